@@ -144,7 +144,7 @@ ASAN_RUN = LD_PRELOAD="$(ASAN_LIBRARIES)" PYTHONMALLOC=malloc \
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:$(SAYING)
 ASAN_TESTS = $(or $(filter-out tests,$(TESTS)),tests/unit tests/fuzz tests/golden tests/process)
 
-build/ubsan_report.so: tests/ubsan_report.c
+build/ubsan_report.so: tests/support/ubsan_report.c
 	@mkdir -p build
 	$(CC) -O1 -Wall -fPIC -shared -o $@ $<
 

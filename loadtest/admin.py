@@ -17,21 +17,30 @@ import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from admin import Admin  # noqa: E402
-
-from nsqcy.config.durations import SECOND, parse_duration  # noqa: E402
+from nsqcy.config.durations import SECOND, parse_duration
+from nsqcy.nsqadmin.options import NSQADMIN
+from nsqcy.testing import Daemon, Option
+from nsqcy.testing.http_requests import Web
 
 LIMIT = 300  # ms
 START = time.monotonic()
+
+
+class Nsqadmin(Daemon):
+    table = NSQADMIN
+    module = "nsqcy.nsqadmin.main"
+
+    def _defaults(self) -> dict[str, Option]:
+        return {"http_address": "127.0.0.1:0", "history_interval": "0s"}
+
+    @property
+    def web(self) -> Web:
+        return Web(int(self.http_address.rpartition(":")[2]))
 
 
 def channel(number: int, beat: int) -> dict[str, Any]:
@@ -136,7 +145,7 @@ def cpu(process: psutil.Process) -> float:
     return 1000 * float(times.user + times.system)
 
 
-def measure_pages(admin: Admin, ask: Connection, args: argparse.Namespace) -> bool:
+def measure_pages(admin: Nsqadmin, ask: Connection, args: argparse.Namespace) -> bool:
     process = psutil.Process(admin.process.pid)
     admin.web.get("/")
     ask.send(True)
@@ -156,14 +165,14 @@ def measure_pages(admin: Admin, ask: Connection, args: argparse.Namespace) -> bo
     return used < LIMIT and asked == {1.0}
 
 
-def measure_samples(admin: Admin, args: argparse.Namespace) -> None:
+def measure_samples(admin: Nsqadmin, args: argparse.Namespace) -> None:
     process = psutil.Process(admin.process.pid)
     step = parse_duration(args.interval) / SECOND
     time.sleep(1.5 * step)  # the first one makes all rings
     before = cpu(process)
     time.sleep(args.samples * step)
     used = (cpu(process) - before) / args.samples
-    kept = admin.get("/api/history")
+    kept = admin.web.get("/api/history").json()
     print(
         f"a sample: {used:.0f} ms of CPU, {used / step / 10:.1f} % of a core;"
         f" {kept['series']} series, {kept['bytes'] / 1e6:.1f} MB;"
@@ -185,10 +194,10 @@ def main() -> int:
     upstream.start()
     lookupd = f"127.0.0.1:{here.recv()}"
     print(f"{args.nodes} nsqds with {args.topics} topics of {args.channels} channels")
-    with Admin(lookupd_http_address=lookupd) as admin:
+    with Nsqadmin(lookupd_http_address=lookupd) as admin:
         is_kept = measure_pages(admin, here, args)
     if args.samples:
-        with Admin(lookupd_http_address=lookupd, history_interval=args.interval) as admin:
+        with Nsqadmin(lookupd_http_address=lookupd, history_interval=args.interval) as admin:
             measure_samples(admin, args)
             here.send(True)
             here.recv()

@@ -11,23 +11,15 @@ import json
 import random
 import statistics
 import struct
-import sys
-import tempfile
 import time
 import urllib.request
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from crowd import pss  # noqa: E402
-from daemon import Nsqd  # noqa: E402
-from talk import RESPONSE  # noqa: E402
-
-from loadtest.bench import load  # noqa: E402
-from loadtest.bench.scenarios.later import dpub, shuffled  # noqa: E402
-from loadtest.bench.speed import READY, percentiles  # noqa: E402
+from loadtest.bench import load
+from loadtest.bench.scenarios.later import dpub, shuffled
+from loadtest.bench.speed import READY, percentiles
+from loadtest.nsqd import Nsqd
+from nsqcy.testing.wire_client import RESPONSE
 
 MONTH_MS = 30 * 24 * 3600 * 1000
 AHEAD = 200
@@ -36,7 +28,7 @@ SETTLED = 3.0  # seconds without anything to do before memory is looked at
 
 
 def get(daemon: Nsqd, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port}{path}") as answer:
+    with urllib.request.urlopen(f"http://{daemon.http_address}{path}") as answer:
         return json.loads(answer.read())
 
 
@@ -77,16 +69,16 @@ def over_a_month(daemon: Nsqd, messages: int, size: int) -> None:
     publish(daemon, "month", [MONTH_MS] * PAGE, size)
     listing(daemon, "month")
     daemon.web.post("/channel/empty?topic=month&channel=c")
-    daemon.restart(killed=True)
+    daemon.crash()
     time.sleep(SETTLED)
-    before = pss(daemon)
+    before = daemon.pss()
     chance = random.Random(1)
     # None of them is due while this runs.
     delays = [chance.randrange(3600_000, MONTH_MS) for _ in range(messages)]
     seconds = publish(daemon, "month", delays, size)
     time.sleep(SETTLED)
     print(f"published {messages:,} in {seconds:.1f} s ({messages / seconds:,.0f}/s);", end=" ")
-    print(f"{(pss(daemon) - before) / messages:.1f} bytes of memory each, bodies included")
+    print(f"{(daemon.pss() - before) / messages:.1f} bytes of memory each, bodies included")
     start = time.monotonic()
     known = listing(daemon, "month")
     print(f"listed in {time.monotonic() - start:.1f} s, {PAGE} a page")
@@ -94,13 +86,13 @@ def over_a_month(daemon: Nsqd, messages: int, size: int) -> None:
     time.sleep(SETTLED + 2.0 * (1 + messages / 100_000))  # the journal is written
     for again in ("", ", once more"):
         start = time.monotonic()
-        daemon.restart(killed=True)
+        daemon.crash()
         while (found := count(daemon, "month")) != messages:
             assert time.monotonic() - start < 60, f"{found} of {messages}"
             time.sleep(0.02)
         seconds = time.monotonic() - start
         time.sleep(SETTLED)
-        each = (pss(daemon) - before) / messages
+        each = (daemon.pss() - before) / messages
         print(f"kill -9{again}: all there after {seconds:.2f} s; {each:.1f} bytes each")
     after = listing(daemon, "month")
     assert [seq for seq, _ in after] == [seq for seq, _ in known]
@@ -112,7 +104,7 @@ def over_a_month(daemon: Nsqd, messages: int, size: int) -> None:
 def over_a_minute(daemon: Nsqd, messages: int, size: int, *, killed: bool) -> None:
     topic = f"minute{int(killed)}"
     daemon.web.create(topic, "bench")
-    address = ("127.0.0.1", daemon.tcp_port)
+    address = "127.0.0.1", daemon.tcp_port
     lead = messages / 10_000
     body = max(size, load.STAMPS.size)
     began = time.monotonic()
@@ -125,8 +117,8 @@ def over_a_minute(daemon: Nsqd, messages: int, size: int, *, killed: bool) -> No
     assert took < lead, f"the first was due before the last was published: {took:.0f} s"
     if killed:
         time.sleep(min(5.0, lead - took - 10))
-        daemon.restart(killed=True)
-        address = ("127.0.0.1", daemon.tcp_port)
+        daemon.crash()
+        address = "127.0.0.1", daemon.tcp_port
     with load.Team(1) as consuming:
         consuming.add(load.finishing, address, topic, READY, messages, slice(0, 1), body)
         consuming.ready()
@@ -146,24 +138,18 @@ def main() -> None:
     parser.add_argument("--memory", type=int, default=64 << 20, help="bytes for bodies")
     parser.add_argument("--only", choices=["month", "minute", "killed"])
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        daemon = Nsqd(
-            Path(home),
-            workers=1,
-            log_level="info",
-            durability="os",
-            memory_bytes=args.memory,
-            max_defer_timeout="744h",
-        ).start()
-        try:
-            if args.only in (None, "month"):
-                over_a_month(daemon, args.count, args.size)
-            if args.only in (None, "minute"):
-                over_a_minute(daemon, args.count, args.size, killed=False)
-            if args.only in (None, "killed"):
-                over_a_minute(daemon, args.count, args.size, killed=True)
-        finally:
-            daemon.destroy()
+    with Nsqd(
+        log_level="info",
+        durability="os",
+        memory_bytes=args.memory,
+        max_defer_timeout="744h",
+    ) as daemon:
+        if args.only in (None, "month"):
+            over_a_month(daemon, args.count, args.size)
+        if args.only in (None, "minute"):
+            over_a_minute(daemon, args.count, args.size, killed=False)
+        if args.only in (None, "killed"):
+            over_a_minute(daemon, args.count, args.size, killed=True)
 
 
 if __name__ == "__main__":

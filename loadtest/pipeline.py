@@ -26,10 +26,8 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from daemon import Nsqd, environment  # noqa: E402
+from loadtest.nsqd import Nsqd
+from nsqcy.process import spawn
 
 MB = 1_000_000
 PIECE = 4 * MB  # of an MPUB
@@ -38,13 +36,12 @@ SAMPLES = 0.2
 
 def nsqd(folder: Path) -> Nsqd:
     return Nsqd(
-        folder,
-        workers=1,
+        data_path=folder,
         retention_time="24h",
         durability="os",
         max_msg_size=2 * MB,
         max_body_size=16 * MB,
-    ).start()
+    )
 
 
 def publish(daemon: Nsqd, topic: str, count: int, size: int) -> None:
@@ -86,7 +83,7 @@ def archive(daemon: Nsqd, root: Path, topic: str, *words: str) -> tuple[float, l
             *(sys.executable, "-m", "nsqcy.pipeline", "archive", "--once", f"--topic={topic}"),
             *(f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}", f"--root={root}", *words),
         ],
-        env=environment(),
+        env=spawn.environment(),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -176,11 +173,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
         (folder / "data").mkdir()
-        daemon = nsqd(folder / "data")
-        try:
+        with nsqd(folder / "data") as daemon:
             MODES[given.mode](daemon, folder, given)
-        finally:
-            daemon.destroy()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from loadtest.pipeline import MB, environment, nsqd, publish, told
+from loadtest.pipeline import MB, nsqd, publish, told
+from nsqcy.process import spawn
 
 STEPS = 8  # rounds, or batches
 WORDS = {
@@ -34,7 +35,7 @@ def progress(job: str, folder: Path, port: int, rows: int) -> list[dict[str, Any
     done = subprocess.run(
         [*command, f"--nsqd-tcp-address=127.0.0.1:{port}", *words],
         cwd=folder,
-        env=environment(),
+        env=spawn.environment(),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -52,13 +53,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "data").mkdir()
-        daemon = nsqd(folder / "data")
-        try:
+        with nsqd(folder / "data") as daemon:
             publish(daemon, "t", given.count, given.size)
             rows = given.count // STEPS
             lines = progress(given.job, folder, daemon.tcp_port, rows)
-        finally:
-            daemon.destroy()
     times = [datetime.datetime.fromisoformat(line["at"]).timestamp() for line in lines]
     rate = statistics.median(rows / (after - before) for before, after in pairwise(times))
     told(

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from loadtest.nsqd import Nsqd
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
 
-from daemon import Nsqd  # noqa: E402
 
 RATE = 1000  # messages a second, for latency
 PIECE = 4_000_000  # bytes of an MPUB
@@ -241,10 +241,9 @@ def main() -> None:
     args = parser.parse_args()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        daemon = Nsqd(
-            home, workers=args.workers, durability=args.durability, retention_time="24h"
-        ).start()
-        stack.callback(daemon.destroy)
+        daemon = stack.enter_context(
+            Nsqd(workers=args.workers, durability=args.durability, retention_time="24h")
+        )
         spark = stack.enter_context(spark_session(args.memory, home))
         figures = MODES[args.mode](daemon, spark, args)
     print(json.dumps({args.mode: figures | vars(args)}))

@@ -24,16 +24,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from certificates import make  # noqa: E402
-from crowd import homes, owners  # noqa: E402
-from daemon import Nsqd  # noqa: E402
-from encoded import client_context, connect  # noqa: E402
-from talk import MESSAGE, Conn, Message  # noqa: E402
-
-from nsqcy.protocol.wire import finish_all  # noqa: E402
+from loadtest.nsqd import Nsqd, owners
+from nsqcy.protocol.wire import finish_all
+from nsqcy.testing.certificates import make
+from nsqcy.testing.encoded_connection import client_context, connect
+from nsqcy.testing.wire_client import MESSAGE, Conn, Message
 
 BETWEEN = 0.002  # seconds from one probe to the next
 MOST_WORSE = 0.050
@@ -138,15 +133,10 @@ def percentile(values: list[float], share: float) -> float:
 def measure_arrivals(workers: int, pairs: int, count: int) -> None:
     with tempfile.TemporaryDirectory() as home:
         files = make("server").save(Path(home))
-        daemon = Nsqd(Path(home), workers=workers, **files.options).start()
-        try:
-            # The log is read by this process, whose clock is to be on time.
-            daemon.web.put("/config/log_level", b"warn")
+        with Nsqd(workers=workers, **files.options) as daemon:
             probe = Probe(daemon)
             probe.run(after(1.0))
             worse = [arrivals_pair(daemon, probe, count) for _ in range(pairs)]
-        finally:
-            daemon.destroy()
     median = statistics.median(worse)
     mark = "" if median <= MOST_WORSE else "   <-- too much"
     print(f"workers {workers}: {count} arrivals make p99 worse by {median * 1000:.1f} ms{mark}")
@@ -188,16 +178,13 @@ def arrivals_pair(daemon: Nsqd, probe: Probe, count: int) -> float:
 def measure_rates(workers: int, pairs: int) -> None:
     with tempfile.TemporaryDirectory() as home:
         files = make("server").save(Path(home))
-        daemon = Nsqd(Path(home), workers=workers, move_sessions="false", **files.options).start()
-        try:
+        with Nsqd(workers=workers, move_sessions=False, **files.options) as daemon:
             names = [f"topic{number}" for number in range(workers)]
             placed = owners(workers, names)
             for name in names:
                 daemon.web.create(name, "c")
             for tls, codec in ((False, ""), (True, ""), (False, "snappy"), (False, "deflate")):
                 measure_way(daemon, placed, pairs, tls, codec)
-        finally:
-            daemon.destroy()
 
 
 def measure_way(daemon: Nsqd, placed: dict[str, int], pairs: int, tls: bool, codec: str) -> None:
@@ -228,7 +215,7 @@ def consume(daemon: Nsqd, topic: str, owner: int, at_home: bool, tls: bool, code
     spare = []
     while True:
         conn = connect(daemon, tls=tls, codec=codec)
-        if (homes(daemon, [conn])[0] == owner) is at_home:
+        if (daemon.home(conn) == owner) is at_home:
             break
         spare.append(conn)
     conn.sub(topic, "c", rdy=2500)

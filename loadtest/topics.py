@@ -6,45 +6,35 @@ Prints bytes of memory a topic over all processes, and how long publishing and a
 """
 
 import argparse
-import sys
-import tempfile
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from crowd import pss, publish  # noqa: E402
-from daemon import Nsqd  # noqa: E402
-from talk import RESPONSE  # noqa: E402
+from loadtest.nsqd import Nsqd, publish
+from nsqcy.testing.wire_client import RESPONSE
 
 AHEAD = 200
 
 
 def measure(workers: int, count: int) -> None:
-    with tempfile.TemporaryDirectory() as home:
-        daemon = Nsqd(Path(home), workers=workers, log_level="info").start()
-        try:
-            conn = daemon.connect(timeout=60)
-            conn.pub("first", b"x")
-            before, start = pss(daemon), time.monotonic()
-            for begin in range(0, count, AHEAD):
-                some = range(begin, min(begin + AHEAD, count))
-                conn.send(*(publish(f"topic{number}", bytes(100)) for number in some))
-                for _ in some:
-                    assert conn.frame() == (RESPONSE, b"OK")
-            seconds = time.monotonic() - start
-            grown = (pss(daemon) - before) / count
-            start = time.monotonic()
-            daemon.restart()
-            again = time.monotonic() - start
-            print(
-                f"workers {workers}: {grown:.0f} bytes a topic, {count / seconds:.0f} topics/s,"
-                f" restart {again:.1f} s",
-                flush=True,
-            )
-        finally:
-            daemon.destroy()
+    with Nsqd(workers=workers, log_level="info") as daemon:
+        conn = daemon.connect(timeout=60)
+        conn.pub("first", b"x")
+        before, start = daemon.pss(), time.monotonic()
+        for begin in range(0, count, AHEAD):
+            some = range(begin, min(begin + AHEAD, count))
+            conn.send(*(publish(f"topic{number}", bytes(100)) for number in some))
+            for _ in some:
+                assert conn.frame() == (RESPONSE, b"OK")
+        seconds = time.monotonic() - start
+        grown = (daemon.pss() - before) / count
+        conn.close()
+        start = time.monotonic()
+        daemon.restart()
+        again = time.monotonic() - start
+        print(
+            f"workers {workers}: {grown:.0f} bytes a topic, {count / seconds:.0f} topics/s,"
+            f" restart {again:.1f} s",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from auth_server import AuthServer
-from daemon import FOREIGN, Nsqd, held_ports
 from hypothesis import settings
-from talk import Conn, Frame, Hangup
 
 from nsqcy.testing.ports import Ports
+from nsqcy.testing.wire_client import Conn, Frame, Hangup
+from support.fake_auth_server import AuthServer
+from support.nsqd_process import FOREIGN, Nsqd, held_ports
 
 WORKERS = [pytest.param(1, id="w1"), pytest.param(3, id="w3")]
 TUNED: dict[str, Any] = {

@@ -6,7 +6,6 @@ that what it takes of the machine can be followed over the whole time.
 
 import contextlib
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,12 +17,8 @@ from loadtest.chaos.disks import SlowDisk
 from loadtest.chaos.proxy import Proxy
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.testing import Daemon, DaemonError, Nsqd, Nsqlookupd, Option
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from certificates import make  # noqa: E402
-from web import Web, eventually  # noqa: E402
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import Web, eventually
 
 DURABILITIES = ("memory", "os", "fsync")
 TOPICS = {f"{each}-{letter}": each for each in DURABILITIES for letter in "ab"}

@@ -117,12 +117,6 @@ class Settings:
         """` (FILE, line N)` for a value from a file, else nothing: to end an error with."""
         return f" ({self._places[name]})" if name in self._places else ""
 
-    def differences(self, other: "Settings") -> list[Option]:
-        """The options that have another value in `other`, as after a file was edited."""
-        return [
-            option for option in self.table if self.values[option.name] != other.values[option.name]
-        ]
-
 
 def load(table: OptionTable, argv: Sequence[str]) -> Settings:
     """The settings of a daemon started with these arguments; raises a Stop."""

@@ -2,7 +2,7 @@
 
 Spark makes these objects in several processes and sends them from one to the other, so they hold no
 sockets but in the one process that asks for offsets. The order of its calls is that of
-tests/spark_engine.py.
+tests/support/spark_engine.py.
 """
 
 import logging

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lively import Lively, lively
-from visits import BASE, PATIENCE, Visit
+
+from support.browser_visit import BASE, PATIENCE, Visit
+from support.loaded_cluster import Lively, lively
 
 CHROMIUM = Path("/usr/bin/chromium")
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from lively import Lively
-from visits import Visit, follow, press
+
+from support.browser_visit import Visit, follow, press
+from support.loaded_cluster import Lively
 
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 Begin = Callable[..., Visit]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from admin import Admin
-from daemon import Nsqd, free_port
-from visits import BASE, Visit, follow, press
 
 from nsqcy.users.hashes import hash_password
+from support.browser_visit import BASE, Visit, follow, press
+from support.nsqadmin_process import Admin
+from support.nsqd_process import Nsqd, free_port
 
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 Begin = Callable[..., Visit]

@@ -8,9 +8,10 @@ from typing import Any
 
 import psutil
 import pytest
-from lively import Lively
-from visits import BASE, DARK, LIGHT, Visit
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support.browser_visit import BASE, DARK, LIGHT, Visit
+from support.loaded_cluster import Lively
 
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 Begin = Callable[..., Visit]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lively import lively, trouble
+
+from support.loaded_cluster import lively, trouble
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 MOST = 80_000  # bytes of a picture

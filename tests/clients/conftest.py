@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from libraries import Consumer, Producer, Program
+
+from support.client_libraries import Consumer, Producer, Program
 
 
 def starter(kind: type[Program]) -> Iterator[Callable[..., Any]]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from mock_nsqd import Link, MockNsqd
 
 from nsqcy.client.aio import Consumer, Message, Producer
 from nsqcy.client.errors import Closed, ConnectionFailed, PublishTimeout, Requeue
+from support.fake_nsqd import Link, MockNsqd
 
 LIMIT = 20.0
 FOREVER = 3600.0  # a close_timeout that no test can wait for

@@ -2,9 +2,8 @@
 
 import asyncio
 
-from daemon import Nsqd
-
 from nsqcy.client.aio import Consumer
+from support.nsqd_process import Nsqd
 
 
 def test_who_iterates_learns_of_the_end_before_he_has_answered(shared: Nsqd, topic: str) -> None:

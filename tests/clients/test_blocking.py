@@ -14,9 +14,6 @@ from typing import Any
 import gevent
 import gevent.event
 import pytest
-from daemon import Nsqd, environment, free_port
-from lookupd import Lookupd
-from web import eventually
 
 from nsqcy.client import (
     Closed,
@@ -29,6 +26,9 @@ from nsqcy.client import (
     Requeue,
     finish,
 )
+from nsqcy.testing.http_requests import eventually
+from support.nsqd_process import Nsqd, environment, free_port
+from support.nsqlookupd_process import Lookupd
 
 PROGRAM = Path(__file__).parent / "programs" / "processes.py"
 

@@ -16,12 +16,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from libraries import Consumer, absent
-from proxy import Proxy
-from web import eventually
 
 from nsqcy.client.aio import Producer
 from nsqcy.testing import Nsqd, Nsqlookupd, nsqd, nsqlookupd
+from nsqcy.testing.http_requests import eventually
+from support.client_libraries import Consumer, absent
+from support.tcp_proxy import Proxy
 
 MESSAGES = 100_000
 RATE = 8_000  # messages a second: each consumer can do more

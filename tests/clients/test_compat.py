@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from daemon import Nsqd, environment
-from libraries import SHIMS, Consumer, Producer, command_of
-from mock_nsqd import MockNsqd
 
 from nsqcy.compat import gnsq, pynsq
 from nsqcy.compat.gnsq.contrib.batch import BatchHandler
+from support.client_libraries import SHIMS, Consumer, Producer, command_of
+from support.fake_nsqd import MockNsqd
+from support.nsqd_process import Nsqd, environment
 
 every_shim = pytest.mark.parametrize("library", SHIMS)
 

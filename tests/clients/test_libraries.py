@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from auth_server import AuthServer, grant
+
 from conftest import Starter
-from daemon import Nsqd, free_port
-from libraries import PUBLISHERS, Consumer, Producer, absent, libraries, need_all
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from support.client_libraries import PUBLISHERS, Consumer, Producer, absent, libraries, need_all
+from support.fake_auth_server import AuthServer, grant
+from support.nsqd_process import Nsqd, free_port
 
 Consume = Callable[..., Consumer]
 Publish = Callable[..., Producer]

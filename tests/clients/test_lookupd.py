@@ -3,7 +3,8 @@
 import gnsq
 import pytest
 from gnsq.errors import NSQHttpError
-from lookupd import Lookupd
+
+from support.nsqlookupd_process import Lookupd
 
 
 def test_gnsq() -> None:

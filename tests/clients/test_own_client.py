@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from daemon import Nsqd
-from faces import FACES, Face, Kept
-from lookupd import Lookupd
-from web import eventually
 
 from nsqcy.client.errors import NsqdError, Requeue
+from nsqcy.testing.http_requests import eventually
+from support.client_interfaces import FACES, Face, Kept
+from support.nsqd_process import Nsqd
+from support.nsqlookupd_process import Lookupd
 
 PATIENCE = 30.0
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from libraries import LIBRARIES, Consumer, need_all
-from together import together
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from support.client_libraries import LIBRARIES, Consumer, need_all
+from support.concurrent_cases import together
+from support.nsqd_process import Nsqd
 
 LINES = 50_000
 MANY = 200_000

@@ -6,11 +6,12 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
-from certificates import make
+
 from conftest import keep
-from daemon import Nsqd
-from libraries import Consumer, Producer, Program, libraries
-from web import eventually
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
+from support.client_libraries import Consumer, Producer, Program, libraries
+from support.nsqd_process import Nsqd
 
 P = TypeVar("P", bound=Program)
 

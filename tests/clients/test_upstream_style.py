@@ -10,9 +10,10 @@ import gnsq
 import nsq
 import psutil
 import pytest
-from daemon import command, environment, free_port
-from talk import RESPONSE
-from web import Web, eventually
+
+from nsqcy.testing.http_requests import Web, eventually
+from nsqcy.testing.wire_client import RESPONSE
+from support.nsqd_process import command, environment, free_port
 
 LISTENING = re.compile(r"(TCP|HTTP|HTTPS): listening on (\d+\.\d+\.\d+\.\d+):(\d+)")
 VERSION = re.compile(r"[a-z]+ v(\d+\.\d+\.\d+(?:-[a-z]+)?) \(built w/[a-z0-9.-]+\)")

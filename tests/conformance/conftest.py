@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faces import FACES, Face
-from mock_nsqd import MockNsqd
+
+from support.client_interfaces import FACES, Face
+from support.fake_nsqd import MockNsqd
 
 
 @pytest.fixture

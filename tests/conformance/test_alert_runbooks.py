@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from host import Host, blocks
-from lookupd import Lookupd
-from talk import Conn
 
 from nsqcy.logging.events import EVENTS
 from nsqcy.logging.logger import MESSAGE
+from nsqcy.testing.wire_client import Conn
+from support.nsqlookupd_process import Lookupd
+from support.simulated_host import Host, blocks
 
 pytestmark = pytest.mark.ours
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import certificates
-import encoded
 import pytest
-from auth_server import AuthServer, Reply, answer, grant
+
 from conftest import Starter
-from daemon import Nsqd
-from talk import RESPONSE, Conn, sized
-from web import eventually
+from nsqcy.testing import certificates, encoded_connection
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import RESPONSE, Conn, sized
+from support.fake_auth_server import AuthServer, Reply, answer, grant
+from support.nsqd_process import Nsqd
 
 
 @pytest.mark.case("C120")
@@ -344,7 +344,9 @@ def test_a_server_is_told_of_tls(
         http_address="",
         **files.options,
     )
-    conn = encoded.connect(daemon, tls=encoded.client_context(client), codec=codec).auth(topic)
+    conn = encoded_connection.connect(
+        daemon, tls=encoded_connection.client_context(client), codec=codec
+    ).auth(topic)
     for name in ("a", "b", "c"):
         conn.pub(name, b"x")
     conn.sub("a", "c", rdy=1)

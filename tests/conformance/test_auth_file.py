@@ -4,15 +4,15 @@ import base64
 from collections.abc import Callable, Iterator
 
 import pytest
-import users
-from conftest import keep
-from daemon import Nsqd
-from talk import RESPONSE, sized
-from users import bearer, section, token
-from web import Answer, Web
 
+from conftest import keep
 from nsqcy.http.router import Need
 from nsqcy.nsqd.http.api import ROUTES
+from nsqcy.testing.http_requests import Answer, Web
+from nsqcy.testing.wire_client import RESPONSE, sized
+from support import users_file
+from support.nsqd_process import Nsqd
+from support.users_file import bearer, section, token
 
 pytestmark = pytest.mark.ours
 
@@ -29,7 +29,7 @@ USERS = (
 @pytest.fixture(scope="module")
 def running(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Nsqd]]:
     folder = tmp_path_factory.mktemp("users")
-    yield from keep(workers, folder, auth_file=users.write(folder / "users.ini", *USERS))
+    yield from keep(workers, folder, auth_file=users_file.write(folder / "users.ini", *USERS))
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import socket
 import subprocess
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd, flags, free_port, run
-from talk import Conn
+from nsqcy.testing.wire_client import Conn
+from support.nsqd_process import Nsqd, flags, free_port, run
 
 Result = subprocess.CompletedProcess[str]
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from daemon import free_port
-from faces import Face, Kept
-from mock_nsqd import ID, MockNsqd, Peer
-from web import eventually
 
 from nsqcy.client.errors import AlreadyAnswered, ConnectionFailed, NsqdError
+from nsqcy.testing.http_requests import eventually
+from support.client_interfaces import Face, Kept
+from support.fake_nsqd import ID, MockNsqd, Peer
+from support.nsqd_process import free_port
 
 pytestmark = pytest.mark.usefixtures("soon")
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from auth_server import AuthServer, Reply, answer
-from certificates import Files, make
-from daemon import Nsqd, free_port
-from encoded import client_context
-from faces import Face, Kept
-from web import eventually
 
 from nsqcy.client.errors import ConnectionFailed, Error, NsqdError
+from nsqcy.testing.certificates import Files, make
+from nsqcy.testing.encoded_connection import client_context
+from nsqcy.testing.http_requests import eventually
+from support.client_interfaces import Face, Kept
+from support.fake_auth_server import AuthServer, Reply, answer
+from support.nsqd_process import Nsqd, free_port
 
 SERVER = make("server")
 LARGE = bytes(range(256)) * 400

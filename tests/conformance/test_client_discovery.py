@@ -5,15 +5,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from conftest import Starter
-from daemon import free_port
-from faces import Face, Kept
-from lookup_pages import LookupPages
-from lookupd import Lookupd
-from mock_nsqd import MockNsqd
-from web import eventually
 
+from conftest import Starter
 from nsqcy.cluster.discovery import lookup_url
+from nsqcy.testing.http_requests import eventually
+from support.client_interfaces import Face, Kept
+from support.fake_lookup_http import LookupPages
+from support.fake_nsqd import MockNsqd
+from support.nsqd_process import free_port
+from support.nsqlookupd_process import Lookupd
 
 pytestmark = pytest.mark.usefixtures("soon")
 

@@ -4,10 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from daemon import Nsqd
-from faces import Face
-from mock_nsqd import MockNsqd
-from web import eventually
 
 from nsqcy.client.errors import (
     Closed,
@@ -17,6 +13,10 @@ from nsqcy.client.errors import (
     ProtocolError,
     PublishTimeout,
 )
+from nsqcy.testing.http_requests import eventually
+from support.client_interfaces import Face
+from support.fake_nsqd import MockNsqd
+from support.nsqd_process import Nsqd
 
 
 def tcp(daemon: Nsqd) -> str:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon import Nsqd
-from talk import Silence
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Silence
+from support.nsqd_process import Nsqd
 
 SUFFIX = "#ephemeral"
 

@@ -4,9 +4,10 @@ import select
 import time
 
 import pytest
-from daemon import Nsqd
-from talk import Conn, Message
-from together import lasted, together
+
+from nsqcy.testing.wire_client import Conn, Message
+from support.concurrent_cases import lasted, together
+from support.nsqd_process import Nsqd
 
 SLACK = 2.0
 

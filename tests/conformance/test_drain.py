@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd, free_port
-from faces import Blocking
-from fake_lookupd import OK, FakeLookupd
-from lookupd import Lookupd
-from talk import Conn, sized
-from web import Web, eventually
+from nsqcy.testing.http_requests import Web, eventually
+from nsqcy.testing.wire_client import Conn, sized
+from support.client_interfaces import Blocking
+from support.fake_nsqlookupd import OK, FakeLookupd
+from support.nsqd_process import Nsqd, free_port
+from support.nsqlookupd_process import Lookupd
 
 pytestmark = pytest.mark.ours
 

@@ -3,8 +3,8 @@
 import json
 
 from conftest import Starter
-from daemon import Nsqd
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from support.nsqd_process import Nsqd
 
 EVENTS = "_nsqcy.events"
 

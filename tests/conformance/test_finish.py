@@ -3,9 +3,10 @@
 import time
 
 import pytest
-from daemon import Nsqd
-from talk import UNKNOWN_ID, Silence
-from together import lasted, together
+
+from nsqcy.testing.wire_client import UNKNOWN_ID, Silence
+from support.concurrent_cases import lasted, together
+from support.nsqd_process import Nsqd
 
 SLACK = 2.0
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from talk import sized
+from nsqcy.testing.wire_client import sized
+from support.nsqd_process import Nsqd
 
 
 @pytest.mark.case("C001", "C002")

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import tool
-from conftest import Starter
-from daemon import Nsqd
-from encoded import connect
-from faces import Face, Kept
-from mock_nsqd import MockNsqd
-from talk import WORTH_A_MOVE, Conn, Message
-from web import eventually
 
+from conftest import Starter
 from nsqcy.client.errors import ConnectionFailed
+from nsqcy.testing.encoded_connection import connect
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import WORTH_A_MOVE, Conn, Message
+from support import tool_process
+from support.client_interfaces import Face, Kept
+from support.fake_nsqd import MockNsqd
+from support.nsqd_process import Nsqd
 
 SOME = ((b"trace-id", b"4bf92f"), (b"from", "Zürich".encode()))
 
@@ -191,7 +191,7 @@ def test_nsq_to_nsq(plain: Nsqd, topic: str) -> None:
     sent = [behind(b"with", *SOME), behind(b"without")]
     negotiated(plain).mpub(topic, sent)
     here = address(plain)
-    with tool.running(
+    with tool_process.running(
         "nsq_to_nsq",
         f"--topic={topic}",
         "--channel=c",

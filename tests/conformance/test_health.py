@@ -9,11 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import certificates
 import pytest
+
 from conftest import Starter
-from http_client import trusting
-from web import Answer, Web, eventually
+from nsqcy.testing import certificates
+from nsqcy.testing.http_requests import Answer, Web, eventually
+from support.memory_http_client import trusting
 
 pytestmark = pytest.mark.ours
 MIB = 1 << 20

@@ -3,10 +3,21 @@
 import time
 
 import pytest
+
 from conftest import Idler
-from daemon import Nsqd
-from talk import ERROR, HEARTBEAT, MESSAGE, RESPONSE, UNKNOWN_ID, Conn, Frame, Hangup, batch
-from together import lasted, together
+from nsqcy.testing.wire_client import (
+    ERROR,
+    HEARTBEAT,
+    MESSAGE,
+    RESPONSE,
+    UNKNOWN_ID,
+    Conn,
+    Frame,
+    Hangup,
+    batch,
+)
+from support.concurrent_cases import lasted, together
+from support.nsqd_process import Nsqd
 
 BEAT = Frame(RESPONSE, HEARTBEAT)
 SLACK = 1.5

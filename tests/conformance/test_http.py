@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from http_client import Answer as RawAnswer
-from http_client import Connection, request
-from talk import batch
-from web import Answer, eventually
+from nsqcy.testing.http_requests import Answer, eventually
+from nsqcy.testing.wire_client import batch
+from support.memory_http_client import Answer as RawAnswer
+from support.memory_http_client import Connection, request
+from support.nsqd_process import Nsqd
 
 LIMITS: dict[str, Any] = {"max_msg_size": 1000, "max_body_size": 5000}
 INFO_KEYS = [

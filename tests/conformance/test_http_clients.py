@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from daemon import Nsqd
-from lookupd import Lookupd
-from web import eventually
 
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
 from nsqcy.errors import RequestError
+from nsqcy.testing.http_requests import eventually
+from support.nsqd_process import Nsqd
+from support.nsqlookupd_process import Lookupd
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from web import Answer, eventually
+from nsqcy.testing.http_requests import Answer, eventually
+from support.nsqd_process import Nsqd
 
 ADDRESSES = "/config/nsqlookupd_tcp_addresses"
 LEVEL = "/config/log_level"

@@ -8,9 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from web import Answer, eventually
+from nsqcy.testing.http_requests import Answer, eventually
+from support.nsqd_process import Nsqd
 
 PPROF = "/debug/pprof/"
 TEXT = "text/plain; charset=utf-8"

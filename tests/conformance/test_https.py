@@ -6,12 +6,13 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-import certificates
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from http_client import trusting
-from web import Answer, eventually
+from nsqcy.testing import certificates
+from nsqcy.testing.http_requests import Answer, eventually
+from support.memory_http_client import trusting
+from support.nsqd_process import Nsqd
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from daemon import Nsqd
-from talk import MESSAGE, RESPONSE, Message, sized
+
+from nsqcy.testing.wire_client import MESSAGE, RESPONSE, Message, sized
+from support.nsqd_process import Nsqd
 
 DEFAULTS = {
     "max_rdy_count": 2500,

@@ -13,13 +13,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import goqueue
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd, environment, free_port
-from goqueue import data_file, message, messages, meta_file, write_meta, write_queue
-from talk import Conn
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn
+from support import nsq_diskqueue
+from support.nsq_diskqueue import data_file, message, messages, meta_file, write_meta, write_queue
+from support.nsqd_process import Nsqd, environment, free_port
 
 pytestmark = pytest.mark.ours
 
@@ -58,16 +59,16 @@ def snapshot(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
-def drained(conn: Conn) -> list[goqueue.Message]:
+def drained(conn: Conn) -> list[nsq_diskqueue.Message]:
     """All that comes, as NSQ would have it on disk."""
     found = [
-        goqueue.Message(one.timestamp, one.attempts - 1, one.id, one.body)
+        nsq_diskqueue.Message(one.timestamp, one.attempts - 1, one.id, one.body)
         for one in conn.drain(quiet=0.5)
     ]
     return sorted(found)
 
 
-def consumed(daemon: Nsqd, topic: str, channel: str) -> list[goqueue.Message]:
+def consumed(daemon: Nsqd, topic: str, channel: str) -> list[nsq_diskqueue.Message]:
     conn = daemon.connect().sub(topic, channel, rdy=200)
     found = drained(conn)
     conn.barrier()
@@ -155,7 +156,7 @@ def test_attempts_ids_and_timestamps_are_kept(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
     three = [message(1), message(2, attempts=2), message(3, attempts=65535)]
     write_queue(daemon.data, "t:c", three)
-    assert goqueue.read_meta(daemon.data, "t:c")[0] == 3
+    assert nsq_diskqueue.read_meta(daemon.data, "t:c")[0] == 3
     daemon.start()
     daemon.web.await_counts("t", "c", depth=3)
     found = {one.body: one for one in daemon.connect().sub("t", "c", rdy=3).messages(3)}
@@ -163,7 +164,7 @@ def test_attempts_ids_and_timestamps_are_kept(nsqd: Starter) -> None:
     assert [found[one.body].id for one in three] == [one.id for one in three]
     assert [found[one.body].timestamp for one in three] == [one.timestamp for one in three]
     # New ids are past the largest one there was.
-    far = goqueue.Message(1, 0, b"6000000000000000", b"from the future")
+    far = nsq_diskqueue.Message(1, 0, b"6000000000000000", b"from the future")
     daemon.stop()
     write_queue(daemon.data, "late", [far])
     daemon.start()
@@ -196,13 +197,13 @@ def test_export_writes_what_nsq_would(nsqd: Starter, tmp_path: Path) -> None:
     done = command("export", str(daemon.data), str(out), "--max-bytes-per-file=1000")
     assert done.returncode == 0, done.stderr
     assert "1 deferred messages become due at once" in done.stderr or "2 deferred" in done.stderr
-    found = {one.body: one for one in goqueue.read_queue(out, "t:c")}
+    found = {one.body: one for one in nsq_diskqueue.read_queue(out, "t:c")}
     assert set(found) == {b"in flight", b"queued", b"deferred"}
-    assert found[b"in flight"] == goqueue.Message(held.timestamp, 2, held.id, held.body)
+    assert found[b"in flight"] == nsq_diskqueue.Message(held.timestamp, 2, held.id, held.body)
     assert found[b"queued"].attempts == found[b"deferred"].attempts == 0
     size = sum(30 + len(body) for body in found)
     assert meta_file(out, "t:c").read_text() == f"3\n0,0\n0,{size}\n"
-    assert {one.body for one in goqueue.read_queue(out, "t:other")} == set(found)
+    assert {one.body for one in nsq_diskqueue.read_queue(out, "t:other")} == set(found)
     sizes = [path.stat().st_size for path in sorted(out.glob("small.diskqueue.0*"))]
     assert sizes == [960, 960, 960, 960, 160]
     sizes = [path.stat().st_size for path in sorted(out.glob("large.diskqueue.0*"))]
@@ -228,9 +229,9 @@ def test_what_was_written_after_the_last_sync_is_imported(nsqd: Starter) -> None
     data = daemon.data
     write_queue(data, "t:c", messages(0, 30), unsynced=12)
     # Killed twice: the second life wrote to the next file and never synced.
-    data_file(data, "t:c", 1).write_bytes(goqueue.image(messages(50, 5)))
+    data_file(data, "t:c", 1).write_bytes(nsq_diskqueue.image(messages(50, 5)))
     # Killed before the first sync: there is no metadata.
-    data_file(data, "young:c").write_bytes(goqueue.image(messages(100, 9)))
+    data_file(data, "young:c").write_bytes(nsq_diskqueue.image(messages(100, 9)))
     daemon.start()
     assert consumed(daemon, "t", "c") == messages(0, 30) + messages(50, 5)
     assert consumed(daemon, "young", "c") == messages(100, 9)
@@ -238,7 +239,7 @@ def test_what_was_written_after_the_last_sync_is_imported(nsqd: Starter) -> None
     assert "young:c: no metadata file, every data file is read" in daemon.log_text()
 
 
-def eight_files(data: Path) -> list[list[goqueue.Message]]:
+def eight_files(data: Path) -> list[list[nsq_diskqueue.Message]]:
     """A queue in eight files of ten messages each."""
     several = [messages(number * 10, 10) for number in range(8)]
     write_queue(data, "t:c", [one for file in several for one in file], limit=10 * 50)
@@ -320,7 +321,7 @@ def test_ephemeral_queues_are_named_and_kept(nsqd: Starter) -> None:
     daemon.start()
     assert set(daemon.web.topics()) == {"t"}
     assert "et#ephemeral:dur: ephemeral, 1 files not read" in daemon.log_text()
-    assert goqueue.read_queue(kept(daemon.data), "et#ephemeral:dur") == messages(0, 3)
+    assert nsq_diskqueue.read_queue(kept(daemon.data), "et#ephemeral:dur") == messages(0, 3)
 
 
 @pytest.mark.case("C332", "F6")
@@ -330,20 +331,20 @@ def test_a_drained_queue_that_rolled_is_no_damage(nsqd: Starter, backlog: int) -
     data = daemon.data
     # The reader has read the first file to its end, or nearly; the writer is in the second.
     first, second = messages(0, 10), messages(10, 3)
-    data_file(data, "t:c", 0).write_bytes(goqueue.image(first))
-    data_file(data, "t:c", 1).write_bytes(goqueue.image(second))
-    end = len(goqueue.image(first))
-    read = len(goqueue.image(first[: 10 - backlog]))
+    data_file(data, "t:c", 0).write_bytes(nsq_diskqueue.image(first))
+    data_file(data, "t:c", 1).write_bytes(nsq_diskqueue.image(second))
+    end = len(nsq_diskqueue.image(first))
+    read = len(nsq_diskqueue.image(first[: 10 - backlog]))
     write_meta(data, "t:c", backlog, (0, read), (1, 0))
     # The same, with nothing in the second file yet.
-    data_file(data, "u:c", 0).write_bytes(goqueue.image(first))
+    data_file(data, "u:c", 0).write_bytes(nsq_diskqueue.image(first))
     write_meta(data, "u:c", backlog, (0, read), (1, 0))
     # And what nsqd makes of it: set aside, although nothing in it is missing.
     data_file(data, "v:c", 0).with_name("v:c.diskqueue.000000.dat.bad").write_bytes(
-        goqueue.image(first)
+        nsq_diskqueue.image(first)
     )
-    data_file(data, "v:c", 1).write_bytes(goqueue.image(second))
-    write_meta(data, "v:c", 3, (1, 0), (1, len(goqueue.image(second))))
+    data_file(data, "v:c", 1).write_bytes(nsq_diskqueue.image(second))
+    write_meta(data, "v:c", 3, (1, 0), (1, len(nsq_diskqueue.image(second))))
     daemon.start()
     assert end == 500
     assert consumed(daemon, "t", "c") == first[10 - backlog :] + second
@@ -371,7 +372,7 @@ def test_without_metadata_every_file_is_read(nsqd: Starter, content: bytes | Non
 
 def importing(daemon: Nsqd) -> None:
     """Start a daemon that has much to import, and return in the middle of that."""
-    data_file(daemon.data, "t:c").write_bytes(goqueue.image(messages(0, 10_000, 8)) * 40)
+    data_file(daemon.data, "t:c").write_bytes(nsq_diskqueue.image(messages(0, 10_000, 8)) * 40)
     daemon.launch()
     eventually(lambda: (daemon.data / "import.tmp").exists())
 
@@ -402,8 +403,8 @@ def test_a_topic_that_is_here_already_is_not_mixed(nsqd: Starter) -> None:
         daemon.web.await_counts("t", depth=1)
         daemon.web.await_counts("u", "c", depth=3)
         daemon.stop()
-    assert goqueue.read_queue(daemon.data, "t:c") == messages(0, 3)
-    assert goqueue.read_queue(kept(daemon.data), "u:c") == messages(5, 3)
+    assert nsq_diskqueue.read_queue(daemon.data, "t:c") == messages(0, 3)
+    assert nsq_diskqueue.read_queue(kept(daemon.data), "u:c") == messages(5, 3)
 
 
 def test_sigterm_ends_an_import(nsqd: Starter) -> None:
@@ -465,13 +466,13 @@ def test_export_and_import_of_everything(nsqd: Starter, tmp_path: Path) -> None:
     daemon.stop()
     before, after = tmp_path / "before", tmp_path / "after"
     assert command("export", str(daemon.data), str(before)).returncode == 0
-    queues = goqueue.queues(before)
+    queues = nsq_diskqueue.queues(before)
     assert len(queues["y"]) == 50 and len(queues["y:a"]) == 200 and len(queues["x:a"]) < 200
 
     assert command("import", str(before)).returncode == 0
     assert command("check", str(before)).returncode == 0
     assert command("export", str(before), str(after)).returncode == 0
-    assert {name: Counter(its) for name, its in goqueue.queues(after).items()} == {
+    assert {name: Counter(its) for name, its in nsq_diskqueue.queues(after).items()} == {
         name: Counter(its) for name, its in queues.items()
     }
     assert json.loads((after / "nsqd.dat").read_bytes()) == json.loads(

@@ -4,8 +4,9 @@ import re
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
+from support.nsqd_process import Nsqd
 
 OFF = {"count": 0, "percentiles": None}
 WANTED = (

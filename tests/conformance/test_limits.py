@@ -8,10 +8,11 @@ import time
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from talk import batch
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import batch
+from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon import environment
+
+from support.nsqd_process import environment
 
 pytestmark = [
     pytest.mark.ours,

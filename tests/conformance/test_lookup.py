@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd, free_port
-from fake_lookupd import HANG_UP, OK, RAW, SILENCE, FakeLookupd
-from lookupd import Lookupd
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from support.fake_nsqlookupd import HANG_UP, OK, RAW, SILENCE, FakeLookupd
+from support.nsqd_process import Nsqd, free_port
+from support.nsqlookupd_process import Lookupd
 
 ADDRESSES = "/config/nsqlookupd_tcp_addresses"
 SOON = 0.1  # seconds harnesses wait

@@ -9,10 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from daemon import environment, free_port
-from lookupd import LookupConn, Lookupd
-from manager import Manager
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support.nsqd_process import environment, free_port
+from support.nsqlookupd_process import LookupConn, Lookupd
+from support.service_manager import Manager
 
 VERSION = re.compile(r"[a-z]+ v\d+\.\d+\.\d+(-[a-z]+)? \(built w/[a-z0-9.-]+\)")
 ANNOUNCEMENT = re.compile(r"(TCP|HTTP): listening on \d+\.\d+\.\d+\.\d+:\d+$")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lookupd import LookupConn, Lookupd
-from web import Answer, Web, eventually
+
+from nsqcy.testing.http_requests import Answer, Web, eventually
+from support.nsqlookupd_process import LookupConn, Lookupd
 
 KEYS = ["remote_address", "hostname", "broadcast_address", "tcp_port", "http_port", "version"]
 KEYS += ["topology_zone", "topology_region"]

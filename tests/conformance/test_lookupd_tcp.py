@@ -9,8 +9,9 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from lookupd import ANNOUNCED, LookupConn, Lookupd
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support.nsqlookupd_process import ANNOUNCED, LookupConn, Lookupd
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,13 @@
 from functools import partial
 
 import pytest
-from conftest import Starter
-from daemon import Nsqd
-from scraping import OPENMETRICS, check_by_promtool, check_names, scrape
-from talk import Conn
-from web import eventually
 
+from conftest import Starter
 from nsqcy.metrics.families import OF_NSQD
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn
+from support.metrics_scraper import OPENMETRICS, check_by_promtool, check_names, scrape
+from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours
 

@@ -6,13 +6,13 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-import tool
-from daemon import Nsqd
-from lookupd import Lookupd
-from web import eventually
 
+from nsqcy.testing.http_requests import eventually
 from nsqcy.tools.common import parse
 from nsqcy.tools.nsq_stat import NSQ_STAT, resolve
+from support import tool_process
+from support.nsqd_process import Nsqd
+from support.nsqlookupd_process import Lookupd
 
 HEADER = (
     "------rate------+----------------depth----------------"
@@ -71,7 +71,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def stat(topic: str, *args: str) -> Result:
-    return tool.run("nsq_stat", f"--topic={topic}", "--channel=ch", "--interval=1ms", *args)
+    return tool_process.run("nsq_stat", f"--topic={topic}", "--channel=ch", "--interval=1ms", *args)
 
 
 def figures(line: str) -> list[int]:
@@ -205,7 +205,7 @@ def test_a_host_whose_name_begins_as_a_scheme() -> None:
 def test_signals(name: str, cluster: Cluster, topic: str) -> None:
     cluster.publish(topic, 0, 0)
     args = [f"--topic={topic}", "--channel=ch", "--interval=1h", cluster.by_lookupd]
-    with tool.running("nsq_stat", *args) as process:
+    with tool_process.running("nsq_stat", *args) as process:
         assert process.stdout is not None
         assert process.stdout.readline() + process.stdout.readline() == HEADER
         process.send_signal(getattr(signal, name))
@@ -217,7 +217,7 @@ def test_signals(name: str, cluster: Cluster, topic: str) -> None:
 def test_rates(cluster: Cluster, topic: str) -> None:
     cluster.publish(topic, 5, 0)
     args = [f"--topic={topic}", "--channel=ch", "--interval=125ms", *cluster.by_nsqd]
-    with tool.running("nsq_stat", *args) as process:
+    with tool_process.running("nsq_stat", *args) as process:
         assert process.stdout is not None
         assert process.stdout.readline() + process.stdout.readline() == HEADER
         cluster.one.web.mpub(topic, [b"x"] * 10)
@@ -249,7 +249,7 @@ def test_the_header_comes_again(cluster: Cluster, topic: str) -> None:
 def test_without_a_reader(cluster: Cluster, topic: str) -> None:
     cluster.publish(topic, 0, 0)
     args = [f"--topic={topic}", "--channel=ch", "--interval=1ms", cluster.by_lookupd]
-    with tool.running("nsq_stat", *args) as process:
+    with tool_process.running("nsq_stat", *args) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()
         process.stdout.close()

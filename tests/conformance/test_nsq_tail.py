@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tool
-from certificates import make
-from daemon import Nsqd
-from lookupd import Lookupd
-from web import eventually
+
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
+from support import tool_process
+from support.nsqd_process import Nsqd
+from support.nsqlookupd_process import Lookupd
 
 
 def source(daemon: Nsqd) -> str:
@@ -24,12 +25,12 @@ def source(daemon: Nsqd) -> str:
 def test_so_many_messages(plain: Nsqd, topic: str) -> None:
     plain.web.mpub(topic, [f"line {number}".encode() for number in range(1, 6)])
     args = [f"--topic={topic}", "--channel=c", source(plain)]
-    result = tool.run("nsq_tail", "-n", "2", "--print-topic", *args)
+    result = tool_process.run("nsq_tail", "-n", "2", "--print-topic", *args)
     assert (result.returncode, result.stdout) == (0, f"{topic} | line 1\n{topic} | line 2\n")
     assert f"Adding consumer for topic: {topic}\n" in result.stderr
     # What was printed is finished, and what was not is there for the next.
     plain.web.await_counts(topic, "c", depth=3, in_flight_count=0, deferred_count=0)
-    result = tool.run("nsq_tail", "-n", "3", *args)
+    result = tool_process.run("nsq_tail", "-n", "3", *args)
     assert (result.returncode, result.stdout) == (0, "line 3\nline 4\nline 5\n")
     plain.web.await_counts(topic, "c", depth=0, in_flight_count=0)
 
@@ -39,7 +40,7 @@ def test_so_many_messages(plain: Nsqd, topic: str) -> None:
 def test_a_channel_of_its_own(name: str, plain: Nsqd, topic: str) -> None:
     topics = (topic, f"{topic}-other")
     args = [f"--topic={each}" for each in topics]
-    with tool.running("nsq_tail", *args, "--n=7", source(plain)) as process:
+    with tool_process.running("nsq_tail", *args, "--n=7", source(plain)) as process:
         assert process.stdout is not None
 
         def channels() -> list[str]:
@@ -87,7 +88,7 @@ def test_a_channel_of_its_own(name: str, plain: Nsqd, topic: str) -> None:
 def test_flags_that_are_refused(
     args: list[str], code: int, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = tool.refusal("nsq_tail", *args, capfd=capfd)
+    found = tool_process.refusal("nsq_tail", *args, capfd=capfd)
     assert (found[0], text in found[1]) == (code, True), found
 
 
@@ -95,12 +96,14 @@ def test_flags_that_are_refused(
 def test_any_bytes(plain: Nsqd, topic: str) -> None:
     bodies = [b"two\nlines\n", bytes(range(256)), b"\xff" * 70_000]
     plain.connect().mpub(topic, bodies)
-    result = tool.feed(b"", "nsq_tail", f"--topic={topic}", "--channel=c", "-n=3", source(plain))
+    result = tool_process.feed(
+        b"", "nsq_tail", f"--topic={topic}", "--channel=c", "-n=3", source(plain)
+    )
     assert result.stdout == b"".join(body + b"\n" for body in bodies)
 
 
 def test_fewer_than_no_messages_are_no_limit(server: socket.socket) -> None:
-    with tool.running("nsq_tail", "-n=-2", *follow(server)) as process:
+    with tool_process.running("nsq_tail", "-n=-2", *follow(server)) as process:
         conn, _ = server.accept()
         with conn:
             nsqd = ScriptedNsqd(conn)
@@ -114,7 +117,7 @@ def test_more_messages_than_fit_in_flight(plain: Nsqd, topic: str) -> None:
     bodies = [f"{number}".encode() for number in range(2000)]
     plain.connect().mpub(topic, bodies)
     args = [f"--topic={topic}", "--channel=c", "-n=2000", source(plain)]
-    result = tool.run("nsq_tail", *args, "--consumer-opt=snappy")
+    result = tool_process.run("nsq_tail", *args, "--consumer-opt=snappy")
     assert sorted(result.stdout.split(), key=int) == [body.decode() for body in bodies]
     plain.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=0)
 
@@ -126,7 +129,7 @@ def test_nsqds_that_a_lookupd_names(plain: Nsqd, topic: str) -> None:
         conn.register(topic)
         plain.web.pub(topic, b"x")
         args = [f"--topic={topic}", "--channel=c", f"--lookupd-http-address={lookupd.http_address}"]
-        result = tool.run("nsq_tail", "-n=1", *args)
+        result = tool_process.run("nsq_tail", "-n=1", *args)
     assert (result.returncode, result.stdout) == (0, "x\n")
 
 
@@ -140,7 +143,7 @@ def test_tls(topic: str, tmp_path: Path) -> None:
     try:
         daemon.start()
         here = source(daemon).replace("127.0.0.1", "localhost")
-        told = tool.feed(
+        told = tool_process.feed(
             b"x\n",
             "to_nsq",
             f"--topic={topic}",
@@ -149,9 +152,11 @@ def test_tls(topic: str, tmp_path: Path) -> None:
             f"--producer-opt=tls_root_ca_file,{roots}",
         )
         assert (told.returncode, told.stderr) == (0, b"")
-        result = tool.run("nsq_tail", *args, here, f"--consumer-opt=tls-root-ca-file,{roots}")
+        result = tool_process.run(
+            "nsq_tail", *args, here, f"--consumer-opt=tls-root-ca-file,{roots}"
+        )
         assert (result.returncode, result.stdout) == (0, "x\n")
-        result = tool.run("nsq_tail", *args, here)
+        result = tool_process.run("nsq_tail", *args, here)
         assert (result.returncode, result.stdout) == (1, "")
         assert "certificate not accepted" in result.stderr.splitlines()[-1]
     finally:
@@ -162,7 +167,7 @@ def test_tls(topic: str, tmp_path: Path) -> None:
 def test_a_lookupd_that_is_down(nobody: str) -> None:
     args = ["--topic=t", f"--lookupd-http-address={nobody}"]
     often = "--consumer-opt=lookupd_poll_interval,10ms"
-    with tool.running("nsq_tail", *args, often) as process:
+    with tool_process.running("nsq_tail", *args, often) as process:
         assert process.stderr is not None
         lines = [process.stderr.readline() for _ in range(4)]
         process.send_signal(signal.SIGTERM)
@@ -170,11 +175,13 @@ def test_a_lookupd_that_is_down(nobody: str) -> None:
     assert process.returncode == 0
     line = rf"WRN    1 \[t/tail\d{{6}}#ephemeral\] .*{nobody}: .*onnection refused\n"
     for each in lines[1:]:
-        assert re.fullmatch(line, tool.DATE.sub("", each)), each
+        assert re.fullmatch(line, tool_process.DATE.sub("", each)), each
 
 
 def test_without_a_reader(plain: Nsqd, topic: str) -> None:
-    with tool.running("nsq_tail", f"--topic={topic}", "--channel=c", source(plain)) as process:
+    with tool_process.running(
+        "nsq_tail", f"--topic={topic}", "--channel=c", source(plain)
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         plain.web.pub(topic, b"x")
@@ -231,7 +238,7 @@ def follow(server: socket.socket) -> list[str]:
 @pytest.mark.case("TAIL-006")
 def test_it_takes_leave(server: socket.socket) -> None:
     """CLS, then a message that was under way goes back, and only then the end."""
-    with tool.running("nsq_tail", *follow(server)) as process:
+    with tool_process.running("nsq_tail", *follow(server)) as process:
         conn, _ = server.accept()
         with conn:
             nsqd = ScriptedNsqd(conn)
@@ -250,7 +257,7 @@ def test_it_takes_leave(server: socket.socket) -> None:
 @pytest.mark.case("TAIL-001")
 def test_what_is_too_much_goes_back(server: socket.socket) -> None:
     """And no more is asked for before the last is finished."""
-    with tool.running("nsq_tail", "-n=2", *follow(server)) as process:
+    with tool_process.running("nsq_tail", "-n=2", *follow(server)) as process:
         conn, _ = server.accept()
         with conn:
             nsqd = ScriptedNsqd(conn)

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import records
-import tool
-from daemon import Nsqd, environment, free_port
-from lookupd import Lookupd
-from to_file import ToFile
-from web import eventually
 
+from nsqcy.testing.http_requests import eventually
 from nsqcy.tools.nsq_to_file import main
+from support import delimited_messages, tool_process
+from support.nsq_to_file_process import ToFile
+from support.nsqd_process import Nsqd, environment, free_port
+from support.nsqlookupd_process import Lookupd
 
 CHANNEL = "nsq_to_file"
 DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d "
@@ -143,7 +142,7 @@ def test_what_was_not_synced_comes_again(to_file: Make, nsqd: Nsqd, topic: str) 
 
 @pytest.mark.case("FILE-023")
 def test_a_disk_that_is_full(to_file: Make, nsqd: Nsqd, topic: str) -> None:
-    bodies = [records.record(number, b"x" * 500) for number in range(40)]
+    bodies = [delimited_messages.record(number, b"x" * 500) for number in range(40)]
     running = to_file(BRIEF).start(limit="-f 8")  # blocks of 512 or 1024 bytes
     nsqd.web.mpub(topic, bodies)
     assert running.wait() == 1
@@ -152,7 +151,7 @@ def test_a_disk_that_is_full(to_file: Make, nsqd: Nsqd, topic: str) -> None:
     running.start("--sync-interval=50ms")
     nsqd.web.await_counts(topic, CHANNEL, depth=0, in_flight_count=0)
     running.stop()
-    assert set(records.stored(running.files())) == set(range(40))
+    assert set(delimited_messages.stored(running.files())) == set(range(40))
 
 
 def test_a_message_is_never_given_up(to_file: Make, nsqd: Nsqd, topic: str) -> None:
@@ -204,14 +203,14 @@ def test_rotation_by_size(to_file: Make, nsqd: Nsqd, topic: str) -> None:
 def test_rotation_by_time(to_file: Make, nsqd: Nsqd, topic: str, codec: str) -> None:
     running = to_file(f"--{codec}", "--rotate-interval=50ms", "--sync-interval=20ms").start()
     for number in range(6):
-        nsqd.web.pub(topic, records.record(number))
+        nsqd.web.pub(topic, delimited_messages.record(number))
         nsqd.web.await_counts(topic, CHANNEL, message_count=number + 1, depth=0, in_flight_count=0)
         running.await_log("since last open, rotating...", number + 1)
     running.stop()
     files = running.files()
     suffix = {"gzip": "gz", "zstd": "zst"}[codec]
     assert len(files) > 3 and f"{topic}-000001.{suffix}" in files
-    assert sorted(records.stored(files)) == list(range(6))
+    assert sorted(delimited_messages.stored(files)) == list(range(6))
 
 
 @pytest.mark.case("FILE-009", "FILE-010")
@@ -302,16 +301,16 @@ def test_a_hangup_with_a_work_folder(to_file: Make, nsqd: Nsqd, topic: str) -> N
 
 def test_two_of_them_share_a_work_folder(to_file: Make, nsqd: Nsqd, topic: str) -> None:
     one, two = to_file(work=True).start(), to_file(work=True)
-    nsqd.web.pub(topic, records.record(0))
+    nsqd.web.pub(topic, delimited_messages.record(0))
     one.await_log("opening")
     two.start()
     nsqd.web.await_counts(topic, CHANNEL, client_count=2)
-    nsqd.web.mpub(topic, [records.record(number) for number in range(1, 1000)])
+    nsqd.web.mpub(topic, [delimited_messages.record(number) for number in range(1, 1000)])
     nsqd.web.await_counts(topic, CHANNEL, depth=0)
     one.stop()
     two.stop()
     assert one.files(one.work) == {}
-    assert sorted(records.stored(one.files())) == list(range(1000))
+    assert sorted(delimited_messages.stored(one.files())) == list(range(1000))
 
 
 # --- topics and nsqds ---------------------------------------------------------------------------
@@ -428,7 +427,7 @@ def test_progress_on_a_terminal(to_file: Make, nsqd: Nsqd, topic: str) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 100))
     process = subprocess.Popen(
-        [*tool.command("nsq_to_file"), *running.args],
+        [*tool_process.command("nsq_to_file"), *running.args],
         env=environment(),
         stdin=subprocess.DEVNULL,
         stderr=theirs,
@@ -481,7 +480,11 @@ def pour(running: ToFile, nsqd: Nsqd, topic: str, chunks: int, size: int, kills:
     running.start("--sync-interval=50ms")
     for chunk in range(chunks):
         bodies = range(chunk * size, (chunk + 1) * size)
-        publish(nsqd, topic, [records.record(each, b"line\n" * (each % 3)) for each in bodies])
+        publish(
+            nsqd,
+            topic,
+            [delimited_messages.record(each, b"line\n" * (each % 3)) for each in bodies],
+        )
         if chunk in killed:
             running.kill()
             running.start("--sync-interval=50ms")
@@ -493,7 +496,7 @@ def pour(running: ToFile, nsqd: Nsqd, topic: str, chunks: int, size: int, kills:
             running.await_log("opening", opened + 1)
     eventually(lambda: left(nsqd, topic) == 0, timeout=300)
     running.stop()
-    found = records.stored(running.files())
+    found = delimited_messages.stored(running.files())
     assert set(found) == set(range(chunks * size))
     again = nsqd.web.counts(topic, CHANNEL)["timeout_count"]
     assert len(found) - chunks * size <= again

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-import tool
-from daemon import Nsqd
-from destination import Destination
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support import tool_process
+from support.fake_http_destination import Destination
+from support.nsqd_process import Nsqd
 
 # A message that failed comes again at once, and its consumer does not hesitate.
 AT_ONCE = (
@@ -36,7 +37,7 @@ def pump(plain: Nsqd, topic: str) -> Iterator[Pump]:
         def start(*args: str) -> Process:
             source = f"--nsqd-tcp-address=127.0.0.1:{plain.tcp_port}"
             words = [f"--topic={topic}", "--channel=c", source, *args]
-            return stack.enter_context(tool.running("nsq_to_http", *words))
+            return stack.enter_context(tool_process.running("nsq_to_http", *words))
 
         yield start
 
@@ -212,7 +213,7 @@ VALID = ("--topic=t", SOURCE, POST)
 def test_flags_that_are_refused(
     args: list[str], code: int, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = tool.refusal("nsq_to_http", *args, capfd=capfd)
+    found = tool_process.refusal("nsq_to_http", *args, capfd=capfd)
     assert (found[0], text in found[1]) == (code, True), found
 
 
@@ -222,7 +223,7 @@ def test_status_lines(plain: Nsqd, topic: str, destination: Destination, pump: P
     url = destination.url().replace("http://", "http://me:secret@")
     process = pump("--status-every=2", "--n=1", "--mode=round-robin", f"--post={url}")
     done(plain, topic, 5)
-    said = tool.DATE.sub("", end(process))
+    said = tool_process.DATE.sub("", end(process))
     warning, *lines = said.splitlines()
     assert warning.startswith("Warning: use more than 100 status values for accurate percentiles")
     assert [line.partition(" - 99th: ")[0] for line in lines] == ["[aggregate]: finished 2"] * 2

@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import tool
-from daemon import Nsqd, free_port
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support import tool_process
+from support.nsqd_process import Nsqd, free_port
 
 Process = subprocess.Popen[str]
 Pump = Callable[..., Process]
@@ -28,7 +29,7 @@ def pump(plain: Nsqd) -> Iterator[Pump]:
                 f"--destination-nsqd-tcp-address={destination or here}",
                 *args,
             ]
-            return stack.enter_context(tool.running("nsq_to_nsq", *words))
+            return stack.enter_context(tool_process.running("nsq_to_nsq", *words))
 
         yield start
 
@@ -48,7 +49,7 @@ def end(process: Process) -> str:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, ""), err
-    return tool.DATE.sub("", err)
+    return tool_process.DATE.sub("", err)
 
 
 @pytest.mark.case("NN-001")
@@ -142,7 +143,7 @@ VALID = (TOPIC, SOURCE, "--destination-nsqd-tcp-address=b:1")
 def test_flags_that_are_refused(
     args: list[str], code: int, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = tool.refusal("nsq_to_nsq", *args, capfd=capfd)
+    found = tool_process.refusal("nsq_to_nsq", *args, capfd=capfd)
     assert (found[0], text in found[1]) == (code, True), found
 
 

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from admin import Admin, done, refused, warned
-from certificates import make
-from daemon import Nsqd
-from destination import Destination
-from lookupd import Lookupd
-from markup import read
-from upstream import Upstream
-from web import eventually
+
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
+from support.fake_http_daemon import Upstream
+from support.fake_http_destination import Destination
+from support.nsqadmin_process import Admin, done, refused, warned
+from support.nsqd_process import Nsqd
+from support.nsqlookupd_process import Lookupd
+from support.strict_html import read
 
 PAGES = ["/", "/topics", "/nodes", "/counter", "/lookup"]
 PAGES_OF_NOTHING = ["/topics/x", "/topics/x/y", "/nodes/z"]
@@ -146,7 +147,7 @@ def test_ping(admin: Admin) -> None:
     [
         ("POST", "/api/topics", 413),
         ("PUT", "/config/log_level", 413),
-        ("DELETE", "/api/topics/nobody-has-this", 502),
+        ("DELETE", "/api/topics/nobody-has-this", 404),
         ("GET", "/api/topics", 200),
     ],
 )

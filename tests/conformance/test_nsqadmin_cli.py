@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from admin import Admin
-from daemon import environment
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support.nsqadmin_process import Admin
+from support.nsqd_process import environment
 
 LOOKUPD = "--lookupd-http-address=127.0.0.1:1"
 

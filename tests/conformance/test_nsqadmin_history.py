@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from admin import Admin, refused
-from markup import read
-from upstream import Upstream
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support.fake_http_daemon import Upstream
+from support.nsqadmin_process import Admin, refused
+from support.strict_html import read
 
 INTERVAL = "100ms"
 SAMPLE = "GET /stats?format=json&include_clients=false"

@@ -12,12 +12,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from admin import Admin
-from daemon import Nsqd, free_port
-from destination import Destination
-from markup import Element, read
-from upstream import Upstream
-from web import Answer, Web, eventually
+
+from nsqcy.testing.http_requests import Answer, Web, eventually
+from support.fake_http_daemon import Upstream
+from support.fake_http_destination import Destination
+from support.nsqadmin_process import Admin
+from support.nsqd_process import Nsqd, free_port
+from support.strict_html import Element, read
 
 pytestmark = pytest.mark.ours
 

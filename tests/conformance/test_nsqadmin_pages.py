@@ -5,10 +5,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from admin import Admin
-from markup import Element, read
-from upstream import Upstream
-from web import Answer
+
+from nsqcy.testing.http_requests import Answer
+from support.fake_http_daemon import Upstream
+from support.nsqadmin_process import Admin
+from support.strict_html import Element, read
 
 NAME = "<b>&#ephemeral"  # no topic's, which an nsqd may claim all the same
 

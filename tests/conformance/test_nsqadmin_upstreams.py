@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from admin import Admin, refused, warned
-from upstream import NEVER, Upstream
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support.fake_http_daemon import NEVER, Upstream
+from support.nsqadmin_process import Admin, refused, warned
 
 NOTHING: dict[str, Any] = {"count": 0, "percentiles": None}
 ACCEPT = "application/vnd.nsq; version=1.0"

@@ -5,9 +5,10 @@ from base64 import b64decode
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from web import Answer, Web
+from nsqcy.testing.http_requests import Answer, Web
+from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours
 

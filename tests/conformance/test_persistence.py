@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd, command, environment, flags, run
-from talk import Conn, Message
-from together import lasted
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, Message
+from support.concurrent_cases import lasted
+from support.nsqd_process import Nsqd, command, environment, flags, run
 
 SUFFIX = "#ephemeral"
 SLACK = 15.0

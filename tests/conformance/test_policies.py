@@ -4,15 +4,17 @@ import json
 import os
 import signal
 from http.client import RemoteDisconnected
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from fake_lookupd import FakeLookupd
-from talk import batch
-from web import Answer, eventually
+from nsqcy.testing.http_requests import Answer, eventually
+from nsqcy.testing.wire_client import batch
+from support.fake_nsqlookupd import FakeLookupd
+from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours
 
@@ -370,9 +372,10 @@ def test_a_message_timeout_changes_for_those_who_are_there(shared: Nsqd, topic: 
         first = conn.message()
         assert conn.message().id == first.id
         put(shared, topic, "c", msg_timeout=None)
-        third = conn.message()
-        assert third.attempts == 3
-        conn.nothing(0.3)
+        # The message in flight keeps its deadline, and may time out again before the answer.
+        late = list(islice(conn.drain(), 50))
+        assert [message.id for message in late] == [first.id] * len(late)
+        assert 0 < len(late) < 50
 
 
 def test_there_are_no_more_topics_than_allowed(nsqd: Starter) -> None:

@@ -3,11 +3,12 @@
 import time
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from talk import batch, sized
-from together import lasted, together
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import batch, sized
+from support.concurrent_cases import lasted, together
+from support.nsqd_process import Nsqd
 
 SLACK = 2.0
 

@@ -4,10 +4,11 @@ import time
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from talk import Conn
-from web import Answer
+from nsqcy.testing.http_requests import Answer
+from nsqcy.testing.wire_client import Conn
+from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours
 

@@ -1,7 +1,8 @@
 """RDY: section 9.7."""
 
 import pytest
-from daemon import Nsqd
+
+from support.nsqd_process import Nsqd
 
 
 @pytest.mark.case("C170")

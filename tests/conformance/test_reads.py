@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import encoded
 import pytest
-from auth_server import AuthServer, grant
-from certificates import make
-from columns import ALL, Columns, read_columns
+
 from conftest import Starter, keep
-from daemon import Nsqd
-from talk import ERROR, RESPONSE, Conn
-from web import eventually
+from nsqcy.testing import encoded_connection
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import ERROR, RESPONSE, Conn
+from support.fake_auth_server import AuthServer, grant
+from support.log_columns import ALL, Columns, read_columns
+from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours
 
@@ -100,7 +101,7 @@ def test_everything_that_was_published(kept: Nsqd, topic: str) -> None:
 @pytest.mark.parametrize(("tls", "codec"), UPGRADES)
 def test_from_anywhere(tls: bool, codec: str, kept: Nsqd, topic: str) -> None:
     """Over TLS and codecs, whichever worker has the topic."""
-    conn = encoded.connect(kept, tls=tls, codec=codec, fields={"topic_log": True})
+    conn = encoded_connection.connect(kept, tls=tls, codec=codec, fields={"topic_log": True})
     sent = [b"%d" % i * 50 for i in range(30_000)]
     for n in range(4):
         name = f"{topic}{n}"

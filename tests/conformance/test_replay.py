@@ -3,12 +3,12 @@
 from datetime import UTC, datetime
 
 import pytest
-from conftest import Starter
-from daemon import Nsqd
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import Starter
 from nsqcy.nsqd.worker.positions import EARLIEST, LATEST, Place, parse
+from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours
 

@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import goqueue
 import pytest
+
 from conftest import Starter
-from goqueue import data_file, messages, write_queue
-from host import Host, blocks
+from support import nsq_diskqueue
+from support.nsq_diskqueue import data_file, messages, write_queue
+from support.simulated_host import Host, blocks
 
 pytestmark = pytest.mark.ours
 
@@ -40,7 +41,7 @@ def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
     assert not list(host.data.glob("imported-go-*"))
     host.type(page[8])
     export = host.data.with_name("nsqd-export")
-    assert {name: sorted(its) for name, its in goqueue.queues(export).items()} == queues
+    assert {name: sorted(its) for name, its in nsq_diskqueue.queues(export).items()} == queues
     host.type(page[9])
     assert data_file(host.data.with_name("nsqd-nsqcy"), "t").exists() is False
     assert (host.data.with_name("nsqd-nsqcy") / "t.topic").is_dir()

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import make
+
 from conftest import Starter
-from crowd import Loop, homes
-from daemon import Nsqd
-from encoded import client_context, connect
-from web import Web, eventually
+from nsqcy.testing.certificates import make
+from nsqcy.testing.encoded_connection import client_context, connect
+from nsqcy.testing.http_requests import Web, eventually
+from support.many_clients import Loop, homes
+from support.nsqd_process import Nsqd
 
 MEMORY_KEYS = [
     *("heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+
 from conftest import Starter
 
 LINE = re.compile(r"(\S+?)([a-z_0-9]+):(-?\d+)\|([cg])")

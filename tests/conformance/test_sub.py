@@ -1,7 +1,8 @@
 """SUB and the rules for names: section 9.6."""
 
 import pytest
-from daemon import Nsqd
+
+from support.nsqd_process import Nsqd
 
 SUFFIX = "#ephemeral"
 

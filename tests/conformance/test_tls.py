@@ -11,14 +11,22 @@ from pathlib import Path
 
 import cramjam
 import pytest
-from certificates import Files, Identity, make
+
 from conftest import Starter, keep
-from crowd import Loop, publish
-from daemon import Nsqd, run
-from encoded import IDENTIFIER, Snappy, client_context, connect, start_codec, start_tls
-from talk import MESSAGE, Conn, Hangup, Message, sized, split_frames
-from weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
-from web import eventually
+from nsqcy.testing.certificates import Files, Identity, make
+from nsqcy.testing.encoded_connection import (
+    IDENTIFIER,
+    Snappy,
+    client_context,
+    connect,
+    start_codec,
+    start_tls,
+)
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import MESSAGE, Conn, Hangup, Message, sized, split_frames
+from support.many_clients import Loop, publish
+from support.nsqd_process import Nsqd, run
+from support.weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
 
 OK = b"\0\0\0\x06\0\0\0\0OK"
 SERVER = make("server")

@@ -7,9 +7,10 @@ import termios
 from pathlib import Path
 
 import pytest
-import tool
-from daemon import Nsqd, environment
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support import tool_process
+from support.nsqd_process import Nsqd, environment
 
 
 def here(daemon: Nsqd) -> str:
@@ -38,7 +39,7 @@ def published(daemon: Nsqd, topic: str, count: int) -> list[bytes]:
 )
 def test_pieces(text: bytes, args: list[str], bodies: list[bytes], plain: Nsqd, topic: str) -> None:
     flags = [each.decode("utf-8", "surrogateescape") for each in map(os.fsencode, args)]
-    result = tool.feed(text, "to_nsq", f"--topic={topic}", here(plain), *flags)
+    result = tool_process.feed(text, "to_nsq", f"--topic={topic}", here(plain), *flags)
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
     assert published(plain, topic, len(bodies)) == bodies
 
@@ -47,7 +48,7 @@ def test_pieces(text: bytes, args: list[str], bodies: list[bytes], plain: Nsqd, 
 def test_each_nsqd_gets_all(plain: Nsqd, topic: str) -> None:
     """Two addresses of one nsqd are two nsqds to it."""
     addresses = [here(plain), here(plain).replace("127.0.0.1", "localhost")]
-    result = tool.feed(b"x\n", "to_nsq", f"--topic={topic}", *addresses)
+    result = tool_process.feed(b"x\n", "to_nsq", f"--topic={topic}", *addresses)
     assert (result.returncode, result.stderr) == (0, b"")
     assert published(plain, topic, 2) == [b"x", b"x"]
 
@@ -55,7 +56,7 @@ def test_each_nsqd_gets_all(plain: Nsqd, topic: str) -> None:
 def test_much_input(plain: Nsqd, topic: str) -> None:
     lines = [b"%d" % number for number in range(20_000)]
     flags = [f"--topic={topic}", here(plain), "--producer-opt=snappy"]
-    result = tool.feed(b"\n".join(lines), "to_nsq", *flags)
+    result = tool_process.feed(b"\n".join(lines), "to_nsq", *flags)
     assert (result.returncode, result.stderr) == (0, b"")
     plain.web.await_counts(topic, message_count=20_000)
     conn = plain.connect().sub(topic, "reader", rdy=1000)
@@ -70,15 +71,15 @@ def test_much_input(plain: Nsqd, topic: str) -> None:
 @pytest.mark.case("TO-004")
 def test_an_nsqd_that_is_down(plain: Nsqd, nobody: str, topic: str) -> None:
     addresses = [f"--nsqd-tcp-address={nobody}", here(plain)]
-    result = tool.feed(b"x\n", "to_nsq", f"--topic={topic}", *addresses)
+    result = tool_process.feed(b"x\n", "to_nsq", f"--topic={topic}", *addresses)
     assert (result.returncode, result.stdout) == (1, b"")
-    said = tool.DATE.sub("", result.stderr.decode())
+    said = tool_process.DATE.sub("", result.stderr.decode())
     assert said.endswith(f"{nobody}: connection refused\n"), said
 
 
 def test_a_message_that_nsqd_refuses(plain: Nsqd, topic: str) -> None:
     text = b"first\n" + bytes([65]) * (1 << 21) + b"\nlast\n"
-    result = tool.feed(text, "to_nsq", f"--topic={topic}", here(plain))
+    result = tool_process.feed(text, "to_nsq", f"--topic={topic}", here(plain))
     assert result.returncode == 1
     assert b"E_BAD_MESSAGE PUB message too big 2097152 > 1048576" in result.stderr
     assert published(plain, topic, 1) == [b"first"]
@@ -107,16 +108,18 @@ def test_a_message_that_nsqd_refuses(plain: Nsqd, topic: str) -> None:
 def test_flags_that_are_refused(
     args: list[str], code: int, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = tool.refusal("to_nsq", *args, capfd=capfd)
+    found = tool_process.refusal("to_nsq", *args, capfd=capfd)
     assert (found[0], text in found[1]) == (code, True), found
 
 
 @pytest.mark.case("TO-006")
 def test_a_rate(plain: Nsqd, topic: str) -> None:
     """How long it takes is told by a clock of the test's own, in test_tool_parts.py."""
-    result = tool.feed(b"x\n" * 20, "to_nsq", f"--topic={topic}", here(plain), "--rate=1000")
+    result = tool_process.feed(
+        b"x\n" * 20, "to_nsq", f"--topic={topic}", here(plain), "--rate=1000"
+    )
     assert result.returncode == 0
-    said = tool.DATE.sub("", result.stderr.decode())
+    said = tool_process.DATE.sub("", result.stderr.decode())
     assert said == "Throttling messages rate to max:1000/second\n"
     assert published(plain, topic, 20) == [b"x"] * 20
 
@@ -124,7 +127,7 @@ def test_a_rate(plain: Nsqd, topic: str) -> None:
 @pytest.mark.case("TO-007")
 def test_no_input(nobody: str) -> None:
     """Nobody is called: there is nothing to publish."""
-    result = tool.feed(b"\n\n", "to_nsq", "--topic=t", f"--nsqd-tcp-address={nobody}")
+    result = tool_process.feed(b"\n\n", "to_nsq", "--topic=t", f"--nsqd-tcp-address={nobody}")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
 
 
@@ -133,7 +136,7 @@ def test_no_input(nobody: str) -> None:
 @pytest.mark.parametrize("rate", ["--rate=0", "--rate=1"])
 def test_signals(name: str, rate: str, plain: Nsqd, topic: str) -> None:
     with subprocess.Popen(
-        [*tool.command("to_nsq"), f"--topic={topic}", here(plain), rate],
+        [*tool_process.command("to_nsq"), f"--topic={topic}", here(plain), rate],
         env=environment(),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -153,7 +156,7 @@ def test_signals(name: str, rate: str, plain: Nsqd, topic: str) -> None:
 def test_an_nsqd_that_goes_while_the_input_is_silent(plain: Nsqd, nobody: str) -> None:
     """It does not wait for more input to say so."""
     with subprocess.Popen(
-        [*tool.command("to_nsq"), "--topic=t", f"--nsqd-tcp-address={nobody}"],
+        [*tool_process.command("to_nsq"), "--topic=t", f"--nsqd-tcp-address={nobody}"],
         env=environment(),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -175,7 +178,7 @@ def test_progress_at_a_terminal(plain: Nsqd, topic: str, tmp_path: Path) -> None
     termios.tcsetwinsize(terminal, (25, 80))
     with file.open("rb") as stdin, os.fdopen(terminal, "rb", buffering=0) as output:
         process = subprocess.Popen(
-            [*tool.command("to_nsq"), f"--topic={topic}", here(plain)],
+            [*tool_process.command("to_nsq"), f"--topic={topic}", here(plain)],
             env=environment(),
             stdin=stdin,
             stderr=stderr,

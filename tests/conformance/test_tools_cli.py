@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-import tool
-from daemon import Nsqd, environment
 
 from nsqcy.__main__ import tools
+from support import tool_process
+from support.nsqd_process import Nsqd, environment
 
 DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d "
 
@@ -20,7 +20,7 @@ def test_there_are_tools() -> None:
 @pytest.mark.case("TOOL-002")
 @pytest.mark.parametrize("name", tools())
 def test_version(name: str) -> None:
-    result = tool.run(name, "--version")
+    result = tool_process.run(name, "--version")
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(rf"{name} v\d+\.\d+\.\d+\n", result.stdout)
 
@@ -28,7 +28,7 @@ def test_version(name: str) -> None:
 @pytest.mark.case("TOOL-003")
 @pytest.mark.parametrize("name", tools())
 def test_help(name: str) -> None:
-    result = tool.run(name, "-h")
+    result = tool_process.run(name, "-h")
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr.startswith(f"Usage of {name}:\n  -")
 
@@ -36,7 +36,7 @@ def test_help(name: str) -> None:
 @pytest.mark.case("TOOL-004")
 @pytest.mark.parametrize("name", tools())
 def test_unknown_flag(name: str) -> None:
-    result = tool.run(name, "--bogus")
+    result = tool_process.run(name, "--bogus")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("flag provided but not defined: -bogus\nUsage of ")
 
@@ -61,7 +61,7 @@ def test_by_the_nsqcy_command(name: str) -> None:
     ],
 )
 def test_sources_of_nsq_stat(sources: tuple[str, ...], text: str) -> None:
-    result = tool.run("nsq_stat", "--topic=t", "--channel=c", *sources)
+    result = tool_process.run("nsq_stat", "--topic=t", "--channel=c", *sources)
     assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(DATE + re.escape(text) + "\n", result.stderr), result.stderr
 
@@ -77,7 +77,7 @@ def test_sources_of_nsq_stat(sources: tuple[str, ...], text: str) -> None:
 )
 def test_an_nsqd_that_is_down(name: str, args: tuple[str, ...], plain: Nsqd, nobody: str) -> None:
     up = f"--nsqd-tcp-address=127.0.0.1:{plain.tcp_port}"
-    result = tool.run(name, "--topic=t", up, f"--nsqd-tcp-address={nobody}", *args)
+    result = tool_process.run(name, "--topic=t", up, f"--nsqd-tcp-address={nobody}", *args)
     assert (result.returncode, result.stdout) == (1, "")
     text = f"failed to connect to nsqd - {nobody}: connection refused"
-    assert tool.DATE.sub("", result.stderr).splitlines()[-1] == text
+    assert tool_process.DATE.sub("", result.stderr).splitlines()[-1] == text

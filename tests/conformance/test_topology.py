@@ -4,8 +4,9 @@ import select
 from collections.abc import Iterator
 
 import pytest
-from daemon import Nsqd
-from talk import Conn
+
+from nsqcy.testing.wire_client import Conn
+from support.nsqd_process import Nsqd
 
 EXPERIMENT = "topology-aware-consumption"
 

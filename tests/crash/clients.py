@@ -19,9 +19,7 @@ from crash.history import (
     Refused,
     Requeued,
 )
-from crowd import publish
-from daemon import Nsqd
-from talk import (
+from nsqcy.testing.wire_client import (
     ERROR,
     HEARTBEAT,
     MESSAGE,
@@ -35,6 +33,8 @@ from talk import (
     batch,
     sized,
 )
+from support.many_clients import publish
+from support.nsqd_process import Nsqd
 
 SIZES = [20, 100, 100, 100, 100, 100, 500, 3_000, 20_000]
 DELAYS_MS = [30, 200, 700, 1500]

@@ -6,8 +6,8 @@ from random import Random
 
 from nsqcy.broker.policies import Policies
 from nsqcy.storage.io import IoThread
-from tests.core import SECOND, Core
-from tests.recorded_disk import RecordedDisk
+from support.recorded_disk import RecordedDisk
+from support.worker_core import SECOND, Core
 
 POWER = 0.7  # of all ends so many are power losses
 

@@ -16,9 +16,9 @@ from random import Random
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.standalone_log import scan_segment
-from tests.core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, Delivery, mpub
-from tests.diskformat import walk
-from tests.recorded_disk import RecordedDisk
+from support.disk_format import walk
+from support.recorded_disk import RecordedDisk
+from support.worker_core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, Delivery, mpub
 
 POLICIES = Policies(TopicPolicy(), [("f*", {"durability": "fsync"}), ("o*", {"durability": "os"})])
 TOPICS = ["f0", "f0", "f1", "f2", "o0", "m0"]

@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hypothesis import assume, settings
+from hypothesis import given as given_any
+from hypothesis import strategies as st
+
 from crash.checker import Findings, check
 from crash.history import (
     Answered,
@@ -16,9 +20,6 @@ from crash.history import (
     Requeued,
     story,
 )
-from hypothesis import assume, settings
-from hypothesis import given as given_any
-from hypothesis import strategies as st
 
 TOPICS = ["t", "u"]
 CHANNELS = ["c", "d"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqcy.broker.policies import Policies, TopicPolicy
-from tests.core import RESPONSE, SECOND, Client, log_pub
+from support.worker_core import RESPONSE, SECOND, Client, log_pub
 from tests.crash.lives import Lives
 
 OK = (RESPONSE, b"OK")

@@ -16,8 +16,8 @@ import pytest
 
 from nsqcy.nsqd.data.audit import Audit, Damage, TopicFound
 from nsqcy.storage.io import IoThread
-from tests import diskformat
-from tests.core import RESPONSE, SECOND, Client, Core, mpub
+from support import disk_format
+from support.worker_core import RESPONSE, SECOND, Client, Core, mpub
 
 OK = (RESPONSE, b"OK")
 MESSAGES = 120
@@ -84,8 +84,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     places = {}
     for segment in sorted(files.glob("*.seg")):
         data = segment.read_bytes()
-        footer = diskformat.footer(data)
-        for one in diskformat.walk(data[64 : footer.data_end if footer else len(data)]):
+        footer = disk_format.footer(data)
+        for one in disk_format.walk(data[64 : footer.data_end if footer else len(data)]):
             at = 64 + one.offset
             places[one.message.body] = (segment.name, at, at + one.length)
     assert len({name for name, _, _ in places.values()}) > 3

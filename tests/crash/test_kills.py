@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
 from crash.trial import OPTIONS, TOPICS, Trial, fixed_addresses
-from daemon import Nsqd, environment
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from support.nsqd_process import Nsqd, environment
 
 DURABLE = ["os", "fsync"]
 SEED = int(os.environ.get("NSQCY_CRASH_SEED", "1"))

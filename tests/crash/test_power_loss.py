@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from nsqcy.storage.io import IoThread
-from tests.core import RESPONSE, Core
+from support.recorded_disk import RecordedDisk
+from support.worker_core import RESPONSE, Core
 from tests.crash.program import POLICIES, Program, run_all
-from tests.recorded_disk import RecordedDisk
 
 ACTIONS = 25
 CUTS = 3

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from nsqcy.broker.policies import Policies, TopicPolicy
-from tests.columns import ALL, Columns, read_columns
-from tests.core import ERROR, SECOND, Client, Core
+from support.log_columns import ALL, Columns, read_columns
+from support.worker_core import ERROR, SECOND, Client, Core
 from tests.crash.program import TOPICS, Program, run_all
 from tests.crash.test_power_loss import OK, Scene
 

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
+
 from crash.checker import Findings, check
 from crash.clients import HttpPublisher, Subscriber, TcpPublisher
 from crash.history import Created, Died, Event, story
-from crowd import Loop, owners
-from daemon import Nsqd, free_port
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from support.many_clients import Loop, owners
+from support.nsqd_process import Nsqd, free_port
 
 TOPICS = ["a", "b", "c"]  # in the order in which a start places them
 CHANNELS = ["x", "y"]

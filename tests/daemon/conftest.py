@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
+from support.nsqd_process import Nsqd
 
 WORKERS = 4
 

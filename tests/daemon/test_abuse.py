@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from conftest import Starter
-from crowd import pss, publish, send_as_far_as_it_goes
-from daemon import Nsqd
-from sanitizer import at_most
-from talk import RESPONSE, Conn, Hangup, batch, sized
-from together import together
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import RESPONSE, Conn, Hangup, batch, sized
+from support.concurrent_cases import together
+from support.many_clients import pss, publish, send_as_far_as_it_goes
+from support.nsqd_process import Nsqd
+from support.sanitizer import at_most
 
 MOST = 64 << 20
 MAX_MSG_SIZE = 1 << 20

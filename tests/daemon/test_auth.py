@@ -7,11 +7,12 @@ from functools import partial
 from urllib.parse import quote_plus
 
 import pytest
-from auth_server import AuthServer, Reply, answer, grant
+
 from conftest import Starter
-from daemon import Nsqd
-from talk import HEARTBEAT, MESSAGE, RESPONSE, WORTH_A_MOVE, Conn, sized
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import HEARTBEAT, MESSAGE, RESPONSE, WORTH_A_MOVE, Conn, sized
+from support.fake_auth_server import AuthServer, Reply, answer, grant
+from support.nsqd_process import Nsqd
 
 CROWD = 40  # more than a worker asks at a time
 SECRET = "open sesame&<1>"

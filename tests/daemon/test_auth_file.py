@@ -4,13 +4,14 @@ import signal
 from pathlib import Path
 
 import pytest
-import users
-from auth_server import AuthServer, grant
+
 from conftest import Starter
-from daemon import Nsqd
-from encoded import connect
-from users import Certificates, bearer, section, token
-from web import Web, eventually
+from nsqcy.testing.encoded_connection import connect
+from nsqcy.testing.http_requests import Web, eventually
+from support import users_file
+from support.fake_auth_server import AuthServer, grant
+from support.nsqd_process import Nsqd
+from support.users_file import Certificates, bearer, section, token
 
 pytestmark = pytest.mark.ours
 
@@ -19,7 +20,7 @@ BILLS = section("bills", with_token=False, certificate="billing", publish="a.*")
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return users.write(
+    return users_file.write(
         tmp_path / "users.ini",
         section("writer", publish="a.*"),
         section("root", publish="*", subscribe="*", admin="*"),
@@ -48,7 +49,7 @@ def test_who_is_not_in_the_file_may_be_known_to_the_server(
 
 def test_a_certificate_needs_no_auth(starter: Starter, tmp_path: Path) -> None:
     shown = Certificates(tmp_path, "billing", "stranger")
-    file = users.write(tmp_path / "users.ini", BILLS, section("writer", publish="b"))
+    file = users_file.write(tmp_path / "users.ini", BILLS, section("writer", publish="b"))
     daemon = starter(workers=2, auth_file=file, **shown.options("require-verify"))
     billing = shown.of("billing")
     conn = connect(daemon, tls=billing)
@@ -75,7 +76,7 @@ def test_a_certificate_needs_no_auth(starter: Starter, tmp_path: Path) -> None:
 def test_a_certificate_that_nobody_verified_says_nothing(starter: Starter, tmp_path: Path) -> None:
     """Anybody can write a name into one of his own."""
     shown = Certificates(tmp_path, "billing")
-    file = users.write(tmp_path / "users.ini", BILLS)
+    file = users_file.write(tmp_path / "users.ini", BILLS)
     daemon = starter(workers=1, auth_file=file, **shown.options("require"))
     assert "nobody verifies any" in daemon.log_text()
     conn = connect(daemon, tls=shown.of("billing"))
@@ -102,7 +103,7 @@ def test_the_file_is_read_again(starter: Starter, file: Path) -> None:
         return status("POST", "/pub?topic=a.x", "writer")
 
     assert [publish() for _ in range(3)] == [200] * 3
-    users.write(file, section("writer", publish="b"), section("new", role="view"))
+    users_file.write(file, section("writer", publish="b"), section("new", role="view"))
     daemon.process.send_signal(signal.SIGHUP)
     eventually(lambda: status("GET", "/info", "new") == 200)
     assert [publish() for _ in range(3)] == [403] * 3

@@ -5,14 +5,15 @@ import signal
 import subprocess
 from pathlib import Path
 
-import daemon as daemons
 import psutil
 import pytest
+
 from conftest import Starter
-from daemon import FOREIGN
-from manifests import before_stopping
-from sanitizer import unwatched
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from support import nsqd_process as daemons
+from support.kubernetes_manifests import before_stopping
+from support.nsqd_process import FOREIGN
+from support.sanitizer import unwatched
 
 pytestmark = [
     pytest.mark.ours,

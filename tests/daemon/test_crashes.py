@@ -10,11 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from conftest import Starter
-from crowd import Loop, Producer, Taker, homes, homes_of, owners
-from daemon import Nsqd, free_port
-from talk import Conn, Hangup, Silence
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, Hangup, Silence
+from support.many_clients import Loop, Producer, Taker, homes, homes_of, owners
+from support.nsqd_process import Nsqd, free_port
 
 WORKERS = 4
 PROMPT = 2.0

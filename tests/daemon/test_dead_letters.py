@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Starter
-from daemon import Nsqd, free_port
-from talk import Conn, Hangup, Silence
-from web import eventually
 
+from conftest import Starter
 from nsqcy.base import headers as message_headers
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, Hangup, Silence
+from support.nsqd_process import Nsqd, free_port
 
 TOPICS = ["t0", "t1", "t2"]
 DEAD = ["d0", "d1", "d2"]

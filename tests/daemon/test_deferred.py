@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
+from support.nsqd_process import Nsqd
 
 DAY_MS = 24 * 3600 * 1000
 TOPICS = ["a", "b", "c", "d"]

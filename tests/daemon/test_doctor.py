@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import certificates
 import pytest
-from conftest import Starter
-from daemon import environment
-from lookupd import Lookupd
-from web import eventually
 
+from conftest import Starter
 from nsqcy.doctor import report
 from nsqcy.doctor.main import main
+from nsqcy.testing import certificates
+from nsqcy.testing.http_requests import eventually
+from support.nsqd_process import environment
+from support.nsqlookupd_process import Lookupd
 
 
 def doctor(*words: str) -> subprocess.CompletedProcess[str]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from conftest import Starter
-from crowd import homes, owners
-from daemon import Nsqd
-from talk import Conn
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn
+from support.many_clients import homes, owners
+from support.nsqd_process import Nsqd
 
 TOPICS = [f"t{number}" for number in range(6)]
 

@@ -7,11 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from conftest import Starter
-from crowd import Loop, Producer, Taker, publish
-from daemon import Nsqd
-from talk import MESSAGE, UNKNOWN_ID, Conn, Hangup
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import MESSAGE, UNKNOWN_ID, Conn, Hangup
+from support.many_clients import Loop, Producer, Taker, publish
+from support.nsqd_process import Nsqd
 
 LIMIT = 5.0
 TOPICS = [f"t{number}" for number in range(8)]

@@ -4,28 +4,29 @@ import subprocess
 import sys
 from pathlib import Path
 
-import daemon as daemons
-import hardened
 import pytest
-from admin import Admin
-from certificates import make
+
 from conftest import Starter
-from daemon import FOREIGN
-from lookupd import Lookupd
-from service import Service
-from web import eventually
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
+from support import nsqd_process as daemons
+from support import systemd_sandbox
+from support.daemon_process import Service
+from support.nsqadmin_process import Admin
+from support.nsqd_process import FOREIGN
+from support.nsqlookupd_process import Lookupd
 
 SYSTEMD = Path(__file__).parents[2] / "conf" / "systemd"
 
 pytestmark = [
     pytest.mark.ours,
     pytest.mark.skipif(bool(FOREIGN), reason="the units are for nsqcy's daemons"),
-    pytest.mark.skipif(bool(hardened.missing()), reason=hardened.missing()),
+    pytest.mark.skipif(bool(systemd_sandbox.missing()), reason=systemd_sandbox.missing()),
 ]
 
 
 def confined(name: str) -> list[str]:
-    script, unit = Path(hardened.__file__), SYSTEMD / f"{name}.service"
+    script, unit = Path(systemd_sandbox.__file__), SYSTEMD / f"{name}.service"
     return [sys.executable, str(script), str(unit), sys.executable, "-m", f"nsqcy.{name}.main"]
 
 

@@ -7,14 +7,15 @@ import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
-import certificates
 import pytest
+
 from conftest import Starter
-from crowd import pss
-from daemon import Nsqd
-from http_client import trusting
-from sanitizer import at_most
-from web import Answer, eventually
+from nsqcy.testing import certificates
+from nsqcy.testing.http_requests import Answer, eventually
+from support.many_clients import pss
+from support.memory_http_client import trusting
+from support.nsqd_process import Nsqd
+from support.sanitizer import at_most
 
 MIB = 1 << 20
 SMUGGLED = b"POST /topic/create?topic=smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"

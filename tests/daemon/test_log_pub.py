@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd, free_port
-from talk import Conn, Hangup, Silence, batch
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, Hangup, Silence, batch
+from support.nsqd_process import Nsqd, free_port
 
 TOPICS = ["t0", "t1", "t2"]
 KILLS = 10

@@ -1,9 +1,10 @@
 """Very many topics: created over both protocols, a message in each, all back after a restart."""
 
 import pytest
+
 from conftest import Starter
-from talk import RESPONSE, Conn
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import RESPONSE, Conn
 
 AHEAD = 200
 

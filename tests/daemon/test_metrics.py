@@ -4,12 +4,12 @@ import http.client
 from functools import partial
 
 import pytest
-from admin import Admin
-from lookupd import Lookupd
-from scraping import OPENMETRICS, check_by_promtool, check_names, scrape
-from upstream import Upstream
 
 from nsqcy.metrics.families import OF_NSQADMIN, OF_NSQLOOKUPD
+from support.fake_http_daemon import Upstream
+from support.metrics_scraper import OPENMETRICS, check_by_promtool, check_names, scrape
+from support.nsqadmin_process import Admin
+from support.nsqlookupd_process import Lookupd
 
 pytestmark = pytest.mark.ours
 

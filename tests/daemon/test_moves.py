@@ -5,9 +5,10 @@ from functools import partial
 
 import psutil
 import pytest
-from daemon import Nsqd
-from talk import WORTH_A_MOVE, Conn
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import WORTH_A_MOVE, Conn
+from support.nsqd_process import Nsqd
 
 WORKERS = 3
 

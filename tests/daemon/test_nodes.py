@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from host import SHELL, BareHost, blocks
-from hosts import Cluster
-from packages import ROOT
-from tally import PoolPublisher, Tally
-from web import eventually
 
 from nsqcy.client import Consumer
+from nsqcy.testing.http_requests import eventually
+from support.delivery_tally import PoolPublisher, Tally
+from support.distribution_files import ROOT
+from support.simulated_cluster import Cluster
+from support.simulated_host import SHELL, BareHost, blocks
 
 pytestmark = pytest.mark.ours
 

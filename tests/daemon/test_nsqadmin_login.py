@@ -8,15 +8,15 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import pytest
-from admin import Admin, done, refused
-from destination import Destination
-from markup import read
-from scraping import scrape
-from upstream import Upstream
-from web import Answer, eventually
 
+from nsqcy.testing.http_requests import Answer, eventually
 from nsqcy.users.failures import FAILURES_MOST
 from nsqcy.users.hashes import hash_password, hash_token
+from support.fake_http_daemon import Upstream
+from support.fake_http_destination import Destination
+from support.metrics_scraper import scrape
+from support.nsqadmin_process import Admin, done, refused
+from support.strict_html import read
 
 ANNA, BEN, BOT = "anna's password", "ben's password", "token-of-the-bot"
 LOOKER = "token-of-prometheus"

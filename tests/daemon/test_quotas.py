@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import users
-from daemon import Nsqd
-from scraping import Scrape, check_by_promtool, scrape
-from talk import Conn, sized
-from users import bearer, section, token
-from web import Web, eventually
+
+from nsqcy.testing.http_requests import Web, eventually
+from nsqcy.testing.wire_client import Conn, sized
+from support import users_file
+from support.metrics_scraper import Scrape, check_by_promtool, scrape
+from support.nsqd_process import Nsqd
+from support.users_file import bearer, section, token
 
 pytestmark = pytest.mark.ours
 
@@ -28,7 +29,7 @@ OTHERS = (
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     slow = section("slow", publish="*", publish_rate=SLOW)
-    return users.write(tmp_path_factory.mktemp("users") / "users.ini", slow, *OTHERS)
+    return users_file.write(tmp_path_factory.mktemp("users") / "users.ini", slow, *OTHERS)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_a_rate_holds_for_all_ways_in(daemon: Nsqd, file: Path) -> None:
         "message_bytes": 1,
         "refused_publishes": 1,
     }
-    users.write(file, section("slow", publish="*"), *OTHERS)
+    users_file.write(file, section("slow", publish="*"), *OTHERS)
     daemon.process.send_signal(signal.SIGHUP)
     for conn in (one, other):
         conn.expect_ok()

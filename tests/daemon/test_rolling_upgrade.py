@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from host import Host, blocks
-from hosts import Cluster
-from libraries import Consumer as Program
-from tally import PlainPublisher, PoolPublisher, Publisher, Tally
-from web import eventually
 
 from nsqcy.client import Consumer
+from nsqcy.testing.http_requests import eventually
+from support.client_libraries import Consumer as Program
+from support.delivery_tally import PlainPublisher, PoolPublisher, Publisher, Tally
+from support.simulated_cluster import Cluster
+from support.simulated_host import Host, blocks
 
 pytestmark = pytest.mark.ours
 

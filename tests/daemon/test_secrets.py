@@ -9,15 +9,15 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
-import users
-from admin import Admin
-from daemon import Nsqd
-from logged import Logged
-from lookupd import Lookupd
-from users import bearer, section, token
-from web import Answer, eventually
 
+from nsqcy.testing.http_requests import Answer, eventually
 from nsqcy.users.hashes import hash_password, hash_token
+from support import users_file
+from support.logged_process import Logged
+from support.nsqadmin_process import Admin
+from support.nsqd_process import Nsqd
+from support.nsqlookupd_process import Lookupd
+from support.users_file import bearer, section, token
 
 pytestmark = pytest.mark.ours
 
@@ -44,7 +44,7 @@ SECRETS = {form for secret in (PASSWORD, WRONG, TORN, token("root")) for form in
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[Nsqd, Lookupd, Admin]]:
     options = {
-        "auth_file": users.write(tmp_path / "users.ini", ANNA, ROOT),
+        "auth_file": users_file.write(tmp_path / "users.ini", ANNA, ROOT),
         "log_level": "debug",
     }
     (tmp_path / "token").write_text(token("root"))

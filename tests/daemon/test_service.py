@@ -6,13 +6,14 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import goqueue
 import pytest
+
 from conftest import Starter
-from daemon import FOREIGN, Nsqd, free_port
-from manager import Manager
-from talk import Conn
-from web import Web, eventually
+from nsqcy.testing.http_requests import Web, eventually
+from nsqcy.testing.wire_client import Conn
+from support import nsq_diskqueue
+from support.nsqd_process import FOREIGN, Nsqd, free_port
+from support.service_manager import Manager
 
 pytestmark = [
     pytest.mark.ours,
@@ -58,7 +59,7 @@ def test_ready_means_that_it_serves(nsqd: Starter, manager: Manager, workers: in
 
 def test_an_import_is_given_time(nsqd: Starter, manager: Manager) -> None:
     daemon = nsqd.prepare(environ=manager.environ())
-    goqueue.write_queue(daemon.data, "t", goqueue.messages(1, 10))
+    nsq_diskqueue.write_queue(daemon.data, "t", nsq_diskqueue.messages(1, 10))
     daemon.start()
     heard = manager.until("READY")
     assert heard[:2] == [{"STATUS": "importing"}, {"EXTEND_TIMEOUT_USEC": "30000000"}]

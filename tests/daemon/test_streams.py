@@ -6,8 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from conftest import Starter
-from crowd import (
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import ERROR, MESSAGE, RESPONSE, Conn, Message
+from support.concurrent_cases import together
+from support.many_clients import (
     Loop,
     Producer,
     Taker,
@@ -17,10 +21,7 @@ from crowd import (
     publish,
     send_as_far_as_it_goes,
 )
-from daemon import Nsqd
-from talk import ERROR, MESSAGE, RESPONSE, Conn, Message
-from together import together
-from web import eventually
+from support.nsqd_process import Nsqd
 
 WORKERS = 4
 

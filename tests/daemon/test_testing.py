@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from daemon import environment
-from web import Web, eventually
 
 from nsqcy import testing
 from nsqcy.testing import DaemonError
+from nsqcy.testing.http_requests import Web, eventually
+from support.nsqd_process import environment
 
 ROOT = Path(__file__).parents[2]
 

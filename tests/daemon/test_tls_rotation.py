@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Files, Identity, make
-from host import Host, blocks
-from web import eventually
 
 from nsqcy.client import ConnectionFailed, Producer
+from nsqcy.testing.certificates import Files, Identity, make
+from nsqcy.testing.http_requests import eventually
+from support.simulated_host import Host, blocks
 
 pytestmark = pytest.mark.ours
 

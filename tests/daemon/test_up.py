@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from daemon import environment, free_port
-from up import BUDGET, PORTS, Up
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support.nsqd_process import environment, free_port
+from support.up_process import BUDGET, PORTS, Up
 
 
 @pytest.fixture

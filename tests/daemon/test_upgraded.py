@@ -9,15 +9,16 @@ import zlib
 from pathlib import Path
 
 import pytest
-from certificates import Files, make
-from conftest import Starter
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from daemon import Nsqd
-from encoded import client_context, connect, start_tls
-from sanitizer import at_most
-from talk import Conn, sized
-from web import eventually
+
+from conftest import Starter
+from nsqcy.testing.certificates import Files, make
+from nsqcy.testing.encoded_connection import client_context, connect, start_tls
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, sized
+from support.nsqd_process import Nsqd
+from support.sanitizer import at_most
 
 MB = 1 << 20
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import users
-from admin import Admin
-from daemon import Nsqd, environment
-from destination import Destination
-from lookupd import Lookupd
-from scraping import scrape
-from users import bearer, section, token
-from web import Web, eventually
 
 from nsqcy.errors import ConfigError
+from nsqcy.testing.http_requests import Web, eventually
 from nsqcy.users import token_file
+from support import users_file
+from support.fake_http_destination import Destination
+from support.metrics_scraper import scrape
+from support.nsqadmin_process import Admin
+from support.nsqd_process import Nsqd, environment
+from support.nsqlookupd_process import Lookupd
+from support.users_file import bearer, section, token
 
 pytestmark = pytest.mark.ours
 
@@ -37,7 +37,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("users")
-    file = users.write(
+    file = users_file.write(
         folder / "users.ini",
         section("admin", admin="*", subscribe="*"),
         section("some", admin="a.*"),
@@ -84,12 +84,12 @@ def test_prometheus_is_a_user_who_looks(cluster: Cluster) -> None:
 
 
 def test_nsqlookupd_reads_the_file_again(tmp_path: Path) -> None:
-    file = users.write(tmp_path / "users.ini", section("old", admin="*"))
+    file = users_file.write(tmp_path / "users.ini", section("old", admin="*"))
     with Lookupd(auth_file=file) as lookupd:
         old = Web(lookupd.http_port, headers=bearer("old"))
         new = Web(lookupd.http_port, headers=bearer("new"))
         assert (old.get("/debug").status, new.get("/debug").status) == (200, 401)
-        users.write(file, section("new", admin="*"))
+        users_file.write(file, section("new", admin="*"))
         lookupd.process.send_signal(signal.SIGHUP)
         eventually(lambda: new.get("/debug").status == 200)
         assert old.get("/debug").status == 401

@@ -2,11 +2,10 @@
 
 import random
 
-from core import SECOND, Core, frames
 from golden.script import pieces
-
 from nsqcy.nsqd.worker import live_objects
 from nsqcy.server.transport import BytesTransport
+from support.worker_core import SECOND, Core, frames
 
 TURN = b"~TURN~"
 """Where it stands in what a peer sends, nothing more comes until all that was is dealt with: else

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import atheris
+
 from fuzz import inputs, targets
 
 

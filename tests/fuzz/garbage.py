@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 from golden.script import conversations, octets, read
-from talk import MAGIC, batch, sized
+from nsqcy.testing.wire_client import MAGIC, batch, sized
 
 # 1024 and 5242881 are next to limits of the daemon under attack.
 EDGES = [0, 1, 2, 3, 4, 5, 1024, 1048576, 1048577, 5242880, 5242881]

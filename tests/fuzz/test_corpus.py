@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from fuzz import reach, targets
 from fuzz.targets import log
 

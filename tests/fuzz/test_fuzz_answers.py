@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fuzz.garbage import ODD_JSON
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from markup import read as read_markup
 
+from fuzz.garbage import ODD_JSON
 from nsqcy.cluster.discovery import Producer, lookup_url, parse_lookup, parse_nodes, parse_topics
 from nsqcy.cluster.stats import TopicStats, parse_stats, sum_topics
 from nsqcy.errors import RequestError
@@ -22,6 +21,7 @@ from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.views import topics as topic_views
 from nsqcy.util.gotext import json_bytes
+from support.strict_html import read as read_markup
 
 HEADERS = st.sampled_from([{}, {"x-nsq-content-type": "nsq; version=1.0"}])
 KEYS = ["producers", "data", "broadcast_address", "tcp_port", "http_port", "hostname", "version"]

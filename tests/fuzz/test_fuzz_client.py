@@ -12,13 +12,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from fake_net import Net, Wire
-from mock_nsqd import SETTINGS, delivery, frame
 
 from nsqcy.client.codec import Publish
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import Error, Requeue
 from nsqcy.client.producer import ProducerCore
+from support.fake_network import Net, Wire
+from support.fake_nsqd import SETTINGS, delivery, frame
 
 ROUNDS = int(os.environ.get("NSQCY_FUZZ_ROUNDS", "400"))
 STEPS = 30

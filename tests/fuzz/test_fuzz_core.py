@@ -8,15 +8,15 @@ What is answered does not depend on where the input was cut.
 import random
 
 import pytest
-from core import SECOND, Client, Core, mpub
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from fuzz.conversation import alive, told
 from fuzz.garbage import CONVERSATIONS, a_golden_one, an_identity, mutated, some_messages
 from golden.script import pieces
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from talk import MAGIC, sized
-
 from nsqcy.server.transport import BytesTransport
+from nsqcy.testing.wire_client import MAGIC, sized
+from support.worker_core import SECOND, Client, Core, mpub
 
 seeds = st.integers(0, 2**32)
 numbers = st.sampled_from([0, 1, 2500, 2501, -1, 2**31, 2**63, 2**64]) | st.integers()

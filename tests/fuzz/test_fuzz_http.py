@@ -4,10 +4,11 @@ pieces, are answered by the same bytes, and do the same."""
 import random
 from itertools import pairwise
 
-from fuzz.garbage import mutated, some_requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from web_core import MAX_MSG_SIZE, same_both_ways
+
+from fuzz.garbage import mutated, some_requests
+from support.http_core import MAX_MSG_SIZE, same_both_ways
 
 TOPICS = ["a", "b#ephemeral", "boom", "no name", ""]
 TARGETS = ["/pub?topic=%s&defer=5", "/pub?x=1&topic=%s", "/pub?topic=%s&topic=b", "/pub/?topic=%s"]

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from census import COUNTS, Counters, census, told
-from daemon import Nsqd, free_port
+
 from fuzz.garbage import CONVERSATIONS, some_requests
-from sanitizer import at_most
-from talk import Conn, split_frames
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, split_frames
+from support.debug_counters import COUNTS, Counters, census, told
+from support.nsqd_process import Nsqd, free_port
+from support.sanitizer import at_most
 
 SECONDS = float(os.environ.get("NSQCY_FUZZ_SECONDS", "3"))
 SEED = int(os.environ.get("NSQCY_FUZZ_SEED", "20240229"))

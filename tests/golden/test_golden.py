@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
-from auth_server import AuthServer, grant
-from daemon import Nsqd
+
 from golden.script import Script, conversations, octets, pieces, read
-from talk import ERROR, MESSAGE, RESPONSE, Conn, Frame, Message
+from nsqcy.testing.wire_client import ERROR, MESSAGE, RESPONSE, Conn, Frame, Message
+from support.fake_auth_server import AuthServer, grant
+from support.nsqd_process import Nsqd
 
 KINDS = {"response": RESPONSE, "error": ERROR, "message": MESSAGE}
 SPLITS = 50

@@ -13,14 +13,15 @@ import time
 from pathlib import Path
 
 import pytest
-from auth_server import AuthServer
-from certificates import Files, Identity, make
+
 from conftest import Starter
-from daemon import Nsqd, free_port, run
-from encoded import client_context, connect, start_tls
-from talk import Conn, sized
-from weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
-from web import eventually
+from nsqcy.testing.certificates import Files, Identity, make
+from nsqcy.testing.encoded_connection import client_context, connect, start_tls
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, sized
+from support.fake_auth_server import AuthServer
+from support.nsqd_process import Nsqd, free_port, run
+from support.weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
 
 VERSION = re.compile(r"[a-z]+ v\d+\.\d+\.\d+(-[a-z]+)? \(built w/[a-z0-9.-]+\)")
 SERVER = make("server")

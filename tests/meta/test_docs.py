@@ -1,8 +1,9 @@
 """What the documents tell a reader to type works, on a machine where nothing has been typed before.
 
-A block that says so (`tests/documents.py`) is run beside daemons of the page's own, which hold
-nothing: an nsqd, registered with an nsqlookupd, and an nsqadmin if the page calls one. Their ports
-stand in for the usual ones. Blocks of a page run in its order; nothing else touches the daemons.
+A block that says so (`tests/support/doc_examples.py`) is run beside daemons of the page's own,
+which hold nothing: an nsqd, registered with an nsqlookupd, and an nsqadmin if the page calls one.
+Their ports stand in for the usual ones. Blocks of a page run in its order; nothing else touches the
+daemons.
 """
 
 import re
@@ -13,12 +14,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from admin import Admin
+
 from conftest import Starter
-from daemon import environment
-from documents import Reader, blocks
-from lookupd import Lookupd
-from web import eventually
+from nsqcy.testing.http_requests import eventually
+from support.doc_examples import Reader, blocks
+from support.nsqadmin_process import Admin
+from support.nsqd_process import environment
+from support.nsqlookupd_process import Lookupd
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,7 +79,7 @@ UNTYPED = {
     ("INSTALL", "kubectl apply"): MACHINE,
     ("INSTALL", "python3 -m venv"): MACHINE,
     ("INSTALL", "systemctl enable"): MACHINE,
-    ("LOADTEST", ""): "runs for minutes; tests/unit/test_swarm.py and test_chaos.py read its flags",
+    ("LOADTEST", ""): "runs for minutes; tests in tests/unit/loadtest read its flags",
     ("NSQADMIN", "nsqcy up"): MACHINE,
     ("NSQADMIN", "nsqcy passwd"): NAMES,
     ("PIPELINE", "nsqcy-pipeline"): LATER,

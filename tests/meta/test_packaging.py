@@ -8,13 +8,13 @@ import sys
 import zipfile
 from pathlib import Path
 
-import packages
 import pytest
-from packages import ROOT
 
 import nsqcy
 from nsqcy.broker import topic as topic_module
 from release import audit, build, pythons
+from support import distribution_files
+from support.distribution_files import ROOT
 
 HEADING = re.compile(r"^## (\d+)\.(\d+)\.(\d+) \((unreleased|\d{4}-\d\d-\d\d)\)$")
 
@@ -36,8 +36,8 @@ def setup(folder: Path, *words: str) -> None:
 def test_what_an_sdist_holds(tmp_path: Path) -> None:
     setup(tmp_path)
     names = set((tmp_path / "nsqcy.egg-info/SOURCES.txt").read_text().splitlines())
-    assert packages.missing_from_sdist(names) == set()
-    assert packages.generated(names) == set()
+    assert distribution_files.missing_from_sdist(names) == set()
+    assert distribution_files.generated(names) == set()
 
 
 def test_what_a_wheel_holds(tmp_path: Path) -> None:
@@ -45,14 +45,17 @@ def test_what_a_wheel_holds(tmp_path: Path) -> None:
     setup(tmp_path, "bdist_wheel", f"--dist-dir={tmp_path}", f"--bdist-dir={tmp_path}/wheel")
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert packages.missing_from_wheel(names) == set()
-    assert packages.unwanted(names) == set()
+    assert distribution_files.missing_from_wheel(names) == set()
+    assert distribution_files.unwanted(names) == set()
 
 
 def test_nothing_unwanted_goes_unnoticed() -> None:
     names = {"nsqcy/a.py", "tests/a.py", "nsqcy/broker/topic.c", "conf/nsqd.ini"}
-    assert packages.unwanted(names) == names - {"nsqcy/a.py"}
-    assert packages.generated({"cext/a.c", "nsqcy/a.so", "a.pyx"}) == {"cext/a.c", "nsqcy/a.so"}
+    assert distribution_files.unwanted(names) == names - {"nsqcy/a.py"}
+    assert distribution_files.generated({"cext/a.c", "nsqcy/a.so", "a.pyx"}) == {
+        "cext/a.c",
+        "nsqcy/a.so",
+    }
 
 
 def test_the_top_of_the_changelog_is_this_version() -> None:
@@ -76,7 +79,9 @@ def test_upgrading_comes_first() -> None:
 
 
 def test_every_python_that_is_promised_gets_a_wheel() -> None:
-    (oldest,) = re.findall(r">=(\d+\.\d+)", packages.PROJECT["project"]["requires-python"])
+    (oldest,) = re.findall(
+        r">=(\d+\.\d+)", distribution_files.PROJECT["project"]["requires-python"]
+    )
     assert pythons.VERSIONS[0] == oldest
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     found = pythons.find(ours)
@@ -85,7 +90,7 @@ def test_every_python_that_is_promised_gets_a_wheel() -> None:
 
 
 def test_what_an_index_shows_of_the_project() -> None:
-    project = packages.PROJECT["project"]
+    project = distribution_files.PROJECT["project"]
     assert project["authors"] and project["keywords"]
     assert all(url.startswith("https://") for url in project["urls"].values())
     promised = {f"Programming Language :: Python :: {each}" for each in pythons.VERSIONS}

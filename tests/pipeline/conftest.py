@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon import Nsqd
-from spark_needs import QUICK_JAVA, pytest_collection_modifyitems, pytest_pycollect_makemodule
 
 from nsqcy.pipeline.__main__ import main
+from support.nsqd_process import Nsqd
+from support.spark_requirements import (
+    QUICK_JAVA,
+    pytest_collection_modifyitems,
+    pytest_pycollect_makemodule,
+)
 
 ROOT = Path(__file__).parents[2]
 Job = Callable[..., list[dict[str, Any]]]

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import LOG, OTHER, QUERY, HandmadeArchive
 
 from nsqcy.pipeline import archive, checkpoint, manifests
 from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.options import Options, UsageError
+from support.archive_files import LOG, OTHER, QUERY, HandmadeArchive
 
 
 def test_hours() -> None:

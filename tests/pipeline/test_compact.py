@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import LOG, OTHER, HandmadeArchive, rows_by_glob, save, table
 
 from nsqcy.pipeline import compact, manifests
 from nsqcy.pipeline.__main__ import main
+from support.archive_files import LOG, OTHER, HandmadeArchive, rows_by_glob, save, table
 
 NEXT_HOUR = "dt=2026-01-31/hr=08"
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import LOG, HandmadeArchive
-from log_broker import FakeTopic, LogBroker
 
 from nsqcy.doctor.findings import Finding, ok, problem, warning
 from nsqcy.pipeline import doctor, manifests
 from nsqcy.pipeline.options import Options
+from support.archive_files import LOG, HandmadeArchive
+from support.fake_log_nsqd import FakeTopic, LogBroker
 
 Ask = Callable[..., list[Finding]]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from daemon import Nsqd, environment
-from spark_sources import batch, rows
+
+from support.nsqd_process import Nsqd, environment
+from support.spark_sources import batch, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_driver import Driver, at, state
-from archives import rows_by_glob
-from daemon import Nsqd
 
 from nsqcy.client import Producer
 from nsqcy.pipeline import checkpoint, manifests
+from support.archive_files import rows_by_glob
+from support.archive_process import Driver, at, state
+from support.nsqd_process import Nsqd
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
 

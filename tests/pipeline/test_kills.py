@@ -17,13 +17,13 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from archive_driver import Driver, Producer, at, publish, state
-from daemon import Nsqd
-from spark_needs import QUICK_JAVA
-from web import eventually
 
 from nsqcy.pipeline import manifests
 from nsqcy.pipeline.__main__ import main
+from nsqcy.testing.http_requests import eventually
+from support.archive_process import Driver, Producer, at, publish, state
+from support.nsqd_process import Nsqd
+from support.spark_requirements import QUICK_JAVA
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from daemon import Nsqd
-from spark_sources import batch
+
+from support.nsqd_process import Nsqd
+from support.spark_sources import batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 

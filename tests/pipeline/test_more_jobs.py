@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from archives import LOG, HandmadeArchive
-from daemon import Nsqd
-from spark_sources import batch, rows
-from web import eventually
 
 from nsqcy.pipeline import rounds
 from nsqcy.pipeline.__main__ import main
+from nsqcy.testing.http_requests import eventually
+from support.archive_files import LOG, HandmadeArchive
+from support.nsqd_process import Nsqd
+from support.spark_sources import batch, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
 

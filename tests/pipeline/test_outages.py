@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_driver import Driver, Producer, body, state
-from archives import rows_by_glob
-from daemon import Nsqd
-from outages import gone, hanging, three_nsqds
-from spark_sources import batch, rows
 
 from nsqcy.pipeline import checkpoint, manifests
 from nsqcy.pipeline.__main__ import main
+from support.archive_files import rows_by_glob
+from support.archive_process import Driver, Producer, body, state
+from support.nsqd_outages import gone, hanging, three_nsqds
+from support.nsqd_process import Nsqd
+from support.spark_sources import batch, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 

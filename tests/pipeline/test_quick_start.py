@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from documents import Reader, blocks
-from spark_needs import QUICK_JAVA
-from up import Up
-from web import Web, eventually
+
+from nsqcy.testing.http_requests import Web, eventually
+from support.doc_examples import Reader, blocks
+from support.spark_requirements import QUICK_JAVA
+from support.up_process import Up
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
 

@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-from archives import LOG, OTHER, HandmadeArchive
-from log_broker import SECOND, FakeTopic, LogBroker
 
 from nsqcy.pipeline import replay, rounds, rows
 from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.options import UsageError, parse
 from nsqcy.pipeline.rounds import Plan
 from nsqcy.pipeline.rows import Part
+from support.archive_files import LOG, OTHER, HandmadeArchive
+from support.fake_log_nsqd import SECOND, FakeTopic, LogBroker
 
 
 def options(*words: str) -> replay.Options:

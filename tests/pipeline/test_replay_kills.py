@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from daemon import Nsqd, environment
-from spark_sources import batch, rows
+
+from support.nsqd_process import Nsqd, environment
+from support.spark_sources import batch, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 

@@ -74,7 +74,7 @@ def test_without_tqdm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 def test_metrics() -> None:
-    from daemon import free_port
+    from support.nsqd_process import free_port
 
     port = free_port()
     metrics = Metrics("archive", port)

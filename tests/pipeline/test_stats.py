@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from daemon import Nsqd
 
 from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.stats import Files, http_address, rows_of
+from support.nsqd_process import Nsqd
 
 # As NSQ's nsqd 1.3 says it.
 GO = {

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from archives import LOG, HandmadeArchive
-from daemon import Nsqd, environment
-from spark_needs import QUICK_JAVA
 
 from nsqcy.pipeline.__main__ import JOBS
+from support.archive_files import LOG, HandmadeArchive
+from support.nsqd_process import Nsqd, environment
+from support.spark_requirements import QUICK_JAVA
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from archives import LOG, OTHER, HandmadeArchive, save, table
 
 from nsqcy.pipeline import manifests
 from nsqcy.pipeline.__main__ import main
+from support.archive_files import LOG, OTHER, HandmadeArchive, save, table
 
 Lines = Callable[..., tuple[int, list[str]]]
 

@@ -1,6 +1,7 @@
 """Fixtures of the process tests: a toy nsqd in a folder of its own."""
 
 import pytest
+
 from toy import Toy
 
 

@@ -5,7 +5,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from manager import Manager
+
+from support.service_manager import Manager
 from toy import wait_until
 
 

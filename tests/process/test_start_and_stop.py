@@ -7,7 +7,8 @@ import signal
 import socket
 
 import pytest
-from daemon import free_port
+
+from support.nsqd_process import free_port
 from toy import Client, is_alive, wait_until
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from toy import Client, count_fds, is_alive, wait_until
 
 

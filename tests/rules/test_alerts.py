@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from promql import LABELS, metrics, mistakes
+
+from support.promql import LABELS, metrics, mistakes
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "conf" / "prometheus-rules.yml"

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from promql import LABELS, METRIC, metrics, mistakes
+
+from support.promql import LABELS, METRIC, metrics, mistakes
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "conf" / "grafana-nsqcy.json").read_text())

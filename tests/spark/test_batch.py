@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from log_broker import FakeTopic, LogBroker, Record
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, LessThanOrEqual
-from spark_sources import batch, rows
 
 from nsqcy.spark.errors import CorruptBlock, DataLoss, NsqError, Refused, Unreachable
 from nsqcy.spark.source import LEAST_ROWS, NsqDataSource
+from support.fake_log_nsqd import FakeTopic, LogBroker, Record
+from support.spark_sources import batch, rows
 
 A, B = ("a" * 32, "b" * 32)
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_broker import COLUMNS, Record, block, seal
 
 from nsqcy.base.crc import crc32c
 from nsqcy.spark.blocks import FIELDS, Decoder, arrow_schema, wanted
 from nsqcy.spark.checksum import Folding
 from nsqcy.spark.errors import CorruptBlock
+from support.fake_log_nsqd import COLUMNS, Record, block, seal
 
 LOG_ID = "5b0e" * 8
 EVERYTHING = list(FIELDS)

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from archives import rows_by_glob
-from daemon import Nsqd
-from spark_sources import batch, rows
-from standalone import Standalone, bare_python, drive, submit
 
 from nsqcy.spark.__main__ import main as pack
+from support.archive_files import rows_by_glob
+from support.nsqd_process import Nsqd
+from support.spark_sources import batch, rows
+from support.spark_standalone import Standalone, bare_python, drive, submit
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = str(ROOT / "tests" / "spark_on_cluster.py")
+PROGRAM = str(ROOT / "tests" / "support" / "spark_cluster_driver.py")
 COUNT = 100_000
 
 

@@ -6,15 +6,15 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from log_broker import FakeTopic, LogBroker
-from lookup_pages import LookupPages
-from spark_engine import Checkpoint, Engine
-from spark_sources import batch, rows, stream
 
 from nsqcy.spark.discovery import Discovery
 from nsqcy.spark.errors import Refused, Unreachable
 from nsqcy.spark.options import parse
 from nsqcy.spark.source import NsqDataSource
+from support.fake_log_nsqd import FakeTopic, LogBroker
+from support.fake_lookup_http import LookupPages
+from support.spark_engine import Checkpoint, Engine
+from support.spark_sources import batch, rows, stream
 
 
 class Pages(LookupPages):

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from daemon import Nsqd
-from spark_sources import batch
-from web import eventually
+
+from nsqcy.testing.http_requests import eventually
+from support.nsqd_process import Nsqd
+from support.spark_sources import batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 
@@ -30,13 +31,13 @@ ORPHANS: list[psutil.Process] = []
 
 
 class Driver:
-    """A run of tests/spark_copy.py."""
+    """A run of tests/support/spark_copy_driver.py."""
 
     def __init__(self, *args: str) -> None:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         more = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         self.process = psutil.Popen(
-            [sys.executable, str(ROOT / "tests/spark_copy.py"), *args],
+            [sys.executable, str(ROOT / "tests/support/spark_copy_driver.py"), *args],
             env=os.environ | more,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from spark_sources import QUICK, schema
 
 from nsqcy.spark import options
 from nsqcy.spark.errors import NsqError
 from nsqcy.spark.options import parse, parse_write
 from nsqcy.spark.source import NsqDataSource
+from support.spark_sources import QUICK, schema
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"topic": "orders", "nsqdTcpAddresses": "127.0.0.1:1"}

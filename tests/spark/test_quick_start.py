@@ -9,9 +9,10 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from documents import Block, Reader, blocks
-from spark_needs import QUICK_JAVA
-from up import Up
+
+from support.doc_examples import Block, Reader, blocks
+from support.spark_requirements import QUICK_JAVA
+from support.up_process import Up
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
 

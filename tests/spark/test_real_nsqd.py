@@ -12,14 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from auth_server import AuthServer, grant
-from certificates import make
-from daemon import Nsqd, free_port
-from lookupd import Lookupd
-from spark_engine import Checkpoint, Engine
-from spark_sinks import run, table, write, writer
-from spark_sources import batch, rows, stream
-from web import eventually
+
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
+from support.fake_auth_server import AuthServer, grant
+from support.nsqd_process import Nsqd, free_port
+from support.nsqlookupd_process import Lookupd
+from support.spark_engine import Checkpoint, Engine
+from support.spark_sinks import run, table, write, writer
+from support.spark_sources import batch, rows, stream
 
 pytestmark = pytest.mark.ours
 

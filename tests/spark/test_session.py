@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from admin import Admin
-from daemon import Nsqd, free_port
-from documents import Reader, blocks
-from markup import read
-from spark_needs import QUICK_JAVA
-from web import eventually
 
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.streams import Watch
 from nsqcy.spark import register
+from nsqcy.testing.http_requests import eventually
+from support.doc_examples import Reader, blocks
+from support.nsqadmin_process import Admin
+from support.nsqd_process import Nsqd, free_port
+from support.spark_requirements import QUICK_JAVA
+from support.strict_html import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

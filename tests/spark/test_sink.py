@@ -6,16 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from chunk_broker import DROP, LOSE, ChunkBroker, Taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lookup_pages import LookupPages
 from pyspark.sql.pandas.types import from_arrow_schema
-from spark_sinks import QUERY, run, table, write, writer
 
 from nsqcy.spark import publish, sink
 from nsqcy.spark.errors import NsqError, OptionError, Refused, Unreachable
 from nsqcy.spark.source import NsqDataSource
+from support.fake_chunk_nsqd import DROP, LOSE, ChunkBroker, Taken
+from support.fake_lookup_http import LookupPages
+from support.spark_sinks import QUERY, run, table, write, writer
 
 STRINGS = pa.map_(pa.string(), pa.string())
 BYTES = pa.map_(pa.string(), pa.binary())

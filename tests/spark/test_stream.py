@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_broker import FakeTopic, LogBroker
 from pyspark import cloudpickle
-from spark_engine import Checkpoint, Crash, Engine
-from spark_sources import stream
-from web import eventually
 
 from nsqcy.spark.errors import DataLoss, NsqError, OptionError, Refused, Unreachable
 from nsqcy.spark.source import LEAST_ROWS
+from nsqcy.testing.http_requests import eventually
+from support.fake_log_nsqd import FakeTopic, LogBroker
+from support.spark_engine import Checkpoint, Crash, Engine
+from support.spark_sources import stream
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 Start = Callable[..., Engine]

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import make
-from mock_nsqd import MockNsqd, Peer, frame
-from talk import ERROR, RESPONSE
 
 from nsqcy.spark.cluster import shard_of
 from nsqcy.spark.errors import NsqError, Refused, Unreachable
 from nsqcy.spark.v2 import Access, Connection, split_address
+from nsqcy.testing.certificates import make
+from nsqcy.testing.wire_client import ERROR, RESPONSE
+from support.fake_nsqd import MockNsqd, Peer, frame
 
 SECRET = "hunter2"
 

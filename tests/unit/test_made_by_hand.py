@@ -8,7 +8,7 @@ import pytest
 
 import nsqcy
 
-PROGRAM = Path(__file__).parents[1] / "handmade.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "misuse_objects.py"
 PACKAGE = Path(nsqcy.__file__).parent
 MODULES = sorted(
     ".".join([*path.relative_to(PACKAGE).parent.parts, path.name.partition(".")[0]])

@@ -14,17 +14,17 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import packages
 import pytest
-from documents import blocks
-from web import eventually
 
 import nsqcy
+from nsqcy.testing.http_requests import eventually
 from release import pythons
+from support import distribution_files
+from support.doc_examples import blocks
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(900)]
 
-DIST = packages.ROOT / "dist"
+DIST = distribution_files.ROOT / "dist"
 WHEELS = sorted(DIST.glob("*.whl"))
 COMMANDS = ("sh", "bash", "curl", "cat", "sleep")  # what the README types, and nothing that builds
 SMALL = 75  # MB, with everything it depends on
@@ -91,8 +91,8 @@ def test_the_sdist_is_complete() -> None:
     (sdist,) = DIST.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert packages.missing_from_sdist(names) == set()
-    assert packages.generated(names) == set()
+    assert distribution_files.missing_from_sdist(names) == set()
+    assert distribution_files.generated(names) == set()
 
 
 @pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: path.name)
@@ -101,11 +101,11 @@ def test_a_wheel_is_complete(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
         built = {name: archive.read(name) for name in names if name.endswith(".so")}
-    assert packages.missing_from_wheel(names) == set()
-    assert packages.unwanted(names) == set()
-    sources = {path.stem for path in (packages.ROOT / "cext/nsqcy").glob("*.pyx")}
-    assert packages.modules_of(names) == sources
-    paths = [str(each).encode() for each in (packages.ROOT, Path.home(), pythons.PYENV)]
+    assert distribution_files.missing_from_wheel(names) == set()
+    assert distribution_files.unwanted(names) == set()
+    sources = {path.stem for path in (distribution_files.ROOT / "cext/nsqcy").glob("*.pyx")}
+    assert distribution_files.modules_of(names) == sources
+    paths = [str(each).encode() for each in (distribution_files.ROOT, Path.home(), pythons.PYENV)]
     assert [name for name, code in built.items() if any(path in code for path in paths)] == []
 
 
@@ -134,7 +134,7 @@ def test_every_module_can_be_imported(room: Room) -> None:
     assert refused == []
 
 
-@pytest.mark.parametrize("script", packages.PROJECT["project"]["scripts"])
+@pytest.mark.parametrize("script", distribution_files.PROJECT["project"]["scripts"])
 def test_commands_start(room: Room, script: str) -> None:
     if script == "nsqcy-pipeline":
         assert "archive" in room.run(script, "--help")
@@ -179,7 +179,7 @@ def up(room: Room) -> Iterator[dict[int, int]]:
 
 
 def test_the_first_minute_of_the_readme(room: Room, up: dict[int, int]) -> None:
-    typed = blocks((packages.ROOT / "README.md").read_text())
+    typed = blocks((distribution_files.ROOT / "README.md").read_text())
     assert {block.language for block in typed} == {"sh", "python"}
     for block in typed:
         command, *words = block.command(up, "python")

@@ -34,12 +34,14 @@ from nsqcy.http.router import (
     whole,
 )
 from nsqcy.logging.types import Lines
+from nsqcy.nsqd.calls import Refusal, Refused
 from nsqcy.nsqd.http import mpub as bodies
 from nsqcy.nsqd.http import policy_values
-from nsqcy.nsqd.http.backend import UNKNOWN, Backend, Message, Options, Outcome
+from nsqcy.nsqd.http.backend import UNKNOWN, Backend, Message, Options
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker import peek, positions
+from nsqcy.nsqd.worker import topic_verbs as verbs
 from nsqcy.process.control import is_unreachable
 from nsqcy.server.http_fastpath import Sink
 from nsqcy.util.gotext import json_bytes
@@ -260,36 +262,33 @@ def _messages(options: Options, binary: bool, body: Body) -> Sequence[Message]:
 
 
 def create_topic(api: "Api", request: Request) -> None:
-    if not api.backend.create_topic(_topic(request.params)):
-        raise HttpError(400, TOO_MANY_TOPICS)
+    api.backend.at_owner(verbs.CreateTopic(_topic(request.params)))
 
 
 def delete_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.delete_topic(_any_topic(request)))
+    topic = _any_topic(request)
+    api.backend.at_owner(verbs.DeleteTopic(topic))
+    api.backend.forget_policies(topic)
 
 
 def empty_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.empty_topic(_topic(whole(request))))
+    api.backend.at_owner(verbs.EmptyTopic(_topic(whole(request))))
 
 
 def pause_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.pause_topic(_any_topic(request), True))
+    api.backend.at_owner(verbs.PauseTopic(_any_topic(request), True))
 
 
 def unpause_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.pause_topic(_any_topic(request), False))
+    api.backend.at_owner(verbs.PauseTopic(_any_topic(request), False))
 
 
 def _any_topic(request: Request) -> str:
-    """Where a name that can be no topic's is just one that is not found."""
+    """An invalid name is a topic that does not exist."""
     topic = required(whole(request), "topic")
-    _found_topic(names.is_valid_name(topic))
-    return topic
-
-
-def _found_topic(found: bool) -> None:
-    if not found:
+    if not names.is_valid_name(topic):
         raise HttpError(404, "TOPIC_NOT_FOUND")
+    return topic
 
 
 def create_channel(api: "Api", request: Request) -> Reply | None:
@@ -297,7 +296,7 @@ def create_channel(api: "Api", request: Request) -> Reply | None:
     start = request.params.get("start")
     if start is not None:
         return _seek(api, topic, channel, "START", start, create=True)
-    _found_channel(api.backend.create_channel(topic, channel))
+    api.backend.at_owner(verbs.CreateChannel(topic, channel))
     return None
 
 
@@ -311,11 +310,7 @@ def _seek(api: "Api", topic: str, channel: str, param: str, text: str, *, create
     place = _place(param, text)
     if names.is_ephemeral(channel) or names.is_ephemeral(topic):
         raise HttpError(400, f"INVALID_{param}: what is ephemeral keeps no place in a log")
-    found = api.backend.seek_channel(topic, channel, place, create=create)
-    if found == "CHANNEL_EXISTS":
-        raise HttpError(409, found)
-    if isinstance(found, str):
-        raise HttpError(404, found)
+    found = api.backend.at_owner(verbs.SeekChannel(topic, channel, place, create))
     return Reply(200, json_bytes({"seq": found}), JSON)
 
 
@@ -328,26 +323,26 @@ def _place(param: str, text: str) -> positions.Place:
 
 def topic_log(api: "Api", request: Request) -> Reply:
     topic, at = _any_topic(request), request.params.get("at")
-    found = api.backend.topic_log(topic, None if at is None else _place("AT", at))
-    if found is None:
-        raise HttpError(404, "TOPIC_NOT_FOUND")
-    return Reply(200, json_bytes(found), JSON)
+    place = None if at is None else _place("AT", at)
+    return Reply(200, json_bytes(api.backend.at_owner(verbs.DescribeLog(topic, place))), JSON)
 
 
 def delete_channel(api: "Api", request: Request) -> None:
-    _found_channel(api.backend.delete_channel(*topic_and_channel(request)))
+    topic, channel = topic_and_channel(request)
+    api.backend.at_owner(verbs.DeleteChannel(topic, channel))
+    api.backend.forget_policies(topic, channel)
 
 
 def empty_channel(api: "Api", request: Request) -> None:
-    _found_channel(api.backend.empty_channel(*topic_and_channel(request)))
+    api.backend.at_owner(verbs.EmptyChannel(*topic_and_channel(request)))
 
 
 def pause_channel(api: "Api", request: Request) -> None:
-    _found_channel(api.backend.pause_channel(*topic_and_channel(request), True))
+    api.backend.at_owner(verbs.PauseChannel(*topic_and_channel(request), True))
 
 
 def unpause_channel(api: "Api", request: Request) -> None:
-    _found_channel(api.backend.pause_channel(*topic_and_channel(request), False))
+    api.backend.at_owner(verbs.PauseChannel(*topic_and_channel(request), False))
 
 
 def deferred(api: "Api", request: Request) -> Reply:
@@ -362,9 +357,7 @@ def deferred(api: "Api", request: Request) -> Reply:
         if place is None:
             raise HttpError(400, "INVALID_AFTER (allowed: what an answer has said is next)")
         after = int(place[1]), int(place[2])
-    found = api.backend.deferred(topic, channel, int(limit[0]), after)
-    if isinstance(found, str):
-        raise HttpError(404, found)
+    found = api.backend.at_owner(verbs.ListDeferred(topic, channel, int(limit[0]), after))
     return Reply(200, json_bytes(found), JSON)
 
 
@@ -387,10 +380,7 @@ def peek_topic(api: "Api", request: Request) -> Reply:
 def _peek(api: "Api", topic: str, channel: str, look: peek.Look) -> Reply:
     if not api.options.may_peek:
         raise HttpError(403, "PEEK_NOT_ALLOWED (consumers need AUTH here: see --peek-without-auth)")
-    found = api.backend.peek(topic, channel, look)
-    if isinstance(found, str):
-        raise HttpError(503 if found == "NOT_READ" else 404, found)
-    return Reply(200, found, JSON)
+    return Reply(200, api.backend.at_owner(verbs.Peek(topic, channel, look)), JSON)
 
 
 def redrive(api: "Api", request: Request) -> Reply:
@@ -398,9 +388,7 @@ def redrive(api: "Api", request: Request) -> Reply:
     limit = _COUNT.fullmatch(request.params.get("limit", "0"))
     if limit is None or ("limit" in request.params and int(limit[0]) == 0):
         raise HttpError(400, "INVALID_LIMIT (allowed: a number of messages, not 0)")
-    found = api.backend.redrive(topic, channel, int(limit[0]))
-    if isinstance(found, str):
-        raise HttpError(404, found)
+    found = api.backend.at_owner(verbs.Redrive(topic, channel, int(limit[0])))
     return Reply(200, json_bytes({"redriven": found}), JSON)
 
 
@@ -412,18 +400,14 @@ def cancel_message(api: "Api", request: Request) -> None:
     id = _MESSAGE_ID.fullmatch(required(request.params, "id"))
     if id is None:
         raise HttpError(400, "INVALID_ID (allowed: 16 hexadecimal digits)")
-    outcome = api.backend.cancel_message(topic, channel, int(id[0], 16))
-    if outcome == NOT_WRITTEN:
-        raise HttpError(503, outcome)
-    if outcome != "ok":
-        raise HttpError(404, outcome)
+    api.backend.at_owner(verbs.CancelMessage(topic, channel, int(id[0], 16)))
 
 
 def set_rate(api: "Api", request: Request) -> None:
     """A short form of PUT /channel/config."""
     topic, channel = topic_and_channel(request)
     text = required(request.params, "rate")
-    _found_channel(api.backend.find_channel(topic, channel))
+    api.backend.at_owner(verbs.FindChannel(topic, channel))
     try:
         rate = RATE.kind.parse(text)
         api.backend.set_policy(topic, channel, {RATE.name: rate})
@@ -432,11 +416,6 @@ def set_rate(api: "Api", request: Request) -> None:
 
 
 _RATES = f"{RATE.kind.allowed}: {RATE.rule.text if RATE.rule else 'any'}"
-
-
-def _found_channel(outcome: Outcome) -> None:
-    if outcome != "ok":
-        raise HttpError(404, outcome)
 
 
 # Policies
@@ -691,6 +670,14 @@ ROUTES = (
 )
 
 
+# Of a verb; 404 for what is not found.
+_REFUSED_STATUS: dict[Refusal, int] = {
+    "CHANNEL_EXISTS": 409,
+    "NOT_READ": 503,
+    "TOO_MANY_TOPICS": 400,
+}
+
+
 class Api(router.Api):
     """The handlers' surroundings."""
 
@@ -705,6 +692,8 @@ class Api(router.Api):
         self.options = options
 
     def refusal(self, error: Exception) -> HttpError | None:
+        if isinstance(error, Refused):
+            return HttpError(_REFUSED_STATUS.get(error.code, 404), error.code)
         if str(error) == NOT_WRITTEN:
             return HttpError(503, NOT_WRITTEN)
         return HttpError(503, "UNREACHABLE") if is_unreachable(error) else None

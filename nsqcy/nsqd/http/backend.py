@@ -4,24 +4,18 @@ The engine, the rings and the control channel to the master are behind it; HTTP 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from nsqcy.config.options import Value
 from nsqcy.http.pprof import Inspected
 from nsqcy.http.router import Limits
+from nsqcy.nsqd.calls import Result
 from nsqcy.nsqd.stats.forms import Query
-from nsqcy.nsqd.worker.peek import Look
-from nsqcy.nsqd.worker.positions import Place
+from nsqcy.nsqd.worker.topic_verbs import TopicVerb
 from nsqcy.server.http_fastpath import Sink
 from nsqcy.server.publisher import UNKNOWN as UNKNOWN
 
 Message = bytes | memoryview
-Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
-Cancelled = Outcome | Literal["MESSAGE_NOT_FOUND", "NOT_WRITTEN"]
-Upcoming = dict[str, Any] | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
-Peeked = bytes | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "NOT_READ"]
-Redriven = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
-Sought = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "CHANNEL_EXISTS"]
 Done = Callable[[str | None], None]
 
 
@@ -54,45 +48,8 @@ class Backend(Inspected, Protocol):
         """Where bodies can be published to the topic as `publish` does it, when that needs neither
         a wait nor a delay; None if there is no such thing."""
 
-    def create_topic(self, name: str) -> bool:
-        """Whether it is there now: there may be too many."""
-
-    # The next three answer whether there is such a topic.
-    def delete_topic(self, name: str) -> bool: ...
-    def empty_topic(self, name: str) -> bool: ...
-    def pause_topic(self, name: str, paused: bool) -> bool:
-        """The new state is in `nsqd.dat` when this returns."""
-
-    def create_channel(self, topic: str, channel: str) -> Outcome: ...
-    def find_channel(self, topic: str, channel: str) -> Outcome:
-        """Whether there is such a channel."""
-
-    def delete_channel(self, topic: str, channel: str) -> Outcome: ...
-    def empty_channel(self, topic: str, channel: str) -> Outcome: ...
-    def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome: ...
-
-    def seek_channel(self, topic: str, channel: str, place: Place, *, create: bool) -> Sought:
-        """Have a channel go on at a place in its topic's log, or create one there. The sequence
-        number that it begins with, or why not."""
-
-    def deferred(
-        self, topic: str, channel: str, limit: int, after: tuple[int, int] | None
-    ) -> Upcoming:
-        """The next deferred messages of a channel and the place to go on behind, or why not."""
-
-    def peek(self, topic: str, channel: str, look: Look) -> Peeked:
-        """A page of messages as JSON, of a channel or with "" of what the topic has for itself; or
-        why not."""
-
-    def redrive(self, topic: str, channel: str, limit: int) -> Redriven:
-        """Send messages of a channel back to where they came from, so many at most (0: all)."""
-
-    def cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
-        """Drop a deferred message; `ok` when that is written down."""
-
-    def topic_log(self, topic: str, at: Place | None) -> dict[str, Any] | None:
-        """What is known of a topic's log, and which message is at a place; None if there is no such
-        topic."""
+    def at_owner(self, verb: TopicVerb[Result]) -> Result:
+        """Run a verb where its topic lives; raises Refused."""
 
     def policy(self, topic: str, channel: str) -> dict[str, Any]:
         """What holds for a topic, or for one of its channels, and who has said so; both need not
@@ -101,6 +58,9 @@ class Backend(Inspected, Protocol):
     def set_policy(self, topic: str, channel: str, values: dict[str, Any] | None) -> None:
         """Set keys, or take them back (a key's None, or None for all); it holds everywhere, and
         outlives nsqd, when this returns. Raises BadPolicy."""
+
+    def forget_policies(self, topic: str, channel: str = "") -> None:
+        """Drop the policies of a deleted topic and its channels, or of one channel."""
 
     def stats(self, query: Query) -> bytes:
         """The page of /stats in the form asked for."""

@@ -117,16 +117,3 @@ class MasterLink:
     ) -> Answer:
         """Call a method of another worker's engine, through the master; None: the master's."""
         return self._channel.call(method, timeout, to=worker, blob=blob, fds=fds, **args)
-
-    def tell(
-        self,
-        worker: int | None,
-        method: str,
-        /,
-        *,
-        blob: bytes = b"",
-        fds: Sequence[int] = (),
-        **args: object,
-    ) -> None:
-        """Notify another worker's engine, through the master; None: the master."""
-        self._channel.notify(method, to=worker, blob=blob, fds=fds, **args)

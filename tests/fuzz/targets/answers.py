@@ -8,9 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from auth_server import answer, grant
 from fuzz.garbage import ODD_JSON
-
 from nsqcy.cluster.discovery import (
     lookup_url,
     parse_channels,
@@ -29,6 +27,7 @@ from nsqcy.nsqd.auth import answers as auth
 from nsqcy.nsqd.lookup.protocol import Answers, PeerFailure, parse_info, split
 from nsqcy.tools.json_filter import JsonFilter
 from nsqcy.util.gotext import json_bytes
+from support.fake_auth_server import answer, grant
 
 COVERS = ["cluster/answers.py", "cluster/discovery.py", "cluster/stats.py", "cluster/latency.py"]
 COVERS += [

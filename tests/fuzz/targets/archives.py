@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
-from core import EPOCH
 
 from nsqcy.base import headers as message_headers
 from nsqcy.base.crc import crc32c
@@ -21,6 +20,7 @@ from nsqcy.pipeline.manifests import Damaged, File, Manifest
 from nsqcy.spark import blocks
 from nsqcy.spark.errors import CorruptBlock, OptionError
 from nsqcy.spark.offsets import Offset
+from support.worker_core import EPOCH
 
 COVERS = ["pipeline/manifests.py", "pipeline/checkpoint.py", "spark/offsets.py", "spark/blocks.py"]
 COVERS += ["spark/headers.py"]

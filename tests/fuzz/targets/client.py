@@ -11,13 +11,12 @@ import zlib
 from itertools import pairwise
 from typing import Any
 
-from mock_nsqd import SETTINGS, delivery, frame
-
 from nsqcy.client.codec import AlreadyAnswered
 from nsqcy.client.connection import Connection
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.errors import NsqError
 from nsqcy.net.byte_layers import DeflateLayer, SnappyLayer
+from support.fake_nsqd import SETTINGS, delivery, frame
 
 COVERS = ["client/codec.pyx", "client/connection.py", "net/byte_layers.py"]
 WORDS = [b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2", b"_heartbeat_", b"CLOSE_WAIT", b"E_FIN_FAILED "]

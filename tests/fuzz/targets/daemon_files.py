@@ -9,8 +9,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from core import Log
-
 from nsqcy.config.loader import Settings
 from nsqcy.errors import ConfigError, StartError
 from nsqcy.names import is_valid_name
@@ -18,6 +16,7 @@ from nsqcy.nsqd.master import metadata, policy_file
 from nsqcy.nsqd.options import NSQD, resolve
 from nsqcy.users import file as users
 from nsqcy.users.hashes import hash_password, hash_token
+from support.worker_core import Log
 
 COVERS = ["nsqd/master/metadata.py", "nsqd/master/policy_file.py", "nsqd/http/policy_values.py"]
 COVERS += ["users/file.py", "users/hashes.py"]

@@ -9,14 +9,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from core import Core, Log
-from goqueue import Message as Stored
-from goqueue import data_file, image, messages, meta_file, record
-
 from nsqcy.errors import StartError
 from nsqcy.nsqd.data import diskqueue
 from nsqcy.nsqd.data.importer import Importer
 from nsqcy.storage.io import IoThread
+from support.nsq_diskqueue import Message as Stored
+from support.nsq_diskqueue import data_file, image, messages, meta_file, record
+from support.worker_core import Core, Log
 
 COVERS = ["nsqd/data/diskqueue.py", "nsqd/data/importer.py"]
 WORDS = [

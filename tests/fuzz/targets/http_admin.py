@@ -13,10 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from core import Log
 from fuzz.targets.answers import ALL, TOPIC
-from markup import read as read_markup
-
 from nsqcy.cluster.parallel import Outcome
 from nsqcy.cluster.web_client import Answer, Terms
 from nsqcy.config.loader import Settings
@@ -33,6 +30,8 @@ from nsqcy.nsqadmin.pages import login, messages, nodes, topics
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.users.hashes import hash_token
+from support.strict_html import read as read_markup
+from support.worker_core import Log
 
 COVERS = ["http/parser.py", "http/router.py", "nsqlookupd/api.py", "nsqadmin/actions.py"]
 COVERS += [f"nsqadmin/api/{name}.py" for name in ("actions", "queries", "service")]

@@ -6,7 +6,7 @@ import zlib
 from itertools import pairwise
 
 from fuzz.garbage import HEADERS, METHODS, PATHS, a_request
-from web_core import same_both_ways
+from support.http_core import same_both_ways
 
 COVERS = [
     "server/http_fastpath.pyx",

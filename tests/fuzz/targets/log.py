@@ -13,14 +13,13 @@ import zlib
 from pathlib import Path
 from unittest import mock
 
-from core import RESPONSE, SECOND, Core, frames, log_pub, mpub
 from fuzz.conversation import TURN, converse
 from fuzz.targets.wire import negotiated, sound
-from talk import MAGIC, sized
-
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.store import Store
+from nsqcy.testing.wire_client import MAGIC, sized
+from support.worker_core import RESPONSE, SECOND, Core, frames, log_pub, mpub
 
 COVERS = [
     "broker/log_reader.pyx",

@@ -10,14 +10,13 @@ import struct
 import tempfile
 from pathlib import Path
 
-from core import RESPONSE, SECOND, Core, mpub
-
 from nsqcy.base.crc import crc32c
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data.audit import Audit
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.standalone_log import scan_segment
 from nsqcy.storage.store import Store
+from support.worker_core import RESPONSE, SECOND, Core, mpub
 
 COVERS = [
     "storage/log.pyx",

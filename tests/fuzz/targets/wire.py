@@ -6,7 +6,7 @@ import zlib
 
 from fuzz.conversation import TURN, told
 from fuzz.garbage import GOLDEN, KEYS, a_command
-from talk import MAGIC, MESSAGE, batch, sized
+from nsqcy.testing.wire_client import MAGIC, MESSAGE, batch, sized
 
 COVERS = [
     "protocol/wire.pyx",

@@ -1,0 +1,66 @@
+"""An nsqd of a load test: the product's own launcher, with raw connections to it.
+
+Knows no load and no figures.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import psutil
+
+from loadtest.bench import procfs
+from nsqcy import testing
+from nsqcy.nsqd.master.placement import Placement
+from nsqcy.testing.http_requests import Web
+from nsqcy.testing.wire_client import Address, Conn, sized
+
+
+class Nsqd(testing.Nsqd):
+    """Keeps its data where `data_path` says, or in a folder of its own that goes with it."""
+
+    @property
+    def tcp_port(self) -> int:
+        return int(self.tcp_address.rpartition(":")[2])
+
+    @property
+    def address(self) -> Address:
+        return "127.0.0.1", self.tcp_port
+
+    @property
+    def web(self) -> Web:
+        return Web(int(self.http_address.rpartition(":")[2]))
+
+    def connect(self, **options: Any) -> Conn:
+        return Conn(self.address, **options)
+
+    def crash(self) -> None:
+        """Kill the master alone, and start again when its workers have followed it."""
+        workers = [psutil.Process(pid) for pid in self.workers]
+        self.process.kill()
+        psutil.wait_procs(workers)
+        self.kill()
+        self.start()
+
+    @property
+    def workers(self) -> list[int]:
+        """Process ids, the oldest first as long as none has been started again."""
+        return sorted(procfs.family(self.process.pid)[1:])
+
+    def pss(self) -> int:
+        """Bytes of memory of all its processes, what they share counted once."""
+        return procfs.memory(procfs.family(self.process.pid))["Pss"]
+
+    def home(self, conn: Conn) -> int:
+        """The index of the worker that has the socket of a connection."""
+        workers = self.workers
+        return workers.index(procfs.holder(workers, conn.socket.getsockname()[1]))
+
+
+def owners(workers: int, names: Iterable[str]) -> dict[str, int]:
+    """The worker of each topic, when they are created in this order in a new daemon."""
+    placement = Placement(workers)
+    return {name: placement.place(name) for name in names}
+
+
+def publish(topic: str, body: bytes) -> bytes:
+    return b"PUB " + topic.encode() + b"\n" + sized(body)

@@ -1,0 +1,217 @@
+"""What HTTP needs of nsqd, in a worker: `nsqd.http.backend.Backend` over topics, rings and master.
+
+Owns the way of a request to where it is answered: a topic's owner, the master, or every worker.
+Knows no route.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gevent
+
+from nsqcy import NSQ_VERSION
+from nsqcy.config.options import Value
+from nsqcy.nsqd.calls import Refused, Result
+from nsqcy.nsqd.http import policy_values
+from nsqcy.nsqd.http.backend import Message
+from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.stats import gathering, metrics_buffer
+from nsqcy.nsqd.stats.coalescer import Rounds
+from nsqcy.nsqd.stats.forms import Query
+from nsqcy.nsqd.worker.main import Boot
+from nsqcy.nsqd.worker.placement_requests import PlacementRequests
+from nsqcy.nsqd.worker.topic_verbs import CreateTopic, TopicOwner, TopicVerb
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
+from nsqcy.protocol.session import Home
+from nsqcy.server.publisher import NO_ROOM, Publisher, TopicSink
+from nsqcy.util import debug, procfs
+
+HEALTH_TIMEOUT = 5.0  # seconds another worker may take to answer
+GATHER_TIMEOUT = 15.0  # seconds the master may take, for a round under way and the next one
+NO_ANSWER = "the master does not answer"
+SECOND = 1_000_000_000
+
+
+class HttpBackend:
+    """`backend.Backend` of one worker."""
+
+    def __init__(
+        self,
+        boot: Boot,
+        options: NsqdOptions,
+        owned: TopicOwner,
+        home: Home,
+        publisher: Publisher,
+        placements: PlacementRequests,
+        peers: set[int],
+        *,
+        enter: Callable[[], None],
+        give_way: Callable[[], None],
+    ) -> None:
+        """peers: the other workers that are up, kept by the caller."""
+        self._index = boot.worker
+        self._workers = boot.workers
+        self._master = boot.master
+        self._listeners = boot.context["listeners"]
+        self._started = boot.context["started"]
+        self._master_pid = boot.context["master"]
+        self._options = options
+        self._owned = owned
+        self._home = home
+        self._publisher = publisher
+        self._placements = placements
+        self._peers = peers
+        self._enter = enter
+        self._give_way = give_way
+        self._profiler = debug.Profiler()
+        self._pages = Rounds(self._page)
+
+    # -- publishing
+
+    def publish(
+        self,
+        topic: str,
+        bodies: Sequence[Message],
+        delay_ms: int,
+        durability: str,
+        done: Callable[[str | None], None],
+        headers: bytes = b"",
+    ) -> None:
+        if not bodies:
+            gevent.spawn(self._publish_nothing, topic, done)
+            return
+        self._enter()
+        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done, headers)
+
+    def sink(self, topic: str, headers: bytes = b"") -> TopicSink:
+        return self._publisher.sink(topic.encode(), self._enter, headers)
+
+    def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
+        """Only create the topic, wherever it is to live: there is no command to send its owner."""
+        try:
+            self.at_owner(CreateTopic(topic))
+        except Refused:
+            done(NO_ROOM)
+        except (CallTimeout, ChannelClosed, RemoteError) as error:
+            done(str(error))
+        else:
+            done(None)
+
+    # -- topics and channels
+
+    def at_owner(self, verb: TopicVerb[Result]) -> Result:
+        """Run a verb at the owner of its topic; raises Refused."""
+        topic = verb.topic.encode()
+        if verb.creates and self._home.owner(topic) is None:
+            self._placements.place(verb.topic)
+        owner = self._home.owner(topic)
+        if owner is None:
+            raise Refused("TOPIC_NOT_FOUND")
+        if owner == self._index:
+            return verb.run(self._owned)
+        return verb.send(self._master.ask, owner)
+
+    def policy(self, topic: str, channel: str) -> dict[str, Any]:
+        policies = self._owned.shard.policies
+        assert policies is not None
+        return policy_values.view(policies, self._options, topic, channel)
+
+    def set_policy(self, topic: str, channel: str, values: dict[str, Any] | None) -> None:
+        name = f"{topic}/{channel}" if channel else topic
+        if values is not None:
+            policy_values.read_all(name, values, self._options)
+        self._master.set_policy(name, values)
+
+    def forget_policies(self, topic: str, channel: str = "") -> None:
+        self._master.forget_policies(topic, channel)
+
+    # -- the whole nsqd
+
+    def stats(self, query: Query) -> bytes:
+        return self._pages.ask(query)
+
+    def _page(self, query: Query) -> bytes:
+        return self._master.ask(None, "stats", GATHER_TIMEOUT, **query._asdict()).blob
+
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
+        found = self._master.ask(
+            None, "metrics", GATHER_TIMEOUT, accept=accept, accept_encoding=accept_encoding
+        )
+        content_type, is_compressed = found.value
+        (sheet,) = found.fds
+        try:
+            page = metrics_buffer.read(sheet, found.blob, self._give_way)
+        finally:
+            os.close(sheet)
+        return content_type, is_compressed, page
+
+    def info(self) -> dict[str, Any]:
+        options = self._options
+        return {
+            "version": NSQ_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": self.port("http"),
+            "tcp_port": self.port("tcp"),
+            "start_time": self._started // SECOND,
+            "max_heartbeat_interval": options.max_heartbeat_interval,
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": options.max_output_buffer_timeout,
+            "max_deflate_level": options.max_deflate_level,
+            "topology_zone": options.topology_zone,
+            "topology_region": options.topology_region,
+        }
+
+    def change_option(self, name: str, value: Value) -> None:
+        self._master.change_option(name, value)
+
+    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
+        return self._master.drain(on, limit)
+
+    def drain_state(self) -> dict[str, Any]:
+        return self._master.drain_state()
+
+    def health(self) -> str:
+        """Of every worker that is up, this one too."""
+        asked = [gevent.spawn(self._peer_health, peer) for peer in sorted(self._peers)]
+        own = self._owned.health()
+        gevent.joinall(asked)
+        values = [each.value for each in asked if each.value is not None]
+        return gathering.overall_health([own, *values], self._workers)
+
+    def _peer_health(self, peer: int) -> Any:
+        try:
+            return self._master.ask(peer, "health", HEALTH_TIMEOUT).value
+        except (CallTimeout, ChannelClosed, RemoteError):
+            return None
+
+    def reasons(self) -> list[str]:
+        try:
+            return self._master.reasons()
+        except (CallTimeout, ChannelClosed):
+            return [NO_ANSWER]
+
+    def live(self) -> str | None:
+        try:
+            self._master.live()
+        except (CallTimeout, ChannelClosed):
+            return NO_ANSWER
+        return None
+
+    # -- looking inside (pprof.Inspected)
+
+    def command_line(self) -> str:
+        return procfs.command_line(self._master_pid)
+
+    def inspect(self, what: str) -> str:
+        return self._master.inspect(what)
+
+    def profile(self, seconds: int) -> str:
+        return self._profiler.profile(seconds)
+
+    def port(self, kind: str) -> int:
+        """Of a listener ("tcp", "http", "https"); 0 if there is none."""
+        listener = self._listeners.get(kind)
+        return int(listener["port"]) if listener else 0

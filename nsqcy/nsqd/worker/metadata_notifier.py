@@ -1,0 +1,91 @@
+"""Events of topics and channels on their way to the master, which keeps nsqd.dat and nsqlookupds.
+
+Owns their order. Knows no topic and no session.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import gevent
+from gevent import Greenlet
+
+from nsqcy.logging.logger import Log
+from nsqcy.nsqd.worker.master_link import MasterLink
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
+
+Notify = Callable[[str, str, str | None], None]
+
+
+class MetadataNotifier:
+    """Runs `notify` for each event, in order and in a greenlet of its own.
+
+    Events come from the end of a turn, where nothing may wait or spawn.
+    """
+
+    def __init__(self, notify: Notify) -> None:
+        self._notify = notify
+        self._events: deque[tuple[str, str, str | None]] = deque()
+        self._running: Greenlet | None = None
+        self._wake = gevent.get_hub().loop.async_()
+        self._wake.start(self._start)
+
+    def __call__(self, kind: str, topic: str, channel: str | None) -> None:
+        self._events.append((kind, topic, channel))
+        self._wake.send()
+
+    def finish(self) -> None:
+        """Return when `notify` has run for all events until now."""
+        self._wake.stop()
+        self._wake.close()
+        if self._running:
+            self._running.join()
+        self._run()
+
+    def _start(self) -> None:
+        if not self._running:
+            self._running = gevent.spawn(self._run)
+
+    def _run(self) -> None:
+        while self._events:
+            self._notify(*self._events.popleft())
+
+
+class MasterNotices:
+    """Logs an event and reports it to the master."""
+
+    def __init__(self, master: MasterLink, is_held: Callable[[str], bool], log: Log) -> None:
+        """is_held: whether a topic waits for the channels that nsqlookupds know."""
+        self._master = master
+        self._is_held = is_held
+        self._log = log
+
+    def send(self, kind: str, topic: str, channel: str | None) -> None:
+        try:
+            self._send(kind, topic, channel)
+        except (CallTimeout, ChannelClosed, RemoteError) as error:
+            self._log.error(f"the master was not told of {kind} {topic} {channel}: {error}")
+
+    def _send(self, kind: str, topic: str, channel: str | None) -> None:
+        match kind:
+            case "topic_created":
+                self._log.info(f"TOPIC({topic}): created", event="topic_created", topic=topic)
+                self._master.topic_created(topic, self._is_held(topic))
+            case "topic_deleted":
+                self._log.info(f"TOPIC({topic}): deleting", event="topic_deleted", topic=topic)
+                self._master.topic_deleted(topic)
+            case "channel_created":
+                self._log.info(
+                    f"TOPIC({topic}): new channel({channel})",
+                    event="channel_created",
+                    topic=topic,
+                    channel=channel,
+                )
+                self._master.channel_created(topic, channel or "")
+            case "channel_deleted":
+                self._log.info(
+                    f"TOPIC({topic}): deleting channel {channel}",
+                    event="channel_deleted",
+                    topic=topic,
+                    channel=channel,
+                )
+                self._master.channel_deleted(topic, channel or "")

@@ -1,0 +1,42 @@
+"""Requests to the master for the owner of a topic.
+
+Owns the wait for the answer. Knows no session: `placed` tells those that wait.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import gevent
+
+from nsqcy.nsqd.worker.master_link import MasterLink
+from nsqcy.process.control import CallTimeout
+
+
+class PlacementRequests:
+    """Repeats a request until the master answers; then calls `placed(topic, worker)`."""
+
+    def __init__(self, master: MasterLink, placed: Callable[[str, int], None]) -> None:
+        self._master = master
+        self._placed = placed
+        self._wanted: deque[bytes] = deque()
+        self._wake = gevent.get_hub().loop.async_()
+        self._wake.start(self._spawn)
+
+    def begin(self, key: bytes) -> None:
+        """Request the owner of a topic; never waits."""
+        self._wanted.append(key)
+        self._wake.send()
+
+    def place(self, topic: str) -> None:
+        """Return when the owner of a topic is known."""
+        while True:
+            try:
+                worker = self._master.place(topic)
+            except CallTimeout:
+                continue
+            self._placed(topic, worker)
+            return
+
+    def _spawn(self) -> None:
+        while self._wanted:
+            gevent.spawn(self.place, self._wanted.popleft().decode())

@@ -1,0 +1,76 @@
+"""Connection migration: the hand-over of a session to the worker that owns its topic.
+
+Owns the exchange with the other worker and its outcome; what is handed over is the session's
+affair.
+"""
+
+import os
+from collections import deque
+
+import gevent
+
+from nsqcy.nsqd.worker.master_link import MasterLink
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, Request, is_unreachable
+from nsqcy.protocol.session import Session
+from nsqcy.server.transport import Loop, accept_move
+
+ADOPT_TIMEOUT = 5.0  # seconds the other worker may take to answer
+
+
+class SessionMigration:
+    """Sessions that leave this worker, and those that arrive."""
+
+    def __init__(self, loop: Loop, master: MasterLink) -> None:
+        self._loop = loop
+        self._master = master
+        self._leaving: deque[tuple[Session, int]] = deque()
+        self._wake = gevent.get_hub().loop.async_()
+        self._wake.start(self._spawn)
+
+    def begin(self, session: Session, owner: int) -> None:
+        """Hand a session over to another worker; never waits."""
+        self._leaving.append((session, owner))
+        self._wake.send()
+
+    def adopt(self, request: Request) -> None:
+        """Go on with a session that another worker has handed over."""
+        self._loop.enter()
+        unread = request.args["unread"]
+        accept_move(
+            self._loop,
+            request.fds[0],
+            request.args["state"],
+            request.blob[:unread],
+            request.blob[unread:],
+        )
+
+    def _spawn(self) -> None:
+        while self._leaving:
+            gevent.spawn(self.hand_over, *self._leaving.popleft())
+
+    def hand_over(self, session: Session, owner: int) -> None:
+        """Move a session through the master; it stays here if the other worker refuses."""
+        if session.closed:
+            return
+        state, unread, unsent = session.pack()
+        fd = os.dup(session.fileno())
+        try:
+            self._master.ask(
+                owner,
+                "adopt_session",
+                ADOPT_TIMEOUT,
+                blob=unread + unsent,
+                fds=(fd,),
+                state=state,
+                unread=len(unread),
+            )
+        except (CallTimeout, ChannelClosed, RemoteError) as error:
+            self._loop.enter()
+            if is_unreachable(error):
+                # Whether it had it, and has executed what it brought along, cannot be known.
+                session.leave()
+            else:
+                session.stay()
+        else:
+            self._loop.enter()
+            session.leave()

@@ -1,0 +1,348 @@
+"""The admin verbs of topics and channels. Each runs at the worker that owns the topic.
+
+A verb is one class: its fields are what the HTTP route has read from the request, `run` is what the
+owner does. Knows no HTTP and no other worker; `calls` carries a verb between processes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gevent
+from gevent.event import AsyncResult
+from gevent.lock import BoundedSemaphore
+
+from nsqcy.broker.channel import Channel
+from nsqcy.broker.topic import Shard, Topic
+from nsqcy.errors import NotWritten
+from nsqcy.nsqd.calls import Call, Refused, Result
+from nsqcy.nsqd.worker import peek as peeking
+from nsqcy.nsqd.worker.master_link import MasterLink
+from nsqcy.nsqd.worker.positions import Place
+
+READ_INTERVAL = 0.002  # seconds between two checks whether a block of a log has been read
+WRITE_LIMIT = 4.0  # seconds that a write may take
+PEEK_LIMIT = 4.0  # seconds that reading messages may take
+MAX_PEEKS = 8  # at a time: each may hold some megabytes
+
+
+class TopicOwner:
+    """The topics of this worker, as verbs find them."""
+
+    def __init__(self, shard: Shard, enter: Callable[[], None], master: MasterLink) -> None:
+        """enter: makes this moment a turn of the event loop, before a topic is touched."""
+        self.shard = shard
+        self.master = master
+        self.peeks = BoundedSemaphore(MAX_PEEKS)
+        self._enter = enter
+        self._wake = gevent.get_hub().loop.async_()
+        self._wake.start(lambda: None)
+
+    def find(self, name: str) -> Topic | None:
+        """The topic, if there is one now."""
+        self._enter()
+        return self.shard.topic(name.encode())
+
+    def topic(self, name: str) -> Topic:
+        """The topic; raises Refused."""
+        found = self.find(name)
+        if found is None:
+            raise Refused("TOPIC_NOT_FOUND")
+        return found
+
+    def topic_of(self, topic: str, channel: str) -> Topic:
+        """The topic, which has that channel; raises Refused."""
+        found = self.topic(topic)
+        if channel not in found.channels:
+            raise Refused("CHANNEL_NOT_FOUND")
+        return found
+
+    def channel(self, topic: str, channel: str) -> Channel:
+        """The channel; raises Refused."""
+        return self.topic_of(topic, channel).channels[channel]
+
+    def resolve(self, topic: str, place: Place) -> tuple[Topic, int]:
+        """The topic, and a place in its log as a sequence number; waits for the log if need be."""
+        found = self.topic(topic)
+        while place.time is not None:
+            seq = found.seq_at(place.time)
+            if seq is not None:
+                return found, seq
+            gevent.sleep(READ_INTERVAL)
+            found = self.topic(topic)
+        return found, place.seq
+
+    def health(self) -> dict[str, Any]:
+        """The outcome of this worker's latest write to a log, and when it was."""
+        return {"health": self.shard.health, "health_at": self.shard.health_at}
+
+    def save_channel(self, topic: Topic, channel: str) -> None:
+        """Return when nsqd.dat names a new channel of a durable topic: it survives a kill."""
+        if topic.durability != "memory":
+            self.master.save_channel(topic.name, channel)
+
+    def wake(self) -> None:
+        """Have the event loop poll without waiting: at the end of a turn nothing else does."""
+        self._wake.send()
+
+
+class TopicVerb(Call[TopicOwner, Result]):
+    """A verb about one topic."""
+
+    timeout: ClassVar[float] = 5.0
+    creates: ClassVar[bool] = False
+    """Whether a topic that has no owner is given one first."""
+    topic: str
+
+
+# Topics
+
+
+@dataclass(frozen=True)
+class CreateTopic(TopicVerb[None]):
+    """Refused as TOO_MANY_TOPICS if there is no room for it."""
+
+    creates: ClassVar[bool] = True
+    topic: str
+
+    def run(self, target: TopicOwner) -> None:
+        is_new = target.find(self.topic) is None
+        found = target.shard.topic(self.topic.encode(), create=True)
+        if found is None:
+            raise Refused("TOO_MANY_TOPICS")
+        if is_new and found.durability != "memory":
+            target.master.save_topic(self.topic)
+
+
+@dataclass(frozen=True)
+class DeleteTopic(TopicVerb[None]):
+    """Its policies stay: `forget_policies` drops them."""
+
+    topic: str
+
+    def run(self, target: TopicOwner) -> None:
+        target.topic(self.topic)
+        target.shard.delete_topic(self.topic.encode())
+
+
+@dataclass(frozen=True)
+class EmptyTopic(TopicVerb[None]):
+    """Drop what the topic holds for channels to come."""
+
+    topic: str
+
+    def run(self, target: TopicOwner) -> None:
+        target.topic(self.topic).empty()
+
+
+@dataclass(frozen=True)
+class PauseTopic(TopicVerb[None]):
+    """The new state is in nsqd.dat when this returns."""
+
+    topic: str
+    paused: bool
+
+    def run(self, target: TopicOwner) -> None:
+        target.topic(self.topic).pause(self.paused)
+        target.master.topic_paused(self.topic, self.paused)
+
+
+@dataclass(frozen=True)
+class DescribeLog(TopicVerb[dict[str, Any]]):
+    """The facts of a topic's log; with `at`, also the sequence number of that place."""
+
+    topic: str
+    at: Place | None
+
+    def run(self, target: TopicOwner) -> dict[str, Any]:
+        found, seq = target.resolve(self.topic, self.at or Place())
+        facts = found.log_facts()
+        if self.at is not None:
+            facts["at"] = min(max(seq, facts["first_seq"]), facts["fanout_seq"])
+        return facts
+
+
+# Channels
+
+
+@dataclass(frozen=True)
+class CreateChannel(TopicVerb[None]):
+    """The channel begins with what its topic holds."""
+
+    topic: str
+    channel: str
+
+    def run(self, target: TopicOwner) -> None:
+        found = target.topic(self.topic)
+        is_new = self.channel not in found.channels
+        found.channel(self.channel)
+        if is_new:
+            target.save_channel(found, self.channel)
+
+
+@dataclass(frozen=True)
+class FindChannel(TopicVerb[None]):
+    """Refused if there is no such channel."""
+
+    topic: str
+    channel: str
+
+    def run(self, target: TopicOwner) -> None:
+        target.topic_of(self.topic, self.channel)
+
+
+@dataclass(frozen=True)
+class DeleteChannel(TopicVerb[None]):
+    """Its policies stay: `forget_policies` drops them."""
+
+    topic: str
+    channel: str
+
+    def run(self, target: TopicOwner) -> None:
+        target.topic_of(self.topic, self.channel).delete_channel(self.channel)
+
+
+@dataclass(frozen=True)
+class EmptyChannel(TopicVerb[None]):
+    """Drop all messages of a channel."""
+
+    topic: str
+    channel: str
+
+    def run(self, target: TopicOwner) -> None:
+        target.topic_of(self.topic, self.channel).empty_channel(self.channel)
+
+
+@dataclass(frozen=True)
+class PauseChannel(TopicVerb[None]):
+    """The new state is in nsqd.dat when this returns."""
+
+    topic: str
+    channel: str
+    paused: bool
+
+    def run(self, target: TopicOwner) -> None:
+        target.topic_of(self.topic, self.channel).pause_channel(self.channel, self.paused)
+        target.master.channel_paused(self.topic, self.channel, self.paused)
+
+
+@dataclass(frozen=True)
+class SeekChannel(TopicVerb[int]):
+    """Move a channel to a place in its topic's log, or create one there. Returns the sequence
+    number that it begins with."""
+
+    topic: str
+    channel: str
+    place: Place
+    create: bool
+
+    def run(self, target: TopicOwner) -> int:
+        found, seq = target.resolve(self.topic, self.place)
+        if self.create == (self.channel in found.channels):
+            raise Refused("CHANNEL_EXISTS" if self.create else "CHANNEL_NOT_FOUND")
+        if self.create:
+            found.channel(self.channel)
+        begin = found.seek(self.channel, seq)
+        if self.create:
+            target.save_channel(found, self.channel)
+        return begin
+
+
+@dataclass(frozen=True)
+class Redrive(TopicVerb[int]):
+    """Send at most `limit` messages (0: all) of a dead-letter channel back to their topics.
+    Returns how many."""
+
+    topic: str
+    channel: str
+    limit: int
+
+    def run(self, target: TopicOwner) -> int:
+        return target.channel(self.topic, self.channel).redrive(self.limit)
+
+
+# Messages
+
+
+@dataclass(frozen=True)
+class ListDeferred(TopicVerb[dict[str, Any]]):
+    """The next deferred messages of a channel, and the place to continue after."""
+
+    topic: str
+    channel: str
+    limit: int
+    after: tuple[int, int] | None
+
+    def run(self, target: TopicOwner) -> dict[str, Any]:
+        upcoming = target.channel(self.topic, self.channel).upcoming(self.limit, self.after)
+        last = upcoming[-1][0] if len(upcoming) == self.limit else None
+        return {
+            "deferred": [
+                {
+                    "id": f"{id:016x}" if id else None,
+                    "seq": seq,
+                    "due": due,
+                    "attempts": attempts,
+                    "size": size or None,
+                }
+                for _, seq, due, id, attempts, size in upcoming
+            ],
+            "next": f"{last[0]}.{last[1]}" if last else None,
+        }
+
+
+@dataclass(frozen=True)
+class Peek(TopicVerb[bytes]):
+    """A page of messages as JSON, of a channel or, with "", of the topic's own backlog."""
+
+    returns_bytes: ClassVar[bool] = True
+    topic: str
+    channel: str
+    look: peeking.Look
+
+    def run(self, target: TopicOwner) -> bytes:
+        try:
+            with gevent.Timeout(PEEK_LIMIT), target.peeks:
+                return self._read(target)
+        except gevent.Timeout:
+            raise Refused("NOT_READ") from None
+
+    def _read(self, target: TopicOwner) -> bytes:
+        topic, channel, look = self.topic, self.channel, self.look
+        found = target.topic_of(topic, channel) if channel else target.topic(topic)
+        read: AsyncResult[str | None] = AsyncResult()
+
+        def done(problem: str | None) -> None:
+            read.set(problem)
+            target.wake()
+
+        after = peeking.after(look)
+        peek = found.peek(channel, look.state, look.most, after, look.body_most, done)
+        try:
+            problem = read.get()
+        finally:
+            peek.cancel()
+        if problem:
+            raise Refused("NOT_READ")
+        return peeking.page(look, peek)
+
+
+@dataclass(frozen=True)
+class CancelMessage(TopicVerb[None]):
+    """Drop a deferred message; that is on disk when this returns, or it raises NotWritten."""
+
+    topic: str
+    channel: str
+    id: int
+
+    def run(self, target: TopicOwner) -> None:
+        found = target.topic_of(self.topic, self.channel)
+        written: AsyncResult[str | None] = AsyncResult()
+        if not found.cancel(self.channel, self.id, written.set):
+            raise Refused("MESSAGE_NOT_FOUND")
+        try:
+            problem = written.get(timeout=WRITE_LIMIT)
+        except gevent.Timeout:
+            raise NotWritten from None
+        if problem is not None:
+            raise NotWritten

@@ -1,0 +1,143 @@
+"""What a worker reports about itself: its share of /stats and of /metrics, and its remains.
+
+Owns the walks over topics, in slices, so that deliveries go on between them. The master joins the
+shares of all workers.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from nsqcy.broker.events import Events
+from nsqcy.broker.topic import Shard, Topic
+from nsqcy.http.server import HttpServer
+from nsqcy.nsqd.master.drain import Remains, Rest, summed
+from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.stats import forms as stats
+from nsqcy.nsqd.stats import gathering, metrics, metrics_buffer
+from nsqcy.nsqd.stats.forms import Query
+from nsqcy.process.control import Answer, Request
+from nsqcy.protocol.session import Home
+from nsqcy.server.metrics import Exposition
+from nsqcy.server.transport import Loop
+from nsqcy.storage.io import IoThread
+from nsqcy.util import debug
+
+if TYPE_CHECKING:
+    from nsqcy.nsqd.auth.users import FileUsers
+
+
+class WorkerStats:
+    """The figures of one worker."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        home: Home,
+        http: HttpServer,
+        loop: Loop,
+        io: IoThread,
+        *,
+        options: NsqdOptions,
+        workers: int,
+        events: Events | None,
+        users: "FileUsers | None",
+        give_way: Callable[[], None],
+    ) -> None:
+        """give_way: lets other work run; numbers are exact when it returns."""
+        self._shard = shard
+        self._home = home
+        self._http = http
+        self._loop = loop
+        self._io = io
+        self._options = options
+        self._workers = workers
+        self._events = events
+        self._users = users
+        self._give_way = give_way
+
+    def share(self, query: Query) -> Answer:
+        """Of /stats."""
+        self._give_way()
+        walk = gathering.Walk(query, self._give_way, time.time_ns())
+        topics = self._topics(query.topic)
+        return gathering.pack(
+            walk.topics(topics),
+            walk.producers(self._home.producers()),
+            known=bool(topics),
+            health=gathering.Health(self._shard.health, self._shard.health_at),
+            memory=stats.process_memory(),
+            events=self._event_counts(),
+        )
+
+    def metrics(self, request: Request) -> dict[str, Any]:
+        """Write the share of /metrics to the shared buffer that comes with the request."""
+        (sheet,) = request.fds
+        try:
+            return self._write_metrics(
+                metrics_buffer.Writer(sheet, self._home.index + 1), **request.args
+            )
+        finally:
+            os.close(sheet)
+
+    def _write_metrics(self, writer: metrics_buffer.Writer, compress: bool) -> dict[str, Any]:
+        most = -(-self._options.metrics_max_series // self._workers)
+        lines = Exposition(self._shard, most, *metrics.NAMES)
+        figures = {
+            "tcp": self._home.connections(),
+            "http": self._http.connections,
+            "turns": self._loop.turn_times(),
+            "syncs": self._io.sync_times(),
+            "failing": int(self._shard.health != "OK"),
+            "topics": len(self._shard.topics),
+            "memory": self._shard.store.resident_bytes,
+            "memory_limit": self._shard.store.budget,
+            "events": self._event_counts(),
+            "quotas": [] if self._users is None else self._users.quotas_told(),
+        }
+        return metrics.share(lines, figures, writer, compress, self._give_way)
+
+    def _event_counts(self) -> dict[str, int] | None:
+        if self._events is None:
+            return None
+        return {"published": self._events.published, "dropped": self._events.dropped}
+
+    def _topics(self, name: str) -> list[Topic]:
+        if not name:
+            return list(self._shard.topics.values())
+        found = self._shard.topic(name.encode("utf-8", "surrogateescape"))
+        return [found] if found is not None else []
+
+    def remains(self) -> Remains:
+        """What consumers of this worker's topics are not done with."""
+        self._give_way()
+        return summed(self._rests())
+
+    def _rests(self) -> Iterator[Rest]:
+        slices = gathering.Slices(self._give_way)
+        for topic in list(self._shard.topics.values()):
+            slices.step()
+            if not topic.gone:
+                yield from (Rest(topic.name, *each) for each in topic.remains())
+
+    def inspect(self, what: str) -> Answer:
+        text = debug.tell(what)
+        if what == "memory":
+            text += debug.table(self._counters())
+        return Answer(blob=text.encode(errors="replace"))
+
+    def _counters(self) -> dict[str, int]:
+        store = self._shard.store
+        return {
+            "message bytes in memory": store.resident_bytes,
+            "message bytes allowed": store.budget,
+            "arenas": store.arenas,
+            "blocks": store.blocks,
+            "entries": store.entries,
+            "deferred messages": store.deferred,
+            "topics": len(self._shard.topics),
+            "TCP connections": self._home.connections(),
+            "HTTP connections": self._http.connections,
+            "bytes of unfinished HTTP requests": self._http.held,
+        }

@@ -1,0 +1,100 @@
+"""Certificates made on the spot: authorities, servers and clients, of any age and strength."""
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+DAY = datetime.timedelta(days=1)
+
+
+@cache
+def key_of(name: str, bits: int) -> rsa.RSAPrivateKey:
+    """Keys take time to make; one for each name is enough."""
+    return rsa.generate_private_key(65537, bits)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A certificate and its key, PEM."""
+
+    name: str
+    certificate: str
+    key: str
+    bits: int = 2048
+
+    def save(self, folder: Path) -> "Files":
+        """Write both; the paths as nsqd and clients want them."""
+        files = Files(folder / f"{self.name}.pem", folder / f"{self.name}.key")
+        files.certificate.write_text(self.certificate)
+        files.key.write_text(self.key)
+        return files
+
+
+@dataclass(frozen=True)
+class Files:
+    certificate: Path
+    key: Path
+
+    @property
+    def options(self) -> dict[str, Path]:
+        """What a daemon is started with."""
+        return {"tls_cert": self.certificate, "tls_key": self.key}
+
+
+def make(
+    name: str,
+    *,
+    by: Identity | None = None,
+    bits: int = 2048,
+    expired: bool = False,
+    authority: bool = False,
+) -> Identity:
+    """A certificate of this common name, signed by another or by itself."""
+    key = key_of(name, bits)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer, signer = subject, key
+    if by is not None:
+        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, by.name)])
+        signer = key_of(by.name, by.bits)
+    end = datetime.datetime.now(datetime.UTC) + (-DAY if expired else 365 * DAY)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - 730 * DAY)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+    )
+    if not authority:
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName(
+                [
+                    x509.DNSName("localhost"),
+                    x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+                ]
+            ),
+            critical=False,
+        )
+    certificate = builder.sign(signer, hashes.SHA256())
+    return Identity(name, _pem(certificate), _key_pem(key), bits)
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _key_pem(key: rsa.RSAPrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    ).decode()

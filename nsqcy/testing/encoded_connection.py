@@ -1,0 +1,141 @@
+"""The client's side of TLS, snappy and deflate, over a conversation that began without.
+
+The codecs are other people's, so that both sides cannot be wrong in the same way.
+"""
+
+import socket
+import ssl
+import zlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import cramjam
+
+from nsqcy.testing.certificates import Files
+from nsqcy.testing.wire_client import Conn
+
+IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+
+
+def client_context(
+    shown: Files | None = None, version: ssl.TLSVersion | None = None, level: int | None = None
+) -> ssl.SSLContext:
+    """A client that believes any server, and shows this certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if level is not None:
+        context.set_ciphers(f"DEFAULT:@SECLEVEL={level}")
+    if version is not None:
+        context.minimum_version = context.maximum_version = version
+    if shown is not None:
+        context.load_cert_chain(shown.certificate, shown.key)
+    return context
+
+
+class Reachable(Protocol):
+    """A daemon that opens raw connections to itself."""
+
+    def connect(self, **options: Any) -> Conn: ...
+
+
+class Snappy:
+    """Begins every piece with an identifier, as a client may."""
+
+    def __init__(self) -> None:
+        self._input = b""
+
+    def encode(self, data: bytes) -> bytes:
+        return bytes(cramjam.snappy.compress(data))
+
+    def decode(self, data: bytes) -> bytes:
+        self._input += data
+        pieces = []
+        while len(self._input) >= 4:
+            end = 4 + int.from_bytes(self._input[1:4], "little")
+            if len(self._input) < end:
+                break
+            chunk, self._input = self._input[:end], self._input[end:]
+            if chunk != IDENTIFIER:
+                pieces.append(bytes(cramjam.snappy.decompress(IDENTIFIER + chunk)))
+        return b"".join(pieces)
+
+
+class Deflate:
+    def __init__(self) -> None:
+        self._deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
+        self._inflater = zlib.decompressobj(-15)
+
+    def encode(self, data: bytes) -> bytes:
+        return self._deflater.compress(data) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
+
+    def decode(self, data: bytes) -> bytes:
+        return self._inflater.decompress(data)
+
+
+class CodecSocket:
+    """As much of a socket as a conversation uses."""
+
+    def __init__(self, inner: socket.socket, codec: Snappy | Deflate, received: bytes) -> None:
+        self.inner = inner
+        self.codec = codec
+        self._decoded = codec.decode(received)
+
+    def sendall(self, data: bytes) -> None:
+        self.inner.sendall(self.codec.encode(data))
+
+    def recv(self, most: int) -> bytes:
+        while not self._decoded:
+            received = self.inner.recv(most)
+            if not received:
+                return b""
+            self._decoded = self.codec.decode(received)
+        taken, self._decoded = self._decoded[:most], self._decoded[most:]
+        return taken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def start_tls(conn: Conn, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
+    """Shake hands. From here on an end that was not announced is an error."""
+    secure = (context or client_context()).wrap_socket(conn.socket, suppress_ragged_eofs=False)
+    conn.socket = secure
+    return secure
+
+
+def start_codec(conn: Conn, codec: str) -> None:
+    """What has come behind the answer to IDENTIFY is encoded already."""
+    received, conn._input = conn._input, b""
+    made = Snappy() if codec == "snappy" else Deflate()
+    conn.socket = CodecSocket(conn.socket, made, received)  # type: ignore[assignment]
+
+
+def connect(
+    daemon: Reachable,
+    *,
+    tls: bool | ssl.SSLContext = False,
+    codec: str = "",
+    fields: dict[str, Any] | None = None,
+    **options: Any,
+) -> Conn:
+    """A connection upgraded to TLS, to a codec, or to both, each with its OK."""
+    conn = daemon.connect(**options)
+    wanted = {"tls_v1": bool(tls)} | ({codec: True} if codec else {})
+    answer = conn.negotiate(**wanted, **(fields or {}))
+    assert answer["tls_v1"] is bool(tls)
+    assert (answer["snappy"], answer["deflate"]) == (codec == "snappy", codec == "deflate")
+    if tls:
+        start_tls(conn, tls if isinstance(tls, ssl.SSLContext) else None)
+        conn.expect_ok()
+    if codec:
+        start_codec(conn, codec)
+        conn.expect_ok()
+    return conn
+
+
+def saved(folder: Path, identity: Any) -> Files:
+    """The files of an identity, in a folder that is made."""
+    folder.mkdir(exist_ok=True)
+    files: Files = identity.save(folder)
+    return files

@@ -1,0 +1,23 @@
+"""A data path that an earlier build has left opens, with everything in it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support import older_data
+
+ARCHIVES = sorted(Path(__file__).parent.glob("data-*.tar.gz"))
+
+
+def test_there_is_a_data_path() -> None:
+    assert ARCHIVES
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
+@pytest.mark.parametrize("life", older_data.LIVES)
+def test_it_opens(archive: Path, life: str, tmp_path: Path) -> None:
+    expected = older_data.unpack(archive, tmp_path)[life]
+    with older_data.start(tmp_path / life) as daemon:
+        found = json.loads(json.dumps(older_data.describe(daemon)))
+    assert found == expected

@@ -1,0 +1,1 @@
+"""Helpers that tests share: `from support.wire_client import Conn`."""

@@ -1,0 +1,130 @@
+"""`nsqcy-pipeline archive` as a process that may be killed, and what it has on disk."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from nsqcy.pipeline import checkpoint, manifests
+from support.nsqd_process import Nsqd, environment
+from support.spark_requirements import QUICK_JAVA
+
+START_SECONDS = 180.0
+
+
+def at(*daemons: Nsqd) -> list[str]:
+    """The flags that name them."""
+    return [f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}" for daemon in daemons]
+
+
+class Driver:
+    """A run, in a process group of its own."""
+
+    def __init__(self, root: Path, *words: str) -> None:
+        self.root = root
+        self._log = (root.parent / "driver.log").open("a+")
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "nsqcy.pipeline", "archive", "--topic=orders"),
+                *(f"--root={root}", "--master=local[2]", "--driver-memory=1g", *words),
+            ],
+            env=environment() | {"JAVA_TOOL_OPTIONS": QUICK_JAVA},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        """The group, and those that Spark takes out of it: its Python workers."""
+        family = [psutil.Process(self._process.pid)]
+        family += family[0].children(recursive=True)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        for process in family[1:]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+        psutil.wait_procs(family, 30)
+        self._log.close()
+
+    def stop(self) -> int:
+        self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self._process.wait(1200)
+        self._log.close()
+        return code
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        return (self.root.parent / "driver.log").read_text()[-4000:]
+
+    def until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+        """Wait for it, as long as this runs."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.running and time.monotonic() < deadline, self.said()
+            time.sleep(0.005)
+
+
+def state(root: Path) -> checkpoint.Checkpoint:
+    return checkpoint.read(manifests.hidden(root, "checkpoint"))
+
+
+# --- what is archived -------------------------------------------------------------------------
+
+
+def body(number: int) -> bytes:
+    return b"%d " % number + b"x" * (number % 100)
+
+
+def publish(daemon: Nsqd, first: int, end: int) -> None:
+    conn = daemon.connect()
+    for at in range(first, end, 5000):
+        conn.mpub("orders", [body(number) for number in range(at, min(at + 5000, end))])
+    conn.close()
+
+
+class Producer:
+    """Publishes from a number on until it is stopped, whatever happens to nsqd. `taken` are the
+    numbers of which nsqd said OK; one that was not answered is not sent again."""
+
+    def __init__(self, daemon: Nsqd, first: int = 0, pause: float = 0.0) -> None:
+        self._daemon = daemon
+        self._first = first
+        self._pause = pause
+        self._stop = threading.Event()
+        self.taken: list[int] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = self._first
+        conn: Any = None
+        while not self._stop.is_set():
+            numbers = range(number, number + 50)
+            try:
+                conn = conn or self._daemon.connect(timeout=120.0)
+                conn.mpub("orders", [body(each) for each in numbers])
+                self.taken += numbers
+            except (OSError, AssertionError):
+                conn = None
+                time.sleep(0.05)
+            number += 50
+            self._stop.wait(self._pause)

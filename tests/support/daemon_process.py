@@ -1,0 +1,100 @@
+"""A daemon of one process under test: its life, its log and its addresses."""
+
+import os
+import shlex
+import signal
+import sys
+import time
+from typing import Any, ClassVar, Self
+
+from nsqcy.testing.http_requests import Web
+from support.logged_process import Logged
+from support.nsqd_process import START_BUDGET, environment, flags, free_port
+
+
+class Service(Logged):
+    """On ports of its own, which it keeps when it is started again.
+
+    Options are flags with underscores; `args` come before them. `NAME_BINARY` in the environment
+    names another command to test instead (a Go one, say).
+    """
+
+    name: ClassVar[str]
+    wanted: ClassVar[frozenset[str]]  # what it says that it listens on
+
+    def __init__(self, *, args: tuple[str, ...] = (), **options: Any) -> None:
+        super().__init__()
+        self.args = args
+        self.options = {
+            f"{each.lower()}_address": f"127.0.0.1:{free_port()}" for each in self.wanted
+        } | options
+
+    @classmethod
+    def command(cls) -> list[str]:
+        foreign = os.environ.get(f"{cls.name.upper()}_BINARY", "")
+        return shlex.split(foreign) or [sys.executable, "-m", f"nsqcy.{cls.name}.main"]
+
+    # life
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+    def start(self) -> Self:
+        self.launch()
+        self.await_ready()
+        return self
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        self._spawn([*self.command(), *self.args, *flags(self.options)], env=environment())
+
+    def await_ready(self) -> None:
+        """Wait for the listening lines."""
+        deadline = time.monotonic() + START_BUDGET
+        while not self.addresses.keys() >= self.wanted:
+            if not self.alive() or time.monotonic() > deadline:
+                self.destroy()
+                raise AssertionError(f"{self.name} is not ready; its log:\n{self.log_text()}")
+            time.sleep(0.01)
+        for title, address in self.addresses.items():
+            self.options[f"{title.lower()}_address"] = address
+
+    def stop(self, timeout: float = 20.0) -> None:
+        """SIGTERM; the exit must be clean."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.wait(timeout)
+        assert code == 0, f"{self.name} exited with {code}; its log:\n{self.log_text()}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait()
+
+    def wait(self, timeout: float = 20.0) -> int:
+        """The exit code. The log is complete once this returns."""
+        code = self.process.wait(timeout)
+        self._reader.join(timeout)
+        return code
+
+    def destroy(self) -> None:
+        """Whatever happened: nothing of it is left."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._reader.join(5)
+
+    # addresses
+
+    @property
+    def http_address(self) -> str:
+        return self.addresses["HTTP"]
+
+    @property
+    def http_port(self) -> int:
+        return int(self.http_address.rpartition(":")[2])
+
+    @property
+    def web(self) -> Web:
+        return Web(self.http_port)

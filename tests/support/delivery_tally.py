@@ -1,0 +1,148 @@
+"""What was published by whom, and how often each message came to each channel; and publishers that
+keep such a tally while nsqds come and go.
+
+A message is its publisher's name and a number, so that it is known by its body.
+"""
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from nsqcy.client import Producer
+from nsqcy.testing.wire_client import RESPONSE, Address, Conn, Hangup
+
+PAUSE = 0.02  # seconds between publishes, or runs of them
+RUN = 5  # publishes that are under way at once
+PATIENCE = 20.0  # seconds that a message may take to be accepted
+
+
+class Tally:
+    """Of one topic."""
+
+    def __init__(self) -> None:
+        self.published: set[bytes] = set()  # attempted
+        self.accepted: set[bytes] = set()  # answered with OK
+        self.hidden: dict[str, Counter[str]] = defaultdict(Counter)  # errors, by publisher
+        self._received: dict[str, Counter[bytes]] = defaultdict(Counter)  # by channel
+
+    def receives(self, channel: str, body: bytes) -> None:
+        self._received[channel][body] += 1
+
+    def lost(self, channel: str) -> set[bytes]:
+        """Those that somebody was told are kept, and that never came."""
+        return self.accepted - self._received[channel].keys()
+
+    def unexpected(self, channel: str) -> set[bytes]:
+        return self._received[channel].keys() - self.published
+
+    def again(self, channel: str) -> int:
+        """How many came more often than once."""
+        return sum(count > 1 for count in self._received[channel].values())
+
+
+class Publisher(threading.Thread):
+    """Publishes one message after the other until it is ended. `accepted` grows meanwhile."""
+
+    def __init__(self, tally: Tally, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.accepted = 0
+        self.error: Exception | None = None  # what its client did not hide
+        self._tally = tally
+        self._ended = threading.Event()
+        self._number = 0
+
+    def run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self.step()
+                time.sleep(PAUSE)
+        except Exception as error:
+            self.error = error
+
+    def step(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(2 * PATIENCE)
+        assert not self.is_alive(), f"{self.name} does not end"
+
+    def next_body(self) -> bytes:
+        self._number += 1
+        body = b"%s %d" % (self.name.encode(), self._number)
+        self._tally.published.add(body)
+        return body
+
+    def is_accepted(self, body: bytes) -> None:
+        self._tally.accepted.add(body)
+        self.accepted += 1
+
+    def hides(self, error: object) -> None:
+        """Its client, or this if that is none, has tried again."""
+        self._tally.hidden[self.name][str(error)] += 1
+
+
+class PoolPublisher(Publisher):
+    """With nsqcy.client's pool as it is: several publishes are under way at once."""
+
+    def __init__(self, tally: Tally, name: str, topic: str, **options: Any) -> None:
+        super().__init__(tally, name)
+        self._topic = topic
+        self._producer = Producer(**options, on_retry=lambda publish, error: self.hides(error))
+
+    def step(self) -> None:
+        bodies = [self.next_body() for _ in range(RUN)]
+        sent = [self._producer.publish_nowait(self._topic, body) for body in bodies]
+        for future, body in zip(sent, bodies, strict=True):
+            future.result(PATIENCE)
+            self.is_accepted(body)
+
+    def end(self) -> None:
+        super().end()
+        self._producer.close()
+
+
+class PlainPublisher(Publisher):
+    """A connection to one nsqd, without a library. What that has not accepted goes to the next."""
+
+    def __init__(self, tally: Tally, name: str, topic: str, addresses: Sequence[Address]) -> None:
+        super().__init__(tally, name)
+        self._topic = topic
+        self._addresses = list(addresses)
+        self._conn: Conn | None = None
+
+    def step(self) -> None:
+        body = self.next_body()
+        deadline = time.monotonic() + PATIENCE
+        while not self._publish(body):
+            self._hang_up()
+            self._addresses.append(self._addresses.pop(0))
+            assert time.monotonic() < deadline, f"nobody has accepted {body!r}"
+        self.is_accepted(body)
+
+    def _publish(self, body: bytes) -> bool:
+        try:
+            self._conn = self._conn or Conn(self._addresses[0])
+        except OSError:
+            self.hides("not there")
+            return False
+        try:
+            self._conn.command("PUB", self._topic, body=body)
+            kind, answer = self._conn.frame()
+        except (OSError, Hangup):
+            self.hides("no answer")
+            return False
+        if kind != RESPONSE:
+            self.hides(answer.decode())
+        return kind == RESPONSE
+
+    def _hang_up(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+        self._conn = None
+
+    def end(self) -> None:
+        super().end()
+        self._hang_up()

@@ -1,0 +1,58 @@
+"""What an sdist and a wheel have to hold, and what they must not, by the names of their files."""
+
+import re
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+GENERATED = re.compile(r"(\.so|\.html|\.py[cod]|(?<!/floor)(?<!/slow_disk)\.c)$")
+UNWANTED = re.compile(r"(\.c|\.h|\.pyx|\.pxd|\.html|\.py[cod])$")
+
+
+def sources(*patterns: str) -> set[str]:
+    found = (path for each in patterns for path in ROOT.glob(each) if path.is_file())
+    return {str(path.relative_to(ROOT)) for path in found}
+
+
+def missing_from_sdist(names: set[str]) -> set[str]:
+    """Of what it takes to build, to test and to read about it."""
+    wanted = sources("nsqcy/**/*.py", "nsqcy/*.pyi", "cext/**/*.pyx", "cext/**/*.pxd")
+    wanted |= sources("cext/**/*.h", "tests/**/*.py", "loadtest/**/*.py", "release/*.py")
+    wanted |= sources("conf/**/*.*", "docs/**/*.md", "nsqcy/nsqadmin/static/*")
+    wanted |= {"Makefile", "LICENSE", "README.md", "CHANGELOG.md", "Dockerfile", "nsqcy/py.typed"}
+    return wanted - names
+
+
+def generated(names: set[str]) -> set[str]:
+    return {name for name in names if GENERATED.search(name)}
+
+
+def missing_from_wheel(names: set[str]) -> set[str]:
+    wanted = sources("nsqcy/**/*.py", "nsqcy/*.pyi", "pyspark_nsq/*.py", "nsqcy/nsqadmin/static/*")
+    wanted |= {"nsqcy/py.typed"}
+    inside = {re.sub(r"^nsqcy-[^/]+\.(data|dist-info)/", r"\1/", name) for name in names}
+    tables = PROJECT["tool"]["setuptools"]
+    for folder, patterns in tables["data-files"].items():
+        found = sources(*patterns)
+        assert found, patterns
+        wanted |= {f"data/data/{folder}/{Path(path).name}" for path in found}
+    wanted |= {f"dist-info/{name}" for name in ("licenses/LICENSE", "METADATA", "entry_points.txt")}
+    return wanted - inside
+
+
+def modules_of(names: set[str]) -> set[str]:
+    """The extension modules in it."""
+    found = (re.fullmatch(r"nsqcy/(_\w+)\.cpython-.*\.so", name) for name in names)
+    return {each[1] for each in found if each}
+
+
+def unwanted(names: set[str]) -> set[str]:
+    """What a wheel has that is no part of the packages, of their metadata or of share/."""
+    places = ("nsqcy/*", "pyspark_nsq/*", "nsqcy-*.dist-info/*", "nsqcy-*.data/data/share/nsqcy/*")
+    return {
+        name
+        for name in names
+        if UNWANTED.search(name) or not any(fnmatch(name, place) for place in places)
+    }

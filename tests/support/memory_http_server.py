@@ -1,0 +1,303 @@
+"""An HTTP server over an in-memory backend, in a process of its own.
+
+Prints the port it listens on (or the path, if one was given), then serves until stdin ends.
+`--slow` answers publishes in a later turn.  Used by the tests and by the load test.
+"""
+
+import argparse
+import functools
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gevent
+import gevent.event
+from gevent import get_hub
+
+from nsqcy.config.options import Value
+from nsqcy.errors import NotWritten
+from nsqcy.http.server import HttpServer, Timeouts
+from nsqcy.nsqd.calls import Refused
+from nsqcy.nsqd.http.api import Api, tls_required
+from nsqcy.nsqd.http.backend import UNKNOWN, Done, Message
+from nsqcy.nsqd.http.https import HttpsConnection
+from nsqcy.nsqd.options import NSQD, NsqdOptions
+from nsqcy.nsqd.stats import forms as stats
+from nsqcy.nsqd.stats import gathering
+from nsqcy.nsqd.worker import topic_verbs as verbs
+from nsqcy.nsqd.worker.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
+from nsqcy.util import debug
+
+START_TIME = 1_700_000_000
+INFO = {
+    "version": "1.3.0",
+    "broadcast_address": "host",
+    "hostname": "host",
+    "http_port": 4151,
+    "tcp_port": 4150,
+    "start_time": START_TIME,
+    "max_heartbeat_interval": 60000000000,
+    "max_output_buffer_size": 65536,
+    "max_output_buffer_timeout": 30000000000,
+    "max_deflate_level": 6,
+    "topology_zone": "",
+    "topology_region": "",
+}
+
+
+OPTIONS = NsqdOptions(NSQD.defaults()).replace(
+    max_msg_size=1000, max_body_size=5000, max_input_bytes=1 << 20
+)
+
+
+profiler = debug.Profiler()
+
+
+class StderrLog:
+    def _write(self, level: str, msg: str) -> None:
+        print(f"{level}: {msg}", file=sys.stderr, flush=True)
+
+    def info(self, msg: str, **_: object) -> None:
+        self._write("INFO", msg)
+
+    def warn(self, msg: str, **_: object) -> None:
+        self._write("WARNING", msg)
+
+    def error(self, msg: str, **_: object) -> None:
+        self._write("ERROR", msg)
+
+
+FAILURES = {
+    "unwritten": NotWritten(),
+    "unwritten-there": RemoteError("NOT_WRITTEN"),
+    "gone": ChannelClosed("the peer is gone"),
+    "gone-there": RemoteError("the peer is gone", unreachable=True),
+    "silent": CallTimeout("pause: no answer within 5 s"),
+    "wrong": RemoteError("a bug"),
+}
+
+
+class MemoryBackend:
+    """Topics as dicts.  Publishing to `fail` fails, and nobody knows what became of what goes to
+    `unknown`; `boom` raises, `late-boom` after `done`. Who pauses a topic of FAILURES meets what it
+    says there."""
+
+    def __init__(self, slow: bool) -> None:
+        self.slow = slow
+        self.topics: dict[str, dict[str, Any]] = {}
+        self.unhealthy = ""
+
+    def publish(
+        self,
+        topic: str,
+        bodies: Sequence[Message],
+        delay_ms: int,
+        durability: str,
+        done: Done,
+        headers: bytes = b"",
+    ) -> None:
+        if topic == "late-boom":
+            done(None)
+        if topic in ("boom", "late-boom"):
+            raise RuntimeError("boom")
+        failed = {"fail": "disk full", "unknown": UNKNOWN}.get(topic)
+        if failed is None:
+            self.create_topic(topic)
+            found = self.topics[topic]
+            # What was published is shown as extra keys of the topic in /stats.
+            if found["message_count"] < 50:
+                found["bodies"] += [bytes(b).decode("latin-1") for b in bodies]
+            found["delay_ms"] = delay_ms
+            found["durability"] = durability
+            found["message_count"] += len(bodies)
+            found["message_bytes"] += sum(map(len, bodies))
+        if self.slow:
+            gevent.spawn(done, failed)
+        else:
+            done(failed)
+
+    def sink(self, topic: str, headers: bytes = b"") -> None:
+        """Every publish goes the general way."""
+
+    def create_topic(self, name: str) -> None:
+        self.topics.setdefault(
+            name,
+            {
+                "topic_name": name,
+                "channels": {},
+                "depth": 0,
+                "backend_depth": 0,
+                "message_count": 0,
+                "message_bytes": 0,
+                "paused": False,
+                "bodies": [],
+                "delay_ms": 0,
+            },
+        )
+
+    def at_owner(self, verb: verbs.TopicVerb[Any]) -> None:
+        name = verb.topic
+        if isinstance(verb, verbs.PauseTopic) and name in FAILURES:
+            raise FAILURES[name]
+        if isinstance(verb, verbs.CreateTopic):
+            self.create_topic(name)
+            return
+        if name not in self.topics:
+            raise Refused("TOPIC_NOT_FOUND")
+        channels = self.topics[name]["channels"]
+        match verb:
+            case verbs.DeleteTopic():
+                del self.topics[name]
+            case verbs.PauseTopic():
+                self.topics[name]["paused"] = verb.paused
+            case verbs.CreateChannel():
+                channels.setdefault(verb.channel, {"paused": False})
+            case verbs.EmptyTopic():
+                pass
+            case verbs.DeleteChannel() | verbs.EmptyChannel() | verbs.PauseChannel():
+                if verb.channel not in channels:
+                    raise Refused("CHANNEL_NOT_FOUND")
+                if isinstance(verb, verbs.DeleteChannel):
+                    del channels[verb.channel]
+                elif isinstance(verb, verbs.PauseChannel):
+                    channels[verb.channel]["paused"] = verb.paused
+            case _:
+                raise NotImplementedError(verb)
+
+    def forget_policies(self, topic: str, channel: str = "") -> None:
+        pass
+
+    def stats(self, query: stats.Query) -> bytes:
+        topics = [FakeTopic(it) for name, it in self.topics.items() if query.topic in ("", name)]
+        walk = gathering.Walk(query, lambda: None, 0)
+        share = gathering.pack(
+            walk.topics(topics),
+            b"",
+            known=bool(topics),
+            health=gathering.Health(self.health(), 0),
+            memory=stats.process_memory(),
+        )
+        whole = gathering.merge([share], 1)
+        return gathering.page(whole, query, started=START_TIME * 10**9, now=time.time_ns())
+
+    def change_option(self, name: str, value: Value) -> None:
+        OPTIONS.change(name, value)
+
+    def command_line(self) -> str:
+        return "\0".join(sys.argv)
+
+    def inspect(self, what: str) -> str:
+        return debug.tell(what)
+
+    def profile(self, seconds: int) -> str:
+        return profiler.profile(seconds)
+
+    def health(self) -> str:
+        if "sick" in self.topics:
+            return "NOK - open x.dat: no such file or directory"
+        if "panic" in self.topics:
+            raise RuntimeError("nobody answers")
+        return "OK"
+
+    def reasons(self) -> list[str]:
+        return ["one", "two"] if "sick" in self.topics else []
+
+    def live(self) -> str | None:
+        return "it is dead" if "dead" in self.topics else None
+
+    def info(self) -> dict[str, Any]:
+        return INFO
+
+
+_QUEUE_KEYS = ("depth", "backend_depth", "in_flight_count", "deferred_count")
+
+
+class FakeChannel:
+    consumers = ()
+
+    def __init__(self, name: str, state: dict[str, Any]) -> None:
+        self._state = {"channel_name": name, "client_count": 0} | state
+
+    def counters(self) -> dict[str, Any]:
+        keys = (*_QUEUE_KEYS, "message_count", "requeue_count", "timeout_count")
+        return dict.fromkeys(keys, 0) | self._state
+
+
+class FakeTopic:
+    gone = False
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.name = state["topic_name"]
+        self.channels = {name: FakeChannel(name, it) for name, it in state["channels"].items()}
+        self._state = {key: value for key, value in state.items() if key != "channels"}
+
+    def counters(self) -> dict[str, Any]:
+        return self._state
+
+
+def secure_context(folder: Path, policy: str) -> Any:
+    certificate = (folder / "server.pem").read_text()
+    key = (folder / "server.key").read_text()
+    return make_context(Material(certificate, key, "", policy, 0x0301, False))[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--unix", default="")
+    parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--peer", default="")
+    parser.add_argument("--debug-remote", action="store_true")
+    parser.add_argument("--tls", default="", help="a folder with server.pem and server.key")
+    parser.add_argument("--tls-only", action="store_true")
+    parser.add_argument("--policy", default="")
+    parser.add_argument("--handshake-limit", type=float, default=HANDSHAKE_LIMIT)
+    parser.add_argument("--profiler", default=debug.PROFILER)
+    parser.add_argument("--send-buffer", type=int, default=0)
+    parser.add_argument("--timeouts", type=float, nargs=5, default=[600, 60, 60, 5, 5])
+    args = parser.parse_args()
+
+    debug.PROFILER = args.profiler
+    family = socket.AF_UNIX if args.unix else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.bind(args.unix or ("127.0.0.1", 0))
+    listener.listen(512)
+    listener.setblocking(False)
+
+    loop = get_hub().loop
+    options = OPTIONS.replace(debug_remote=args.debug_remote)
+    api = Api(MemoryBackend(args.slow), options, StderrLog())
+    timeouts = Timeouts(*args.timeouts)
+    server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
+
+    make = None
+    if args.tls:
+        handshakes = Handshakes(loop, secure_context(Path(args.tls), args.policy))
+        handshakes.limit = args.handshake_limit
+        make = functools.partial(HttpsConnection, handshakes=handshakes)
+    if args.tls_only:
+        server.tls_only = tls_required(4152)
+
+    def accept() -> None:
+        sock, address = listener.accept()
+        peer = "@" if args.unix else f"{address[0]}:{address[1]}"
+        server.adopt(sock, args.peer or peer, make)
+
+    accepting = loop.io(listener.fileno(), 1)
+    accepting.start(accept)
+    print(args.unix or listener.getsockname()[1], flush=True)
+
+    stdin = loop.io(sys.stdin.fileno(), 1)
+    ended = gevent.event.Event()
+    stdin.start(ended.set)
+    ended.wait()
+    server.close()
+    os._exit(0 if server.connections == 0 else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""A service manager as a daemon sees it: the socket it notifies, and sockets opened for it."""
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+ACTIVATE = Path(__file__).with_name("exec_with_sockets.py")
+PATIENCE = 30.0
+Datagram = dict[str, str]
+
+
+class Manager:
+    """The end that hears. `@name` is an abstract socket, anything else a path."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sock.settimeout(PATIENCE)
+        self._sock.bind("\0" + address[1:] if address.startswith("@") else address)
+
+    def environ(self, watchdog: float = 0.0) -> dict[str, str]:
+        """What a service is started with."""
+        found = {"NOTIFY_SOCKET": self.address}
+        if watchdog:
+            found["WATCHDOG_USEC"] = str(int(watchdog * 1_000_000))
+        return found
+
+    def hear(self) -> Datagram:
+        """The next datagram."""
+        text = self._sock.recv(65536).decode()
+        return dict(line.split("=", 1) for line in text.split("\n"))
+
+    def hear_all(self, seconds: float = 0.0) -> list[Datagram]:
+        """Those that have come, or come within this time."""
+        found = []
+        deadline = time.monotonic() + seconds
+        try:
+            while True:
+                self._sock.settimeout(max(deadline - time.monotonic(), 0.0))
+                found.append(self.hear())
+        except (BlockingIOError, TimeoutError):
+            return found
+        finally:
+            self._sock.settimeout(PATIENCE)
+
+    def until(self, key: str, value: str = "") -> list[Datagram]:
+        """All up to the first that has this key, and this value if there is one."""
+        deadline = time.monotonic() + PATIENCE
+        found = [self.hear()]
+        while not (key in found[-1] and found[-1][key].startswith(value)):
+            assert time.monotonic() < deadline, f"no {key}={value}, but {found[:20]}"
+            found.append(self.hear())
+        return found
+
+    def close(self) -> None:
+        self._sock.close()
+        if not self.address.startswith("@"):
+            os.unlink(self.address)
+
+
+def activated(command: list[str], sockets: list[socket.socket], names: str = "") -> list[str]:
+    """The command that runs `command` with these sockets, whose descriptors it must inherit, as a
+    service manager hands them over."""
+    if not sockets:
+        return command
+    numbers = ",".join(str(each.fileno()) for each in sockets)
+    return [sys.executable, str(ACTIVATE), names, numbers, *command]

@@ -1,0 +1,144 @@
+"""A host that is made up: what a runbook says to type is typed on it.
+
+A directory stands for /, with an nsqcy as docs/runbooks/install.md installs it and the units of
+conf/systemd; `tests/stand_ins` has the system's commands.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import nsqcy
+from nsqcy.testing.http_requests import Web, eventually
+from stand_ins import pip
+from support.nsqd_process import environment, free_port
+from support.sanitizer import SANITIZED
+
+ROOT = Path(__file__).parents[2]
+RUNBOOKS = ROOT / "docs" / "runbooks"
+SHELL = re.compile(r"^```sh\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+OF_THE_HOST = re.compile(r"(?<![\w.])/(?=(?:opt|etc|var/lib)/)")
+STAND_INS = ROOT / "tests/stand_ins"
+FOLDERS = ["bin", "opt", "etc/nsqcy", "etc/default", "etc/systemd/system"]
+FOLDERS += ["etc/sysusers.d", "etc/tmpfiles.d"]
+LIMIT = 30.0  # seconds that a command may take
+
+
+def blocks(page: str) -> list[str]:
+    """What a runbook has to type."""
+    return SHELL.findall((RUNBOOKS / f"{page}.md").read_text())
+
+
+class BareHost:
+    """A host without nsqcy, whose nsqd will have these flags beside those of its configuration.
+    Ports that runbooks name stand for its own, and `names` for those of other hosts."""
+
+    def __init__(self, path: Path, *flags: str) -> None:
+        self.path = path
+        self.data = path / "var/lib/nsqd"
+        self.data.mkdir(parents=True)
+        for folder in FOLDERS:
+            (path / folder).mkdir(parents=True)
+        self.tcp_port = free_port()
+        self.web = Web(free_port())
+        self.ports = {":4150": self.tcp_port, ":4151": self.web.port, ":4152": free_port()}
+        self.names: dict[str, str] = {}
+        kinds = zip(("tcp", "http", "https"), self.ports.values(), strict=True)
+        here = [f"--{kind}-address=127.0.0.1:{port}" for kind, port in kinds]
+        self.flags("nsqd", *here, *flags)
+        self.install("systemctl", f'exec {sys.executable} {STAND_INS}/systemctl.py {path} "$@"')
+        self.install("python3", f'exec {sys.executable} {STAND_INS}/python3.py "$@"')
+        self.install("journalctl", f"cat {path}/nsqd.log")
+        self.install("runuser", 'shift 3; exec "$@"')  # -u USER --
+        if SANITIZED:  # curl hangs with that in its process
+            self.install("curl", f'exec env -u LD_PRELOAD {shutil.which("curl")} "$@"')
+        for name in ("systemd-sysusers", "systemd-tmpfiles"):
+            self.install(name, f'echo "{name} $*" >> {path}/called')
+
+    def install(self, name: str, script: str) -> None:
+        """A command of the system's."""
+        file = self.path / "bin" / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+
+    def flags(self, unit: str, *flags: str) -> None:
+        """What a daemon is started with on this host, whatever its configuration says."""
+        (self.path / f"{unit}.flags").write_text(shlex.join(flags))
+
+    def type(self, text: str) -> str:
+        """What a command prints; it must succeed."""
+        for usual, ours in self.names.items():
+            text = text.replace(usual, ours)
+        for usual, port in self.ports.items():
+            text = text.replace(usual, f":{port}")
+        text = OF_THE_HOST.sub(f"{self.path}/", text)
+        programs = f"{self.path}/bin:{self.path}/opt/nsqcy/bin"
+        with subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", text],
+            env=environment() | {"PATH": f"{programs}:{os.environ['PATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        ) as typed:
+            patience = threading.Timer(LIMIT, os.killpg, (typed.pid, signal.SIGKILL))
+            patience.start()
+            out, err = typed.communicate()
+            patience.cancel()
+        assert typed.returncode == 0, f"{text}\n{out}{err}"
+        if re.search(r"systemctl (start|restart|enable --now) nsqd$", text, re.MULTILINE):
+            eventually(self.answers)
+        return out
+
+    def called(self) -> set[str]:
+        """Commands that do nothing here."""
+        return set((self.path / "called").read_text().splitlines())
+
+    def log(self) -> str:
+        """Of all lives of its nsqd."""
+        return (self.path / "nsqd.log").read_text()
+
+    def kill(self) -> None:
+        """nsqd and its workers, at once."""
+        self._kill(self.path / "nsqd.pid")
+
+    def end(self) -> None:
+        """Whatever happened: no daemon of this host is left."""
+        for pidfile in self.path.glob("*.pid"):
+            self._kill(pidfile)
+
+    def _kill(self, pidfile: Path) -> None:
+        """One that has ended by itself has left its file, and maybe its number to another."""
+        pid = int(pidfile.read_text())
+        with contextlib.suppress(OSError):
+            if str(self.path) in Path(f"/proc/{pid}/cmdline").read_text():
+                os.killpg(pid, signal.SIGKILL)
+        pidfile.unlink()
+
+    def answers(self) -> bool:
+        try:
+            return self.web.get("/ping").body == b"OK"
+        except OSError:
+            return False
+
+
+class Host(BareHost):
+    """One on which nsqcy is installed, with so many workers."""
+
+    def __init__(self, path: Path, workers: int, *flags: str) -> None:
+        super().__init__(path, *flags)
+        version = f"nsqcy-{nsqcy.__version__}"
+        pip.install(path / "opt" / version, nsqcy.__version__)
+        (path / "opt/nsqcy").symlink_to(version)
+        for unit in (ROOT / "conf/systemd").glob("*.service"):
+            shutil.copy(unit, path / "etc/systemd/system")
+            shutil.copy(ROOT / f"conf/{unit.stem}.ini", path / "etc/nsqcy")
+        file = path / "etc/nsqcy/nsqd.ini"
+        file.write_text(re.sub(r"(?m)^#workers = .*$", f"workers = {workers}", file.read_text()))

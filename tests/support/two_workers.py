@@ -1,0 +1,59 @@
+"""Two workers in this process, in one thread: a home and the owner of topic `t`."""
+
+import mmap
+
+from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
+from nsqcy.ipc.ring import Shared, format, map_size
+from nsqcy.protocol.session import Session
+from nsqcy.server.transport import accept_stream
+from support.worker_core import Core
+
+HOME, OWNER = 0, 1
+
+
+class Streams(Mesh):
+    core: Core
+
+    def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
+        return accept_stream(self.core.home, stream, hello)
+
+    def wake(self, peer: int) -> int:
+        return 0
+
+
+class Near(Core):
+    """A worker that has the clients and not the topic; its owner takes turns with it."""
+
+    def __init__(self) -> None:
+        memory = mmap.mmap(-1, map_size(2))
+        format(memory, 2)
+        self.shared = Shared(memory, 2)
+        self.moved: list[Session] = []
+        self.owner: Core | None = None
+        meshes = [Streams(self.shared, index, [-1, -1]) for index in (HOME, OWNER)]
+        super().__init__(None, mesh=meshes[HOME], index=HOME, move=self.take_note)
+        self.owner = Core(None, mesh=meshes[OWNER], index=OWNER)
+        for core, mesh in ((self, meshes[HOME]), (self.owner, meshes[OWNER])):
+            mesh.core = core
+            core.home.placed(b"t", OWNER)
+            core.home.peer_up(OWNER - mesh.index, 0)
+
+    def take_note(self, session: Session, owner: int) -> None:
+        assert owner == OWNER
+        self.moved.append(session)
+
+    def settle(self) -> None:
+        for _ in range(4):
+            super().settle()
+            if self.owner is not None:
+                self.owner.now, self.owner.wall = self.now, self.wall
+                self.owner.settle()
+
+    def busy(self, permille: int) -> None:
+        """The owner's figure."""
+        self.shared.beat(OWNER, self.now, permille, 0)
+
+    def close(self) -> None:
+        super().close()
+        self.settle()
+        self.owner.close()

@@ -1,0 +1,94 @@
+"""`nsqcy up` under test: its daemons, what they say, and all of their processes."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from nsqcy.testing.http_requests import Web, eventually
+from support.nsqd_process import environment
+
+PORTS = (
+    "--tcp-address",
+    "--http-address",
+    "--nsqlookupd-tcp-address",
+    "--nsqlookupd-http-address",
+    "--nsqadmin-http-address",
+)
+WELCOME = re.compile(
+    r"nsqd: +TCP on 127.0.0.1:(\d+), HTTP on 127.0.0.1:(\d+), data in (\S+)\n"
+    r" +nsqlookupd: TCP on 127.0.0.1:\d+, HTTP on 127.0.0.1:(\d+)\n"
+    r"(?: +nsqadmin:   (http://127.0.0.1:(\d+)/\S*)\n)?\n"
+)
+BUDGET = 30.0
+
+
+class Up:
+    """One run, in a folder."""
+
+    def __init__(self, path: Path, *args: str, ports: Sequence[str] = PORTS) -> None:
+        """Ports are free ones unless `args` say something else."""
+        self._out, self._log = path / "out", path / "log"
+        words = [f"{name}=127.0.0.1:0" for name in ports]
+        with self._out.open("w") as out, self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "nsqcy", "up", "--workers=1", *words, *args],
+                cwd=path,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                process_group=0,
+            )
+        self._family: list[psutil.Process] = []
+
+    def serving(self) -> "Up":
+        found = eventually(lambda: WELCOME.search(self.said()) or self.ended(), BUDGET)
+        assert isinstance(found, re.Match), self.log()
+        tcp, http, self.data, lookupd, self.page, admin = found.groups()
+        self.tcp_port, self.nsqd, self.lookupd = int(tcp), Web(int(http)), Web(int(lookupd))
+        self.admin = Web(int(admin)) if admin else None
+        self.family()
+        return self
+
+    def said(self) -> str:
+        return self._out.read_text()
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def wait(self) -> int:
+        try:
+            return self.process.wait(BUDGET)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self.log()) from None
+
+    def family(self) -> list[psutil.Process]:
+        """All processes it has ever been seen to have, but itself."""
+        if not self.ended():
+            found = psutil.Process(self.process.pid).children(recursive=True)
+            self._family += [each for each in found if each not in self._family]
+        return self._family
+
+    def child(self, name: str) -> psutil.Process:
+        words = f"nsqcy.{name}.main"
+        return next(each for each in self.family() if words in each.cmdline())
+
+    def nothing_left(self) -> bool:
+        return not any(
+            each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in self._family
+        )
+
+    def destroy(self) -> None:
+        for each in [*self.family(), self.process]:
+            try:
+                each.kill()
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                pass
+        self.process.wait()

@@ -1,0 +1,58 @@
+"""Files of users for tests: who there is, with which token or certificate, and what each may do."""
+
+import ssl
+from pathlib import Path
+
+from nsqcy.testing import certificates
+from nsqcy.users.hashes import hash_token
+from support.memory_http_client import trusting
+
+
+def token(name: str) -> str:
+    """A user's token; no other text is like it."""
+    return f"token-of-{name}"
+
+
+def section(name: str, *, with_token: bool = True, **settings: str) -> str:
+    lines = [f"[user {name}]", *(f"{key} = {value}" for key, value in settings.items())]
+    if with_token:
+        lines.append(f"token = {hash_token(token(name))}")
+    return "\n".join([*lines, ""])
+
+
+def write(path: Path, *sections: str) -> Path:
+    path.write_text("".join(sections))
+    path.chmod(0o600)
+    return path
+
+
+def bearer(name: str) -> dict[str, str]:
+    """The header that says who sends a request."""
+    return {"Authorization": f"Bearer {token(name)}"}
+
+
+class Certificates:
+    """A server's, and those of clients, which an authority has signed."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        self._folder = folder
+        authority = certificates.make("authority", authority=True)
+        (folder / "ca.pem").write_text(authority.certificate)
+        certificates.make("server").save(folder)
+        for name in names:
+            certificates.make(name, by=authority).save(folder)
+
+    def options(self, policy: str) -> dict[str, object]:
+        """Of an nsqd that asks clients for theirs."""
+        return {
+            "tls_client_auth_policy": policy,
+            "tls_root_ca_file": self._folder / "ca.pem",
+            "tls_cert": self._folder / "server.pem",
+            "tls_key": self._folder / "server.key",
+        }
+
+    def of(self, name: str) -> ssl.SSLContext:
+        """What a client with this name shows."""
+        context = trusting()
+        context.load_cert_chain(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        return context

@@ -1,0 +1,750 @@
+"""Durability classes of the core: what an OK means, and what a start finds after a kill.
+
+Files are copied as they are at one moment, which is what a process that is killed leaves behind.
+"""
+
+import errno
+import json
+import select
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.server.publisher import Publisher
+from nsqcy.server.transport import BytesTransport
+from nsqcy.storage.io import IoThread
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
+
+OK = (RESPONSE, b"OK")
+Make = Callable[..., Core]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Core] = []
+
+    def make(durability: str, path: Path | None = None, **more: Any) -> Core:
+        path = path or tmp_path / f"data{len(made)}"
+        path.mkdir(exist_ok=True)
+        core = Core(path, policies=Policies(TopicPolicy(durability=durability)), **more)
+        made.append(core)
+        return core
+
+    yield make
+    for core in made:
+        core.close()
+
+
+def killed(make: Make, core: Core, durability: str, later: int = 0) -> Core:
+    """What a start finds, had the process ended now; metadata say nothing."""
+    again = make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall + later)
+    again.load_all()
+    return again
+
+
+def bodies(core: Core, topic: str = "t", channel: str = "c") -> list[bytes]:
+    return [each.body for each in received(core.client().subscribe(topic, channel, 2500))]
+
+
+def received(client: Client) -> list:
+    client.core.settle()
+    return client.messages()
+
+
+CALLS = {"os": "pwrite", "fsync": "fdatasync"}  # those without which no publisher is answered
+# What a topic promises, what its publisher asks for, and what holds.
+ASKED = [
+    ("memory", "os", "os"),
+    ("memory", "fsync", "fsync"),
+    ("os", "fsync", "fsync"),
+    ("os", "memory", "os"),
+    ("fsync", "os", "fsync"),
+    ("fsync", "memory", "fsync"),
+]
+
+
+def parked(core: Core) -> None:
+    """A turn, and the I/O thread stands at the call that is held."""
+    core.home.run_turn(core.now, core.wall)
+    core.io.wait_parked()
+    core.io.poll_now()
+    core.home.run_turn(core.now, core.wall)
+
+
+@pytest.mark.parametrize(
+    ("durability", "asked", "holds"), [("os", "", "os"), ("fsync", "", "fsync"), *ASKED]
+)
+def test_ok_comes_when_it_is_kept(make: Make, durability: str, asked: str, holds: str) -> None:
+    core = make(durability)
+    core.create("t").channel("c")
+    core.settle()
+    core.io.hold(CALLS[holds])
+    client = core.client(durability=asked)
+    client.send(b"PUB t\n\0\0\0\3one")
+    parked(core)
+    assert client.answer() is None
+    assert core.counters("t")["depth"] == core.counters("t", "c")["depth"] == 0
+    core.io.release()
+    core.settle()
+    assert client.answer() == OK
+    assert core.counters("t", "c")["depth"] == 1
+    assert bodies(core) == [b"one"]
+
+
+@pytest.mark.parametrize(("durability", "asked", "holds"), ASKED)
+def test_publishing_from_within_is_answered_as_late(
+    make: Make, durability: str, asked: str, holds: str
+) -> None:
+    """As HTTP does it."""
+    core = make(durability)
+    core.create("t").channel("c")
+    core.settle()
+    core.io.hold(CALLS[holds])
+    outcomes: list[str | None] = []
+    Publisher(core.home).publish(b"t", [b"one", b"two"], 0, asked, outcomes.append)
+    parked(core)
+    assert outcomes == []
+    core.io.release()
+    core.settle()
+    assert outcomes == [None]
+    assert bodies(core) == [b"one", b"two"]
+    assert bodies(killed(make, core, durability)) == [b"one", b"two"]
+
+
+def test_only_whoever_asks_waits(make: Make) -> None:
+    """And those behind it, until it is answered: messages keep their order."""
+    core = make("memory")
+    core.create("t").channel("c")
+    plain, careful, behind = core.client(), core.client(durability="fsync"), core.client()
+    core.io.hold("fdatasync")
+    assert plain.publish("t", b"0") == OK
+    careful.send(b"PUB t\n\0\0\0\0011")
+    parked(core)
+    behind.send(b"PUB t\n\0\0\0\0012")
+    core.home.run_turn(core.now, core.wall)
+    assert careful.answer() is behind.answer() is None
+    core.io.release()
+    core.settle()
+    assert careful.answer() == behind.answer() == OK
+    before = core.io.calls_made("pwrite")
+    assert plain.publish("t", b"3") == behind.publish("t", b"4") == OK
+    assert core.io.calls_made("pwrite") == before
+    assert bodies(core) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("asked", ["os", "fsync"])
+def test_what_was_asked_for_is_there_after_a_kill(make: Make, asked: str) -> None:
+    """And so are the channels that were to have it, whatever metadata say."""
+    core = make("memory")
+    core.create("t").channel("c")
+    core.create("t").channel("gone")
+    plain, careful = core.client(), core.client(durability=asked)
+    assert plain.publish("t", b"risked") == OK
+    core.topic("t").delete_channel("gone")
+    assert careful.publish("t", b"one") == OK
+    core.create("t").channel("d")
+    assert plain.publish("t", b"risked") == OK
+    assert careful.ask(mpub("t", [b"two", b"three"])) == OK
+    assert plain.publish("t", b"risked") == plain.publish("t", b"risked", delay=60_000) == OK
+    assert careful.publish("t", b"later", delay=60_000) == OK
+    again = killed(make, core, "memory", later=SECOND)
+    assert sorted(again.topic("t").channels) == ["c", "d"]
+    assert bodies(again, channel="c") == [b"one", b"two", b"three"]
+    assert bodies(again, channel="d") == [b"two", b"three"]
+    assert again.counters("t", "c")["deferred_count"] == 1
+
+
+def test_who_is_there_is_written_before_the_first(make: Make) -> None:
+    core = make("memory")
+    core.create("t").channel("c")
+    assert core.client(durability="os").publish("t", b"one") == OK
+    again = killed(make, core, "memory")
+    assert list(again.topic("t").channels) == ["c"]
+    assert bodies(again) == [b"one"]
+
+
+def test_who_is_there_is_written_again_when_all_was_gone(make: Make) -> None:
+    """A topic of class memory keeps no journal while it has nothing on disk."""
+    core = make("memory", log_options={"max_bytes_per_file": 1000})
+    core.create("t").channel("c")
+    careful = core.client(durability="os")
+    consumer = core.client().subscribe("t", "c", 1)
+    for _ in range(2):
+        assert careful.publish("t", b"x" * 900) == OK
+        (message,) = received(consumer)
+        consumer.finish(message.id)
+        core.settle()
+    consumer.send(b"CLS\n")
+    core.advance(15 * SECOND)
+    core.create("t").channel("d")
+    assert careful.publish("t", b"last") == OK
+    again = killed(make, core, "memory")
+    assert bodies(again, channel="d") == [b"last"]
+
+
+def test_what_is_asked_for_needs_a_disk(make: Make) -> None:
+    core = make("memory")
+    plain, careful = core.client(), core.client(durability="os")
+    outcomes: list[str | None] = []
+    core.shard.set_refusal("no room")
+    assert careful.publish("t", b"x") == (ERROR, b"E_PUB_FAILED PUB failed no room")
+    Publisher(core.home).publish(b"t", [b"x"], 0, "os", outcomes.append)
+    assert outcomes == ["no room"]
+    assert plain.publish("t", b"x") == OK
+    assert core.counters("t")["message_count"] == 1
+
+
+def test_it_holds_wherever_the_client_goes(make: Make) -> None:
+    """To the owner of its topic, by a stream or with its socket."""
+    core = make("memory")
+    core.create("t").channel("c")
+    careful = core.client(durability="fsync")
+    core.settle()
+    state, unread, unsent = careful.session.pack()
+    moved, far_end = BytesTransport(core.home), BytesTransport(core.home)
+    moved.client.unpack(state, unread, unsent)
+    known = {"authed": False, "auth_identity": "", "auth_identity_url": "", "tls": None}
+    known |= {"snappy": False, "deflate": False, "lenient": False, "moves": False}
+    far_end.client.adopt_hello(state | known)
+    far_end.feed(b"  V2")
+    for transport in (moved, far_end):
+        core.io.hold("fdatasync")
+        transport.feed(b"PUB t\n\0\0\0\1x")
+        parked(core)
+        assert transport.sent() == b""
+        core.io.release()
+        core.settle()
+        assert transport.sent().endswith(b"OK")
+
+
+def test_asking_again(make: Make) -> None:
+    core = make("memory")
+
+    def ask(**fields: object) -> bytes:
+        text = json.dumps(fields).encode()
+        kind, answer = client.ask(b"IDENTIFY\n", struct.pack(">i", len(text)), text) or (None, b"")
+        assert kind == RESPONSE
+        return answer
+
+    client = core.client(durability="fsync")
+    assert ask() == b"OK"
+    assert client.session.durability == 2
+    assert b"durability" not in ask(feature_negotiation=True)
+    assert ask(feature_negotiation=True, durability="os").endswith(b',"durability":"os"}')
+    assert client.session.durability == 1
+    assert ask(durability="memory") == b"OK"
+    assert client.session.durability == 0
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_what_was_acknowledged_is_there_after_a_kill(make: Make, durability: str) -> None:
+    core = make(durability)
+    core.create("t").channel("c")
+    client = core.client()
+    assert client.publish("t", b"one") == OK
+    assert client.ask(mpub("t", [b"two", b"three"])) == OK
+    assert client.publish("t", b"four") == OK
+    assert bodies(killed(make, core, durability)) == [b"one", b"two", b"three", b"four"]
+
+
+@pytest.mark.parametrize("durability, syncs", [("memory", 3), ("os", 0)])
+def test_only_a_topic_of_class_os_is_not_synced_by_count(
+    make: Make, durability: str, syncs: int
+) -> None:
+    options = {"max_bytes_per_file": 100 << 20, "sync_every": 2, "sync_timeout": 2 * SECOND}
+    core = make(durability, mem_queue_size=0, log_options=options)
+    core.create("t").channel("c")
+    client = core.client()
+    for _ in range(7):
+        assert client.publish("t", b"one") == OK
+    assert core.io.calls_made("fdatasync") == syncs
+    core.advance(3 * SECOND)
+    assert core.io.calls_made("fdatasync") > syncs
+
+
+def test_memory_promises_less(make: Make) -> None:
+    core = make("memory")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"one") == OK
+    core.advance(5 * SECOND)
+    assert core.files() == []
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_channel_is_known_before_its_messages(make: Make, durability: str) -> None:
+    """It was made and never checkpointed; the metadata may not be on disk either."""
+    core = make(durability)
+    client = core.client()
+    assert client.publish("t", b"early") == OK
+    core.create("t").channel("c")
+    assert client.publish("t", b"one") == OK
+    core.create("t").channel("d")
+    assert client.publish("t", b"two") == OK
+    again = killed(make, core, durability)
+    assert bodies(again, channel="c") == [b"early", b"one", b"two"]
+    assert bodies(again, channel="d") == [b"two"]
+
+
+def test_a_deleted_channel_stays_deleted(make: Make) -> None:
+    core = make("os")
+    topic = core.create("t")
+    topic.channel("c")
+    topic.channel("d")
+    assert core.client().publish("t", b"one") == OK
+    topic.delete_channel("d")
+    core.settle()
+    assert list(killed(make, core, "os").topic("t").channels) == ["c"]
+
+
+def test_what_was_emptied_stays_empty(make: Make) -> None:
+    core = make("os")
+    topic = core.create("t")
+    topic.channel("c")
+    client = core.client()
+    for n in range(10):
+        assert client.publish("t", b"%d" % n) == OK
+    topic.empty_channel("c")
+    assert client.publish("t", b"last") == OK
+    assert bodies(killed(make, core, "os")) == [b"last"]
+
+
+def test_what_the_topic_dropped_stays_dropped(make: Make) -> None:
+    core = make("os")
+    topic = core.create("t")
+    client = core.client()
+    assert client.publish("t", b"dropped") == OK
+    topic.empty()
+    assert client.publish("t", b"kept") == OK
+    again = killed(make, core, "os")
+    assert again.counters("t")["depth"] == 1
+    assert bodies(again) == [b"kept"]
+
+
+def test_finished_messages_are_known_after_a_checkpoint(make: Make) -> None:
+    core = make("os")
+    core.create("t").channel("c")
+    client = core.client()
+    for n in range(100):
+        client.publish("t", b"%d" % n)
+    consumer = core.client().subscribe("t", "c", 100)
+    some = received(consumer)
+    for each in some[1:99]:
+        consumer.finish(each.id)
+    consumer.requeue(some[99].id, 60_000)
+    core.settle()
+    core.advance(3 * SECOND)
+    core.settle()
+    again = killed(make, core, "os", later=SECOND)
+    reader = again.client().subscribe("t", "c", 100)
+    (first,) = received(reader)
+    assert (first.body, first.attempts) == (b"0", 2)
+    again.advance(57 * SECOND)
+    last = [each for each in received(reader) if each.body == b"99"]
+    assert [each.attempts for each in last] == [2]
+
+
+QUICK = {
+    "max_bytes_per_file": 100 << 20,
+    "sync_every": 2500,
+    "sync_timeout": 100 * MILLISECOND,
+}
+
+
+@pytest.mark.parametrize(("later", "left"), [(0, 10), (100 * MILLISECOND, 0)])
+def test_a_checkpoint_is_due_with_a_short_sync_timeout(make: Make, later: int, left: int) -> None:
+    """What was finished so long ago stays finished, whatever part of a second that is."""
+    core = make("os", log_options=QUICK)
+    core.create("t").channel("c")
+    client = core.client()
+    for n in range(20):
+        client.publish("t", b"%d" % n)
+    consumer = core.client().subscribe("t", "c", 20)
+    some = received(consumer)
+    core.advance(SECOND)
+    for each in some[:10]:
+        consumer.finish(each.id)
+    core.advance(100 * MILLISECOND)
+    for each in some[10:]:
+        consumer.finish(each.id)
+    core.advance(later)
+    assert len(bodies(killed(make, core, "os"))) == left
+
+
+def test_a_short_sync_timeout_writes_nothing_where_nothing_happens(make: Make) -> None:
+    core = make("os", log_options=QUICK)
+    core.create("t").channel("c")
+    core.client().publish("t", b"x")
+    core.advance(SECOND)
+    made = core.io.calls_made("any")
+    for _ in range(20):
+        core.advance(100 * MILLISECOND)
+    assert core.io.calls_made("any") == made
+
+
+def test_the_worker_sleeps_until_the_next_checkpoint(make: Make) -> None:
+    for timeout, wanted in ((2 * SECOND, SECOND), (300 * MILLISECOND, 300 * MILLISECOND)):
+        core = make("os", log_options={**QUICK, "sync_timeout": timeout})
+        core.create("t").channel("c")
+        core.advance(10 * SECOND)
+        assert core.due == core.now + wanted
+    core = make("os", log_options={**QUICK, "sync_timeout": 1})
+    core.create("t")
+    core.advance(10 * SECOND)
+    assert core.due == core.now + 10 * MILLISECOND
+
+
+@pytest.mark.parametrize("checkpoint", [0, 5 * SECOND])
+def test_a_delay_goes_on_from_the_publish(make: Make, checkpoint: int) -> None:
+    core = make("os")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"later", delay=60_000) == OK
+    core.advance(checkpoint)
+    again = killed(make, core, "os", later=40 * SECOND)
+    consumer = again.client().subscribe("t", "c", 1)
+    assert received(consumer) == []
+    again.advance(20 * SECOND - checkpoint - MILLISECOND)
+    assert received(consumer) == []
+    again.advance(MILLISECOND)
+    assert [each.body for each in received(consumer)] == [b"later"]
+
+
+def test_a_delay_begins_with_the_first_channel(make: Make) -> None:
+    core = make("os")
+    assert core.client().publish("t", b"later", delay=60_000) == OK
+    again = killed(make, core, "os", later=40 * SECOND)
+    consumer = again.client().subscribe("t", "c", 1)
+    again.advance(59 * SECOND)
+    assert received(consumer) == []
+    again.advance(SECOND)
+    assert [each.body for each in received(consumer)] == [b"later"]
+
+
+def test_a_checkpoint_does_not_speak_of_what_is_not_written(make: Make) -> None:
+    """A deferred record that is being written when the journal is: its delay is not forgotten."""
+    core = make("os")
+    topic = core.create("t")
+    topic.channel("c")
+    core.client().publish("t", b"first")
+    client = core.client()
+    client.send(b"DPUB t 60000\n\0\0\0\5later")
+    topic.pause(False)  # has a journal written in the same turn
+    core.settle()
+    assert client.answer() == OK
+    again = killed(make, core, "os")
+    assert [again.counters("t", "c")[key] for key in ("depth", "deferred_count")] == [1, 1]
+
+
+@pytest.mark.parametrize(("durability", "call"), [("os", "pwrite"), ("fsync", "fdatasync")])
+def test_a_failure_refuses_and_heals(make: Make, durability: str, call: str) -> None:
+    core = make(durability)
+    core.create("t").channel("c")
+    client = core.client()
+    assert client.publish("t", b"before") == OK
+    core.io.fault(call, 1, errno.EIO)
+    kind, text = client.publish("t", b"lost")
+    assert kind == ERROR and text.startswith(b"E_PUB_FAILED ") and b"input/output error" in text
+    assert core.shard.health.startswith("NOK - ")
+    client = core.client()
+    assert client.publish("t", b"after") == OK
+    assert core.shard.health == "OK"
+    assert core.counters("t")["message_count"] == 2
+    again = killed(make, core, durability)
+    assert bodies(core) == [b"before", b"after"]
+    assert bodies(again) == [b"before", b"after"]
+
+
+def chunk(number: int, bodies: list[bytes]) -> bytes:
+    return log_pub("t", number, bodies)
+
+
+def batch(number: int, bodies: list[bytes]) -> bytes:
+    return mpub("t", bodies)
+
+
+@pytest.mark.parametrize("nth", range(1, 9))
+@pytest.mark.parametrize("command", [batch, chunk])
+@pytest.mark.parametrize("most", [1000, 1 << 20])
+@pytest.mark.parametrize(
+    ("durability", "call"),
+    [("memory", "pwrite"), ("os", "pwrite"), ("fsync", "pwrite"), ("fsync", "fdatasync")],
+)
+def test_a_batch_is_there_as_a_whole_or_not_at_all(
+    make: Make,
+    durability: str,
+    call: str,
+    most: int,
+    command: Callable[[int, list[bytes]], bytes],
+    nth: int,
+) -> None:
+    """However many writes it takes: it is larger than a block, and than a file."""
+    core = make(durability, mem_queue_size=8, log_options={"max_bytes_per_file": most})
+    core.create("t").channel("c")
+    core.settle()
+    core.io.fault(call, nth, errno.ENOSPC)
+    accepted = []
+    for first in range(0, 12, 3):
+        clients = [core.client(topic_log=True) for _ in range(3)]
+        for number, client in enumerate(clients, first):
+            sent = [b"%d %d " % (number, index) * 800 for index in range(7)]
+            client.send(command(number, sent))
+        core.settle()
+        for number, client in enumerate(clients, first):
+            if client.answer() == OK:
+                accepted += [b"%d %d " % (number, index) for index in range(7)]
+    core.settle()
+    assert 28 <= len(accepted) <= 84
+    if durability != "memory":
+        again = killed(make, core, durability)
+        assert [body[: body.index(b" ", 3) + 1] for body in bodies(again)] == accepted
+    assert [body[: body.index(b" ", 3) + 1] for body in bodies(core)] == accepted
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_what_follows_a_lost_word_of_the_journal_is_refused(make: Make, durability: str) -> None:
+    """A start would find it, and the channel that had been deleted before it."""
+    core = make(durability)
+    topic = core.create("t")
+    topic.channel("c")
+    topic.channel("d")
+    assert core.client().publish("t", b"before") == OK
+    core.io.fault("pwrite", 1, errno.EIO)
+    topic.delete_channel("d")
+    kind, text = core.client().publish("t", b"refused")
+    assert kind == ERROR and b"journal: input/output error" in text
+    assert core.client().publish("t", b"after") == OK
+    assert core.shard.health == "OK"
+    again = killed(make, core, durability)
+    assert list(again.topic("t").channels) == ["c"]
+    assert bodies(again) == bodies(core) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
+    """Whatever is called: journals, segments and their ends fail as well. Consuming goes on."""
+    core = make(durability, log_options={"max_bytes_per_file": 300})
+    core.create("t").channel("c")
+    for n in range(9):
+        assert core.client().publish("t", b"%d" % n) == OK
+    for call in ("pwrite", "open"):
+        core.io.fault(call, 1, errno.ENOSPC, times=1 << 30)
+    for _ in range(3):
+        kind, text = core.client().publish("t", b"refused")
+        assert kind == ERROR and text.startswith(b"E_PUB_FAILED ")
+        core.advance(3 * SECOND)
+    assert core.shard.health.startswith("NOK - ")
+    consumer = core.client().subscribe("t", "c", 5)
+    some = received(consumer)
+    for each in some[:4]:
+        consumer.finish(each.id)
+    assert [each.body for each in some + received(consumer)] == [b"%d" % n for n in range(9)]
+    core.create("t").channel("d")
+    core.io.clear_faults()
+    core.advance(3 * SECOND)
+    assert core.client().publish("t", b"after") == OK
+    assert core.shard.health == "OK"
+    core.advance(3 * SECOND)
+    again = killed(make, core, durability)
+    assert sorted(bodies(again)) == [b"4", b"5", b"6", b"7", b"8", b"after"]
+    assert bodies(again, channel="d") == [b"after"]
+
+
+@pytest.mark.parametrize("jump", [-3600 * SECOND, 3600 * SECOND])
+def test_the_wall_clock_jumps(make: Make, jump: int) -> None:
+    """Delays are measured by the other clock; over a restart there is only this one."""
+    core = make("os")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"soon", delay=60_000) == OK
+    assert core.client().publish("t", b"late", delay=3_600_000) == OK
+    core.wall += jump
+    consumer = core.client().subscribe("t", "c", 1)
+    core.advance(59 * SECOND)
+    assert received(consumer) == []
+    core.advance(SECOND)
+    (soon,) = received(consumer)
+    assert soon.body == b"soon"
+    consumer.finish(soon.id)
+    core.advance(3 * SECOND)
+    again = killed(make, core, "os", later=jump)
+    consumer = again.client().subscribe("t", "c", 1)
+    left = 3600 * SECOND - 63 * SECOND - jump
+    if left > 0:
+        again.advance(left - SECOND)
+        assert received(consumer) == []
+        again.advance(SECOND)
+    assert [each.body for each in received(consumer)] == [b"late"]
+
+
+def test_one_sync_serves_all_that_came_meanwhile(make: Make) -> None:
+    core = make("fsync")
+    core.create("t").channel("c")
+    core.settle()
+    clients = [core.client() for _ in range(20)]
+    core.io.hold("fdatasync")
+    clients[0].send(b"PUB t\n\0\0\0\1x")
+    core.home.run_turn(core.now, core.wall)
+    core.io.wait_parked()
+    before = core.io.calls_made("fdatasync")
+    for client in clients[1:]:
+        client.send(b"PUB t\n\0\0\0\1x")
+        core.home.run_turn(core.now, core.wall)
+    core.io.release()
+    core.settle()
+    assert [client.answer() for client in clients] == [OK] * 20
+    assert core.io.calls_made("fdatasync") == before + 1
+
+
+def test_a_sync_in_the_background_holds_nobody_up(make: Make) -> None:
+    """Neither the writes of its own topic, nor those of one that overflows, nor a sync for which
+    somebody waits."""
+    core = make("memory", mem_queue_size=0)
+    topics = {"heavy": "os", "over": "memory", "safe": "fsync"}
+    clients = {name: core.client(durability=durability) for name, durability in topics.items()}
+    for name, client in clients.items():
+        core.create(name).channel("c")
+        assert client.publish(name, b"before") == OK
+    core.io.hold("fdatasync")
+    core.now += 3 * SECOND
+    core.home.run_turn(core.now, core.wall)
+    core.io.wait_parked()
+    for name, client in clients.items():
+        client.send(b"PUB %s\n\0\0\0\5while" % name.encode())
+        answered(core, client)
+    core.io.release()
+    core.settle()
+    for name in topics:
+        assert bodies(core, name) == [b"before", b"while"]
+
+
+def answered(core: Core, client: Client) -> None:
+    """While a thread is parked, so that the core does not settle."""
+    while (answer := client.answer()) is None:
+        core.home.run_turn(core.now, core.wall)
+        assert select.select([core.io.fileno()], [], [], 30)[0]
+        core.io.poll_now()
+    assert answer == OK
+
+
+def test_a_topic_that_goes_while_publishes_wait(make: Make) -> None:
+    """The first waits for its sync and the second for the next; by then the files are gone."""
+    core = make("fsync", io=IoThread(faults=True, stepped=True))
+    core.create("t").channel("c")
+    client = core.client()
+    assert client.publish("t", b"before") == OK
+    for _ in range(2):
+        client.send(b"PUB t\n\0\0\0\1x")
+        core.home.run_turn(core.now, core.wall)
+        assert core.io.step_now()
+    core.shard.delete_topic(b"t")
+    core.settle()
+    assert client.answer() == (ERROR, b"E_PUB_FAILED PUB failed exiting")
+    assert core.files() == []
+
+
+def test_ephemeral_topics_are_never_on_disk(make: Make) -> None:
+    core = make("fsync")
+    core.create("t#ephemeral").channel("c")
+    assert core.client(durability="fsync").publish("t#ephemeral", b"x") == OK
+    assert core.topic("t#ephemeral").durability == "memory"
+    assert core.files() == []
+
+
+def log_id(core: Core) -> str:
+    core.settle()
+    found = core.topic("t").log_facts()["log_id"]
+    assert isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("durability", "rebooted", "same"),
+    [
+        ("memory", False, False),
+        ("os", False, True),
+        ("os", True, False),
+        ("fsync", False, True),
+        ("fsync", True, True),
+    ],
+)
+def test_a_log_that_may_have_lost_something_is_another_log(
+    make: Make, durability: str, rebooted: bool, same: bool
+) -> None:
+    """Sequence numbers that were seen are used again."""
+    core = make(durability, mem_queue_size=0)
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"one") == OK
+    core.advance(3 * SECOND)
+    assert core.client().publish("t", b"two") == OK
+    old = log_id(core)
+    if rebooted:
+        core.shard.boot = b"the boot before "
+        core.create("t").channel("d")
+        core.advance(3 * SECOND)
+    assert (log_id(killed(make, core, durability)) == old) == same
+
+
+def test_a_clean_exit_keeps_the_log(make: Make, tmp_path: Path) -> None:
+    core = make("memory")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"one") == OK
+    old = log_id(core)
+    core.save()
+    core.close = lambda: None  # type: ignore[method-assign]
+    again = make("memory", core.path)
+    again.shard.load_topic(b"t", False, {})
+    assert log_id(again) == old
+    # But it is not clean for ever.
+    assert again.client().publish("t", b"two") == OK
+    assert log_id(killed(make, again, "memory")) != old
+
+
+def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) -> None:
+    """Segments that everybody is done with go at once; the journal learns of it later."""
+    core = make("os", log_options={"max_bytes_per_file": 16_000, "sync_timeout": 10 * SECOND})
+    core.create("t").channel("c")
+    client = core.client()
+    for n in range(30):
+        assert client.publish("t", b"%02d" % n * 2500) == OK
+    core.advance(11 * SECOND)
+    consumer = core.client().subscribe("t", "c", 20)
+    for each in received(consumer)[:20]:
+        consumer.finish(each.id)
+    core.settle()
+    again = killed(make, core, "os")
+    depth = again.counters("t", "c")["depth"]
+    channel = again.topic("t").channels["c"]
+    assert channel.ledger()["received"] == depth < 30
+    assert len(bodies(again)) == depth
+
+
+@pytest.mark.parametrize("end", ["clean exit", "publish"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+@pytest.mark.parametrize("times", [1, 2, 3, 5])
+def test_a_lost_journal_is_written_again_before_what_follows(
+    make: Make, nth: int, times: int, end: str
+) -> None:
+    """Also where nothing had called for that by the time the disk had recovered."""
+    first = make("memory", mem_queue_size=3)
+    first.create("t").channel("c")
+    for _ in range(4):
+        first.client().publish("t", b"before")
+    first.advance(3 * SECOND)
+    core = killed(make, first, "memory")
+    core.agenda.mem_queue_size = 3
+    core.topic("t").empty_channel("c")
+    core.settle()
+    core.io.fault("pwrite", nth, errno.ENOSPC, times)
+    kept = [b"%d" % n for n in range(6) if core.client().publish("t", b"%d" % n) == OK]
+    core.io.clear_faults()
+    core.settle()
+    if end == "publish":
+        assert core.client().publish("t", b"after") == OK
+        kept.append(b"after")
+    core.save()
+    again = make("memory", core.path, now=core.now + 9 * SECOND, wall=core.wall)
+    again.shard.load_topic(b"t", False, {})
+    again.settle()
+    assert bodies(again) == kept

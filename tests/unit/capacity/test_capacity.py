@@ -1,0 +1,208 @@
+"""`nsqcy capacity`: what loads take, what it says of them, and what it refuses."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqcy.capacity import main, measured, model
+from nsqcy.capacity.model import Impossible, Need, Plan
+from nsqcy.errors import UsageError
+from support.distribution_files import ROOT
+
+# Cores are scarce, and nothing else is.
+BUSY = {"rate": 3_000_000, "body_bytes": 200, "batch": 100, "ready": 1000, "consumers_away": "0s"}
+BUSY |= {"host_network_mbit": 100_000}
+RESULTS = json.loads((ROOT / "docs/benchmarks.json").read_text())["nsqd"]
+
+
+def plan(**flags: Any) -> Plan:
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+    given = main.parse(words)
+    return model.plan(main.load_of(given), main.host_of(given), given["headroom"] / 100)
+
+
+def need(found: Plan, name: str) -> Need:
+    (one,) = [each for each in found.needs if each.name == name]
+    return one
+
+
+def amount(found: Plan, name: str) -> float:
+    return need(found, name).amount
+
+
+def part(found: Plan, name: str, what: str) -> float:
+    return sum(each.amount for each in need(found, name).parts if each.what == what)
+
+
+# --- what a load takes --------------------------------------------------------------------------
+
+
+def test_what_was_measured_together_is_the_sum_of_what_was_measured_apart() -> None:
+    (row,) = [each for each in RESULTS if each["scenario"] == "MPUB and SUB+FIN at once"]
+    found = plan(
+        rate=round(row["rate"]), body_bytes=200, batch=200, ready=2500, consumers_away="0s"
+    )
+    one = amount(found, "cores") - part(found, "cores", "more than one worker")
+    assert one == pytest.approx(row["rate"] * row["daemon_us"] / 1e6, rel=0.25)
+
+
+@pytest.mark.parametrize("scenario", ["1 k", "20 k", "200 k"])
+def test_few_messages_a_turn(scenario: str) -> None:
+    (row,) = [each for each in RESULTS if each["scenario"] == f"latency at {scenario} msg/s"]
+    found = plan(rate=round(row["rate"]), body_bytes=200, batch=200, consumers_away="0s")
+    assert amount(found, "cores") == pytest.approx(row["rate"] * row["daemon_us"] / 1e6, rel=0.01)
+
+
+def test_disk_and_network() -> None:
+    found = plan(rate=1000, body_bytes=952, channels=3, batch=10, retention="2h", durability="os")
+    assert amount(found, "disk, written") == 1_000_000
+    assert amount(found, "disk, kept") == 7200 * 1_000_000
+    assert amount(found, "network, in") == 1000 * (4 + 952) + 100 * 40 + 3000 * 21
+    assert amount(found, "network, out") == 3000 * (34 + 952)
+
+
+def test_nothing_is_on_disk_of_what_never_waits() -> None:
+    found = plan(rate=1000, consumers_away="0s")
+    assert amount(found, "disk, written") == amount(found, "disk, kept") == 0
+    assert any("--consumers-away" in note for note in found.notes)
+
+
+def test_delays() -> None:
+    found = plan(
+        rate=100, body_bytes=152, channels=2, deferred=0.5, delay="2h", consumers_away="0s"
+    )
+    waiting = 100 * 0.5 * 7200
+    memory = "memory of messages and clients"
+    assert part(found, memory, "deferred messages") == waiting * 2 * 58
+    assert amount(found, "disk, kept") == waiting * (200 + 2 * 48)
+    assert part(found, "cores", "deferred messages that are due") == pytest.approx(
+        100 * measured.DUE.value / 1e6
+    )
+    assert any("--max-defer-timeout" in note for note in found.notes)
+
+
+def test_connections() -> None:
+    memory = "memory of messages and clients"
+    plain, tls = (plan(rate=1, connections=1000, tls=tls) for tls in ("false", "true"))
+    assert part(plain, memory, "connections") == pytest.approx(1.652e6, rel=0.001)
+    assert part(tls, memory, "connections") == 27.4e6
+
+
+def test_what_is_dearer() -> None:
+    base = amount(plan(rate=1_000_000, topics=4, batch=100), "cores")
+    for change in (
+        {"batch": 1},
+        {"ready": 1},
+        {"channels": 2},
+        {"tls": "true"},
+        {"body_bytes": 10_000},
+        {"durability": "fsync"},
+        {"deferred": 0.01},
+    ):
+        assert (
+            amount(plan(**{"rate": 1_000_000, "topics": 4, "batch": 100} | change), "cores") > base
+        )
+
+
+def test_the_scarcest_thing_decides() -> None:
+    found = plan(rate=100_000, body_bytes=1000, durability="os", host_disk_mb=50, host_disk_gb=9999)
+    assert found.nsqds == found.wanted["disk, written"] == 5  # 104.8 MB/s, by 25
+
+
+def test_a_topic_has_one_worker() -> None:
+    one, four = (plan(**BUSY, topics=topics) for topics in (1, 4))
+    assert (one.workers, four.workers) == (1, 2)
+    assert one.wanted["cores"] > four.wanted["cores"]
+    assert any("a topic is one worker's" in note for note in one.notes)
+    assert not any("a topic is one worker's" in note for note in four.notes)
+
+
+def test_slower_cores() -> None:
+    usual, half = (plan(**BUSY, topics=8, core_speed=speed) for speed in (1, 0.5))
+    assert (usual.workers, half.workers) == (2, 4)
+    assert amount(usual, "cores") == pytest.approx(amount(half, "cores"), rel=0.2)
+
+
+def test_syncs() -> None:
+    found = plan(rate=10_000, batch=10, durability="fsync", sync_time="20ms")
+    assert any("20 publishes have to be" in note for note in found.notes)
+
+
+@given(
+    st.integers(1, 10_000_000),
+    st.integers(1, 1_000_000),
+    st.sampled_from(main.CLASSES),
+    st.integers(1, 100),
+)
+def test_more_load_never_takes_less(rate: int, body: int, durability: str, channels: int) -> None:
+    load = {"rate": rate, "body_bytes": body, "durability": durability, "channels": channels}
+    found = plan(**load)
+    assert all(each.amount >= 0 and part.source for each in found.needs for part in each.parts)
+    for name in ("rate", "body_bytes", "channels"):
+        more = plan(**{**load, name: load[name] * 2})  # type: ignore[operator]
+        assert more.nsqds >= found.nsqds
+        for one, other in zip(found.needs, more.needs, strict=True):
+            assert other.amount >= one.amount * 0.999, (name, one.name)
+
+
+# --- what is said -------------------------------------------------------------------------------
+
+
+def test_text(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--rate=1_000", "--channels=2", "--spare=2"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert out.startswith(
+        "1,000 messages/s of 1,000 bytes, class memory, 1 topic with 2 channels\n"
+    )
+    assert "records <- a record, DISKFORMAT.md\n" in out
+    assert f"<- {measured.SLOW}" in out
+    assert "1 nsqd and 2 nsqds to spare, each with\n          1  worker\n" in out
+    assert measured.MACHINE in out
+
+
+def test_json(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--rate=1000", "--json", "--durability=os"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["flags"]["rate"] == 1000 and told["nsqds"] == told["spare"] == 1
+    assert told["each"].keys() == {"workers", "memory_bytes", "disk_bytes"}
+    for each in told["needs"]:
+        assert each["amount"] == pytest.approx(sum(part["amount"] for part in each["parts"]))
+        assert all(part["source"] for part in each["parts"])
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "--rate is required: how many messages are published a second"),
+        (["--rate=0"], "--rate must be > 0"),
+        (["--rate=-5"], "--rate must be > 0"),
+        (["--rate=many"], 'invalid value "many" for flag -rate: parse error'),
+        (["--rate=1", "--durability=disk"], "--durability must be memory, os, fsync"),
+        (["--rate=1", "--deferred=1.5"], "--deferred must be within 0 and 1"),
+        (["--rate=1", "--deferred=nan"], 'invalid value "nan" for flag -deferred'),
+        (["--rate=1", "--headroom=100"], "--headroom must be [0,95]"),
+        (["--rate=1", "--retention=5"], 'invalid value "5" for flag -retention: missing unit'),
+        (["--rate=1", "--host-cores=0"], "--host-cores must be > 0"),
+        (["--rate=1", "--workers=2"], "flag provided but not defined: -workers"),
+        (["--rate=1", "more"], "unexpected argument: more"),
+    ],
+)
+def test_bad_flags(words: list[str], text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError):
+        main.parse(words)
+    assert main.main(words) == 2
+    assert capfd.readouterr().err.startswith(text)
+
+
+def test_a_host_that_is_too_small(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--rate=1", "--host-memory-gb=0.2"]) == 1
+    assert "memory of a host is too small for 5 processes" in capfd.readouterr().err
+    with pytest.raises(Impossible):
+        plan(rate=1, host_memory_gb=0.2)

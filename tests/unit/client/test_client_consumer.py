@@ -1,0 +1,731 @@
+"""What a consumer decides, on a net of the test's own: connections, lookups, answers, the end.
+
+NSQCY_HYPOTHESIS=full tries many more histories.
+"""
+
+import logging
+import math
+import os
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nsqcy.client.codec import Message
+from nsqcy.client.connection import Connection, State
+from nsqcy.client.consumer import ConsumerCore
+from nsqcy.client.errors import ConnectionFailed, NsqdError, Requeue
+from nsqcy.client.options import Address
+from support.fake_network import Net, Wire
+from support.fake_nsqd import Peer, delivery
+
+settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
+settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)
+PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+
+A, B, C = (Address(name, 4150) for name in "abc")
+
+
+def consumer(
+    nsqds: Any = (), lookupds: Any = (), *, net: Net | None = None, **options: Any
+) -> tuple[Net, ConsumerCore]:
+    net = net or Net()
+    core = net.core = ConsumerCore(net, "t", "c", nsqds, lookupds, keywords=options, rng=Random(0))
+    core.start(net.time)
+    return net, core
+
+
+def connected(*nsqds: str, net: Net | None = None, **options: Any) -> tuple[Net, ConsumerCore]:
+    net, core = consumer(nsqds or "a", net=net, **options)
+    for wire in net.pending():
+        wire.accept()
+    return net, core
+
+
+# -- making one
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "x" * 65, "ä"])
+def test_names_are_looked_at(topic: str) -> None:
+    for names in ((topic, "c"), ("t", topic)):
+        with pytest.raises(ValueError, match="is no name of a"):
+            ConsumerCore(Net(), *names, "a", keywords={})
+
+
+def test_without_an_address() -> None:
+    with pytest.raises(ValueError, match="needs nsqd_tcp_addresses or lookupd"):
+        ConsumerCore(Net(), "t", "c", keywords={})
+    with pytest.raises(ValueError, match="has no port"):
+        ConsumerCore(Net(), "t", "c", (), "lookupd", keywords={})
+
+
+def test_before_it_starts_nothing_is_due() -> None:
+    core = ConsumerCore(Net(), "t", "c", "a", "l:4161", keywords={})
+    assert core.due == math.inf
+    core.tick(1.0)
+
+
+# -- connections
+
+
+def test_it_subscribes_and_is_ready() -> None:
+    net, core = connected(max_in_flight=5)
+    (wire,) = net.wires
+    assert wire.peer.lines == ["IDENTIFY", "SUB t c", "RDY 5"]
+    assert core.connections == [wire.connection]
+
+
+def retries(net: Net, address: Address, count: int) -> list[float]:
+    """The seconds between attempts that fail at once."""
+    waits = []
+    for _ in range(count):
+        began = net.time
+        attempts = len(net.wires)
+        while len(net.wires) == attempts:
+            net.tick(0.01)
+            assert net.time - began < 100
+        waits.append(net.time - began)
+        net.wires[-1].lose()
+    return waits
+
+
+def test_a_fixed_nsqd_is_tried_for_ever_and_less_and_less() -> None:
+    net, _ = consumer("a")
+    net.wires[0].lose()
+    waits = retries(net, A, 12)
+    for number, wait in enumerate(waits):
+        assert min(60, 2**number) * 0.5 - 0.02 < wait < min(60, 2**number) + 0.02, waits
+    assert len({round(each, 3) for each in waits[6:]}) > 1  # jitter
+    net.tick(60)
+    net.wires[-1].accept()
+    assert net.wires[-1].peer.said("SUB")
+    net.wires[-1].lose()
+    assert retries(net, A, 1)[0] < 1.1
+
+
+def test_one_that_refuses_sub_is_tried_less_and_less() -> None:
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if line.startswith("SUB"):
+            peer.error("E_BAD_CHANNEL SUB no")
+        return line.startswith("SUB")
+
+    net, core = consumer("a", net=Net(script=script))
+    errors: list[Any] = []
+    core.on_error = errors.append
+    gaps = []
+    for _ in range(6):
+        net.wires[-1].accept()
+        began, attempts = net.time, len(net.wires)
+        while len(net.wires) == attempts:
+            net.tick(0.1)
+        gaps.append(net.time - began)
+    assert gaps[-1] > 15
+    assert [str(each) for each in errors] == ["E_BAD_CHANNEL SUB no"] * 6
+    assert all(isinstance(each, NsqdError) for each in errors)
+
+
+def test_a_lost_connection_is_made_again() -> None:
+    net, _ = connected(max_in_flight=2)
+    net.wires[0].deliver(b"m")
+    net.wires[0].lose()
+    net.tick(1.0)
+    net.wires[1].accept()
+    assert net.wires[1].peer.lines == ["IDENTIFY", "SUB t c", "RDY 2"]
+    net.delivered[0].finish()  # dropped
+    net.wires[1].run()
+    assert net.wires[1].peer.said("FIN") == []
+
+
+@pytest.mark.parametrize("state", ["connecting", "handshake"])
+def test_one_that_was_never_ready_is_lost(state: str) -> None:
+    net, core = connected("a", max_in_flight=4)
+    core.add_nsqd(B, net.time)
+    wire = net.wires[1]
+    if state == "handshake":
+        core.connected(wire.connection, net.time)
+        wire.open = True
+    wire.lose()
+    assert core.flow.total_ready == 4
+    assert len(core.connections) == 1
+
+
+def test_a_socket_that_comes_too_late() -> None:
+    net, core = connected()
+    core.stop(net.time, graceful=False)
+    core.connected(net.wires[0].connection, net.time)
+    core.received(net.wires[0].connection, b"garbage", net.time)
+    core.lost(net.wires[0].connection, ConnectionFailed("x"), net.time)
+    assert net.wires[0].connection.state is State.CLOSED
+
+
+def test_silence_is_an_end() -> None:
+    net, core = connected(heartbeat_interval=10)
+    errors: list[Any] = []
+    core.on_error = errors.append
+    net.tick(19.9)
+    assert not net.wires[0].closed
+    net.tick(0.2)
+    assert net.wires[0].closed
+    assert "silent" in str(errors[0])
+    net.tick(1)
+    net.wires[1].accept()
+
+
+def test_a_handshake_that_takes_too_long() -> None:
+    net, core = consumer("a")
+    core.connected(net.wires[0].connection, net.time)
+    net.wires[0].open = True
+    net.tick(11)
+    assert net.wires[0].closed and len(net.wires) == 2
+
+
+def test_garbage_ends_one_connection() -> None:
+    net, core = connected("a", "b", max_in_flight=2)
+    core.received(net.wires[0].connection, b"HTTP/1.1", net.time)
+    assert [each.closed for each in net.wires] == [True, False]
+    net.wires[1].run()
+    assert core.flow.total_ready == 2
+    assert net.wires[1].peer.lines[-1] == "RDY 2"
+
+
+def test_less_than_max_in_flight_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    net, _ = connected(net=Net(settings={"max_rdy_count": 3}), max_in_flight=10)
+    assert net.wires[0].peer.said("RDY") == ["RDY 3"]
+    assert "allows RDY 3 at most, max_in_flight is 10" in caplog.text
+
+
+def test_errors_that_are_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
+    net, core = connected()
+    errors: list[Any] = []
+    core.on_error = errors.append
+    net.wires[0].peer.error("E_FIN_FAILED FIN 1 failed", close=False)
+    net.wires[0].run()
+    assert not net.wires[0].closed
+    assert [str(each) for each in errors] == ["E_FIN_FAILED FIN 1 failed"]
+    assert "E_FIN_FAILED" in caplog.text
+
+
+def test_an_error_that_is_fatal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    net, core = connected()
+    errors: list[Any] = []
+    core.on_error = errors.append
+    net.wires[0].peer.error("E_INVALID bad", close=False)
+    net.wires[0].hear()
+    assert net.wires[0].closed
+    assert [str(each) for each in errors] == ["E_INVALID bad"]
+    net.tick(1)
+    assert len(net.wires) == 2
+
+
+def test_callbacks_that_fail_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    net, core = connected()
+
+    def bad(*about: object) -> None:
+        raise RuntimeError("bad callback")
+
+    core.on_error = core.on_heartbeat = bad
+    net.wires[0].peer.beat()
+    net.wires[0].run()
+    net.wires[0].lose()
+    assert caplog.text.count("RuntimeError: bad callback") == 2
+    net.tick(1)
+    assert len(net.wires) == 2
+
+
+def test_heartbeats_are_told() -> None:
+    net, core = connected()
+    beats: list[Connection] = []
+    core.on_heartbeat = beats.append
+    net.wires[0].peer.beat()
+    net.wires[0].run()
+    assert beats == [net.wires[0].connection]
+    assert net.wires[0].peer.lines[-1] == "NOP"
+
+
+# -- lookupds
+
+
+def test_lookupds_are_asked_at_once_and_again() -> None:
+    net, core = consumer((), "l:4161")
+    assert net.lookups == 1
+    net.tick(1000)
+    assert net.lookups == 1  # one answer at a time
+    core.found([A], [], net.time)
+    assert [each.connection.address for each in net.wires] == [A]
+    net.wires[0].accept()
+    assert net.lookups == 2
+    core.found([A, B], [], net.time)
+    assert [each.connection.address for each in net.wires] == [A, B]
+
+
+def second_poll(seed: int) -> float:
+    net = Net()
+    core = net.core = ConsumerCore(net, "t", "c", (), "l:1", keywords={}, rng=Random(seed))
+    core.start(net.time)
+    core.found([], [], net.time)
+    return core.due - net.time
+
+
+@pytest.mark.case("CL-042")
+def test_consumers_that_start_together_do_not_ask_together() -> None:
+    polls = [second_poll(seed) for seed in range(100)]
+    assert all(60 <= each <= 78 for each in polls)
+    assert max(polls) - min(polls) > 15
+    assert len(set(polls)) == 100
+
+
+def test_asking_out_of_turn() -> None:
+    net, core = consumer((), "l:4161")
+    core.ask_now(net.time)
+    core.found([], [], net.time)
+    net.tick()
+    assert net.lookups == 2
+
+
+def test_lookupds_are_asked_soon_after_a_loss() -> None:
+    net, core = consumer("a", "l:4161")
+    core.found([], [], net.time)
+    net.wires[0].lose()
+    net.tick(5)
+    assert net.lookups == 1  # it was never there
+    net.wires[-1].accept()
+    net.wires[-1].lose()
+    net.tick(0.3)
+    assert net.lookups == 2
+
+
+def test_who_is_no_longer_listed_is_left_when_it_goes() -> None:
+    net, core = consumer((), "l:4161")
+    core.found([A, B], [], net.time)
+    for wire in net.pending():
+        wire.accept()
+    core.found([B], [], net.time)
+    assert len(net.live()) == 2
+    net.wires[0].lose()
+    assert A not in core.nsqds
+    net.wires[1].lose()
+    net.tick(5)
+    assert {each.connection.address for each in net.pending()} == {B}
+
+
+def test_a_lookupd_that_fails_hides_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    net, core = consumer("c", "l:4161")
+    core.found([A, B], [], net.time)
+    core.found([A], ["l2:4161: timed out"], net.time)
+    assert set(core.nsqds) == {A, B, C}
+    assert "lookupd: l2:4161: timed out" in caplog.text
+    for wire in net.pending():
+        wire.lose()
+    assert set(core.nsqds) == {A, B, C}
+    core.found([], [], net.time)
+    assert set(core.nsqds) == {C}
+
+
+def test_one_that_is_fixed_and_listed_stays() -> None:
+    net, core = consumer("a", "l:4161")
+    core.found([A], [], net.time)
+    core.found([], [], net.time)
+    net.wires[0].lose()
+    net.tick(1)
+    assert [each.connection.address for each in net.pending()] == [A]
+
+
+def test_one_more_nsqd() -> None:
+    net, core = connected("a", max_in_flight=4)
+    for _ in range(2):
+        core.add_nsqd(B, net.time)
+    net.pending()[0].accept()
+    net.wires[0].run()
+    assert len(net.wires) == 2
+    assert [each.peer.lines[-1] for each in net.wires] == ["RDY 2", "RDY 2"]
+
+
+# -- messages
+
+
+def test_giving_up(caplog: pytest.LogCaptureFixture) -> None:
+    net, core = connected(max_tries=5)
+    given_up: list[bytes] = []
+    core.on_giving_up = lambda message: given_up.append(message.body)
+    net.wires[0].deliver(b"five", attempts=5)
+    net.wires[0].deliver(b"six", attempts=6)
+    assert [each.body for each in net.delivered] == [b"five"]
+    assert given_up == [b"six"]
+    assert len(net.wires[0].peer.said("FIN")) == 1
+    assert "attempted 6 times, giving up" in caplog.text
+
+
+def test_the_hook_of_giving_up_may_answer() -> None:
+    net, core = connected()
+    core.on_giving_up = lambda message: message.requeue(7)
+    net.wires[0].deliver(b"six", attempts=6)
+    assert net.wires[0].peer.said("FIN") == []
+    assert [each.split()[2] for each in net.wires[0].peer.said("REQ")] == ["7000"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("x"), ["RDY 0", "REQ 540000"]),
+        (Requeue(2, backoff=False), ["REQ 2000"]),
+    ],
+)
+def test_a_hook_of_giving_up_that_fails(error: Exception, said: list[str]) -> None:
+    """Its message is not lost: it comes again."""
+
+    def hook(message: Message) -> None:
+        raise error
+
+    net, core = connected()
+    told: list[BaseException] = []
+    core.on_giving_up = hook
+    core.on_exception = lambda message, error: told.append(error)
+    (wire,) = net.wires
+    before = len(wire.peer.lines)
+    wire.deliver(b"six", attempts=6)
+    lines = [each.replace(f" {0:016x}", "") for each in wire.peer.lines[before:]]
+    assert lines == said
+    assert told == ([] if isinstance(error, Requeue) else [error])
+
+
+def test_without_a_limit() -> None:
+    net, _ = connected(max_tries=0)
+    net.wires[0].deliver(b"m", attempts=65535)
+    assert len(net.delivered) == 1
+
+
+def handled(core: ConsumerCore, message: Message, how: Any) -> None:
+    if isinstance(how, BaseException):
+        core.raised(message, how)
+    else:
+        core.handled(message, how)
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "said"),
+    [
+        (None, {}, ["FIN"]),
+        (True, {}, ["FIN"]),
+        (0, {}, ["FIN"]),
+        (False, {}, ["RDY 0", "REQ 90000"]),
+        (False, {"backoff_on_requeue": False}, ["REQ 90000"]),
+        (RuntimeError("x"), {}, ["RDY 0", "REQ 90000"]),
+        (RuntimeError("x"), {"backoff_on_requeue": False}, ["RDY 0", "REQ 90000"]),
+        (RuntimeError("x"), {"max_backoff_duration": 0}, ["REQ 90000"]),
+        (Requeue(), {}, ["RDY 0", "REQ 90000"]),
+        (Requeue(2), {}, ["RDY 0", "REQ 2000"]),
+        (Requeue(0, backoff=False), {}, ["REQ 0"]),
+        (Requeue(0), {"backoff_on_requeue": False}, ["REQ 0"]),
+        (Requeue(0, backoff=True), {"backoff_on_requeue": False}, ["RDY 0", "REQ 0"]),
+    ],
+)
+def test_what_handlers_say(how: Any, options: Any, said: list[str]) -> None:
+    net, core = connected(**options)
+    net.wires[0].deliver(b"m")
+    handled(core, net.delivered[0], how)
+    net.wires[0].run()
+    lines = [line.replace(" 0000000000000000", "") for line in net.wires[0].peer.lines]
+    assert lines[3:] == said
+
+
+@pytest.mark.parametrize("how", [None, False, RuntimeError("x"), Requeue(1)])
+def test_what_was_answered_stays_answered(how: Any) -> None:
+    net, core = connected()
+    net.wires[0].deliver(b"m")
+    net.delivered[0].finish()
+    handled(core, net.delivered[0], how)
+    net.wires[0].run()
+    assert len(net.wires[0].peer.said("FIN")) == 1
+    assert net.wires[0].peer.said("REQ") == []
+
+
+def test_manual_messages_are_left_alone() -> None:
+    net, core = connected()
+    net.wires[0].deliver(b"m")
+    net.delivered[0].enable_async()
+    core.handled(net.delivered[0], False)
+    assert not net.delivered[0].has_responded()
+
+
+def test_an_exception_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    net, core = connected()
+    told: list[Any] = []
+    core.on_exception = lambda message, error: told.append((message, error))
+    net.wires[0].deliver(b"m")
+    error = RuntimeError("my handler")
+    core.raised(net.delivered[0], error)
+    assert told == [(net.delivered[0], error)]
+    assert "RuntimeError: my handler" in caplog.text
+
+
+# -- the end
+
+
+def test_a_graceful_end_waits_for_answers() -> None:
+    net, core = connected("a", "b", max_in_flight=10)
+    net.wires[0].deliver(b"1", b"2", b"3")
+    core.stop(net.time)
+    for wire in net.wires:
+        wire.run()
+    assert [each.peer.lines[-1] for each in net.wires] == ["CLS", "CLS"]
+    assert [each.closed for each in net.wires] == [False, True]
+    for message in net.delivered:
+        assert net.ends == 0
+        message.finish()
+        net.wires[0].flush()
+    assert net.wires[0].closed and net.ends == 1
+    assert len(net.wires[0].peer.said("FIN")) == 3
+    assert net.wires[0].peer.said("RDY")[-1] == "RDY 5"  # nothing after CLS
+
+
+def test_a_graceful_end_that_takes_too_long() -> None:
+    net, core = connected(close_timeout=5, max_in_flight=2)
+    net.wires[0].deliver(b"1")
+    core.stop(net.time)
+    net.wires[0].run()
+    net.tick(4.9)
+    assert net.ends == 0
+    net.tick(0.2)
+    assert net.ends == 1 and net.wires[0].closed
+    net.delivered[0].finish()
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+def test_the_end_while_it_connects(graceful: bool) -> None:
+    net, core = consumer(["a", "b", "c"], "l:4161")
+    net.wires[1].lose()
+    core.connected(net.wires[2].connection, net.time)
+    net.wires[2].open = True
+    core.stop(net.time, graceful=graceful)
+    assert net.ends == 1 and all(each.closed for each in net.wires)
+
+
+@pytest.mark.case("CL-052")
+def test_after_the_end_nothing_happens() -> None:
+    net, core = connected("a", max_in_flight=3)
+    net.wires[0].deliver(b"m")
+    core.raised(net.delivered[0], RuntimeError())  # a wait begins
+    net.wires[0].run()
+    core.stop(net.time)
+    net.wires[0].run()
+    assert net.ends == 1
+    for graceful in (True, False):
+        core.stop(net.time, graceful=graceful)
+    core.found([B], [], net.time)
+    core.ask_now(net.time)
+    core.add_nsqd(B, net.time)
+    core.flow.set_max_in_flight(1, net.time)
+    assert core.due == math.inf
+    net.tick(100)
+    assert (net.ends, net.lookups, len(net.wires)) == (1, 0, 1)
+    assert core.flow.total_ready == 0
+
+
+def test_a_lost_connection_is_not_waited_for() -> None:
+    net, core = connected(max_in_flight=2)
+    net.wires[0].deliver(b"1")
+    core.stop(net.time)
+    assert net.ends == 0
+    net.wires[0].lose()
+    assert net.ends == 1
+
+
+def test_a_second_end_may_be_quick() -> None:
+    net, core = connected(max_in_flight=2)
+    net.wires[0].deliver(b"1")
+    core.stop(net.time)
+    core.stop(net.time)
+    assert net.ends == 0
+    core.stop(net.time, graceful=False)
+    assert net.ends == 1
+
+
+# -- any history
+
+
+class Histories(RuleBasedStateMachine):
+    """Nsqds that come and go, lookupds that know some of them, and handlers of all kinds; against
+    what the peers have seen."""
+
+    @initialize(
+        fixed=st.sets(st.sampled_from("ab")),
+        in_flight=st.integers(0, 6),
+        seed=st.integers(0, 3),
+    )
+    def begin(self, fixed: set[str], in_flight: int, seed: int) -> None:
+        logging.getLogger("nsqcy.client").disabled = True
+        self.net = Net()
+        self.fixed = {Address(name, 4150) for name in fixed}
+        self.core = self.net.core = ConsumerCore(
+            self.net,
+            "t",
+            "c",
+            sorted(fixed),
+            "l:4161",
+            keywords={"max_in_flight": in_flight, "heartbeat_interval": 1000},
+            rng=Random(seed),
+        )
+        self.core.start(self.net.time)
+        self.answers = 0  # of lookups
+        self.listed: set[Address] = set()  # by the last answers, errors hiding nothing
+        self.bodies = 0
+        self.sent: dict[bytes, Wire] = {}  # every message, by body
+        self.held: list[Message] = []
+        self.stopped = False
+        self.wires_at_end = 0
+
+    def teardown(self) -> None:
+        logging.getLogger("nsqcy.client").disabled = False
+
+    def collect(self) -> None:
+        self.held += self.net.delivered
+        self.net.delivered = []
+
+    def some(self, wires: list[Wire], index: int) -> Wire | None:
+        return wires[index % len(wires)] if wires else None
+
+    @rule(index=st.integers(0, 9))
+    def accept(self, index: int) -> None:
+        if wire := self.some(self.net.pending(), index):
+            wire.accept()
+
+    @rule(index=st.integers(0, 9))
+    def refuse(self, index: int) -> None:
+        if wire := self.some(self.net.pending(), index):
+            wire.lose()
+
+    @rule(index=st.integers(0, 9))
+    def lose(self, index: int) -> None:
+        if wire := self.some(self.net.live(), index):
+            wire.lose()
+
+    @rule(index=st.integers(0, 9), count=st.integers(1, 3), attempts=st.sampled_from([1, 2, 6]))
+    def deliver(self, index: int, count: int, attempts: int) -> None:
+        if wire := self.some(self.net.live(), index):
+            wire.run()
+            if wire.closed or "CLS" in wire.peer.lines:
+                return
+            bodies = [b"%d" % (self.bodies + number) for number in range(count)]
+            self.bodies += count
+            self.sent |= dict.fromkeys(bodies, wire)
+            for body in bodies:
+                wire.peer.send(delivery(body, b"%016d" % int(body), attempts))
+            wire.run()
+            self.collect()
+
+    @rule(index=st.integers(0, 9), how=st.sampled_from(["ok", "bad", "raise", "req", "touch"]))
+    def answer(self, index: int, how: str) -> None:
+        if not self.held:
+            return
+        message = self.held[index % len(self.held)]
+        if how == "touch":
+            message.touch()
+            return
+        self.held.remove(message)
+        if how == "raise":
+            self.core.raised(message, RuntimeError())
+        elif how == "req":
+            self.core.raised(message, Requeue(0, backoff=False))
+        else:
+            self.core.handled(message, how == "ok")
+        assert message.has_responded()
+
+    @rule()
+    def flush(self) -> None:
+        for wire in self.net.live():
+            wire.run()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 7.0, 70.0]))
+    def wait(self, seconds: float) -> None:
+        self.net.tick(seconds)
+
+    @precondition(lambda self: self.net.lookups > self.answers)
+    @rule(names=st.sets(st.sampled_from("abc")), errors=st.booleans())
+    def lookups_answer(self, names: set[str], errors: bool) -> None:
+        self.answers += 1
+        found = {Address(name, 4150) for name in names}
+        self.listed = found | self.listed if errors else found
+        self.core.found(found, ["l: down"] if errors else [], self.net.time)
+
+    @rule(count=st.integers(0, 6))
+    def change_max_in_flight(self, count: int) -> None:
+        self.core.flow.set_max_in_flight(count, self.net.time)
+
+    @rule(graceful=st.booleans(), sure=st.integers(0, 4))
+    def stop(self, graceful: bool, sure: int) -> None:
+        if sure:
+            return
+        self.core.stop(self.net.time, graceful=graceful)
+        if not self.stopped:
+            self.stopped = True
+            self.wires_at_end = len(self.net.wires)
+
+    @invariant()
+    def one_connection_to_each(self) -> None:
+        if not hasattr(self, "net"):
+            return
+        addresses = [each.connection.address for each in self.net.wires if not each.closed]
+        assert len(addresses) == len(set(addresses))
+
+    @invariant()
+    def nobody_is_tried_whom_nobody_names(self) -> None:
+        if hasattr(self, "net") and not self.stopped:
+            wanted = self.fixed | self.listed
+            assert wanted <= set(self.core.nsqds)
+            for address, nsqd in self.core.nsqds.items():
+                assert address in wanted or nsqd.connection is not None
+
+    @invariant()
+    def ready_is_never_above_the_budget(self) -> None:
+        if hasattr(self, "net"):
+            assert self.core.flow.total_ready <= self.core.flow.max_in_flight or self.stopped
+
+    @invariant()
+    def after_the_end_nobody_is_called(self) -> None:
+        if hasattr(self, "net") and self.stopped:
+            assert len(self.net.wires) == self.wires_at_end
+            assert not self.net.pending()
+            if self.net.ends:
+                assert not self.net.live()
+                assert self.core.due == math.inf
+
+    @invariant()
+    def each_message_is_answered_once_where_it_came_from(self) -> None:
+        if not hasattr(self, "net"):
+            return
+        for wire in self.net.live():
+            wire.run()
+        held = {message.body for message in self.held}
+        seen: dict[bytes, int] = {}
+        for wire in self.net.wires:
+            for line in wire.peer.lines:
+                verb, *words = line.split()
+                if verb in ("FIN", "REQ"):
+                    body = b"%d" % int(words[0])
+                    assert self.sent[body] is wire
+                    seen[body] = seen.get(body, 0) + 1
+        for body, wire in self.sent.items():
+            assert seen.get(body, 0) <= 1
+            if wire.open:
+                assert (body in held) != (body in seen)
+            assert wire.connection.in_flight == sum(
+                message.body in held
+                for message in self.held
+                if wire.open and self.sent[message.body] is wire
+            )
+
+    @invariant()
+    def it_ends(self) -> None:
+        """Once told to, when all is answered or lost, or its time is over."""
+        if hasattr(self, "net") and self.stopped:
+            for wire in self.net.live():
+                wire.run()
+            if not [each for each in self.held if self.sent[each.body].open]:
+                assert self.net.ends == 1
+
+
+Histories.TestCase.settings = PROFILE
+TestHistories = Histories.TestCase

@@ -1,0 +1,802 @@
+"""What a producer decides, on a net of the test's own: where to, whose answer, what comes again.
+
+NSQCY_HYPOTHESIS=full tries many more histories.
+"""
+
+import logging
+import math
+import os
+import struct
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nsqcy.client.codec import Publish
+from nsqcy.client.errors import (
+    Closed,
+    ConnectionFailed,
+    Error,
+    NoConnection,
+    NsqdError,
+    ProtocolError,
+    PublishTimeout,
+)
+from nsqcy.client.options import Address
+from nsqcy.client.producer import Heads, ProducerCore, dpub_head
+from support.fake_network import Net, Wire
+from support.fake_nsqd import Peer, delivery
+
+settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
+settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)
+PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+
+A, B, C = (Address(name, 4150) for name in "abc")
+WAITING = "waiting"
+
+
+class Told(Publish):
+    """A publish that remembers how it ended, and how often."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.ends: list[Error | None] = []
+        self.then: Callable[[], object] = lambda: None
+
+    def done(self, error: Error | None) -> None:
+        self.ends.append(error)
+        self.then()
+
+    @property
+    def end(self) -> Any:
+        """None for an OK."""
+        assert len(self.ends) < 2, "told twice"
+        return self.ends[0] if self.ends else WAITING
+
+
+def make(body: bytes = b"m", deadline: float = math.inf) -> Told:
+    return Told("t", b"PUB t\n", body, None, deadline)
+
+
+def silent(peer: Peer, line: str, body: bytes) -> bool:
+    """A script: publishes are not answered."""
+    return line.startswith("PUB")
+
+
+class Pool:
+    """A producer, its net, and what is published."""
+
+    def __init__(
+        self, nsqds: Any = "a", lookupds: Any = (), *, script: Any = None, **options: Any
+    ) -> None:
+        self.net = Net(script=script)
+        self.core = self.net.core = ProducerCore(
+            self.net, nsqds, lookupds, keywords=options, rng=Random(0)
+        )
+        self.core.start(self.net.time)
+
+    def accept(self) -> "Pool":
+        for wire in self.net.pending():
+            wire.accept()
+        return self
+
+    def publish(self, body: bytes = b"m", within: float = math.inf) -> Told:
+        publish = make(body, self.net.time + within)
+        self.core.publish(publish)
+        return publish
+
+    def run(self) -> None:
+        for wire in self.net.live():
+            wire.run()
+
+    def bodies(self, number: int) -> list[bytes]:
+        return self.net.wires[number].peer.bodies[1:]
+
+    def fail_all(self, seconds: float) -> None:
+        """Time goes by, and nobody can be reached."""
+        end = self.net.time + seconds
+        while self.net.time < end:
+            for wire in self.net.pending():
+                wire.lose()
+            self.net.tick(0.1)
+
+
+# -- commands
+
+
+def test_command_lines_are_checked_and_kept() -> None:
+    heads = Heads(b"PUB")
+    assert heads["t"] == b"PUB t\n"
+    assert heads["t"] is heads["t"]
+    for number in range(3000):
+        assert heads[f"t{number}"] == b"PUB t%d\n" % number
+    assert dpub_head("t", 1500) == b"DPUB t 1500\n"
+    assert dpub_head("t", -1000) == b"DPUB t -1000\n"
+
+
+@pytest.mark.parametrize("topic", ["b d", "", "x" * 65, b"t", 1, None])
+def test_names_of_topics(topic: Any) -> None:
+    for head in (Heads(b"PUB").__getitem__, lambda topic: dpub_head(topic, 1)):
+        with pytest.raises(ValueError, match="is no name of a topic"):
+            head(topic)
+
+
+def test_delays_no_number_can_hold() -> None:
+    with pytest.raises(ValueError, match="cannot be deferred"):
+        dpub_head("t", 2**63)
+
+
+def test_without_an_address() -> None:
+    with pytest.raises(ValueError, match="needs nsqd_tcp_addresses or lookupd"):
+        ProducerCore(Net(), keywords={})
+
+
+# -- one nsqd
+
+
+def test_answers_come_in_order() -> None:
+    pool = Pool(script=silent).accept()
+    publishes = [pool.publish(b"%d" % number) for number in range(5)]
+    assert pool.core.pending_bytes == 5
+    pool.run()
+    assert pool.bodies(0) == [b"0", b"1", b"2", b"3", b"4"]
+    peer = pool.net.wires[0].peer
+    for number in range(5):
+        peer.answer()
+        pool.run()
+        assert [each.end for each in publishes].count(None) == number + 1
+        assert pool.core.pending_bytes == 4 - number
+
+
+def test_what_is_published_before_there_is_a_connection_waits() -> None:
+    pool = Pool()
+    publish = pool.publish()
+    assert publish.end == WAITING and len(pool.core.waiting) == 1
+    pool.accept()
+    assert publish.end is None and not pool.core.waiting
+    assert pool.bodies(0) == [b"m"]
+
+
+def test_a_refused_publish_fails_alone() -> None:
+    """What was sent behind it is not executed by nsqd, and tried again."""
+
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if body == b"bad":
+            peer.error("E_BAD_MESSAGE PUB no")
+        return body == b"bad"
+
+    pool = Pool(script=script).accept()
+    errors: list[Error] = []
+    pool.core.on_error = errors.append
+    publishes = [pool.publish(body) for body in (b"1", b"bad", b"2", b"3")]
+    pool.run()
+    assert [each.end for each in publishes[2:]] == [WAITING] * 2
+    pool.net.tick()
+    pool.accept()
+    assert [each.end for each in publishes if each.body != b"bad"] == [None] * 3
+    assert isinstance(publishes[1].end, NsqdError) and publishes[1].end.code == "E_BAD_MESSAGE"
+    assert pool.bodies(1) == [b"2", b"3"]
+    assert [str(each) for each in errors] == ["E_BAD_MESSAGE PUB no"]
+    assert pool.core.pending_bytes == 0
+
+
+def test_a_lost_connection_fails_what_was_sent() -> None:
+    pool = Pool(script=silent).accept()
+    publishes = [pool.publish() for _ in range(3)]
+    pool.run()
+    pool.net.wires[0].lose()
+    assert all(isinstance(each.end, ConnectionFailed) for each in publishes)
+    assert pool.core.pending_bytes == 0
+    pool.net.tick()
+    assert len(pool.net.wires) == 2  # tried again at once
+    late = pool.publish()
+    pool.accept()
+    pool.run()
+    pool.net.wires[1].peer.answer()
+    pool.run()
+    assert late.end is None
+
+
+def test_one_that_hangs_up_is_not_tried_without_a_pause() -> None:
+    pool = Pool()
+    for _ in range(3):
+        pool.accept()
+        pool.net.wires[-1].lose()
+        pool.net.tick()
+    assert len(pool.net.wires) == 2
+    pool.net.tick(0.5)
+    assert len(pool.net.wires) == 2
+    pool.net.tick(1)
+    assert len(pool.net.wires) == 3
+
+
+@pytest.mark.parametrize("sign", ["OK", "heartbeat"])
+def test_one_that_works_is_tried_at_once(sign: str) -> None:
+    pool = Pool()
+    for number in range(5):
+        pool.accept()
+        if sign == "OK":
+            assert pool.publish().end == WAITING
+        else:
+            pool.net.wires[number].peer.beat()
+        pool.run()
+        pool.net.wires[number].lose()
+        pool.net.tick()
+    assert len(pool.net.wires) == 6
+
+
+def test_nothing_waits_for_ever_for_one_that_is_down() -> None:
+    pool = Pool(retries=3)
+    publish = pool.publish()
+    pool.fail_all(60)
+    assert isinstance(publish.end, ConnectionFailed)
+    assert publish.tries == 4
+    assert pool.core.pending_bytes == 0
+    late = pool.publish()
+    pool.fail_all(61)
+    assert isinstance(late.end, ConnectionFailed)
+
+
+def test_one_that_comes_back_in_time() -> None:
+    pool = Pool(retries=3)
+    publish = pool.publish()
+    pool.net.wires[0].lose()
+    pool.net.tick(1)
+    pool.accept()
+    assert publish.end is None
+
+
+def test_what_no_retry_mends_fails_at_once() -> None:
+    pool = Pool()
+    publish = pool.publish()
+    wire = pool.net.wires[0]
+    pool.core.connected(wire.connection, pool.net.time)
+    pool.core.received(wire.connection, b"HTTP/1.1 400", pool.net.time)
+    assert isinstance(publish.end, ProtocolError)
+    assert "nsqd TCP endpoint" in str(publish.end)
+
+
+def test_tls_that_cannot_be_is_a_connection_that_failed() -> None:
+    pool = Pool(tls_v1=True, retries=0)
+    publish = pool.publish()
+    (wire,) = pool.net.wires
+    pool.core.connected(wire.connection, pool.net.time)
+    yes = b'{"tls_v1":true}'
+    for data in (struct.pack(">ii", len(yes) + 4, 0) + yes, b"this is no TLS"):
+        pool.core.received(wire.connection, data, pool.net.time)
+    assert isinstance(publish.end, ConnectionFailed)
+    assert str(publish.end).startswith("a:4150: TLS: ")
+
+
+def test_what_no_retry_mends_here_may_go_elsewhere() -> None:
+    pool = Pool(["a", "b"])
+    publish = pool.publish()
+    wire, other = pool.net.wires
+    pool.core.connected(wire.connection, pool.net.time)
+    pool.core.received(wire.connection, b"HTTP/1.1 400", pool.net.time)
+    other.lose()
+    assert publish.end == WAITING
+    pool.net.tick(1)
+    next(each for each in pool.net.pending() if each.connection.address == B).accept()
+    assert publish.end is None
+
+
+def test_an_answer_to_nothing() -> None:
+    for said in (lambda peer: peer.answer(), lambda peer: peer.answer(b"what?")):
+        pool = Pool().accept()
+        errors: list[Error] = []
+        pool.core.on_error = errors.append
+        said(pool.net.wires[0].peer)
+        pool.net.wires[0].hear()
+        assert pool.net.wires[0].closed
+        assert isinstance(errors[0], ProtocolError)
+
+
+def test_more_oks_than_publishes() -> None:
+    pool = Pool(script=silent).accept()
+    publish = pool.publish()
+    pool.run()
+    pool.net.wires[0].peer.answer()
+    pool.net.wires[0].peer.answer()
+    pool.net.wires[0].hear()
+    assert publish.end is None
+    assert pool.net.wires[0].closed and pool.core.pending_bytes == 0
+
+
+def test_messages_are_not_for_producers() -> None:
+    pool = Pool().accept()
+    pool.net.wires[0].peer.send(delivery())
+    pool.net.wires[0].hear()
+    assert pool.net.wires[0].closed
+
+
+def test_an_error_that_is_for_consumers() -> None:
+    pool = Pool(script=silent).accept()
+    publish = pool.publish()
+    pool.run()
+    pool.net.wires[0].peer.error("E_FIN_FAILED x", close=False)
+    pool.run()
+    assert publish.end == WAITING and not pool.net.wires[0].closed
+    pool.net.wires[0].peer.answer()
+    pool.run()
+    assert publish.end is None
+    assert pool.publish().end == WAITING  # and was sent
+    assert not pool.core.waiting
+
+
+def test_silence_is_an_end() -> None:
+    pool = Pool(script=silent, heartbeat_interval=10).accept()
+    publish = pool.publish()
+    pool.net.tick(21)
+    assert isinstance(publish.end, ConnectionFailed)
+    assert len(pool.net.wires) == 2
+
+
+# -- time
+
+
+def test_no_answer_in_time() -> None:
+    pool = Pool(script=silent).accept()
+    publish, other = pool.publish(b"12", within=5), pool.publish(b"345")
+    pool.run()
+    pool.net.tick(6)
+    assert isinstance(publish.end, PublishTimeout)
+    assert "no OK from a:4150 in time" in str(publish.end)
+    assert pool.core.pending_bytes == 5  # its answer may come, and belongs to it
+    pool.net.wires[0].peer.answer()
+    pool.run()
+    assert other.end == WAITING and pool.core.pending_bytes == 3
+    pool.net.wires[0].peer.answer()
+    pool.run()
+    assert other.end is None and pool.core.pending_bytes == 0
+
+
+def test_no_connection_in_time() -> None:
+    pool = Pool()
+    publish, other = pool.publish(within=5), pool.publish(within=7)
+    pool.net.tick(5.5)
+    assert isinstance(publish.end, NoConnection)
+    assert other.end == WAITING
+    pool.net.tick(2)
+    assert isinstance(other.end, NoConnection)
+    assert pool.core.pending_bytes == 0
+
+
+def test_what_was_given_up_is_not_tried_again() -> None:
+    pool = Pool(["a", "b"], script=silent)
+    pool.net.wires[0].accept()
+    publish = pool.publish(within=1)
+    pool.run()
+    pool.net.tick(2)
+    assert isinstance(publish.end, PublishTimeout)
+    pool.net.wires[1].accept()
+    pool.net.wires[0].lose()
+    pool.run()
+    assert pool.bodies(1) == []
+    assert pool.core.pending_bytes == 0
+
+
+# -- several nsqds
+
+
+def test_all_are_used() -> None:
+    pool = Pool(["a", "b", "c"]).accept()
+    for number in range(9):
+        pool.publish(b"%d" % number)
+    pool.run()
+    assert [len(pool.bodies(number)) for number in range(3)] == [3, 3, 3]
+
+
+def test_what_one_loses_another_gets() -> None:
+    pool = Pool(["a", "b"], script=silent).accept()
+    retried: list[tuple[Publish, Error]] = []
+    pool.core.on_retry = lambda publish, error: retried.append((publish, error))
+    publishes = [pool.publish(b"%d" % number) for number in range(4)]
+    pool.run()
+    pool.net.wires[0].lose()
+    pool.run()
+    assert pool.bodies(0) == [b"0", b"2"]
+    assert pool.bodies(1) == [b"1", b"3", b"0", b"2"]
+    assert [each[0].body for each in retried] == [b"0", b"2"]
+    for _ in range(4):
+        pool.net.wires[1].peer.answer()
+    pool.run()
+    assert [each.end for each in publishes] == [None] * 4
+
+
+@pytest.mark.parametrize("code", ["E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"])
+def test_what_one_cannot_do_another_can(code: str) -> None:
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if line.startswith("PUB") and peer is pool.net.wires[0].peer:
+            peer.error(f"{code} disk is full")
+            return True
+        return False
+
+    pool = Pool(["a", "b"], script=script).accept()
+    publish = pool.publish()
+    pool.run()
+    pool.run()
+    assert publish.end is None
+    assert pool.bodies(1) == [b"m"]
+
+
+def test_one_that_refuses_what_others_take_is_left_alone_for_longer_each_time() -> None:
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        draining = [each.peer for each in pool.net.wires if each.connection.address == A]
+        if line.startswith("PUB") and peer in draining:
+            peer.error("E_PUB_FAILED PUB failed draining")
+            return True
+        return False
+
+    pool = Pool(["a", "b"], script=script, reconnect_interval=1)
+    pool.accept()
+    pool.run()
+    told = []
+    for _ in range(1000):
+        told.append(pool.publish())
+        for _ in range(3):
+            pool.run()
+        pool.net.tick(0.1)
+        pool.accept()
+    assert [each.end for each in told] == [None] * 1000
+    assert 3 <= sum(wire.connection.address == A for wire in pool.net.wires) <= 12
+
+
+def test_what_all_would_refuse_is_tried_once() -> None:
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if line.startswith("PUB"):
+            peer.error("E_BAD_MESSAGE too big")
+        return line.startswith("PUB")
+
+    pool = Pool(["a", "b"], script=script).accept()
+    publish = pool.publish()
+    pool.run()
+    assert isinstance(publish.end, NsqdError)
+    assert pool.bodies(1) == []
+
+
+def test_the_error_of_one_publish_is_no_reason_for_others() -> None:
+    """The other nsqd is down when one refuses a publish."""
+
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if body == b"bad":
+            peer.error("E_BAD_MESSAGE no")
+        return bool(body)
+
+    pool = Pool(["a", "b"])
+    pool.net.peers["script"] = None
+    pool.net.wires[0].accept()
+    pool.net.wires[0].peer.script = script
+    pool.net.wires[1].lose()
+    bad, good = pool.publish(b"bad"), pool.publish(b"good")
+    pool.run()
+    assert isinstance(bad.end, NsqdError)
+    assert good.end == WAITING
+    pool.net.tick()
+    pool.accept()
+    assert good.end is None
+
+
+def test_rounds_are_counted_with_many_that_overlap() -> None:
+    """Somebody is always being tried: that is no reason to wait for ever."""
+    pool = Pool([f"h{number}" for number in range(50)], retries=2)
+    publish = pool.publish()
+    for _ in range(400):
+        for wire in pool.net.pending()[:-1]:
+            wire.lose()
+        pool.net.tick(0.5)
+        if publish.ends:
+            break
+    assert isinstance(publish.end, ConnectionFailed)
+
+
+# -- lookupds
+
+
+def test_nsqds_are_found() -> None:
+    pool = Pool((), "l:4161")
+    publish = pool.publish()
+    assert pool.net.lookups == 1
+    pool.core.found([A, B], [], pool.net.time)
+    pool.accept()
+    assert publish.end is None
+    assert len(pool.net.wires) == 2
+
+
+def test_lookupds_that_know_nobody() -> None:
+    pool = Pool((), "l:4161", retries=1)
+    publish = pool.publish()
+    for _ in range(2):
+        assert publish.end == WAITING
+        pool.core.found([], [], pool.net.time)
+        pool.net.tick(1)
+    assert isinstance(publish.end, NoConnection)
+    assert "lookupds know of no nsqd" in str(publish.end)
+
+
+def test_lookupds_that_are_down() -> None:
+    pool = Pool((), "l:4161", retries=0)
+    publish = pool.publish()
+    pool.core.found([], ["l:4161: Connection refused"], pool.net.time)
+    assert isinstance(publish.end, NoConnection)
+    assert "Connection refused" in str(publish.end)
+
+
+def test_slow_lookupds_are_not_a_reason_to_be_ticked() -> None:
+    pool = Pool((), "l:4161")
+    pool.net.tick(1000)
+    assert pool.net.lookups == 1
+
+
+def test_an_nsqd_that_is_no_longer_listed() -> None:
+    pool = Pool("c", "l:4161")
+    pool.core.found([A, B], [], pool.net.time)
+    pool.core.found([B], [], pool.net.time)
+    for wire in pool.net.pending():
+        wire.lose()
+    assert set(pool.core.nsqds) == {B, C}
+    pool.core.found([], ["l: down"], pool.net.time)
+    assert set(pool.core.nsqds) == {B, C}
+
+
+# -- the end
+
+
+def test_a_graceful_end_waits_for_answers() -> None:
+    pool = Pool(script=silent).accept()
+    publishes = [pool.publish() for _ in range(2)]
+    pool.core.stop(pool.net.time)
+    pool.run()
+    with pytest.raises(Closed):
+        pool.publish()
+    assert pool.net.ends == 0
+    pool.net.wires[0].peer.answer()
+    pool.net.wires[0].peer.answer()
+    pool.run()
+    assert [each.end for each in publishes] == [None, None]
+    assert pool.net.ends == 1 and pool.net.wires[0].closed
+    assert pool.core.due == math.inf
+
+
+def test_a_graceful_end_that_takes_too_long() -> None:
+    pool = Pool(script=silent, close_timeout=5).accept()
+    publish = pool.publish()
+    pool.core.stop(pool.net.time)
+    pool.net.tick(6)
+    assert isinstance(publish.end, Closed)
+    assert pool.net.ends == 1 and pool.core.pending_bytes == 0
+
+
+def test_a_graceful_end_of_what_waits() -> None:
+    pool = Pool()
+    publish = pool.publish()
+    pool.core.stop(pool.net.time)
+    pool.accept()
+    assert publish.end is None and pool.net.ends == 1
+
+
+def test_a_graceful_end_of_what_waits_in_vain() -> None:
+    pool = Pool()
+    publish = pool.publish(within=2)
+    pool.core.stop(pool.net.time)
+    pool.net.tick(3)
+    assert isinstance(publish.end, NoConnection) and pool.net.ends == 1
+
+
+def test_an_end_at_once() -> None:
+    pool = Pool(["a", "b"], "l:4161", script=silent)
+    pool.net.wires[0].accept()
+    sent = pool.publish()
+    pool.net.wires[0].lose()
+    waiting = pool.publish()
+    pool.core.stop(pool.net.time, graceful=False)
+    assert isinstance(sent.end, Closed) and isinstance(waiting.end, Closed)
+    assert pool.net.ends == 1 and all(each.closed for each in pool.net.wires)
+    attempts = len(pool.net.wires)
+    pool.core.found([C], [], pool.net.time)
+    pool.net.tick(100)
+    assert len(pool.net.wires) == attempts and pool.core.pending_bytes == 0
+
+
+def test_who_is_told_may_end_it() -> None:
+    pool = Pool(script=silent).accept()
+    publishes = [pool.publish() for _ in range(3)]
+    publishes[0].then = lambda: pool.core.stop(pool.net.time, graceful=False)
+    pool.run()
+    for _ in range(3):
+        pool.net.wires[0].peer.answer()
+    pool.net.wires[0].hear()
+    assert publishes[0].end is None
+    assert all(isinstance(each.end, Closed) for each in publishes[1:])
+    assert pool.net.ends == 1 and pool.core.pending_bytes == 0
+
+
+def test_who_is_told_may_publish() -> None:
+    pool = Pool(retries=0)
+    again: list[Told] = []
+    publish = pool.publish()
+    publish.then = lambda: again.append(pool.publish(b"again"))
+    pool.net.wires[0].lose()
+    assert isinstance(publish.end, ConnectionFailed)
+    pool.net.tick(1)
+    pool.accept()
+    assert again[0].end is None
+    late = pool.publish(within=1)
+    late.then = lambda: again.append(pool.publish(b"late"))
+    pool.net.wires[-1].peer.script = silent
+    pool.net.tick(2)
+    pool.run()
+    assert again[1].end == WAITING
+
+
+# -- any history
+
+
+class Histories(RuleBasedStateMachine):
+    """Nsqds that come, go and refuse; against what each of them has taken."""
+
+    @initialize(
+        fixed=st.sets(st.sampled_from("abc"), min_size=1),
+        lookups=st.booleans(),
+        retries=st.integers(0, 3),
+        seed=st.integers(0, 3),
+    )
+    def begin(self, fixed: set[str], lookups: bool, retries: int, seed: int) -> None:
+        logging.getLogger("nsqcy.client").disabled = True
+        self.net = Net(script=self.script)
+        self.core = self.net.core = ProducerCore(
+            self.net,
+            sorted(fixed),
+            "l:4161" if lookups else (),
+            keywords={"retries": retries, "heartbeat_interval": 1000, "close_timeout": 30},
+            rng=Random(seed),
+        )
+        self.alone = len(fixed) == 1 and not lookups
+        self.answers = 0  # of lookups
+        self.published: list[Told] = []
+        self.unanswered: dict[Peer, list[bytes]] = {}  # as each nsqd has them
+        self.accepted: list[bytes] = []
+        self.refused: set[bytes] = set()
+        self.stopped = False
+        self.core.start(self.net.time)
+
+    def teardown(self) -> None:
+        logging.getLogger("nsqcy.client").disabled = False
+
+    def script(self, peer: Peer, line: str, body: bytes) -> bool:
+        if line.startswith("PUB"):
+            self.unanswered.setdefault(peer, []).append(body)
+            return True
+        return False
+
+    def some(self, wires: list[Wire], index: int) -> Wire | None:
+        return wires[index % len(wires)] if wires else None
+
+    @rule(index=st.integers(0, 9))
+    def accept(self, index: int) -> None:
+        if wire := self.some(self.net.pending(), index):
+            wire.accept()
+
+    @rule(index=st.integers(0, 9))
+    def refuse(self, index: int) -> None:
+        if wire := self.some(self.net.pending(), index):
+            wire.lose()
+
+    @rule(index=st.integers(0, 9), executed=st.booleans())
+    def lose(self, index: int, executed: bool) -> None:
+        """Perhaps the answers alone are lost."""
+        if wire := self.some(self.net.live(), index):
+            if executed:
+                wire.flush()
+                self.accepted += self.unanswered.get(wire.peer, ())
+            wire.lose()
+
+    @precondition(lambda self: not self.stopped)
+    @rule(
+        count=st.integers(1, 4),
+        size=st.integers(4, 9),
+        within=st.sampled_from([0.5, 5.0, math.inf, math.inf]),
+    )
+    def publish(self, count: int, size: int, within: float) -> None:
+        for _ in range(count):
+            body = b"%0*d" % (size, len(self.published))
+            self.published.append(make(body, self.net.time + within))
+            self.core.publish(self.published[-1])
+
+    @rule(index=st.integers(0, 9), count=st.integers(1, 9))
+    def ok(self, index: int, count: int) -> None:
+        if wire := self.some(self.net.live(), index):
+            wire.run()
+            for _ in range(min(count, len(self.unanswered.get(wire.peer, ())))):
+                self.accepted.append(self.unanswered[wire.peer].pop(0))
+                wire.peer.answer()
+            wire.run()
+
+    @rule(index=st.integers(0, 9), code=st.sampled_from(["E_BAD_MESSAGE", "E_PUB_FAILED"]))
+    def error(self, index: int, code: str) -> None:
+        if wire := self.some(self.net.live(), index):
+            wire.run()
+            if not wire.closed and self.unanswered.get(wire.peer):
+                self.refused.add(self.unanswered[wire.peer].pop(0))
+                wire.peer.error(f"{code} no")
+                wire.run()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 7.0]))
+    def wait(self, seconds: float) -> None:
+        self.net.tick(seconds)
+
+    @precondition(lambda self: self.net.lookups > self.answers)
+    @rule(names=st.sets(st.sampled_from("abcd")), errors=st.booleans())
+    def lookups_answer(self, names: set[str], errors: bool) -> None:
+        self.answers += 1
+        found = sorted((Address(name, 4150) for name in names), key=str)
+        self.core.found(found, ["l: down"] if errors else [], self.net.time)
+
+    @rule(graceful=st.booleans(), sure=st.integers(0, 6))
+    def stop(self, graceful: bool, sure: int) -> None:
+        if not sure:
+            self.stopped = True
+            self.core.stop(self.net.time, graceful=graceful)
+
+    @invariant()
+    def everybody_is_told_once_and_the_truth(self) -> None:
+        if not hasattr(self, "net"):
+            return
+        for publish in self.published:
+            end = publish.end  # never twice
+            if end is None:
+                assert publish.body in self.accepted
+            elif isinstance(end, NsqdError):
+                assert publish.body in self.refused
+
+    @invariant()
+    def bytes_are_counted(self) -> None:
+        if not hasattr(self, "net"):
+            return
+        held = [*self.core.waiting]
+        for nsqd in self.core.nsqds.values():
+            held += nsqd.pending
+        assert self.core.pending_bytes == sum(len(each.body) for each in held)
+        told = [each for each in self.published if each.end == WAITING]
+        assert {each.body for each in told} <= {each.body for each in held}
+
+    @invariant()
+    def with_one_nsqd_nothing_is_published_twice(self) -> None:
+        if hasattr(self, "net") and self.alone:
+            assert len(self.accepted) == len(set(self.accepted))
+
+    @invariant()
+    def after_the_end_nobody_is_called(self) -> None:
+        if hasattr(self, "net") and self.net.ends:
+            assert self.net.ends == 1
+            assert not self.net.live() and not self.net.pending()
+            assert self.core.due == math.inf
+            assert all(each.end != WAITING for each in self.published)
+
+    def finish(self) -> None:
+        """All are down from now on."""
+        for wire in self.net.live():
+            wire.lose()
+        end = self.net.time + 300
+        while self.net.time < end and not all(each.ends for each in self.published):
+            for wire in self.net.pending():
+                wire.lose()
+            if self.net.lookups > self.answers:
+                self.answers += 1
+                self.core.found([], [], self.net.time)
+            self.net.tick(0.5)
+
+    @rule(sure=st.integers(0, 9))
+    def nothing_hangs(self, sure: int) -> None:
+        if not sure:
+            self.finish()
+            assert [each.body for each in self.published if not each.ends] == []
+            assert self.core.pending_bytes == 0
+
+
+Histories.TestCase.settings = PROFILE
+TestHistories = Histories.TestCase

@@ -1,0 +1,331 @@
+"""Lookupds and nsqds asked over HTTP: scripted servers, which know what each URL gets.
+
+What a server answers depends on `?secret=` of a URL, which addresses of lookupds may carry.
+"""
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from urllib3.util import parse_url
+
+from nsqcy.cluster.discovery import Producer, lookup, nodes, topics
+from nsqcy.cluster.stats import node_stats, topic_producers
+from nsqcy.cluster.web_client import Terms, WebClient
+from nsqcy.errors import RequestError
+from nsqcy.testing import certificates
+from support.fake_auth_server import AuthServer, Reply
+
+PLAIN = {"X-NSQ-Content-Type": "nsq; version=1.0"}
+
+
+def producer(host: str, **other: Any) -> dict[str, Any]:
+    return {"broadcast_address": host, "tcp_port": 1, "http_port": 2} | other
+
+
+def listing(*hosts: str) -> Reply:
+    body = json.dumps({"channels": [], "producers": [producer(host) for host in hosts]})
+    return Reply(body.encode(), headers=PLAIN)
+
+
+@pytest.fixture
+def web() -> WebClient:
+    return WebClient(Terms())
+
+
+@pytest.fixture
+def server() -> Iterator[AuthServer]:
+    server = AuthServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def other() -> Iterator[AuthServer]:
+    server = AuthServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address that nobody listens on."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+# -- lookupds
+
+
+def test_lookup(server: AuthServer, web: WebClient) -> None:
+    server.default = listing("a", "b")
+    found = lookup([server.address], "t", web=web)
+    assert [each.address for each in found.producers] == [("a", 1), ("b", 1)]
+    assert (list(found.unknown), dict(found.errors)) == ([], {})
+    (asked,) = server.requests
+    assert (asked.method, asked.path) == ("GET", "/lookup?topic=t")
+    assert asked.headers["accept"] == "application/vnd.nsq; version=1.0"
+    assert asked.headers["user-agent"].startswith("nsqcy/")
+    assert "authorization" not in asked.headers
+
+
+def test_a_secret_is_told(server: AuthServer, web: WebClient) -> None:
+    server.default = listing()
+    lookup([server.address], "t", web=web, auth_secret="sesame")
+    nodes([server.address], web=web, auth_secret=b"sesame")
+    assert [each.headers["authorization"] for each in server.requests] == ["Bearer sesame"] * 2
+
+
+def test_a_secret_that_cannot_be_told_is_not_shown(server: AuthServer, web: WebClient) -> None:
+    found = lookup([server.address], "t", web=web, auth_secret="ses\name")
+    (error,) = found.errors.values()
+    assert "ses" not in str(error)
+    assert server.requests == []
+
+
+def test_all_are_asked_and_united(
+    server: AuthServer, other: AuthServer, nobody: str, web: WebClient
+) -> None:
+    server.default = listing("a", "b")
+    other.replies["gone"] = Reply(b'{"message":"TOPIC_NOT_FOUND"}', status=404)
+    other.replies["ill"] = Reply(b"oh \x00", status=500)
+    other.replies["odd"] = Reply(b"[1")
+    other.replies["some"] = listing("b", "c")
+    odd = {name: f"{other.address}/?secret={name}" for name in ("gone", "ill", "odd", "some")}
+    addresses = [nobody, server.address, *odd.values(), server.address]
+    found = lookup(addresses, "t", web=web)
+    assert [each.broadcast_address for each in found.producers] == ["a", "b", "c"]
+    assert list(found.unknown) == [odd["gone"]]
+    assert {address: str(error) for address, error in found.errors.items()} == {
+        nobody: "Connection refused",
+        odd["ill"]: 'got response 500 Internal Server Error "oh \\x00"',
+        odd["odd"]: "the answer cannot be read: not JSON",
+    }
+    assert [found.errors[each].status for each in (nobody, odd["ill"])] == [0, 500]
+    assert len(server.requests) == 1
+
+
+def test_an_address_that_cannot_be_is_refused_before_any_is_asked(
+    server: AuthServer, web: WebClient
+) -> None:
+    with pytest.raises(ValueError, match="has no port"):
+        lookup([server.address, "h"], "t", web=web)
+    with pytest.raises(ValueError, match="has no port"):
+        nodes([server.address, "h"], web=web)
+    with pytest.raises(ValueError, match="has no port"):
+        topic_producers("t", web=web, nsqds=[server.address, "h"])
+    assert server.requests == []
+
+
+def test_no_lookupds(web: WebClient) -> None:
+    assert lookup([], "t", web=web).producers == []
+
+
+def test_nodes(server: AuthServer, other: AuthServer, web: WebClient) -> None:
+    marked = producer("a", topics=["t", "u"], tombstones=[True, False])
+    idle = producer("idle", topics=[], tombstones=[])
+    server.default = Reply(json.dumps({"producers": [marked, idle]}).encode(), headers=PLAIN)
+    other.default = listing("b")
+    addresses = [server.address, f"http://{other.address}/lookup"]
+
+    def names(topic: str | None = None) -> list[str]:
+        return [each.broadcast_address for each in nodes(addresses, topic, web=web).producers]
+
+    assert names() == ["a", "idle", "b"]
+    assert names("u") == ["a", "idle", "b"]
+    assert names("never") == ["a", "idle", "b"]
+    assert names("t") == ["idle", "b"]
+    assert {each.path for each in (*server.requests, *other.requests)} == {"/nodes"}
+
+
+def test_topics(server: AuthServer, nobody: str, web: WebClient) -> None:
+    server.default = Reply(b'{"topics":["b","a"]}', headers=PLAIN)
+    outcome = topics([nobody, server.address], web=web)
+    assert outcome.values == {server.address: ["b", "a"]}
+    assert outcome.errors.keys() == {nobody}
+    assert [each.path for each in server.requests] == ["/topics"]
+
+
+def test_one_that_is_silent_hides_nothing(server: AuthServer, other: AuthServer) -> None:
+    web = WebClient(Terms(request_timeout=0.3))
+    server.default = listing("a")
+    with other.silent("s"):
+        silent = f"{other.address}/?secret=s"
+        found = lookup([silent, server.address], "t", web=web)
+    assert [each.broadcast_address for each in found.producers] == ["a"]
+    assert str(found.errors[silent]) == "timed out"
+
+
+# -- requests
+
+
+def ask(web: WebClient, url: str, most: int = 1000, **other: Any) -> Any:
+    return web.ask(parse_url(url), most=most, **other)
+
+
+def test_time_is_limited_however_the_bytes_come(server: AuthServer) -> None:
+    server.default = Reply(b"x" * 1000, trickle=0.02)
+    with pytest.raises(RequestError, match="timed out"):
+        ask(WebClient(Terms(request_timeout=0.2)), f"http://{server.address}/")
+
+
+def test_too_long_an_answer(server: AuthServer, web: WebClient) -> None:
+    server.default = Reply(b"x" * 1001)
+    with pytest.raises(RequestError, match="more than 1000 bytes"):
+        ask(web, f"http://{server.address}/")
+    assert len(ask(web, f"http://{server.address}/", most=1001).body) == 1001
+
+
+def test_redirects(server: AuthServer, other: AuthServer, web: WebClient) -> None:
+    server.default = Reply(b"", 302, {"Location": "/there?secret=there"})
+    server.replies["there"] = Reply(b"", 308, {"Location": f"http://{other.address}/x?secret=x"})
+    other.replies["x"] = Reply(b"found")
+    url = f"http://{server.address}/here"
+    answer = ask(web, url, method="POST", body=b"{}", headers={"Authorization": "Bearer s"})
+    assert (answer.status, answer.body) == (200, b"found")
+    seen = [(each.method, each.path, each.body) for each in (*server.requests, *other.requests)]
+    assert seen == [
+        ("POST", "/here", b"{}"),
+        ("GET", "/there?secret=there", b""),
+        ("GET", "/x?secret=x", b""),
+    ]
+
+
+def test_redirects_come_to_an_end(server: AuthServer, web: WebClient) -> None:
+    server.default = Reply(b"", 307, {"Location": "/there"})
+    with pytest.raises(RequestError, match="stopped after 10 redirects"):
+        ask(web, f"http://{server.address}/", method="POST", body=b"{}")
+    assert [(each.method, each.body) for each in server.requests] == [("POST", b"{}")] * 11
+
+
+def test_redirects_share_the_time_of_a_request(server: AuthServer) -> None:
+    server.default = Reply(b"x" * 5, 307, {"Location": "/there"}, trickle=0.02)
+    with pytest.raises(RequestError, match="timed out"):
+        ask(WebClient(Terms(request_timeout=0.35)), f"http://{server.address}/")
+
+
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1/", "http://", "http://[/", "//"])
+def test_redirects_to_nowhere(place: str, server: AuthServer, web: WebClient) -> None:
+    server.default = Reply(b"", 302, {"Location": place})
+    with pytest.raises(RequestError):
+        ask(web, f"http://{server.address}/")
+
+
+def test_a_secret_does_not_follow_to_another_host(web: WebClient) -> None:
+    here, there = AuthServer(), AuthServer(host="127.0.0.2")
+    here.default = Reply(b"", 302, {"Location": f"http://{there.address}/"})
+    try:
+        ask(web, f"http://{here.address}/", headers={"Authorization": "Bearer s"})
+    finally:
+        here.close()
+        there.close()
+    assert here.requests[0].headers["authorization"] == "Bearer s"
+    assert "authorization" not in there.requests[0].headers
+
+
+# -- TLS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = certificates.make("ca", authority=True)
+    authority.save(folder)
+    certificates.make("server", by=authority).save(folder)
+    certificates.make("client", by=authority).save(folder)
+    return folder
+
+
+@pytest.fixture
+def secure(folder: Path) -> Iterator[AuthServer]:
+    """It demands a certificate of its authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    context.load_verify_locations(folder / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    server = AuthServer(tls=context)
+    yield server
+    server.close()
+
+
+def test_certificates_of_ours(secure: AuthServer, server: AuthServer, folder: Path) -> None:
+    mine = {"cert_file": str(folder / "client.pem"), "key_file": str(folder / "client.key")}
+    ca = str(folder / "ca.pem")
+    secure.default = Reply(b"OK")
+    url = f"https://{secure.address}/"
+    assert ask(WebClient(Terms(root_ca_file=ca, **mine)), url).body == b"OK"
+    assert ask(WebClient(Terms(verify=False, **mine)), url).body == b"OK"
+    with pytest.raises(RequestError, match="certificate"):
+        ask(WebClient(Terms(**mine)), url)
+    with pytest.raises(RequestError):
+        ask(WebClient(Terms(root_ca_file=ca)), url)
+    with pytest.raises(RequestError, match="none: No such file"):
+        ask(WebClient(Terms(root_ca_file=ca, cert_file="none")), url)
+    # One that only speaks TLS says where.
+    server.default = Reply(b'{"https_port":%d}' % secure.port, 403)
+    answer = ask(WebClient(Terms(root_ca_file=ca, **mine)), f"http://{server.address}/a?b=c")
+    assert (answer.body, secure.requests[-1].path) == (b"OK", "/a?b=c")
+
+
+def test_403_without_a_port_is_an_answer(server: AuthServer, web: WebClient) -> None:
+    server.default = Reply(b"no", 403)
+    assert ask(web, f"http://{server.address}/").status == 403
+    server.default = Reply(b'{"https_port":0}', 403)
+    with pytest.raises(RequestError, match="403"):
+        ask(web, f"http://{server.address}/")
+
+
+# -- statistics
+
+STATS = {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "depth": 2}]}]}
+
+
+def test_node_stats(server: AuthServer, nobody: str, web: WebClient) -> None:
+    server.default = Reply(json.dumps(STATS).encode(), headers=PLAIN)
+    here = Producer("127.0.0.1", 1, server.port, hostname="h")
+    gone = Producer("127.0.0.1", 2, int(nobody.rpartition(":")[2]))
+    mute = Producer("mute", 1, 0)
+    strange = [Producer(host, 1, 2) for host in ("a b", "a\nb", "h/x?y=", "é" * 300, "a@b")]
+    again = replace(here, tcp_port=9, hostname="again")
+    found = node_stats([here, again, gone, mute, *strange], "t", "c", web=web)
+    assert [each.path for each in server.requests] == [
+        "/stats?format=json&topic=t&channel=c&include_clients=false"
+    ]
+    assert found.topics["t"].channels["c"].figures.depth == 2
+    assert found.topics["t"].nodes[0].hostname == "h"
+    assert str(found.errors[nobody]) == "Connection refused"
+    assert str(found.errors["mute:0"]) == "it has no HTTP port"
+    assert found.errors.keys() == {nobody, "mute:0", *(each.http_address for each in strange)}
+
+
+def test_statistics_of_everything(server: AuthServer, web: WebClient) -> None:
+    server.default = Reply(json.dumps(STATS).encode(), headers=PLAIN)
+    node_stats([Producer("127.0.0.1", 1, server.port)], web=web)
+    assert server.requests[0].path == "/stats?format=json&include_clients=false"
+
+
+@pytest.mark.parametrize("told", ["b", ""])
+def test_producers_among_nsqds(told: str, server: AuthServer, web: WebClient) -> None:
+    # The server gives one answer to everything: /stats and /info are read by their own keys.
+    info = {"broadcast_address": told, "tcp_port": 5, "http_port": 6, "hostname": "h"}
+    server.default = Reply(json.dumps(STATS | info).encode(), headers=PLAIN)
+    (found,) = topic_producers("t", web=web, nsqds=[server.address]).producers
+    at = ("b", 6) if told else ("127.0.0.1", server.port)
+    assert (found.broadcast_address, found.http_port, found.hostname) == (*at, "h")
+    assert [each.path for each in server.requests] == [
+        "/stats?format=json&topic=t&include_clients=false",
+        "/info",
+    ]
+    assert topic_producers("other", web=web, nsqds=[server.address]).producers == []
+
+
+def test_producers_by_lookupds(server: AuthServer, web: WebClient) -> None:
+    server.default = listing("a")
+    found = topic_producers("t", web=web, lookupds=[server.address])
+    assert [each.address for each in found.producers] == [("a", 1)]

@@ -1,0 +1,617 @@
+"""Other brokers in the benchmark: their protocols, their life and their installation.
+
+Protocols are tried with recorded conversations; where a broker is installed, with the real one too.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("Cython")
+
+from loadtest.bench import bars, everything, procfs
+from loadtest.bench.peers import packages, servers
+from loadtest.bench.scenarios import SCENARIOS
+from loadtest.bench.speed import Result
+from nsqcy.testing.http_requests import eventually
+
+Pieces = list[tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module")
+def drivers() -> Any:
+    """Late, as its inner loops may have to be compiled."""
+    from loadtest.bench.peers import drivers
+
+    return drivers
+
+
+@pytest.fixture(scope="module")
+def answers(drivers: Any) -> Any:
+    return drivers.answers
+
+
+# -- what was received, whole and in pieces
+
+
+def ack(tag: int, multiple: bool = False) -> bytes:
+    return frame(1, struct.pack(">HHQB", 60, 80, tag, multiple))
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    return struct.pack(">BHI", kind, 1, len(payload)) + payload + b"\xce"
+
+
+def delivery(tag: int, *bodies: bytes) -> bytes:
+    deliver = struct.pack(">HH", 60, 60) + b"\x01c" + struct.pack(">QB", tag, 0) + b"\0\1q"
+    header = struct.pack(">HHQH", 60, 0, sum(map(len, bodies)), 0)
+    return frame(1, deliver) + frame(2, header) + b"".join(frame(3, body) for body in bodies)
+
+
+ENTRIES = (
+    b"*1\r\n*2\r\n$1\r\nq\r\n*2\r\n"
+    b"*2\r\n$3\r\n1-0\r\n*2\r\n$4\r\nbody\r\n$5\r\na\r\nb\n\r\n"
+    b"*2\r\n$3\r\n1-1\r\n*2\r\n$4\r\nbody\r\n$0\r\n\r\n"
+)
+READ = {
+    "entries": (
+        lambda answers, data: answers.entries(data, b"ACK "),
+        [b":1\r\n", ENTRIES, b"*-1\r\n"],
+        (b"ACK $3\r\n1-0\r\nACK $3\r\n1-1\r\n", 2, 2),
+    ),
+    "values": (
+        lambda answers, data: answers.values(data, b"REM "),
+        [b"$3\r\nab\n\r\n", b":1\r\n", b"$-1\r\n", b"$1\r\nc\r\n"],
+        (b"REM $3\r\nab\n\r\nREM $1\r\nc\r\n", 2, 3),
+    ),
+    "jobs": (
+        lambda answers, data: answers.jobs(data),
+        [
+            b"RESERVED 12 5\r\nab\r\nc\r\n",
+            b"DELETED\r\n",
+            b"TIMED_OUT\r\n",
+            b"RESERVED 7 0\r\n\r\n",
+        ],
+        (b"delete 12\r\ndelete 7\r\n", 2, 3),
+    ),
+    "pulled": (
+        lambda answers, data: answers.pulled(data),
+        [
+            b"MSG q 1 $JS.ACK.Q.b.1.2.3 4\r\na\r\nb\r\n",
+            b"PING\r\n",
+            b"MSG q 1 $JS.ACK.Q.c 0\r\n\r\n",
+        ],
+        (b"PUB $JS.ACK.Q.b.1.2.3 4\r\n+ACK\r\nPUB $JS.ACK.Q.c 4\r\n+ACK\r\n", 2, 1),
+    ),
+    "deliveries": (
+        lambda answers, data: answers.deliveries(data, b"ACK "),
+        [delivery(258, b"abc"), delivery(3), frame(8, b""), delivery(4, b"ab", b"cde")],
+        (b"".join(b"ACK " + struct.pack(">Q", tag) + b"\0\xce" for tag in (258, 3, 4)), 3),
+    ),
+}
+COUNTED = {
+    "replies": (
+        lambda answers, data: answers.replies(data),
+        [b":1\r\n", b"$2\r\nab\r\n", b"+OK\r\n"],
+    ),
+    "inserted": (
+        lambda answers, data: answers.inserted(data),
+        [b"INSERTED 1\r\n", b"INSERTED 22\r\n"],
+    ),
+    "stored": (
+        lambda answers, data: answers.stored(data)[:2],
+        [
+            b'MSG i 1 26\r\n{"stream":"S","seq": 12345}\r\n'.replace(b"26", b"27"),
+            b'MSG i 1 10\r\n{"stream"}\r\n',
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_messages_are_acknowledged_once_however_they_arrive(answers: Any, name: str) -> None:
+    read, parts, expected = READ[name]
+    data = b"".join(parts)
+    assert read(answers, data) == (expected[0], len(data), *expected[1:])
+    for cut in range(len(data) + 1):
+        acks, used, *counts = read(answers, data[:cut])
+        assert used <= cut
+        more, rest, *others = read(answers, data[used:])
+        assert acks + more == expected[0] and used + rest == len(data)
+        assert [sum(pair) for pair in zip(counts, others, strict=True)] == list(expected[1:])
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_answers_to_publishes_are_counted_however_they_arrive(answers: Any, name: str) -> None:
+    count, parts = COUNTED[name]
+    data = b"".join(parts)
+    for cut in range(len(data) + 1):
+        used, before = count(answers, data[:cut])
+        rest, after = count(answers, data[used:])
+        assert (used + rest, before + after) == (len(data), len(parts))
+
+
+@pytest.mark.parametrize(
+    "name, data",
+    [
+        ("replies", b"-ERR no\r\n"),
+        ("inserted", b"OUT_OF_MEMORY\r\n"),
+        ("stored", b'MSG i 1 11\r\n{"error":{}}\r\n'),
+    ],
+)
+def test_a_failed_publish_is_not_counted(answers: Any, name: str, data: bytes) -> None:
+    with pytest.raises(ValueError, match="unexpected answer"):
+        COUNTED[name][0](answers, data)
+
+
+@pytest.mark.parametrize(
+    "name, data",
+    [
+        ("entries", b"-NOGROUP\r\n"),
+        ("values", b"-ERR\r\n"),
+        ("jobs", b"NOT_FOUND\r\n"),
+        ("pulled", b"-ERR 'Authorization'\r\n"),
+        ("pulled", b"MSG q 1 other 0\r\n\r\n"),
+        ("deliveries", frame(1, struct.pack(">HH", 20, 40))),
+    ],
+)
+def test_what_is_no_message_is_not_taken_for_one(answers: Any, name: str, data: bytes) -> None:
+    with pytest.raises(ValueError, match="unexpected answer"):
+        READ[name][0](answers, data)
+
+
+def test_confirms_may_be_single_multiple_and_out_of_order(answers: Any) -> None:
+    data = ack(1) + ack(4) + ack(3, multiple=True) + ack(6)
+    assert answers.confirms(data, 0) == (len(data), 3, [4, 6])
+    assert answers.confirms(data[:-1], 0) == (3 * 21, 3, [4])
+    with pytest.raises(ValueError, match="unexpected answer"):
+        answers.confirms(frame(1, struct.pack(">HHQB", 60, 120, 1, 0)), 0)
+
+
+# -- conversations
+
+
+@contextlib.contextmanager
+def recorded(*lines: tuple[bytes, bytes]) -> Iterator[servers.Address]:
+    """A server of one connection: waits for the first of each pair and answers the second."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        unheard: list[bytes] = []
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.settimeout(10)
+                for expected, answer in lines:
+                    heard = b""
+                    while len(heard) < len(expected) and (part := sock.recv(4096)):
+                        heard += part
+                    if heard != expected:
+                        unheard.append(heard)
+                        return
+                    sock.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()
+        thread.join()
+        assert unheard == []
+
+
+def method(channel: int, group: int, number: int, arguments: bytes = b"") -> bytes:
+    payload = struct.pack(">HH", group, number) + arguments
+    return struct.pack(">BHI", 1, channel, len(payload)) + payload + b"\xce"
+
+
+AMQP = [
+    (b"AMQP\0\0\x09\x01", method(0, 10, 10, b"\0\x09" + bytes(12))),
+    (
+        method(0, 10, 11, bytes(4) + b"\x05PLAIN\0\0\0\x0c\0guest\0guest\x05en_US"),
+        method(0, 10, 30, struct.pack(">HIH", 7, 4096, 60)),
+    ),
+    (
+        method(0, 10, 31, struct.pack(">HIH", 7, 4096, 0)) + method(0, 10, 40, b"\x01/\0\0"),
+        method(0, 10, 41, b"\0"),
+    ),
+    (method(1, 20, 10, b"\0"), method(1, 20, 11, bytes(4))),
+]
+
+
+def test_rabbitmq_publishes(drivers: Any) -> None:
+    with recorded(*AMQP, (method(1, 85, 10, b"\0"), method(1, 85, 11))) as address:
+        publisher = drivers.Rabbitmq().publisher(address, "q", b"body", 2)
+        assert publisher.command == 2 * (
+            method(1, 60, 40, b"\0\0\0\x01q\0")
+            + frame(2, struct.pack(">HHQHB", 60, 0, 4, 0x1000, 1))
+            + frame(3, b"body")
+        )
+        assert publisher.answered(ack(2) + ack(3)) == (b"", 42, 2)
+        assert publisher.answered(ack(1)) == (b"", 21, 1)
+        assert publisher.answered(ack(6, multiple=True)) == (b"", 21, 3)
+
+
+def test_rabbitmq_consumes(drivers: Any) -> None:
+    qos = method(1, 60, 10, struct.pack(">IHB", 0, 9, 0))
+    with recorded(*AMQP, (qos, method(1, 60, 11))) as address:
+        consumer = drivers.Rabbitmq().consumer(address, "q", 9)
+        assert consumer.first == method(1, 60, 20, b"\0\0\x01q\x01c\x08" + bytes(4))
+        one = delivery(5, b"x")
+        assert consumer.take(one) == (ack(5), len(one), 1)
+
+
+def test_jetstream_publishes_and_consumes(drivers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "unique", lambda pattern: pattern % (1, 2))
+    options = b'{"verbose":false,"pedantic":false,"protocol":1,"lang":"bench","version":"1"}'
+    hello = b"CONNECT %s\r\nSUB _INBOX.1.2.* 1\r\nPING\r\n" % options
+    with recorded((b"", b"INFO {}\r\n"), (hello, b"PONG\r\n")) as address:
+        publisher = drivers.Nats().publisher(address, "q", b"body", 2)
+        assert publisher.command == 2 * b"PUB q _INBOX.1.2.1 4\r\nbody\r\n"
+        assert publisher.answered(b"PING\r\n") == (b"PONG\r\n", 6, 0)
+    with recorded((b"", b"INFO {}\r\n"), (hello, b"PONG\r\n")) as address:
+        consumer = drivers.Nats().consumer(address, "q", 2)
+        body = b'{"batch":2,"expires":600000000000}'
+        request = b"PUB $JS.API.CONSUMER.MSG.NEXT.q.bench _INBOX.1.2.1 %d\r\n%s\r\n"
+        request %= (len(body), body)
+        assert consumer.first == 2 * request
+        one = b"MSG q 1 $JS.ACK.1 1\r\nx\r\n"
+        acked = b"PUB $JS.ACK.1 4\r\n+ACK\r\n"
+        assert consumer.take(one).send == acked
+        assert consumer.take(one).send == acked + request
+
+
+def test_beanstalkd_publishes_and_consumes(drivers: Any) -> None:
+    with recorded((b"use q\r\n", b"USING q\r\n")) as address:
+        publisher = drivers.Beanstalkd().publisher(address, "q", b"body", 2)
+        assert publisher.command == 2 * b"put 0 0 120 4\r\nbody\r\n"
+    watched = b"WATCHING 2\r\nWATCHING 1\r\n"
+    with recorded((b"watch q\r\nignore default\r\n", watched)) as address:
+        consumer = drivers.Beanstalkd().consumer(address, "q", 2500)
+        assert consumer.first == b"reserve-with-timeout 0\r\n"
+        assert consumer.take(b"TIMED_OUT\r\n").send == b"reserve-with-timeout 1\r\n"
+        taken = consumer.take(b"RESERVED 1 1\r\nx\r\n")
+        assert taken.send == b"delete 1\r\n" + 2 * b"reserve-with-timeout 0\r\n"
+
+
+def test_redis_streams_publish_and_consume(drivers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "unique", lambda pattern: pattern % (1, 2))
+    words = b"XREADGROUP GROUP group c1-2 COUNT 1 BLOCK 100 STREAMS q >"
+    with recorded() as address:
+        publisher = drivers.RedisStreams().publisher(address, "q", b"body", 2)
+        assert publisher.command == 2 * drivers.resp(b"XADD", b"q", b"*", b"body", b"body")
+    with recorded() as address:
+        consumer = drivers.RedisStreams().consumer(address, "q", 1)
+        assert consumer.first == drivers.resp(*words.split())
+        acks = [drivers.resp(b"XACK", b"q", b"group", id) for id in (b"1-0", b"1-1")]
+        taken = consumer.take(ENTRIES)
+        assert taken == (b"".join(acks) + consumer.first, len(ENTRIES), 2)
+        assert consumer.take(b":1\r\n") == (b"", 4, 0)
+
+
+def test_redis_lists_publish_and_consume(drivers: Any) -> None:
+    with recorded() as address:
+        publisher = drivers.RedisLists().publisher(address, "q", b"body", 2)
+        assert publisher.command == drivers.resp(b"LPUSH", b"q", b"body", b"body")
+        assert publisher.answered(b":2\r\n") == (b"", 4, 2)
+    with recorded() as address:
+        consumer = drivers.RedisLists().consumer(address, "q", 1)
+        assert consumer.first == drivers.resp(b"LMOVE", b"q", b"q:taken", b"RIGHT", b"LEFT")
+        taken = consumer.take(b"$1\r\nx\r\n")
+        assert taken.send == drivers.resp(b"LREM", b"q:taken", b"-1", b"x") + consumer.first
+
+
+def test_no_more_requests_than_are_useful(drivers: Any) -> None:
+    asking = drivers.Asking(b"w", b"p", 4)
+    assert asking.more() == b"p"
+    assert asking.more(1, 1) == b"pp"
+    assert asking.more(2, 2) == b"pppp"
+    assert asking.more(0, 0) == b""
+    assert asking.more(3, 2) == b""  # one is still under way, and nothing is there
+    assert asking.more(1, 0) == b"w"
+    assert asking.more(1, 1) == b"pp"
+
+
+# -- the real ones
+
+REAL = ["RedisStreams", "RedisLists", "Nats", "Beanstalkd", "Rabbitmq"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", REAL)
+def test_the_real_one_loses_no_message(drivers: Any, kind: str) -> None:
+    from loadtest.bench.peers import work
+
+    driver = getattr(drivers, kind)()
+    if not servers.program(driver.program):
+        pytest.skip(f"{driver.package} is not installed")
+    settings = work.Settings(messages=int(1200 / driver.share))
+    with driver.start() as server:
+        runs = list(work.Turn(driver, server, settings).all())  # raises if a message is left
+    assert {run.result.scenario for run in runs} == set(work.SCENARIOS)
+    assert runs[1].result.messages == 1200
+    assert procfs.listener(server.tcp[1]) == 0
+
+
+# -- the whole command, with nobody beside
+
+
+ROOT = Path(everything.__file__).parents[2]
+WORDS = ["all", "--brokers=nobody", "--no-install", "--scale=0.002", "--rounds=1"]
+
+
+class Command:
+    """`make bench`, whose temporary files and page go where the test wants them."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.docs, self.temporary = folder / "docs", folder / "temporary"
+        self.temporary.mkdir()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "loadtest.bench", *WORDS, f"--docs={self.docs}", *more],
+            cwd=ROOT,
+            env=os.environ | {"TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self.output = self._process.stdout
+
+    def interrupt(self) -> None:
+        """As a terminal does: everybody hears of it."""
+        os.killpg(self._process.pid, signal.SIGINT)
+
+    def end(self) -> int:
+        self.output.read()
+        return self._process.wait()
+
+    def left(self) -> list[object]:
+        """Files that it has not removed, and processes that it has not ended."""
+        mark = f"TMPDIR={self.temporary}".encode()
+        running = []
+        for each in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in each.read_bytes():
+                    running.append(each)
+        return [*running, *self.temporary.iterdir()]
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self.output.close()
+
+
+def test_the_whole_command(drivers: Any, tmp_path: Path) -> None:
+    with Command(tmp_path) as command:
+        assert command.end() == 0
+        eventually(lambda: not command.left())
+    figures = json.loads((command.docs / "benchmarks.json").read_text())
+    assert figures["failed"] == []
+    assert {row["contestant"] for row in figures["peers"]} == {"nsqcy"}
+    assert {(row["rounds"], len(row["runs"])) for row in figures["peers"]} == {(1, 1)}
+    assert {row["name"] for row in figures["nsqd"]} == set(SCENARIOS)
+    missing = [bar for bar in bars.BARS if bar.find(figures["nsqd"]) is None]
+    assert not servers.program("redis-server") or missing == []
+    assert {bar.figure for bar in missing} <= {bars.REDIS_TIMES}
+    page = (command.docs / "BENCHMARKS.md").read_text()
+    for row in figures["peers"]:
+        assert f" {row['messages']:,} |" in page
+    for bar in bars.BARS:
+        assert f"| {bar.work} | {bar.figure.about} |" in page
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "beside"])
+def test_an_interrupted_command_leaves_nothing(drivers: Any, tmp_path: Path, alone: bool) -> None:
+    more = [] if alone else ["--no-alone", "--rounds=1000"]
+    with Command(tmp_path, *more) as command:
+        for line in command.output:
+            if line.startswith("MPUB" if alone else "  round 1"):
+                break
+        assert command.left()
+        command.interrupt()
+        assert command.end() == 128 + signal.SIGINT
+        eventually(lambda: not command.left())
+    assert not command.docs.exists()
+
+
+# -- rounds
+
+
+def test_each_figure_is_the_median_of_its_own(drivers: Any) -> None:
+    from loadtest.bench.peers import work
+
+    runs = [
+        work.Run("a", Result(work.PUBLISH, 100, seconds, cpu, 0.0, note="memory"), 0.5)
+        for seconds, cpu in ((1.0, 3e-4), (2.0, 2e-4), (4.0, 1e-4))
+    ]
+    (row,) = work.medians(runs, "a")
+    assert (row["rate"], row["daemon_us"]) == (50.0, pytest.approx(2.0))
+    assert [run["seconds"] for run in row["runs"]] == [1.0, 2.0, 4.0]
+
+
+def test_multiples_are_those_of_one_round(drivers: Any) -> None:
+    """A machine that has become slower has done so for all."""
+    from loadtest.bench.peers import work
+
+    def run(name: str, number: int, seconds: float) -> Any:
+        return work.Run(name, Result(work.PUBLISH, 100, seconds, seconds, 0.0), 0.5, round=number)
+
+    ours = [run("ours", number, slow) for number, slow in ((1, 1.0), (2, 4.0), (3, 2.0))]
+    theirs = [run("theirs", number, 2 * slow) for number, slow in ((2, 4.0), (3, 2.0), (4, 9.0))]
+    base, other = work.medians([*ours, *theirs], "ours")
+    assert (base["rate_times"], base["cpu_times"], base["rounds"]) == (1, 1, 3)
+    assert (other["rate_times"], other["cpu_times"], other["rounds"]) == (0.5, 2, 3)
+    (alone,) = work.medians(theirs, "ours")
+    assert alone["rate_times"] == 0
+
+
+def test_bars_and_rounds_have_the_same_names(drivers: Any) -> None:
+    from loadtest.bench.peers import work
+
+    assert set(bars.ACKNOWLEDGED) == {work.CONSUME, work.TURNS}
+
+
+class Failing:
+    name = "failing"
+
+    def start(self) -> contextlib.AbstractContextManager[None]:
+        raise RuntimeError("it does not start:\nno such luck")
+
+
+def test_a_broker_that_fails_is_told_and_stops_no_other(
+    drivers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loadtest.bench.peers import work
+
+    one = work.Run("idle", Result(work.PUBLISH, 100, 1.0, 1.0, 0.0), 0.5)
+    monkeypatch.setattr(work.Turn, "__post_init__", lambda turn: None)
+    monkeypatch.setattr(work.Turn, "all", lambda turn: [dataclasses.replace(one)])
+    drivers_there: Any = [Failing(), Idle(lambda: None)]
+    found = work.run(drivers_there, work.Settings(rounds=2), lambda text: None)
+    assert [(row["contestant"], row["rounds"]) for row in found.rows] == [("idle", 2)]
+    assert found.failed == [
+        {"what": f"failing, round {number}", "why": "no such luck"} for number in (1, 2)
+    ]
+
+
+class Idle:
+    """A contestant that does nothing."""
+
+    name = "idle"
+
+    def __init__(self, begun: Callable[[], object]) -> None:
+        self._begun = begun
+
+    def start(self) -> contextlib.AbstractContextManager[None]:
+        self._begun()
+        return contextlib.nullcontext()
+
+
+def test_no_round_begins_too_late(drivers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadtest.bench.peers import work
+
+    clock = [0.0]
+    monkeypatch.setattr(work.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(work.Turn, "__post_init__", lambda turn: None)
+    monkeypatch.setattr(work.Turn, "all", lambda turn: [])
+    begun: list[float] = []
+
+    def begin() -> None:
+        begun.append(clock[0])
+        clock[0] += 10
+
+    def rounds(deadline: float) -> list[float]:
+        clock[0] = 0.0
+        begun.clear()
+        settings = work.Settings(rounds=9, deadline=deadline)
+        work.run([Idle(begin)], settings, lambda text: None)  # type: ignore[list-item]
+        return begun
+
+    assert rounds(35.0) == [0.0, 10.0, 20.0]
+    assert rounds(-1.0) == [0.0]
+    assert len(rounds(float("inf"))) == 9
+
+
+# -- their life
+
+
+def recipe(program: str) -> servers.Recipe:
+    return servers.Recipe(["python3", "-c", program, "{port}", "{folder}"], "")
+
+
+LISTEN = """
+import socket, sys, time
+socks = [socket.create_server(("127.0.0.1", int(sys.argv[1])))]
+open(sys.argv[2] + "/file", "w").close()
+while True: time.sleep(60)
+"""
+
+
+def test_a_server_ends_whatever_happens() -> None:
+    def connect(address: servers.Address) -> None:
+        socket.create_connection(address).close()
+
+    with pytest.raises(ZeroDivisionError), servers.started(recipe(LISTEN), connect) as server:
+        (pid,) = server.pids
+        folder = Path(server.data)
+        assert (folder / "file").exists()
+        assert server.memory()["Rss"] > 0 and server.cpu_seconds() >= 0
+        raise ZeroDivisionError
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    def refuse(address: servers.Address) -> None:
+        raise ConnectionRefusedError
+
+    with (
+        pytest.raises(RuntimeError, match="no such luck"),
+        servers.started(recipe("print('no such luck')"), refuse),
+    ):
+        pass
+
+
+# -- their installation
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """A machine without any of them; what apt-get was told."""
+    told: list[list[str]] = []
+
+    def which(name: str, path: str | None = None) -> str | None:
+        return "/bin/apt-get" if name == "apt-get" else None
+
+    def run(words: list[str], **_: Any) -> Any:
+        told.append([*words, f"policy={packages.POLICY.exists()}"])
+        return argparse.Namespace(returncode=0, stdout="")
+
+    monkeypatch.setattr(packages, "POLICY", tmp_path / "policy-rc.d")
+    monkeypatch.setattr(packages, "program", lambda name: None)
+    monkeypatch.setattr(packages.shutil, "which", which)
+    monkeypatch.setattr(packages.subprocess, "run", run)
+    monkeypatch.setattr(packages.os, "geteuid", lambda: 0)
+    return told
+
+
+def test_nothing_is_started_by_being_installed(bare: list[list[str]]) -> None:
+    skipped = packages.install(["nats-server"], lambda text: None)
+    assert [words[-1] for words in bare] == ["policy=True"] * 2
+    assert "--no-install-recommends" in bare[1] and "nats-server" in bare[1]
+    assert not packages.POLICY.exists()
+    assert skipped == {"nats-server": "nats-server is not installed, and apt-get failed"}
+
+
+def test_a_policy_that_was_there_stays(bare: list[list[str]]) -> None:
+    packages.POLICY.write_text("of somebody else")
+    packages.install(["beanstalkd"], lambda text: None)
+    assert packages.POLICY.read_text() == "of somebody else"
+
+
+def test_without_root_it_says_who_is_skipped_and_why(
+    bare: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages.os, "geteuid", lambda: 1000)
+    skipped = packages.install(["nats-server"], lambda text: None)
+    assert skipped == {"nats-server": "nats-server is not installed, and only root can install it"}
+    monkeypatch.setattr(packages.shutil, "which", lambda name: None)
+    skipped = packages.install(["nats-server"], lambda text: None)
+    assert skipped == {"nats-server": "nats-server is not installed, and there is no apt-get"}
+    assert bare == []

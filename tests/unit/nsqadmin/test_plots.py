@@ -1,0 +1,134 @@
+"""Plots and lists as they are drawn: paths, scales, gaps, orders."""
+
+import math
+
+import pytest
+
+from nsqcy.nsqadmin.history.store import METRICS, History, Subject
+from nsqcy.nsqadmin.html.elements import Cell, tag
+from nsqcy.nsqadmin.html.formatting import amount
+from nsqcy.nsqadmin.html.location import Location, slug
+from nsqcy.nsqadmin.html.plots import Plots, line_path, scale_top
+from nsqcy.nsqadmin.html.tables import heading, table
+from support.strict_html import read
+
+TOPIC = Subject(topic="t")
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "top"),
+    [
+        ([], 1.0, 1.0),
+        ([NAN, 0.0], 10.0, 10.0),
+        ([1.0, 17.0], 1.0, 20.0),
+        ([20.0], 1.0, 20.0),
+        ([21.0], 1.0, 50.0),
+        ([999_999.0], 1.0, 1_000_000.0),
+        ([0.0042], 0.001, 0.005),
+        ([0.00001], 0.001, 0.001),
+    ],
+)
+def test_scales_end_at_round_numbers(values: list[float], least: float, top: float) -> None:
+    assert scale_top(values, least) == pytest.approx(top)
+
+
+def test_paths_have_gaps() -> None:
+    assert line_path([0, 5, NAN, 10, NAN], 10, 40, 20) == "M0 20h0L10 10M30 0h0"
+    assert line_path([NAN], 10, 40, 20) == ""
+    assert line_path([3], 10, 40, 20) == "M0 14h0"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.25, "0.25"), (12.5, "12.5"), (1234.5, "1,234"), (7.0, "7")]
+)
+def test_amounts(value: float, text: str) -> None:
+    assert amount(value) == text
+
+
+def plots(length: float = 43200.0, chosen: str = "1h") -> Plots:
+    history = History(10.0, length)
+    for tick in range(10):
+        if tick != 5:
+            row = [100.0 * tick if name == "in" else 0.0 for name in METRICS]
+            row[METRICS.index("latency")] = NAN
+            history.add(10.0 * tick, {TOPIC: row})
+    return Plots(history, 94.0, 1_000_000.0, chosen)
+
+
+def test_a_section_of_plots() -> None:
+    page = read(plots(chosen="15m").section(Location("/topics/t", {"sort": "depth"}), TOPIC))
+    assert [each.text for each in page.one("nav").all("a")] == ["15m", "1h", "6h", "12h"]
+    chosen = page.one("a", **{"aria-current": "true"})
+    assert chosen.attributes["href"] == "/topics/t?sort=depth&range=15m"
+    figure = page.all("figure")[0]
+    assert figure.one("figcaption").text == "ThroughputIn 900/sOut 0/s"
+    label = figure.one("svg").attributes["aria-label"]
+    assert label == "Throughput. In: 900/s now, at most 900/s; Out: 0/s now, at most 0/s"
+    values = figure.one("path", **{"class": "line0"}).attributes["data-values"].split(",")
+    assert values[-6:] == ["400", "", "600", "700", "800", "900"]
+    assert len(values) == 90
+    assert figure.attributes["data-start"] == f"{1_000_000 + 95 - 900:.3f}"
+    assert [each.text for each in figure.all("div")[0].all("span")] == ["1,000/s", "500/s", "0/s"]
+    assert [each.text for each in figure.all("div")[2].all("span")] == [
+        "−15m",
+        "−10m",
+        "−5m",
+        "now",
+    ]
+
+
+def test_time_frames_are_those_that_are_kept() -> None:
+    assert plots(length=172800.0).frames == ["15m", "1h", "6h", "12h", "24h", "48h"]
+    short = plots(length=1000.0, chosen="12h")
+    assert (short.frames, short.frame) == (["15m"], "15m")
+    assert plots(chosen="nonsense").frame == "1h"
+    assert read(plots(length=60.0).section(Location("/", {}), TOPIC)).all("figure")
+
+
+def test_what_is_not_kept_is_not_drawn() -> None:
+    other = Subject(topic="u")
+    assert plots().section(Location("/", {}), other) == plots().spark(other, "in") == ""
+    assert plots().latest(other, "in") is None
+    assert Plots(None, 0.0, 0.0).section(Location("/", {}), TOPIC) == ""
+
+
+def test_small_plots_and_the_latest_value() -> None:
+    assert plots().latest(TOPIC, "in") == 900
+    (path,) = read(plots().spark(TOPIC, "in")).all("path")
+    assert path.attributes["d"].endswith("L58 3")  # the mean of its last three
+
+
+# -- orders
+
+
+def rows(**params: str) -> list[list[str]]:
+    """Of a table that is sorted so."""
+    cells = [
+        [Cell(tag("b", name), name), Cell(shown, value), other]
+        for name, shown, value, other in (("b", "1,000", 1000, "x"), ("A", "7", 7, "y"))
+    ]
+    location = Location("/p", params)
+    return read(table("T", ["Name", "In-Flight", "Other"], cells, location=location)).table("T")[1:]
+
+
+def test_tables_are_sorted_by_any_column() -> None:
+    assert [each[0] for each in rows()] == ["b", "A"]
+    assert [each[0] for each in rows(sort="name")] == ["A", "b"]
+    assert [each[0] for each in rows(sort="-name")] == ["b", "A"]
+    assert [each[0] for each in rows(sort="in_flight")] == ["b", "A"]
+    assert [each[0] for each in rows(sort="-in_flight")] == ["A", "b"]
+    assert [each[0] for each in rows(sort="-other")] == ["A", "b"]
+    assert [each[0] for each in rows(sort="none")] == ["b", "A"]
+
+
+def test_headings_say_what_they_do() -> None:
+    location = Location("/p", {"sort": "depth", "q": "x", "page": "3", "ask": "delete"})
+    depth, other = read(heading(location, "Depth")), read(heading(location, "Memory + Disk"))
+    assert depth.one("th").attributes["aria-sort"] == "descending"
+    assert depth.one("a").attributes["href"] == "/p?q=x&sort=-depth"
+    assert "aria-sort" not in other.one("th").attributes
+    assert other.one("a").attributes["href"] == "/p?q=x&sort=memory_disk"
+    text = read(heading(Location("/p", {"sort": "topic"}), "Topic", is_text=True))
+    assert text.one("th").attributes["aria-sort"] == "ascending"
+    assert slug("In-Flight") == "in_flight"

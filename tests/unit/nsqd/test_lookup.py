@@ -1,0 +1,262 @@
+"""The lookup side of nsqd on this hub, with scripted lookupds: names, time, and too much of all."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gevent
+import pytest
+
+from nsqcy.nsqd.lookup import registration as module
+from nsqcy.nsqd.lookup.protocol import REGISTER, UNREGISTER, Command
+from nsqcy.nsqd.lookup.registration import Lookup
+from nsqcy.nsqd.master.metadata import Picture
+from support.fake_nsqlookupd import HANG_UP, OK, SILENCE, FakeLookupd
+from support.gevent_hub import Lines, wait_until
+from support.nsqd_process import free_port
+
+IDENTITY = {"broadcast_address": "b", "tcp_port": 1, "http_port": 2, "version": "1.3.0"}
+
+
+class Debugged(Lines):
+    def debug(self, text: str, /, **fields: object) -> None:
+        self.all.append(text)
+
+
+@pytest.fixture
+def lookupd() -> Iterator[Callable[..., FakeLookupd]]:
+    made: list[FakeLookupd] = []
+
+    def make(port: int = 0, host: str = "127.0.0.1") -> FakeLookupd:
+        made.append(FakeLookupd(port, host))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Lookup]]:
+    made: list[Lookup] = []
+
+    def make(*addresses: str, picture: Picture | None = None, **other: Any) -> Lookup:
+        lookup = Lookup(picture or Picture(), IDENTITY, 1000, Debugged(), **other)
+        made.append(lookup)
+        lookup.set_addresses(addresses)
+        return lookup
+
+    yield make
+    for each in made:
+        each.close()
+    gevent.sleep(0)
+
+
+def said(lookup: Lookup, text: str) -> int:
+    return sum(text in line for line in lookup.log.all)
+
+
+# -- time
+
+
+@pytest.mark.case("LKP-07")
+def test_a_ping_every_fifteen_seconds(make, lookupd, monkeypatch):
+    assert module.PING_EVERY == 15.0
+    monkeypatch.setattr(module, "PING_EVERY", 0.05)
+    one = lookupd()
+    lookup = make(one.address)
+    wait_until(lambda: one.links and one.link.commands == ["PING", "PING", "PING"])
+    assert said(lookup, "sending heartbeat") >= 3
+    assert len(one.links) == 1
+
+
+@pytest.fixture
+def pauses(monkeypatch) -> list[float]:
+    """How long it waited between attempts; here it does not wait."""
+    found: list[float] = []
+    sleep = gevent.sleep
+
+    def pause(seconds: float) -> None:
+        found.append(seconds)
+        sleep(0.001)
+
+    monkeypatch.setattr(module, "sleep", pause)
+    monkeypatch.setattr(module.random, "uniform", lambda low, high: 1.0)
+    return found
+
+
+def test_attempts_are_further_and_further_apart(make, pauses):
+    lookup = make(f"127.0.0.1:{free_port()}")
+    wait_until(lambda: len(pauses) >= 10)
+    assert pauses[:10] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15.0, 15.0]
+    assert said(lookup, "connecting - connection refused") >= 10
+
+
+def test_so_they_are_when_a_lookupd_hangs_up_soon(make, lookupd, pauses):
+    one = lookupd()
+    one.answers = lambda command: HANG_UP if command.startswith("REGISTER") else OK
+    picture = Picture()
+    picture.create_topic("t")
+    lookup = make(one.address, picture=picture)
+    wait_until(lambda: len(pauses) >= 4)
+    assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert said(lookup, "REGISTER of everything - ") >= 4
+
+
+def test_a_connection_that_lasted_is_made_again_at_once(make, lookupd, pauses, monkeypatch):
+    one = lookupd()
+    one.answers = lambda command: HANG_UP if len(one.links) < 4 else OK
+    make(one.address)
+    wait_until(lambda: len(one.links) == 4 and one.link.identity)
+    monkeypatch.setattr(module, "RETRY_MOST", 0.0)
+    one.link.close()
+    wait_until(lambda: len(pauses) == 4)
+    assert pauses == [0.1, 0.2, 0.4, 0.1]
+
+
+def test_an_answer_that_trickles_in_is_too_late(make, lookupd, monkeypatch):
+    monkeypatch.setattr(module, "STEP_LIMIT", 0.1)
+    slow, one = lookupd(), lookupd()
+    gate = threading.Event()
+
+    def trickle(command: str) -> bytes:
+        slow.link.sock.sendall(b"\0\0\0\x7f")
+        while not gate.wait(0.03):
+            slow.link.sock.sendall(b"x")
+        return SILENCE
+
+    slow.answers = trickle
+    lookup = make(slow.address, one.address)
+    wait_until(lambda: said(lookup, "IDENTIFY - i/o timeout"))
+    gate.set()
+    wait_until(lambda: one.links and one.link.identity)
+
+
+# -- too much
+
+
+def test_a_lookupd_that_is_too_far_behind_is_told_all_anew(make, lookupd, monkeypatch):
+    monkeypatch.setattr(module, "PENDING_MOST", 5)
+    one = lookupd()
+    picture = Picture()
+    lookup = make(one.address, picture=picture)
+    wait_until(lambda: lookup.peers[0].info)
+    gevent.sleep(0)
+    for number in range(20):
+        picture.create_topic(f"t{number}")
+        lookup.change(Command(REGISTER, f"t{number}"))
+    wait_until(lambda: len(one.links) == 2 and len(one.told()) == 20)
+    assert said(lookup, "too far behind") == 1
+
+
+def test_nothing_is_kept_for_one_that_is_away(make, monkeypatch):
+    lookup = make(f"127.0.0.1:{free_port()}")
+    wait_until(lambda: said(lookup, "refused"))
+    for number in range(100):
+        lookup.change(Command(REGISTER, f"t{number}"))
+    assert not lookup.peers[0]._pending
+
+
+def test_many_topics_at_once(make, lookupd):
+    one = lookupd()
+    picture = Picture()
+    for number in range(700):
+        picture.create_channel(f"t{number}", "c")
+    lookup = make(one.address, picture=picture)
+    wait_until(lambda: len(one.told()) == 700)
+    lookup.change(Command(UNREGISTER, "t5", "c"))
+    wait_until(lambda: one.told()[700:] == ["UNREGISTER t5 c"])
+    assert set(one.told()[:700]) == {f"REGISTER t{number} c" for number in range(700)}
+
+
+def test_a_command_that_is_refused(make, lookupd):
+    one = lookupd()
+    one.answers = lambda command: (
+        b"E_BAD_TOPIC no" if len(one.links) == 1 and " t" in command else OK
+    )
+    picture = Picture()
+    lookup = make(one.address, picture=picture)
+    wait_until(lambda: lookup.peers[0].info)
+    picture.create_topic("t")
+    lookup.change(Command(REGISTER, "t"))
+    wait_until(lambda: len(one.links) == 2 and one.told() == ["REGISTER t"])
+    assert said(lookup, "REGISTER t - E_BAD_TOPIC no") <= 1
+
+
+def test_an_answer_to_nothing_is_the_end(make, lookupd):
+    one = lookupd()
+    lookup = make(one.address)
+    wait_until(lambda: lookup.peers[0].info and one.links)
+    one.link.sock.sendall(b"\0\0\0\2OK")
+    wait_until(lambda: len(one.links) == 2)
+    assert said(lookup, "an answer to nothing") == 1
+
+
+# -- names
+
+
+class Names:
+    """What a name stands for, to be changed by a test."""
+
+    def __init__(self, *found: Any) -> None:
+        self.found: Any = list(found)
+        self.asked: list[tuple[str, int]] = []
+
+    def __call__(self, host: str, port: int) -> list[Any]:
+        self.asked.append((host, port))
+        if isinstance(self.found, Exception):
+            raise self.found
+        return list(self.found)
+
+
+def test_a_name_stands_for_several_and_is_followed(make, lookupd, monkeypatch):
+    monkeypatch.setattr(module, "RESOLVE_EVERY", 0.02)
+    one = lookupd()
+    two = lookupd(one.port, "127.0.0.2")
+    three = lookupd(one.port, "127.0.0.3")
+    names = Names(("127.0.0.1", one.port), ("127.0.0.2", one.port))
+    lookup = make(f"lookup.example:{one.port}", look_up=names)
+    wait_until(lambda: one.links and two.links)
+    assert names.asked[0] == ("lookup.example", one.port)
+    name = f"lookup.example:{one.port} at 127.0.0.2"
+    assert said(lookup, f"LOOKUP({name}): adding peer") == 1
+    names.found = [("127.0.0.3", one.port), ("127.0.0.1", one.port)]
+    wait_until(lambda: three.links and two.link.ended.is_set())
+    assert said(lookup, f"LOOKUP({name}): removing peer") == 1
+    names.found = socket.gaierror(-2, "Name or service not known")
+    wait_until(lambda: said(lookup, "name or service not known"))
+    seen = len(names.asked)
+    wait_until(lambda: len(names.asked) > seen + 2)
+    assert len(lookup.peers) == 2 and len(one.links) == 1 and len(three.links) == 1
+
+
+def test_a_name_beside_the_address_it_stands_for_is_one_lookupd(make, lookupd):
+    one = lookupd()
+    names = Names(("127.0.0.1", one.port))
+    lookup = make(one.address, f"a:{one.port}", f"b:{one.port}", look_up=names)
+    wait_until(lambda: len(names.asked) == 2 and all(a.settled.is_set() for a in lookup.addresses))
+    wait_until(lambda: one.links)
+    assert len(lookup.peers) == len(one.links) == 1
+    lookup.set_addresses([f"b:{one.port}"])
+    assert len(lookup.peers) == 1
+    lookup.set_addresses([])
+    wait_until(lambda: one.link.ended.is_set())
+    assert not lookup.peers and len(one.links) == 1
+
+
+def test_the_other_family_of_one_lookupd(make, lookupd):
+    """It listens where only its second address leads."""
+    one = lookupd()
+    nobody = ("127.0.0.9", one.port)
+    lookup = make()
+    place = (nobody, ("127.0.0.1", one.port))
+    lookup._peers[nobody] = module.Peer(lookup, "x", place)
+    wait_until(lambda: one.links and one.link.identity)
+
+
+@pytest.mark.parametrize("address", ["nowhere", "a:b", "::1:4160"])
+def test_addresses_that_are_none(make, address):
+    lookup = make(address)
+    assert not lookup.peers
+    assert said(lookup, f"LOOKUPD({address}): connecting - ") == 1

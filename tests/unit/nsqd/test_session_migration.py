@@ -1,0 +1,65 @@
+"""A session that goes to another worker: who serves it, whatever becomes of the question."""
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsqcy.nsqd.worker.session_migration import SessionMigration
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
+
+
+class Packed:
+    """A session as far as it is asked, with an open descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self.closed = False
+        self.fate = ""
+        self._fd = fd
+
+    def pack(self) -> tuple[dict[str, Any], bytes, bytes]:
+        return {}, b"PUB t\n", b""
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def stay(self) -> None:
+        self.fate = "goes on here"
+
+    def leave(self) -> None:
+        self.fate = "is let go"
+
+
+@pytest.mark.parametrize(
+    ("error", "fate"),
+    [
+        (None, "is let go"),
+        (RemoteError("it has no room"), "goes on here"),
+        (RemoteError("the peer is gone", unreachable=True), "is let go"),
+        (ChannelClosed("the peer is gone"), "is let go"),
+        (CallTimeout("no answer within 5 s"), "is let go"),
+    ],
+)
+def test_nobody_executes_twice_what_a_session_brings_along(
+    error: Exception | None, fate: str
+) -> None:
+    """A worker that dies with the question may have had the session, and the publish in it."""
+
+    def ask(*_: Any, fds: tuple[int, ...], **__: Any) -> None:
+        for fd in fds:
+            os.close(fd)
+        if error is not None:
+            raise error
+
+    ours, theirs = os.pipe()
+    session = Packed(ours)
+    loop: Any = SimpleNamespace(enter=lambda: None)
+    master: Any = SimpleNamespace(ask=ask)
+    leaving: Any = session
+    try:
+        SessionMigration(loop, master).hand_over(leaving, 1)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert session.fate == fate

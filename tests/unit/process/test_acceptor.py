@@ -1,0 +1,199 @@
+"""Who gets the next connection, and what happens when nobody can take it."""
+
+import errno
+import socket
+
+import gevent
+import pytest
+
+from nsqcy.net.listeners import bind
+from nsqcy.process.acceptor import Acceptor
+from support.gevent_hub import Lines, wait_until
+
+
+class Worker:
+    """A target that takes `room` sockets."""
+
+    def __init__(self, room=1000, load=0, lagging=False):
+        self.room = room
+        self.base = load
+        self.is_lagging = lagging
+        self.taken = []
+
+    def lagging(self):
+        return self.is_lagging
+
+    def load(self):
+        return self.base + len(self.taken)
+
+    def send(self, item):
+        if len(self.taken) >= self.room:
+            return False
+        self.taken.append(item)
+        return True
+
+
+class Front:
+    """An acceptor with one listener, and its clients."""
+
+    def __init__(self):
+        self.listener = bind("127.0.0.1:0", "tcp")
+        self.lines = Lines()
+        self.failures = []
+        self.acceptor = Acceptor([self.listener], self.lines, self.failures.append)
+        self.sockets = []
+
+    def connect(self, count=1):
+        for _ in range(count):
+            where = ("127.0.0.1", self.listener.port)
+            self.sockets.append(socket.create_connection(where, timeout=30))
+
+    def close(self):
+        self.acceptor.close()
+        for sock in self.sockets:
+            sock.close()
+
+
+@pytest.fixture
+def front():
+    made = Front()
+    yield made
+    made.close()
+
+
+def test_ties_go_round(front):
+    workers = [Worker() for _ in range(3)]
+    for number, worker in enumerate(workers):
+        front.acceptor.add(number, worker)
+    front.connect(9)
+    wait_until(lambda: sum(len(worker.taken) for worker in workers) == 9)
+    assert [len(worker.taken) for worker in workers] == [3, 3, 3]
+
+
+def test_the_least_loaded_first_and_the_lagging_last(front):
+    busy, idle, lagging = Worker(load=10), Worker(room=4), Worker(room=1, lagging=True)
+    for number, worker in enumerate((busy, idle, lagging)):
+        front.acceptor.add(number, worker)
+    front.connect(6)
+    wait_until(lambda: len(busy.taken) == 2)
+    assert (len(idle.taken), len(lagging.taken)) == (4, 0)
+
+
+def test_a_full_worker_makes_room_for_others_and_for_the_backlog(front):
+    worker = Worker(room=2)
+    front.acceptor.add(0, worker)
+    front.connect(5)
+    wait_until(lambda: len(worker.taken) == 2)
+    gevent.sleep(0.01)
+    worker.room = 10
+    front.acceptor.resume()
+    wait_until(lambda: len(worker.taken) == 5)
+
+
+def test_a_full_worker_is_tried_again_also_when_nobody_says_so(front):
+    worker = Worker(room=0)
+    front.acceptor.add(0, worker)
+    front.connect(2)
+    gevent.sleep(0.01)
+    worker.room = 10
+    wait_until(lambda: len(worker.taken) == 2)
+
+
+def test_nothing_is_accepted_without_a_worker(front):
+    worker = Worker()
+    front.acceptor.add(0, worker)
+    front.acceptor.remove(0)
+    front.connect(3)
+    gevent.sleep(0.01)
+    front.acceptor.add(0, worker)
+    wait_until(lambda: len(worker.taken) == 3)
+
+
+def test_what_comes_back_is_given_to_another(front):
+    first, second = Worker(), Worker()
+    front.acceptor.add(0, first)
+    front.connect(3)
+    wait_until(lambda: len(first.taken) == 3)
+    front.acceptor.remove(0)
+    front.acceptor.give(first.taken)
+    front.acceptor.add(1, second)
+    assert second.taken == first.taken
+
+
+def test_a_refused_socket_is_tried_again_after_a_pause(front):
+    worker = Worker()
+    front.acceptor.add(0, worker)
+    front.connect()
+    wait_until(lambda: worker.taken)
+    item = worker.taken.pop()
+    front.acceptor.retry_later(item)
+    front.connect()
+    assert worker.taken == []
+    wait_until(lambda: len(worker.taken) == 2)
+    assert worker.taken[0] is item
+
+
+class Failing:
+    """A listening socket whose accept fails, `failures` times."""
+
+    def __init__(self, sock, code, failures):
+        self.sock = sock
+        self.code = code
+        self.failures = failures
+        self.calls = 0
+
+    def fileno(self):
+        return self.sock.fileno()
+
+    def close(self):
+        self.sock.close()
+
+    def accept(self):
+        self.calls += 1
+        if self.failures:
+            self.failures -= 1
+            raise OSError(self.code, "so it is")
+        return self.sock.accept()
+
+
+def failing(front, code, failures):
+    sock = Failing(front.listener.sock, code, failures)
+    listener = front.listener._replace(sock=sock)
+    front.acceptor = Acceptor([listener], front.lines, front.failures.append)
+    worker = Worker()
+    front.acceptor.add(0, worker)
+    front.connect()
+    return sock, worker
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_out_of_descriptors_pauses_and_says_so_once(front, code):
+    sock, worker = failing(front, code, 3)
+    wait_until(lambda: worker.taken)
+    assert sock.calls <= 5  # it does not spin
+    assert front.lines.all == ["TCP: accept: so it is; pausing"]
+    assert front.failures == []
+
+
+@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EPROTO, errno.EINTR])
+def test_trouble_of_one_connection_is_passed_over(front, code):
+    _, worker = failing(front, code, 3)
+    wait_until(lambda: worker.taken)
+    assert front.lines.all == front.failures == []
+
+
+def test_a_listener_that_is_broken_is_reported(front):
+    failing(front, errno.EBADF, 1)
+    wait_until(lambda: front.failures)
+    assert front.failures[0] == "TCP: accept: so it is"
+
+
+def test_closing_says_so_and_ends_what_nobody_took(front):
+    worker = Worker(room=0)
+    front.acceptor.add(0, worker)
+    front.connect()
+    wait_until(lambda: front.acceptor._held)
+    front.acceptor.close()
+    front.acceptor.close()
+    assert front.sockets[0].recv(1) == b""
+    assert front.lines.all == [f"TCP: closing {front.listener.text}"]

@@ -1,0 +1,276 @@
+"""Children kept alive: their states, their silence, their deaths, and the end."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import gevent
+import pytest
+
+from nsqcy.process import arbiter, spawn
+from nsqcy.process.arbiter import DOWN, GONE, SECOND, STARTING, STOPPING, UP, Arbiter, backoff
+from support.gevent_hub import Lines, wait_until
+
+
+class House:
+    """An owner of pretended children; the clock and the signals are pretended too."""
+
+    def __init__(self, count=2, silence=30 * SECOND):
+        self.now = 0
+        self.next_pid = 1_000_000_000  # beyond every real one
+        self.beats = [0] * count
+        self.sent = []
+        self.left = []
+        self.stopped = set()
+        self.no_spawn = 0
+        self.lines = Lines()
+        self.arbiter = Arbiter(
+            count,
+            self,
+            self.lines,
+            clock=lambda: self.now,
+            kill=lambda pid, signum: self.sent.append((pid, signum)),
+            is_stopped=lambda pid: pid in self.stopped,
+            silence=silence,
+        )
+        self.children = self.arbiter.children
+
+    def spawn(self, index):
+        if self.no_spawn:
+            self.no_spawn -= 1
+            raise OSError(11, "no more processes")
+        self.next_pid += 1
+        return self.next_pid
+
+    def last_beat(self, index):
+        return self.beats[index]
+
+    def exited(self, index, code):
+        self.left.append((index, code))
+
+    def pass_time(self, seconds, beating=()):
+        for _ in range(seconds):
+            self.now += SECOND
+            for index in beating:
+                self.beats[index] = self.now
+            self.arbiter.on_tick()
+
+    def die(self, index, code=-9):
+        child = self.children[index]
+        child.watcher.stop()
+        child.watcher.close()
+        self.arbiter.on_exit(index, code)
+
+    def close(self):
+        for child in self.children:
+            if child.pid:
+                self.die(child.index)
+        self.arbiter.close()
+
+
+@pytest.fixture
+def house():
+    made = House()
+    made.arbiter.spawn(0)
+    made.arbiter.spawn(1)
+    yield made
+    made.close()
+
+
+def test_the_states_of_a_child(house):
+    child = house.children[0]
+    assert child.state == STARTING
+    house.arbiter.on_up(0)
+    assert child.state == UP
+    house.die(0, 1)
+    assert (child.state, child.pid, child.last_exit) == (DOWN, 0, 1)
+    assert house.left == [(0, 1)]
+    house.arbiter.on_up(0)  # too late
+    assert child.state == DOWN
+    house.arbiter.restart(0)
+    wait_until(lambda: child.state == STARTING)
+    assert child.restarts == 1
+
+
+def test_silence_is_aborted_then_killed(house):
+    pid = house.children[1].pid
+    house.pass_time(29, beating=[0])
+    assert house.sent == []
+    house.pass_time(1, beating=[0])
+    assert house.sent == [(pid, signal.SIGABRT)]
+    house.pass_time(4, beating=[0])
+    assert house.sent == [(pid, signal.SIGABRT)]
+    house.pass_time(1, beating=[0])
+    assert house.sent == [(pid, signal.SIGABRT), (pid, signal.SIGKILL)]
+
+
+def test_a_beat_in_the_last_second_saves_it(house):
+    house.pass_time(29)
+    house.pass_time(1, beating=[0, 1])
+    house.pass_time(29)
+    assert house.sent == []
+
+
+def test_a_stopped_child_is_not_silent(house):
+    house.stopped.add(house.children[1].pid)
+    house.pass_time(100, beating=[0])
+    assert house.sent == []
+    house.stopped.clear()
+    house.pass_time(29, beating=[0])
+    assert house.sent == []
+    house.pass_time(1, beating=[0])
+    assert len(house.sent) == 1
+
+
+def test_time_in_which_we_did_not_run_does_not_count(house):
+    house.now += 3600 * SECOND
+    house.arbiter.on_tick()
+    house.pass_time(20)
+    assert house.sent == []
+
+
+def test_a_stopping_child_may_be_silent(house):
+    house.pass_time(29, beating=[0])
+    house.arbiter.halt()
+    house.pass_time(100)
+    assert house.sent == []
+
+
+def test_who_is_unheard(house):
+    house.stopped.add(house.children[1].pid)  # which is no excuse here
+    house.pass_time(3, beating=[0])
+    assert house.arbiter.unheard(3 * SECOND) == []
+    house.pass_time(1, beating=[0])
+    assert house.arbiter.unheard(3 * SECOND) == [1]
+    house.die(1)
+    assert house.arbiter.unheard(3 * SECOND) == []
+    house.arbiter.restart(1)
+    wait_until(lambda: house.children[1].pid)
+    assert house.arbiter.unheard(3 * SECOND) == []
+    house.pass_time(4)
+    assert house.arbiter.unheard(3 * SECOND) == [0, 1]
+    house.arbiter.halt()
+    assert house.arbiter.unheard(3 * SECOND) == []
+
+
+def test_a_new_child_does_not_inherit_silence(house):
+    house.pass_time(29, beating=[0])
+    house.die(1)
+    house.arbiter.restart(1)
+    wait_until(lambda: house.children[1].pid)
+    house.pass_time(29, beating=[0])
+    assert house.sent == []
+
+
+def test_backoff_doubles_up_to_its_limit():
+    assert [backoff(failures) for failures in range(9)] == [
+        0,
+        0,
+        0.1,
+        0.2,
+        0.4,
+        0.8,
+        1.6,
+        3.2,
+        5.0,
+    ]
+    assert backoff(10**9) == 5.0
+
+
+def test_failures_in_a_row_are_forgotten_by_a_child_that_settles(house):
+    child = house.children[0]
+    for failures in (1, 2):
+        house.arbiter.on_up(0)
+        house.die(0)
+        assert child.failures == failures
+        house.arbiter.restart(0)
+        wait_until(lambda: child.pid)
+    house.arbiter.on_up(0)
+    house.now += arbiter.SETTLED
+    house.die(0)
+    assert child.failures == 0
+
+
+def test_a_start_that_fails_is_tried_again():
+    house = House(count=1)
+    house.no_spawn = 2
+    house.arbiter.spawn(0)
+    wait_until(lambda: house.children[0].pid)
+    assert any("no more processes" in line for line in house.lines.all)
+    house.close()
+
+
+def test_after_halt_nobody_is_restarted(house):
+    house.die(0)
+    house.arbiter.halt()
+    assert [child.state for child in house.children] == [GONE, STOPPING]
+    house.arbiter.restart(0)
+    gevent.sleep(0.01)
+    assert house.children[0].pid == 0
+    assert not house.arbiter.wait(0)
+    house.die(1, 0)
+    assert house.arbiter.wait(0)
+
+
+def test_all_gone_before_halt_is_not_the_end(house):
+    house.die(0)
+    house.die(1)
+    for index in (0, 1):
+        house.arbiter.restart(index)
+    wait_until(lambda: all(child.pid for child in house.children))
+    house.arbiter.halt()
+    assert not house.arbiter.wait(0)
+
+
+def test_how_ends_are_described():
+    assert arbiter.describe(-9) == "killed by signal 9 (Killed)"
+    assert arbiter.describe(3) == "exited with 3: could not boot"
+    assert arbiter.describe(77) == "exited with 77: unknown"
+
+
+def test_stopped_processes_are_known():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not arbiter.stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: arbiter.stopped(process.pid))
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: not arbiter.stopped(process.pid))
+        process.kill()
+    assert not arbiter.stopped(process.pid)
+
+
+class RealHouse(House):
+    """Children that are processes."""
+
+    def __init__(self, code):
+        super().__init__(count=1)
+        self.code = code
+        self.arbiter._kill = os.kill
+
+    def spawn(self, index):
+        return spawn.spawn([sys.executable, "-c", self.code], [])
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9), ("", 0)],
+)
+def test_real_children_are_reaped(code, status):
+    house = RealHouse(code)
+    house.arbiter.spawn(0)
+    wait_until(lambda: house.left)
+    assert house.left == [(0, status)]
+    house.arbiter.close()
+
+
+def test_a_child_that_died_before_anybody_watched():
+    house = RealHouse("")
+    pid = house.spawn(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    gevent.sleep(0)
+    house.arbiter.born(0, pid)
+    house.arbiter.check_early_deaths()
+    wait_until(lambda: house.left)
+    assert house.left == [(0, 0)]
+    house.arbiter.close()

@@ -1,0 +1,166 @@
+"""Sessions whose topic is another worker's: when they move there, what they say by streams."""
+
+import pytest
+
+from support.two_workers import Near
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, mpub
+
+OK = (RESPONSE, b"OK")
+SMALL, BATCH = b"x" * 200, mpub("t", [b"x" * 1000] * 100)
+MANY = 256  # publishes that are worth a move, if they take long enough
+LONG = 2 * SECOND
+BATCHES = 11  # of a mebibyte
+AT_ONCE = 16  # sessions that leave a worker in a second
+BUSY = 600
+
+
+@pytest.fixture
+def near():
+    made = Near()
+    yield made
+    made.close()
+
+
+def publish(client: Client, times: int) -> None:
+    for _ in range(times):
+        assert client.publish("t", SMALL) == OK
+
+
+def publish_batches(client: Client) -> None:
+    for _ in range(BATCHES):
+        assert client.ask(BATCH) == OK
+
+
+def one_more(near: Near, client: Client) -> bool:
+    """Whether the next publish takes the client to the owner."""
+    before = len(near.moved)
+    assert client.publish("t", SMALL) in (OK, None)
+    return near.moved[before:] == [client.session]
+
+
+def test_a_consumer_moves_when_it_subscribes(near):
+    client = near.client()
+    near.busy(BUSY - 1)
+    assert client.ask(b"SUB t c\n") is None
+    assert near.moved == [client.session]
+
+
+def test_a_consumer_of_a_busy_owner_stays(near):
+    client = near.client()
+    near.busy(BUSY)
+    assert client.ask(b"SUB t c\n") == OK
+    assert near.moved == []
+
+
+def test_small_publishes_are_worth_a_move_when_they_go_on(near):
+    client = near.client()
+    publish(client, MANY)
+    assert not one_more(near, client)
+    near.advance(LONG - MILLISECOND)
+    assert not one_more(near, client)
+    near.advance(MILLISECOND)
+    assert one_more(near, client)
+
+
+def test_few_publishes_are_not_worth_a_move(near):
+    client = near.client()
+    publish(client, MANY - 1)
+    near.advance(10 * LONG)
+    publish(client, 1)
+    assert near.moved == []
+    assert one_more(near, client)
+
+
+def test_many_bytes_are_worth_a_move_at_once(near):
+    client = near.client()
+    publish_batches(client)
+    assert near.moved == []
+    assert one_more(near, client)
+
+
+def test_a_producer_of_a_busy_owner_waits_until_it_has_room(near):
+    client = near.client()
+    near.busy(BUSY)
+    publish_batches(client)
+    assert not one_more(near, client)
+    near.busy(BUSY - 1)
+    assert one_more(near, client)
+
+
+def test_producers_do_not_move_in_a_herd(near):
+    clients = [near.client() for _ in range(AT_ONCE + 2)]
+    for client in clients:
+        publish_batches(client)
+    assert [one_more(near, client) for client in clients] == [True] * AT_ONCE + [False] * 2
+    near.advance(SECOND - MILLISECOND)
+    assert not one_more(near, clients[-1])
+    near.advance(MILLISECOND)
+    assert [one_more(near, client) for client in clients[-2:]] == [True] * 2
+
+
+def test_consumers_move_before_producers(near):
+    producer = near.client()
+    publish_batches(producer)
+    for _ in range(AT_ONCE + 1):
+        near.client().ask(b"SUB t c\n")
+    assert len(near.moved) == AT_ONCE + 1
+    assert not one_more(near, producer)
+
+
+# -- what goes through streams in pieces
+
+
+def consumer(near: Near, messages: int, size: int = 300) -> Client:
+    """One whose messages come by a stream."""
+    near.busy(BUSY)
+    client = near.client().subscribe("t", "c")
+    for number in range(messages):
+        assert client.publish("t", b"%d " % number + b"x" * size) == OK
+    client.ready(messages)
+    near.settle()
+    return client
+
+
+def test_many_messages_arrive_whole_and_are_finished_at_once(near):
+    client = consumer(near, 400)
+    found = client.messages()
+    assert [int(each.body.split()[0]) for each in found] == list(range(400))
+    assert client.session.counters()["message_count"] == 400
+    client.send(*[b"FIN %s\n" % each.id for each in found])
+    near.settle()
+    counters = near.owner.counters("t", "c")
+    assert (counters["in_flight_count"], counters["depth"]) == (0, 0)
+    assert client.answer() is None
+
+
+def test_a_fin_that_fails_among_others_is_the_only_one(near):
+    client = consumer(near, 3)
+    ids = [each.id for each in client.messages()]
+    client.send(*[b"FIN %s\n" % each for each in (ids[0], b"0" * 16, b"not-hexadecimal!", ids[1])])
+    client.send(b"FIN ", ids[2][:5])
+    near.settle()
+    for id in (b"0" * 16, b"not-hexadecimal!"):
+        assert client.answer() == (ERROR, b"E_FIN_FAILED FIN %s failed ID not in flight" % id)
+    assert near.owner.counters("t", "c")["in_flight_count"] == 1
+    client.send(ids[2][5:], b"\n")
+    near.settle()
+    assert near.owner.counters("t", "c")["in_flight_count"] == 0
+    assert client.answer() is None
+
+
+def test_what_is_no_fin_ends_the_session_behind_those_before_it(near):
+    client = consumer(near, 2)
+    ids = [each.id for each in client.messages()]
+    client.send(b"FIN %s\nFIN short\nFIN %s\n" % tuple(ids))
+    near.settle()
+    assert client.answer() == (ERROR, b"E_INVALID invalid message ID")
+    assert client.closed
+    assert near.owner.counters("t", "c")["in_flight_count"] == 1
+
+
+def test_pipelined_publishes_are_answered_one_by_one(near):
+    client = near.client()
+    near.busy(BUSY)
+    client.send((b"PUB t\n\0\0\0\1x") * 500)
+    near.settle()
+    assert [client.answer() for _ in range(501)] == [OK] * 500 + [None]
