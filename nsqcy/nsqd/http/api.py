@@ -13,6 +13,7 @@ from nsqcy.broker.policies import DURABILITIES, RATE
 from nsqcy.broker.topic import DRAINING
 from nsqcy.config import durations
 from nsqcy.config.options import Option
+from nsqcy.daemon.topic_params import names_of_channel, topic_and_channel, valid_topic
 from nsqcy.errors import NOT_WRITTEN, HttpError
 from nsqcy.http import config_api, pprof, router
 from nsqcy.http.parser import JSON, PLAIN, Body, Fault, Head, Reply, parse_query
@@ -27,10 +28,7 @@ from nsqcy.http.router import (
     Router,
     ignored,
     json_error,
-    names_of_channel,
     required,
-    topic_and_channel,
-    valid_topic,
     whole,
 )
 from nsqcy.logging.types import Lines
