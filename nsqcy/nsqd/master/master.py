@@ -219,8 +219,8 @@ class Master:
     def _ask_shares(self, query: Query) -> list[Answer]:
         return list(self._workers.ask_ready("share", SHARE_LIMIT, **query._asdict()).values())
 
-    def _ask_metrics(self, sheet: int, compress: bool) -> dict[int, Answer]:
-        return self._workers.ask_ready("metrics", SHARE_LIMIT, (sheet,), compress=compress)
+    def _ask_metrics(self, buffer: int, compress: bool) -> dict[int, Answer]:
+        return self._workers.ask_ready("metrics", SHARE_LIMIT, (buffer,), compress=compress)
 
     def _facts(self) -> Whole:
         """What metrics show beside the workers' shares."""

@@ -18,7 +18,7 @@ from nsqcy.nsqd.http.backend import Message
 from nsqcy.nsqd.master.verbs import GetReasons, Inspect, Live, MasterVerb
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import gathering, metrics_buffer
-from nsqcy.nsqd.stats.coalescer import Rounds
+from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
@@ -66,7 +66,7 @@ class HttpBackend:
         self._enter = enter
         self._give_way = give_way
         self._profiler = debug.Profiler()
-        self._pages = Rounds(self._page)
+        self._pages = RequestCoalescer(self._page)
 
     # -- publishing
 
@@ -135,11 +135,11 @@ class HttpBackend:
             None, "metrics", GATHER_TIMEOUT, accept=accept, accept_encoding=accept_encoding
         )
         content_type, is_compressed = found.value
-        (sheet,) = found.fds
+        (buffer,) = found.fds
         try:
-            page = metrics_buffer.read(sheet, found.blob, self._give_way)
+            page = metrics_buffer.read(buffer, found.blob, self._give_way)
         finally:
-            os.close(sheet)
+            os.close(buffer)
         return content_type, is_compressed, page
 
     def info(self) -> dict[str, Any]:
