@@ -13,7 +13,6 @@ from posixpath import normpath
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from nsqcy import names
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import HTML, JSON, PLAIN, Body, Fault, Head, Kept, Reply
 from nsqcy.logging.types import Lines
@@ -136,25 +135,6 @@ def required(params: dict[str, str], name: str) -> str:
     if value is None:
         raise HttpError(400, f"MISSING_ARG_{name.upper()}")
     return value
-
-
-def valid_topic(params: dict[str, str], code: str) -> str:
-    topic = required(params, "topic")
-    if not names.is_valid_name(topic):
-        raise HttpError(400, code)
-    return topic
-
-
-def topic_and_channel(request: Request) -> tuple[str, str]:
-    return names_of_channel(whole(request))
-
-
-def names_of_channel(params: dict[str, str]) -> tuple[str, str]:
-    topic = valid_topic(params, "INVALID_ARG_TOPIC")
-    channel = required(params, "channel")
-    if not names.is_valid_name(channel):
-        raise HttpError(400, "INVALID_ARG_CHANNEL")
-    return topic, channel
 
 
 # Routing

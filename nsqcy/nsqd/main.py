@@ -176,7 +176,8 @@ def _serve(
     launcher = Launcher(options.workers, lock_fd, context, ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
 
-    from nsqcy.nsqd.master.master import Master, Reread
+    from nsqcy.nsqd.master.live_options import Reread
+    from nsqcy.nsqd.master.master import Master
 
     def read() -> Reread:
         settings = loader.load(NSQD, argv)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nsqcy import NSQ_VERSION
+from nsqcy.daemon.topic_params import topic_and_channel, valid_topic
 from nsqcy.errors import HttpError
 from nsqcy.http import pprof, router
 from nsqcy.http.parser import Reply
@@ -21,8 +22,6 @@ from nsqcy.http.router import (
     Router,
     ignored,
     required,
-    topic_and_channel,
-    valid_topic,
     whole,
 )
 from nsqcy.logging.types import Lines

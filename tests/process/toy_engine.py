@@ -13,6 +13,7 @@ import time
 
 import gevent
 
+from nsqcy.nsqd.master.verbs import ChangeOption
 from nsqcy.process.control import Answer
 
 
@@ -131,7 +132,7 @@ class ToyEngine:
             case ["!events"]:
                 reply = ";".join(self.events)
             case ["!workers"]:
-                reply = repr(master.workers())
+                reply = repr(master.ask(None, "workers", 5).value)
             case ["!sockopts"]:
                 options = [
                     sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
@@ -141,6 +142,6 @@ class ToyEngine:
                 ]
                 reply = " ".join(map(str, options))
             case ["!level", level]:
-                reply = master.change_option("log_level", int(level))
+                reply = ChangeOption("log_level", int(level)).send(master.ask, None)
         sock.setblocking(True)
         sock.sendall(f"{reply}\n".encode())

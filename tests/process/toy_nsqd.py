@@ -33,7 +33,7 @@ def main():
     start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine", "toy_rings")
     born = [start.launch(worker) for worker in range(workers)]
 
-    from nsqcy.nsqd.master import master
+    from nsqcy.nsqd.master import live_options, master, worker_lifecycle
     from nsqcy.process import arbiter
 
     if "silence" in settings:
@@ -41,12 +41,26 @@ def main():
         arbiter.GRACE = settings["silence"]
         arbiter.TICK = 0.1
     if "stop_limit" in settings:
-        master.STOP_LIMIT = settings["stop_limit"]
+        worker_lifecycle.STOP_LIMIT = settings["stop_limit"]
     if "files" in settings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings["files"], settings["files"]))
-    reread = lambda: master.Reread(logger.WARN)  # noqa: E731
+    reread = lambda: live_options.Reread(logger.WARN)  # noqa: E731
     path = settings["data_path"]
-    return master.Master(start, bound, path, lines, reread, notifier).run(born)
+    nsqd = master.Master(start, bound, path, lines, reread, notifier)
+    show_workers(nsqd)
+    return nsqd.run(born)
+
+
+def show_workers(nsqd):
+    """Have the master answer `!workers`."""
+    called = nsqd._requests.called
+
+    def answer(index, request):
+        if request.method == "workers":
+            return nsqd._lifecycle.describe()
+        return called(index, request)
+
+    nsqd._requests.called = answer
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from loadtest.perfcheck.http import Watcher, Watchers
 from nsqcy.http.server import HttpConnection, HttpServer
 from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.http.api import Api
+from nsqcy.nsqd.master.verbs import ForgetPolicies, MasterVerb
 from nsqcy.nsqd.worker.topic_verbs import CreateTopic, DeleteTopic, TopicVerb
 from nsqcy.server.publisher import Publisher, TopicSink
 from nsqcy.server.transport import nothing
@@ -56,8 +57,9 @@ class Backend:
             case _:
                 raise NotImplementedError(verb)
 
-    def forget_policies(self, topic: str, channel: str = "") -> None:
-        pass
+    def at_master(self, verb: MasterVerb[Any]) -> None:
+        if not isinstance(verb, ForgetPolicies):
+            raise NotImplementedError(verb)
 
 
 class Loop(Watchers):

@@ -18,13 +18,13 @@ import gevent
 import gevent.event
 from gevent import get_hub
 
-from nsqcy.config.options import Value
 from nsqcy.errors import NotWritten
 from nsqcy.http.server import HttpServer, Timeouts
 from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.http.api import Api, tls_required
 from nsqcy.nsqd.http.backend import UNKNOWN, Done, Message
 from nsqcy.nsqd.http.https import HttpsConnection
+from nsqcy.nsqd.master.verbs import ChangeOption, ForgetPolicies, MasterVerb
 from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
 from nsqcy.nsqd.stats import gathering
@@ -169,8 +169,14 @@ class MemoryBackend:
             case _:
                 raise NotImplementedError(verb)
 
-    def forget_policies(self, topic: str, channel: str = "") -> None:
-        pass
+    def at_master(self, verb: MasterVerb[Any]) -> None:
+        match verb:
+            case ChangeOption():
+                OPTIONS.change(verb.name, verb.value)
+            case ForgetPolicies():
+                pass
+            case _:
+                raise NotImplementedError(verb)
 
     def stats(self, query: stats.Query) -> bytes:
         topics = [FakeTopic(it) for name, it in self.topics.items() if query.topic in ("", name)]
@@ -184,9 +190,6 @@ class MemoryBackend:
         )
         whole = gathering.merge([share], 1)
         return gathering.page(whole, query, started=START_TIME * 10**9, now=time.time_ns())
-
-    def change_option(self, name: str, value: Value) -> None:
-        OPTIONS.change(name, value)
 
     def command_line(self) -> str:
         return "\0".join(sys.argv)

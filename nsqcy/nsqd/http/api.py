@@ -13,6 +13,7 @@ from nsqcy.broker.policies import DURABILITIES, RATE
 from nsqcy.broker.topic_host import DRAINING
 from nsqcy.config import durations
 from nsqcy.config.options import Option
+from nsqcy.daemon.topic_params import names_of_channel, topic_and_channel, valid_topic
 from nsqcy.errors import NOT_WRITTEN, HttpError
 from nsqcy.http import config_api, pprof, router
 from nsqcy.http.parser import JSON, PLAIN, Body, Fault, Head, Reply, parse_query
@@ -27,18 +28,16 @@ from nsqcy.http.router import (
     Router,
     ignored,
     json_error,
-    names_of_channel,
     required,
-    topic_and_channel,
-    valid_topic,
     whole,
 )
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.calls import Refusal, Refused
 from nsqcy.nsqd.http import mpub as bodies
 from nsqcy.nsqd.http import policy_values
-from nsqcy.nsqd.http.backend import UNKNOWN, Backend, Message, Options
-from nsqcy.nsqd.options import NSQD
+from nsqcy.nsqd.http.backend import UNKNOWN, Backend, Message
+from nsqcy.nsqd.master.verbs import ChangeOption, ForgetPolicies, GetDrain, SetDrain, SetPolicy
+from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker import peek, positions
 from nsqcy.nsqd.worker import topic_verbs as verbs
@@ -145,7 +144,7 @@ def _topic(params: dict[str, str]) -> str:
     return valid_topic(params, "INVALID_TOPIC")
 
 
-def _delay_ms(params: dict[str, str], options: Options) -> int:
+def _delay_ms(params: dict[str, str], options: NsqdOptions) -> int:
     text = params.get("defer")
     if text is None:
         return 0
@@ -248,7 +247,7 @@ def mpub(api: "Api", request: Request) -> Publish:
         return Publish(api, topic, error=error)
 
 
-def _messages(options: Options, binary: bool, body: Body) -> Sequence[Message]:
+def _messages(options: NsqdOptions, binary: bool, body: Body) -> Sequence[Message]:
     if body.fault is Fault.TOO_BIG:
         raise HttpError(413, "BODY_TOO_BIG")
     if binary:  # what is missing of a cut body shows in its own lengths
@@ -268,7 +267,7 @@ def create_topic(api: "Api", request: Request) -> None:
 def delete_topic(api: "Api", request: Request) -> None:
     topic = _any_topic(request)
     api.backend.at_owner(verbs.DeleteTopic(topic))
-    api.backend.forget_policies(topic)
+    api.backend.at_master(ForgetPolicies(topic))
 
 
 def empty_topic(api: "Api", request: Request) -> None:
@@ -330,7 +329,7 @@ def topic_log(api: "Api", request: Request) -> Reply:
 def delete_channel(api: "Api", request: Request) -> None:
     topic, channel = topic_and_channel(request)
     api.backend.at_owner(verbs.DeleteChannel(topic, channel))
-    api.backend.forget_policies(topic, channel)
+    api.backend.at_master(ForgetPolicies(topic, channel))
 
 
 def empty_channel(api: "Api", request: Request) -> None:
@@ -410,7 +409,7 @@ def set_rate(api: "Api", request: Request) -> None:
     api.backend.at_owner(verbs.FindChannel(topic, channel))
     try:
         rate = RATE.kind.parse(text)
-        api.backend.set_policy(topic, channel, {RATE.name: rate})
+        _set_policy(api, topic, channel, {RATE.name: rate})
     except (ValueError, policy_values.BadPolicy):
         raise HttpError(400, f"INVALID_RATE {names.quote(text)} (allowed: {_RATES})") from None
 
@@ -431,7 +430,7 @@ def put_topic_policy(api: "Api", request: Request) -> Reply:
 
 def delete_topic_policy(api: "Api", request: Request) -> Reply:
     topic = _topic(whole(request))
-    api.backend.set_policy(topic, "", None)
+    _set_policy(api, topic, "", None)
     return _policy(api, topic)
 
 
@@ -445,8 +444,16 @@ def put_channel_policy(api: "Api", request: Request) -> Reply:
 
 def delete_channel_policy(api: "Api", request: Request) -> Reply:
     topic, channel = topic_and_channel(request)
-    api.backend.set_policy(topic, channel, None)
+    _set_policy(api, topic, channel, None)
     return _policy(api, topic, channel)
+
+
+def _set_policy(api: "Api", topic: str, channel: str, values: dict[str, Any] | None) -> None:
+    """Set keys, or drop them (a key's None, or None for all); raises BadPolicy."""
+    name = f"{topic}/{channel}" if channel else topic
+    if values is not None:
+        policy_values.read_all(name, values, api.options)
+    api.backend.at_master(SetPolicy(name, values))
 
 
 def _policy(api: "Api", topic: str, channel: str = "") -> Reply:
@@ -466,7 +473,7 @@ def _put_policy(api: "Api", request: Request, topic: str, channel: str = "") -> 
     if body.fault is Fault.TOO_BIG:
         raise HttpError(413, "BODY_TOO_BIG")
     try:
-        api.backend.set_policy(topic, channel, policy_values.parse(bytes(body.data)))
+        _set_policy(api, topic, channel, policy_values.parse(bytes(body.data)))
     except policy_values.BadPolicy as bad:
         raise HttpError(400, f"INVALID_CONFIG {bad}") from None
     return _policy(api, topic, channel)
@@ -538,12 +545,12 @@ def put_option(api: "Api", request: Request) -> Result:
         value = config_api.read(option, bytes(body.data))
     except ValueError:
         raise HttpError(400, "INVALID_VALUE") from None
-    api.backend.change_option(option.name, value)
+    api.backend.at_master(ChangeOption(option.name, value))
     return _show(api, option)
 
 
 def get_drain(api: "Api", request: Request) -> dict[str, Any]:
-    return api.backend.drain_state()
+    return api.backend.at_master(GetDrain())
 
 
 def put_drain(api: "Api", request: Request) -> dict[str, Any]:
@@ -552,7 +559,7 @@ def put_drain(api: "Api", request: Request) -> dict[str, Any]:
     on = _SWITCH.get(bytes(request.body.data).strip())
     if on is None:
         raise HttpError(400, "INVALID_VALUE: allowed are true and false")
-    return api.backend.drain(on, _limit(params))
+    return api.backend.at_master(SetDrain(on, _limit(params)))
 
 
 _SWITCH = {b"true": True, b"false": False}
@@ -685,7 +692,7 @@ class Api(router.Api):
     reads_headers = frozenset((b"accept", b"accept-encoding", b"authorization"))
 
     def __init__(
-        self, backend: Backend, options: Options, log: Lines, gate: Gate | None = None
+        self, backend: Backend, options: NsqdOptions, log: Lines, gate: Gate | None = None
     ) -> None:
         super().__init__(options, log, gate)
         self.backend = backend

@@ -6,10 +6,9 @@ The engine, the rings and the control channel to the master are behind it; HTTP 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from nsqcy.config.options import Value
 from nsqcy.http.pprof import Inspected
-from nsqcy.http.router import Limits
 from nsqcy.nsqd.calls import Result
+from nsqcy.nsqd.master.verbs import MasterVerb
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker.topic_verbs import TopicVerb
 from nsqcy.server.http_fastpath import Sink
@@ -51,16 +50,12 @@ class Backend(Inspected, Protocol):
     def at_owner(self, verb: TopicVerb[Result]) -> Result:
         """Run a verb where its topic lives; raises Refused."""
 
+    def at_master(self, verb: MasterVerb[Result]) -> Result:
+        """Run a verb in the master."""
+
     def policy(self, topic: str, channel: str) -> dict[str, Any]:
         """What holds for a topic, or for one of its channels, and who has said so; both need not
         exist. No channel: ""."""
-
-    def set_policy(self, topic: str, channel: str, values: dict[str, Any] | None) -> None:
-        """Set keys, or take them back (a key's None, or None for all); it holds everywhere, and
-        outlives nsqd, when this returns. Raises BadPolicy."""
-
-    def forget_policies(self, topic: str, channel: str = "") -> None:
-        """Drop the policies of a deleted topic and its channels, or of one channel."""
 
     def stats(self, query: Query) -> bytes:
         """The page of /stats in the form asked for."""
@@ -68,16 +63,6 @@ class Backend(Inspected, Protocol):
     def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
         """The page of /metrics in a form that these headers accept: the type of its content,
         whether it is compressed by gzip, and the page."""
-
-    def change_option(self, name: str, value: Value) -> None:
-        """Change an option in every process; `Api.options` has the new value when this returns."""
-
-    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
-        """Begin to drain, with a limit in seconds, or end it; its state. No publish is accepted
-        any more when this returns, or all are again."""
-
-    def drain_state(self) -> dict[str, Any]:
-        """The object of /config/drain."""
 
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""
@@ -90,19 +75,3 @@ class Backend(Inspected, Protocol):
 
     def info(self) -> dict[str, Any]:
         """The object of /info, keys in its order."""
-
-
-class Options(Limits, Protocol):
-    """The options HTTP reads beside those of its connections.  Durations are nanoseconds."""
-
-    @property
-    def max_msg_size(self) -> int: ...
-    @property
-    def max_body_size(self) -> int: ...
-    @property
-    def max_req_timeout(self) -> int: ...
-    @property
-    def max_defer_timeout(self) -> int: ...
-    @property
-    def may_peek(self) -> bool:
-        """Whether messages may be looked at over HTTP, which knows of no AUTH."""

@@ -1,7 +1,7 @@
-"""Rounds: callers who ask the same at the same time share an answer begun after they asked.
+"""Request coalescer: callers with the same question at the same time share one answer.
 
-So what one of them knew to be true before it asked is in its answer, and however many ask, one
-round of work for each question is under way.
+The work for an answer begins after the request, so the answer holds everything that was true before
+it. However many callers there are, one round of work for each question is under way.
 """
 
 from collections.abc import Callable, Hashable
@@ -14,8 +14,8 @@ Question = TypeVar("Question", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
-class Rounds(Generic[Question, Answer]):
-    """Does `work`, which may block, for each question, one round at a time."""
+class RequestCoalescer(Generic[Question, Answer]):
+    """Runs `work`, which may block, for each question, one round at a time."""
 
     def __init__(self, work: Callable[[Question], Answer]) -> None:
         self._work = work

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from nsqcy.nsqd.stats import forms
-from nsqcy.nsqd.stats.coalescer import Rounds
+from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import Form, Head, Query
 from nsqcy.process.control import Answer
 
@@ -239,7 +239,7 @@ class Gathering:
         self._is_draining = is_draining
         self._workers = workers
         self._started = started
-        self._pages = Rounds(self._page)
+        self._pages = RequestCoalescer(self._page)
 
     def page(self, query: Query) -> bytes:
         """Blocks until all workers have answered."""

@@ -1,8 +1,8 @@
 """Metrics of nsqd: the share that each worker makes, and who asks for all shares.
 
 A worker walks its topics in slices, as for /stats, and writes lines that are ready as they are on
-the page's sheet (metrics_sheet.py); the master tells in which order they are the page
-(metrics_page.py), and whoever was asked for it reads it there.
+the shared buffer of the page (metrics_buffer.py); the master plans their order (metrics_page.py),
+and the worker that was asked for the page reads it there.
 
 For whoever takes that each family is compressed where it is made. A page is a row of gzip members
 then.
@@ -17,9 +17,9 @@ import cramjam
 import gevent
 
 from nsqcy.metrics.families import AGES, CHANNELS, EPHEMERAL, OTHER, TOPICS
-from nsqcy.nsqd.stats.coalescer import Rounds
+from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import process_memory
-from nsqcy.nsqd.stats.metrics_buffer import BULK, Sheet, Writer
+from nsqcy.nsqd.stats.metrics_buffer import BULK, SharedBuffer, Writer
 from nsqcy.nsqd.stats.metrics_totals import Summed
 from nsqcy.process.control import Answer
 from nsqcy.util import lazy_imports
@@ -57,8 +57,11 @@ def share(
     compress: bool,
     give_way: Callable[[], None],
 ) -> dict[str, Any]:
-    """What a worker answers, whose lines are on the sheet then: slice after slice, in `lengths` the
-    bytes of each of LINES there. `worker`: its own figures, as Metrics reads them."""
+    """Write the lines of a worker to the buffer, slice after slice; return its answer.
+
+    Its `lengths` are the bytes of each of LINES, by slice. `worker`: its own figures, as Metrics
+    reads them.
+    """
 
     left = 0
 
@@ -126,7 +129,7 @@ class Disk(NamedTuple):
 class Metrics:
     """The master's answers to /metrics.
 
-    `ask_all` asks every worker that is up for its share, on the sheet of that descriptor and
+    `ask_all` asks every worker that is up for its share, in the buffer of that descriptor and
     compressed or not; it gives them by worker. `whole` tells what the master knows. What writes the
     page is imported when it is first wanted.
     """
@@ -140,22 +143,22 @@ class Metrics:
         self._ask_all = ask_all
         self._whole = whole
         self._data_path = data_path or "."
-        self._pages = Rounds(self._page)
+        self._pages = RequestCoalescer(self._page)
         self._sums = [Summed(OTHER), Summed(EPHEMERAL)]
 
     def page(self, accept: str, accept_encoding: str) -> Answer:
-        """Blocks until all workers have answered. The plan of the page as a blob, with its sheet;
+        """Blocks until all workers have answered. The plan of the page as a blob, with its buffer;
         its content type, and whether it is compressed."""
         writer = lazy_imports.module(WRITER)
         form = writer.choose(accept, accept_encoding)
-        sheet, plan = self._pages.ask(form)
-        return Answer([form.content_type, form.gzip], plan, (os.dup(sheet.fd),))
+        shared, plan = self._pages.ask(form)
+        return Answer([form.content_type, form.gzip], plan, (os.dup(shared.fd),))
 
-    def _page(self, form: "Form") -> tuple[Sheet, bytes]:
+    def _page(self, form: "Form") -> tuple[SharedBuffer, bytes]:
         disk = gevent.get_hub().threadpool.apply(disk_space, (self._data_path,))
-        sheet = Sheet()
+        shared = SharedBuffer()
         shares = {
-            index: answer.value for index, answer in self._ask_all(sheet.fd, form.gzip).items()
+            index: answer.value for index, answer in self._ask_all(shared.fd, form.gzip).items()
         }
         whole = self._whole()
         generations = {each["worker"]: each["generation"] for each in whole.workers}
@@ -163,8 +166,8 @@ class Metrics:
             its = {index: share["summed"][summed.name] for index, share in shares.items()}
             summed.look(its, generations)
         writer = lazy_imports.module(WRITER)
-        plan: bytes = writer.Page(form, shares, self._sums, whole, disk).plan(sheet)
-        return sheet, plan
+        plan: bytes = writer.Page(form, shares, self._sums, whole, disk).plan(shared)
+        return shared, plan
 
 
 def disk_space(path: str) -> Disk:

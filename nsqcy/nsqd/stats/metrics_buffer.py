@@ -1,4 +1,4 @@
-"""The sheet that processes write a page on together: memory that travels as a descriptor.
+"""Shared buffer that processes write one page to: memory that travels as a descriptor.
 
 A page is megabytes. This way they go from the processes that make them to the one that sends them
 without passing through the master, and are copied twice. Knows nothing of what is written.
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     length: int
 
 
-class Sheet:
+class SharedBuffer:
     """The descriptor, as long as somebody holds this."""
 
     def __init__(self) -> None:

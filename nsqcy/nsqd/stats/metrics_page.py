@@ -1,6 +1,6 @@
 """The page of nsqd's /metrics, of the shares of all workers and what the master knows itself.
 
-Topics and channels are most of it, and are on the page's sheet already, as lines; the rest
+Topics and channels are most of it, and are in the shared buffer already, as lines; the rest
 prometheus_client writes, which makes importing this take a moment.
 """
 
@@ -16,7 +16,7 @@ from nsqcy.metrics import families
 from nsqcy.metrics.exposition import Form, choose, heading, histogram, lines, metric, write
 from nsqcy.metrics.families import AGE_BOUNDS, AGES, SYNC_BOUNDS, TURN_BOUNDS, Family
 from nsqcy.nsqd.stats.metrics import LINES, Disk, Whole, compressed, process_figures
-from nsqcy.nsqd.stats.metrics_buffer import Piece, Sheet, Writer, pieces, plan
+from nsqcy.nsqd.stats.metrics_buffer import Piece, SharedBuffer, Writer, pieces, plan
 from nsqcy.nsqd.stats.metrics_totals import Summed
 
 __all__ = ["Page", "choose"]
@@ -53,9 +53,9 @@ class Page:
         self._disk = disk
         self._workers = {str(index): share["worker"] for index, share in sorted(shares.items())}
 
-    def plan(self, sheet: Sheet) -> bytes:
-        """Of what the workers have written on the sheet, and the master does now."""
-        writer = Writer(sheet.fd, 0)
+    def plan(self, shared: SharedBuffer) -> bytes:
+        """Of what the workers have written to the buffer, and the master does now."""
+        writer = Writer(shared.fd, 0)
         others = write(self._form, [*self._of_workers(), *self._of_users(), *self._of_nsqd()])
         return plan([*self._of_topics(writer), writer.write(self._pack(others))])
 

@@ -12,13 +12,13 @@ from typing import Any
 import gevent
 
 from nsqcy import NSQ_VERSION
-from nsqcy.config.options import Value
 from nsqcy.nsqd.calls import Refused, Result
 from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.backend import Message
+from nsqcy.nsqd.master.verbs import GetReasons, Inspect, Live, MasterVerb
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import gathering, metrics_buffer
-from nsqcy.nsqd.stats.coalescer import Rounds
+from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
@@ -66,7 +66,7 @@ class HttpBackend:
         self._enter = enter
         self._give_way = give_way
         self._profiler = debug.Profiler()
-        self._pages = Rounds(self._page)
+        self._pages = RequestCoalescer(self._page)
 
     # -- publishing
 
@@ -118,16 +118,11 @@ class HttpBackend:
         assert policies is not None
         return policy_values.view(policies, self._options, topic, channel)
 
-    def set_policy(self, topic: str, channel: str, values: dict[str, Any] | None) -> None:
-        name = f"{topic}/{channel}" if channel else topic
-        if values is not None:
-            policy_values.read_all(name, values, self._options)
-        self._master.set_policy(name, values)
-
-    def forget_policies(self, topic: str, channel: str = "") -> None:
-        self._master.forget_policies(topic, channel)
-
     # -- the whole nsqd
+
+    def at_master(self, verb: MasterVerb[Result]) -> Result:
+        """Run a verb in the master."""
+        return verb.send(self._master.ask, None)
 
     def stats(self, query: Query) -> bytes:
         return self._pages.ask(query)
@@ -140,11 +135,11 @@ class HttpBackend:
             None, "metrics", GATHER_TIMEOUT, accept=accept, accept_encoding=accept_encoding
         )
         content_type, is_compressed = found.value
-        (sheet,) = found.fds
+        (buffer,) = found.fds
         try:
-            page = metrics_buffer.read(sheet, found.blob, self._give_way)
+            page = metrics_buffer.read(buffer, found.blob, self._give_way)
         finally:
-            os.close(sheet)
+            os.close(buffer)
         return content_type, is_compressed, page
 
     def info(self) -> dict[str, Any]:
@@ -164,15 +159,6 @@ class HttpBackend:
             "topology_region": options.topology_region,
         }
 
-    def change_option(self, name: str, value: Value) -> None:
-        self._master.change_option(name, value)
-
-    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
-        return self._master.drain(on, limit)
-
-    def drain_state(self) -> dict[str, Any]:
-        return self._master.drain_state()
-
     def health(self) -> str:
         """Of every worker that is up, this one too."""
         asked = [gevent.spawn(self._peer_health, peer) for peer in sorted(self._peers)]
@@ -189,13 +175,13 @@ class HttpBackend:
 
     def reasons(self) -> list[str]:
         try:
-            return self._master.reasons()
+            return self.at_master(GetReasons())
         except (CallTimeout, ChannelClosed):
             return [NO_ANSWER]
 
     def live(self) -> str | None:
         try:
-            self._master.live()
+            self.at_master(Live())
         except (CallTimeout, ChannelClosed):
             return NO_ANSWER
         return None
@@ -206,7 +192,7 @@ class HttpBackend:
         return procfs.command_line(self._master_pid)
 
     def inspect(self, what: str) -> str:
-        return self._master.inspect(what)
+        return self.at_master(Inspect(what)).decode()
 
     def profile(self, seconds: int) -> str:
         return self._profiler.profile(seconds)

@@ -3,17 +3,11 @@
 Owns no state but the channel; the other half is `master.py`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from nsqcy.process.control import Answer, Channel
 
 PLACE_TIMEOUT = 5.0
-CHANGE_TIMEOUT = 10.0
-INSPECT_TIMEOUT = 30.0
-DRAIN_TIMEOUT = 30.0  # the master tells lookupds and all workers before it answers
-READY_TIMEOUT = 5.0
-LIVE_TIMEOUT = 2.0
 SAVE_TIMEOUT = 30.0  # the master writes and syncs nsqd.dat before it answers
 
 
@@ -64,45 +58,6 @@ class MasterLink:
         self._channel.call(
             "channel_paused", SAVE_TIMEOUT, topic=topic, channel=channel, paused=paused
         )
-
-    def change_option(self, name: str, value: object) -> None:
-        """Change an option of the running nsqd; returns when every process has it, ours too."""
-        self._channel.call("change_option", CHANGE_TIMEOUT, name=name, value=value)
-
-    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
-        """Begin to drain, with a limit in seconds, or end it; gives its state."""
-        found: dict[str, Any] = self._channel.call("drain", DRAIN_TIMEOUT, on=on, limit=limit).value
-        return found
-
-    def drain_state(self) -> dict[str, Any]:
-        """Whether it drains, and what is left."""
-        found: dict[str, Any] = self._channel.call("drain_state", DRAIN_TIMEOUT).value
-        return found
-
-    def set_policy(self, name: str, values: Mapping[str, object] | None) -> None:
-        """Set something for a topic, or for `topic/channel`, or take all back; returns when it is
-        on the disk and every worker has it, ours too."""
-        self._channel.call("set_policy", SAVE_TIMEOUT, name=name, values=values)
-
-    def forget_policies(self, topic: str, channel: str = "") -> None:
-        """Take back what was set for a topic and its channels, or for one of its channels."""
-        self._channel.call("forget_policies", SAVE_TIMEOUT, topic=topic, channel=channel)
-
-    def inspect(self, what: str) -> str:
-        """What every process tells of itself, the master's and ours with them."""
-        return self._channel.call("inspect", INSPECT_TIMEOUT, what=what).blob.decode()
-
-    def workers(self) -> list[dict[str, object]]:
-        """The state of every worker, as the master sees it."""
-        return list(self._channel.call("workers", PLACE_TIMEOUT).value)
-
-    def reasons(self) -> list[str]:
-        """Why nsqd is not ready for clients."""
-        return list(self._channel.call("reasons", READY_TIMEOUT).value)
-
-    def live(self) -> None:
-        """Returns if the master's hub turns."""
-        self._channel.call("live", LIVE_TIMEOUT)
 
     def ask(
         self,

@@ -74,13 +74,13 @@ class WorkerStats:
 
     def metrics(self, request: Request) -> dict[str, Any]:
         """Write the share of /metrics to the shared buffer that comes with the request."""
-        (sheet,) = request.fds
+        (buffer,) = request.fds
         try:
             return self._write_metrics(
-                metrics_buffer.Writer(sheet, self._home.index + 1), **request.args
+                metrics_buffer.Writer(buffer, self._home.index + 1), **request.args
             )
         finally:
-            os.close(sheet)
+            os.close(buffer)
 
     def _write_metrics(self, writer: metrics_buffer.Writer, compress: bool) -> dict[str, Any]:
         most = -(-self._options.metrics_max_series // self._workers)

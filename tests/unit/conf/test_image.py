@@ -11,7 +11,7 @@ from pathlib import Path
 from nsqcy.nsqadmin.api import service as nsqadmin
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqd.http import api as nsqd
-from nsqcy.nsqd.master import master
+from nsqcy.nsqd.master.worker_lifecycle import KILL_LIMIT, STOP_LIMIT
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd import api as nsqlookupd
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
@@ -111,7 +111,7 @@ def test_health_is_asked_of_a_route_of_each() -> None:
 
 def test_the_time_to_stop_that_it_names_is_enough() -> None:
     (seconds,) = re.findall(r"docker stop -t (\d+)", (ROOT / "Dockerfile").read_text())
-    assert int(seconds) > master.STOP_LIMIT + master.KILL_LIMIT
+    assert int(seconds) > STOP_LIMIT + KILL_LIMIT
 
 
 def test_hadolint_has_nothing_to_say() -> None:

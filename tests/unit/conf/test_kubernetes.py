@@ -15,7 +15,7 @@ from nsqcy.nsqadmin import options as nsqadmin
 from nsqcy.nsqadmin.api import service as nsqadmin_api
 from nsqcy.nsqd import options as nsqd
 from nsqcy.nsqd.http import api as nsqd_api
-from nsqcy.nsqd.master import master
+from nsqcy.nsqd.master.worker_lifecycle import KILL_LIMIT, STOP_LIMIT
 from nsqcy.nsqlookupd import api as nsqlookupd_api
 from nsqcy.nsqlookupd import options as nsqlookupd
 from support.kubernetes_manifests import (
@@ -146,7 +146,7 @@ def test_lookupds_are_found() -> None:
 
 def test_there_is_time_to_drain_and_to_save() -> None:
     (limit,) = re.findall(r"/config/drain\?timeout=(\w+)", before_stopping())
-    needed = parse_duration(limit) / SECOND + master.STOP_LIMIT + master.KILL_LIMIT
+    needed = parse_duration(limit) / SECOND + STOP_LIMIT + KILL_LIMIT
     assert WORKLOADS["nsqd"].pod["terminationGracePeriodSeconds"] > needed
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from nsqcy.config.options import OptionTable
 from nsqcy.nsqadmin.options import NSQADMIN
-from nsqcy.nsqd.master import master
+from nsqcy.nsqd.master.worker_lifecycle import KILL_LIMIT, STOP_LIMIT
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 from nsqcy.process import arbiter, openfiles, watchdog
@@ -69,7 +69,7 @@ def test_it_notifies_and_reloads(table: OptionTable) -> None:
 def test_nsqd_kills_a_worker_that_does_not_save_before_systemd_kills_all(
     service: dict[str, str],
 ) -> None:
-    assert float(service["TimeoutStopSec"]) > master.STOP_LIMIT + master.KILL_LIMIT
+    assert float(service["TimeoutStopSec"]) > STOP_LIMIT + KILL_LIMIT
     assert service["KillMode"] == "control-group"
 
 

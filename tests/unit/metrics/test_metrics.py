@@ -186,7 +186,7 @@ def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPat
     core = Core(None)
     for name in ("a", "b", "t"):
         core.create(name).channel("c")
-    sheet, turns = metrics_buffer.Sheet(), []
+    sheet, turns = metrics_buffer.SharedBuffer(), []
     lines = Exposition(core.shard, 100, *metrics.NAMES)
     writer = metrics_buffer.Writer(sheet.fd, 3)
     found = metrics.share(lines, {"tcp": 1}, writer, compress, lambda: turns.append(1))
@@ -225,7 +225,7 @@ def test_nobody_gives_way_beneath_what_is_compiled(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metrics, "BULK", 0)
     core = Core(None)
     core.create("t").channel("c")
-    sheet, turns = metrics_buffer.Sheet(), []
+    sheet, turns = metrics_buffer.SharedBuffer(), []
     lines: Any = Watched(Exposition(core.shard, 100, *metrics.NAMES))
     metrics.share(
         lines,
@@ -248,7 +248,7 @@ def test_there_are_no_other_families() -> None:
 
 
 def test_pieces_are_where_they_were_written() -> None:
-    sheet = metrics_buffer.Sheet()
+    sheet = metrics_buffer.SharedBuffer()
     writer = metrics_buffer.Writer(sheet.fd, 1)
     rows = [[writer.write(data).length for data in row] for row in ([b"a", b"1"], [b"bc", b"23"])]
     columns = metrics_buffer.pieces(1, rows)
@@ -258,7 +258,7 @@ def test_pieces_are_where_they_were_written() -> None:
 
 def test_a_page_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_buffer, "BULK", 4)
-    sheet, turns = metrics_buffer.Sheet(), []
+    sheet, turns = metrics_buffer.SharedBuffer(), []
     first, second = metrics_buffer.Writer(sheet.fd, 0), metrics_buffer.Writer(sheet.fd, 1)
     pieces = [first.write(b"one "), second.write(b"three "), first.write(b""), first.write(b"two ")]
     plan = metrics_buffer.plan([pieces[0], pieces[3], pieces[2], pieces[1]])

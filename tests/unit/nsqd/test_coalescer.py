@@ -1,10 +1,10 @@
-"""Rounds of shared answers, and turns of a loop for long work."""
+"""Requests that share an answer, and turns of a loop for long work."""
 
 import gevent
 import pytest
 from gevent.event import Event
 
-from nsqcy.nsqd.stats.coalescer import Rounds
+from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.worker.slices import Turns
 
 
@@ -31,7 +31,7 @@ def settle() -> None:
 
 def test_who_asks_meanwhile_shares_the_next_round() -> None:
     work = Work()
-    rounds = Rounds(work)
+    rounds = RequestCoalescer(work)
     early = [gevent.spawn(rounds.ask, "a") for _ in range(3)]
     settle()
     assert work.begun == ["a"]
@@ -58,7 +58,7 @@ def test_all_of_a_round_hear_of_its_failure() -> None:
     def work(question: str) -> int:
         raise RuntimeError(question)
 
-    rounds = Rounds(work)
+    rounds = RequestCoalescer(work)
     asking = [gevent.spawn(_error, rounds) for _ in range(2)]
     gevent.joinall(asking, timeout=5)
     assert [each.value for each in asking] == ["a", "a"]
@@ -66,7 +66,7 @@ def test_all_of_a_round_hear_of_its_failure() -> None:
         rounds.ask("again")
 
 
-def _error(rounds: Rounds[str, int]) -> str:
+def _error(rounds: RequestCoalescer[str, int]) -> str:
     with pytest.raises(RuntimeError) as caught:
         rounds.ask("a")
     return str(caught.value)

@@ -1,0 +1,57 @@
+"""What this nsqd says about itself: whether it is ready, and what its processes do.
+
+Owns the questions to workers; readiness decides.
+"""
+
+import os
+import time
+
+from nsqcy.nsqd.master import readiness
+from nsqcy.nsqd.master.disk_guard import DiskGuard
+from nsqcy.nsqd.master.drain_control import DrainControl
+from nsqcy.nsqd.master.workers import Phase, Workers
+from nsqcy.process.control import Answer
+from nsqcy.util import debug
+
+HEALTH_LIMIT = 2.0  # seconds workers may take to report their health; clients wait for it
+INSPECT_LIMIT = 20.0  # seconds workers may take to describe themselves
+
+
+class Diagnosis:
+    """For /ready and for the pages below /debug/pprof."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        count: int,
+        phase: Phase,
+        drain: DrainControl,
+        guard: DiskGuard | None,
+    ) -> None:
+        """count: of all workers."""
+        self._workers = workers
+        self._count = count
+        self._phase = phase
+        self._drain = drain
+        self._guard = guard
+
+    def reasons(self) -> list[str]:
+        """Why nsqd is not ready for clients; empty if it is. Waits for the workers."""
+        if self._phase.ending:
+            return ["exiting"]
+        answers = {
+            index: each.value if isinstance(each, Answer) else None
+            for index, each in self._workers.gather_ready("health", HEALTH_LIMIT).items()
+        }
+        disk = self._guard.refusal if self._guard is not None else None
+        found = readiness.reasons(self._count, answers, disk, time.time_ns())
+        return [self._drain.reason(), *found] if self._drain.under_way else found
+
+    def inspect(self, what: str) -> str:
+        """What `debug.tell` says in every process."""
+        told = [f"== master, pid {os.getpid()}\n{debug.tell(what)}"]
+        pids = {each.index: each.pid for each in self._workers}
+        for index, answer in self._workers.gather("inspect", INSPECT_LIMIT, what=what).items():
+            text = answer.blob.decode() if isinstance(answer, Answer) else f"{answer}\n"
+            told.append(f"== worker {index}, pid {pids.get(index, 0)}\n{text}")
+        return "\n".join(told)

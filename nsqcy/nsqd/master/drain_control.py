@@ -1,0 +1,90 @@
+"""What draining does to the rest of nsqd: `drain.Surroundings`, and the switch.
+
+Owns how nsqlookupds and workers hear of it; the order is drain's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.lookup.registration import Lookup
+from nsqcy.nsqd.master.drain import Drain, Remains, merged
+from nsqcy.nsqd.master.workers import Phase, Workers
+from nsqcy.process.control import Answer
+
+CHANGE_LIMIT = 5.0  # seconds workers may take to apply a change
+REMAINS_LIMIT = 5.0  # seconds workers may take to count what is left
+LOOKUPS_LIMIT = 5.0  # seconds nsqlookupds may take to unregister topics
+
+
+class DrainControl:
+    """Draining of this nsqd."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        count: int,
+        context: dict[str, Any],
+        lookup: Lookup | None,
+        phase: Phase,
+        *,
+        end: Callable[[int], None],
+        on_change: Callable[[], None],
+        log: Lines,
+    ) -> None:
+        """count: of all workers; context: what they boot with; end: saves and exits."""
+        self._workers = workers
+        self._count = count
+        self._context = context
+        self._lookup = lookup
+        self._phase = phase
+        self._on_change = on_change
+        self._drain = Drain(self, log)
+        self.end = end
+
+    @property
+    def under_way(self) -> bool:
+        return self._drain.under_way
+
+    def set(self, on: bool, limit: float | None) -> dict[str, Any]:
+        """Begin to drain, with a limit in seconds, or end it; returns the state."""
+        if on and not self._phase.ending:
+            self._drain.begin(limit)
+        elif not on:
+            self._drain.cancel()
+        if self._phase.started and not self._phase.ending:
+            self._on_change()
+        return self._drain.state()
+
+    def state(self) -> dict[str, Any]:
+        """The object of /config/drain."""
+        return self._drain.state()
+
+    def reason(self) -> str:
+        """Why clients should not publish here."""
+        return self._drain.reason()
+
+    def stop(self) -> None:
+        """nsqd exits."""
+        self._drain.stop()
+
+    # -- drain.Surroundings
+
+    def withdraw(self) -> None:
+        if self._lookup is not None:
+            self._lookup.withdraw(LOOKUPS_LIMIT)
+
+    def restore(self) -> None:
+        if self._lookup is not None:
+            self._lookup.restore(LOOKUPS_LIMIT)
+
+    def refuse_publishes(self, refuse: bool) -> None:
+        self._context["draining"] = refuse
+        self._workers.gather("draining", CHANGE_LIMIT, draining=refuse)
+
+    def remains(self) -> Remains | None:
+        if len(self._workers) < self._count or not all(each.ready for each in self._workers):
+            return None
+        answers = self._workers.gather("remains", REMAINS_LIMIT).values()
+        parts = [each.value for each in answers if isinstance(each, Answer)]
+        return merged(parts) if len(parts) == len(answers) else None

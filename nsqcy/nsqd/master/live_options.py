@@ -1,0 +1,79 @@
+"""Settings that change while nsqd runs: by HTTP, or in files that are read again on SIGHUP.
+
+Owns how a change reaches the master, every worker, and those that start later.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from nsqcy.logging.logger import Log
+from nsqcy.nsqd.lookup.registration import Lookup
+from nsqcy.nsqd.master.workers import Workers
+
+CHANGE_LIMIT = 5.0  # seconds workers may take to apply a change
+
+
+class Reread(NamedTuple):
+    """What the configuration and the files it names say after a SIGHUP."""
+
+    log_level: int
+    tls: dict[str, Any] | None = None  # material of nsqcy.nsqd.worker.tls
+    lookupds: tuple[str, ...] | None = None
+    users: str | None = None  # the file of them
+
+
+class LiveOptions:
+    """The options of the running nsqd."""
+
+    def __init__(
+        self, context: dict[str, Any], workers: Workers, lookup: Lookup | None, log: Log
+    ) -> None:
+        """context: what workers boot with."""
+        self._context = context
+        self._workers = workers
+        self._log = log
+        self._lookup = lookup
+        self._on_change: dict[str, Callable[[Any], None]] = {"log_level": self._set_log_level}
+        self.lookupds: list[str] = []  # as configured
+        if lookup is not None:
+            self.lookupds = list(context["options"]["lookupd_tcp_address"])
+            self._on_change["lookupd_tcp_address"] = lookup.set_addresses
+
+    def connect_lookupds(self) -> None:
+        """Begin to announce topics to the nsqlookupds that are configured."""
+        if self._lookup is not None:
+            self._lookup.set_addresses(self.lookupds)
+
+    def change(self, name: str, value: Any) -> None:
+        """Change an option in every process.
+
+        Returns when all workers have it; one that does not answer in time applies it before any
+        later request.
+        """
+        self._context["options"][name] = value
+        changed = self._on_change.get(name)
+        if changed is not None:
+            changed(value)
+        self._workers.gather("option_changed", CHANGE_LIMIT, name=name, value=value)
+
+    def adopt(self, found: Reread) -> None:
+        """Apply what was read again."""
+        self.change("log_level", found.log_level)
+        # Those that were set by HTTP stay, unless the configuration has changed too.
+        if found.lookupds is not None and list(found.lookupds) != self.lookupds:
+            self.lookupds = list(found.lookupds)
+            self.change("lookupd_tcp_address", self.lookupds)
+        if found.tls is not None:
+            self._context["tls"] = found.tls
+            self._workers.notify("tls", blob=json.dumps(found.tls).encode())
+            self._log.info("TLS: the certificate files were read again", event="tls_reloaded")
+        # An nsqd that started without a file of users gets one only by a restart.
+        if found.users is not None and self._context.get("users") is not None:
+            self._context["users"] = found.users
+            self._workers.notify("users", blob=found.users.encode())
+            self._log.info("AUTH: the file of users was read again", event="auth_file_reloaded")
+
+    def _set_log_level(self, level: int) -> None:
+        self._log.level = level
+        self._context["log"]["level"] = level

@@ -1,0 +1,65 @@
+"""Changes of policies: on disk first, then in every worker and in those that start later.
+
+Owns their order; the form of the file is policy_file's.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gevent
+from gevent.lock import BoundedSemaphore
+
+from nsqcy.errors import NotWritten
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.master import policy_file
+from nsqcy.nsqd.master.workers import Workers
+from nsqcy.nsqd.options import NsqdOptions
+
+CHANGE_LIMIT = 5.0  # seconds workers may take to apply a change
+
+
+class PolicyStore:
+    """What is set for topics and channels over HTTP."""
+
+    def __init__(
+        self, kept: policy_file.Kept, workers: Workers, context: dict[str, Any], log: Lines
+    ) -> None:
+        """context: what workers boot with."""
+        self._kept = kept
+        self._workers = workers
+        self._context = context
+        self._log = log
+        self._lock = BoundedSemaphore()
+
+    def set(self, name: str, values: Mapping[str, Any] | None) -> None:
+        """Set values for a topic, or for `topic/channel`, or drop all of them (None).
+
+        Returns when they are on disk and in all workers. Raises NotWritten, and then nothing has
+        changed.
+        """
+        with self._lock:
+            self._keep(self._kept.change(name, values), [name])
+
+    def forget(self, topic: str, channel: str) -> None:
+        """Drop the policies of a deleted topic and its channels, or of one channel."""
+        with self._lock:
+            name = f"{topic}/{channel}"
+            names = [each for each in self._kept.names(topic) if not channel or each == name]
+            kept = self._kept
+            for each in names:
+                kept = kept.change(each, None)
+            if names:
+                self._keep(kept, names)
+
+    def _keep(self, kept: policy_file.Kept, names: list[str]) -> None:
+        error: OSError | None = gevent.get_hub().threadpool.apply(kept.try_to_write)
+        if error is not None:
+            self._log.error(
+                f"failed to persist policies - {error}", event="policies_failed", error=str(error)
+            )
+            raise NotWritten
+        self._kept = kept
+        values = kept.values(NsqdOptions.restore(self._context["options"]))
+        self._context["policies"]["set"] = values
+        changed = {name: values.get(name, {}) for name in names}
+        self._workers.gather("policies_changed", CHANGE_LIMIT, changed=changed)

@@ -1,0 +1,142 @@
+"""All topics and channels of this nsqd: where they live, nsqd.dat, and what nsqlookupds know.
+
+Owns the order of these three when a topic or channel changes. Knows no message.
+"""
+
+from typing import Any
+
+import gevent
+
+from nsqcy.errors import NotWritten
+from nsqcy.logging.logger import Log
+from nsqcy.names import is_ephemeral
+from nsqcy.nsqd.lookup import protocol
+from nsqcy.nsqd.lookup.channel_discovery import Seeding
+from nsqcy.nsqd.lookup.registration import Lookup
+from nsqcy.nsqd.master import metadata
+from nsqcy.nsqd.master.placement import Placement
+from nsqcy.nsqd.master.workers import Workers
+from nsqcy.nsqd.options import NsqdOptions
+
+
+class TopicRegistry:
+    """What workers report about topics, and what nsqd keeps of it."""
+
+    def __init__(
+        self, data_path: str, workers: int, alive: Workers, options: NsqdOptions | None, log: Log
+    ) -> None:
+        """options: None without nsqlookupds."""
+        self.picture = metadata.Picture()
+        self.placement = Placement(workers)
+        self.lookup: Lookup | None = None
+        self._store = metadata.Store(self.picture, data_path, log)
+        self._data_path = data_path
+        self._workers = alive
+        self._log = log
+        self._seeding: Seeding | None = None
+        if options is not None:
+            self.lookup = Lookup(
+                self.picture, protocol.identity(options), options.max_body_size, log
+            )
+            self._seeding = Seeding(self.lookup, options, log)
+
+    def load(self) -> None:
+        """Read nsqd.dat and place its topics."""
+        self.picture.replace(metadata.load(self._data_path, self._log))
+        for topic in sorted(self.picture):
+            self.placement.place(topic)
+
+    def prepare_discovery(self) -> None:
+        """Import what queries to nsqlookupds need."""
+        if self._seeding is not None:
+            self._seeding.prepare()
+
+    def persist(self) -> None:
+        """Write nsqd.dat; raises OSError."""
+        self._store.persist()
+
+    def topics_of(self, worker: int) -> list[dict[str, Any]]:
+        """The entries of the topics that a worker is to load."""
+        topics = [each for each in self.picture if self.placement.place(each) == worker]
+        return [self.picture.entry(topic) for topic in topics]
+
+    def worker_died(self, index: int) -> None:
+        """Forget its ephemeral topics and channels."""
+        placed = self.placement.table().items()
+        topics = {name for name, worker in placed if worker == index}
+        before = [pair for name in topics for pair in self.picture.pairs(name)]
+        for topic in self.picture.forget_ephemeral(topics):
+            self.placement.retire(topic)
+        for topic, channel in before:
+            if (topic, channel) not in self.picture.pairs(topic):
+                self._announce(protocol.UNREGISTER, topic, channel)
+
+    def place(self, topic: str) -> int:
+        """The owner of a topic; all workers know a new one before it is returned."""
+        known = self.placement.worker_of(topic) is not None
+        worker = self.placement.place(topic)
+        if not known:
+            self._workers.notify("placed", topic=topic, worker=worker)
+        return worker
+
+    def topic_created(self, index: int, topic: str, held: bool = False) -> bool:
+        """Whether it is new. held: it waits for the channels that nsqlookupds know."""
+        self.placement.place(topic)
+        changed = self.picture.create_topic(topic)
+        if changed:
+            self._announce(protocol.REGISTER, topic)
+        if held:
+            gevent.spawn(self._seed, index, topic)
+        return changed
+
+    def channel_created(self, topic: str, channel: str) -> bool:
+        """Whether it is new."""
+        changed = self.picture.create_channel(topic, channel)
+        if changed:
+            self._announce(protocol.REGISTER, topic, channel)
+        return changed
+
+    def topic_deleted(self, topic: str) -> bool:
+        """Whether there was one."""
+        self.placement.retire(topic)
+        for pair in self.picture.pairs(topic):
+            self._announce(protocol.UNREGISTER, *pair)
+        return self.picture.delete_topic(topic)
+
+    def channel_deleted(self, topic: str, channel: str) -> bool:
+        """Whether there was one."""
+        changed = self.picture.delete_channel(topic, channel)
+        if changed:
+            self._announce(protocol.UNREGISTER, topic, channel)
+        return changed
+
+    def save(self, topic: str, channel: str = "") -> None:
+        """Return when nsqd.dat has a change of a durable topic or channel; raises NotWritten."""
+        if _is_durable(topic, channel):
+            try:
+                self._store.persist()
+            except OSError:  # which is logged
+                raise NotWritten from None
+
+    def save_soon(self, topic: str, channel: str = "") -> None:
+        """As `save`, without the wait."""
+        if _is_durable(topic, channel):
+            self._store.persist_soon()
+
+    def _announce(self, verb: str, topic: str, channel: str = "") -> None:
+        if self.lookup is not None:
+            self.lookup.change(protocol.Command(verb, topic, channel))
+
+    def _seed(self, index: int, topic: str) -> None:
+        channels: list[str] = []
+        try:
+            if self._seeding is not None:
+                channels = self._seeding.channels(topic)
+        finally:
+            handle = self._workers.get(index)
+            if handle is not None:
+                handle.channel.notify("seed", topic=topic, channels=channels)
+
+
+def _is_durable(topic: str, channel: str) -> bool:
+    return not is_ephemeral(topic) and not is_ephemeral(channel)

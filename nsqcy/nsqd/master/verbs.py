@@ -1,0 +1,124 @@
+"""The admin verbs of the whole nsqd. Each runs in the master.
+
+A verb is one class: its fields are what the HTTP route has read from the request, `run` is what the
+master does. Workers import this module, so it imports no part of the master.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from nsqcy.config.options import Value
+from nsqcy.nsqd.calls import Call, Result
+
+if TYPE_CHECKING:
+    from nsqcy.nsqd.master.diagnosis import Diagnosis
+    from nsqcy.nsqd.master.drain_control import DrainControl
+    from nsqcy.nsqd.master.live_options import LiveOptions
+    from nsqcy.nsqd.master.policy_store import PolicyStore
+
+SAVE_TIMEOUT = 30.0  # seconds: the master writes and syncs a file before it answers
+ALL_TIMEOUT = 30.0  # it asks nsqlookupds and all workers
+
+
+class MasterSide(NamedTuple):
+    """The parts of the master, as verbs find them."""
+
+    policies: "PolicyStore"
+    options: "LiveOptions"
+    drain: "DrainControl"
+    diagnosis: "Diagnosis"
+
+
+class MasterVerb(Call[MasterSide, Result]):
+    """A verb about the whole nsqd."""
+
+
+@dataclass(frozen=True)
+class SetPolicy(MasterVerb[None]):
+    """Set values for a topic or `topic/channel`, or drop all of them (None)."""
+
+    timeout: ClassVar[float] = SAVE_TIMEOUT
+    name: str
+    values: dict[str, Any] | None
+
+    def run(self, target: MasterSide) -> None:
+        target.policies.set(self.name, self.values)
+
+
+@dataclass(frozen=True)
+class ForgetPolicies(MasterVerb[None]):
+    """Drop the policies of a deleted topic and its channels, or of one channel."""
+
+    timeout: ClassVar[float] = SAVE_TIMEOUT
+    topic: str
+    channel: str = ""
+
+    def run(self, target: MasterSide) -> None:
+        target.policies.forget(self.topic, self.channel)
+
+
+@dataclass(frozen=True)
+class ChangeOption(MasterVerb[None]):
+    """Every process has the new value when this returns."""
+
+    timeout: ClassVar[float] = 10.0
+    name: str
+    value: Value
+
+    def run(self, target: MasterSide) -> None:
+        value = list(self.value) if isinstance(self.value, tuple) else self.value
+        target.options.change(self.name, value)
+
+
+@dataclass(frozen=True)
+class SetDrain(MasterVerb[dict[str, Any]]):
+    """Begin to drain, with a limit in seconds, or end it. Returns the state."""
+
+    timeout: ClassVar[float] = ALL_TIMEOUT
+    on: bool
+    limit: float | None
+
+    def run(self, target: MasterSide) -> dict[str, Any]:
+        return target.drain.set(self.on, self.limit)
+
+
+@dataclass(frozen=True)
+class GetDrain(MasterVerb[dict[str, Any]]):
+    """The object of /config/drain."""
+
+    timeout: ClassVar[float] = ALL_TIMEOUT
+
+    def run(self, target: MasterSide) -> dict[str, Any]:
+        return target.drain.state()
+
+
+@dataclass(frozen=True)
+class Inspect(MasterVerb[bytes]):
+    """What `debug.tell` says of `what`, in every process."""
+
+    timeout: ClassVar[float] = 30.0
+    returns_bytes: ClassVar[bool] = True
+    what: str
+
+    def run(self, target: MasterSide) -> bytes:
+        return target.diagnosis.inspect(self.what).encode(errors="replace")
+
+
+@dataclass(frozen=True)
+class GetReasons(MasterVerb[list[str]]):
+    """Why nsqd is not ready for clients, a line each; empty if it is."""
+
+    timeout: ClassVar[float] = 5.0
+
+    def run(self, target: MasterSide) -> list[str]:
+        return target.diagnosis.reasons()
+
+
+@dataclass(frozen=True)
+class Live(MasterVerb[None]):
+    """Returns if the event loop of the master turns."""
+
+    timeout: ClassVar[float] = 2.0
+
+    def run(self, target: MasterSide) -> None:
+        pass

@@ -1,0 +1,233 @@
+"""Start, death and stop of workers.
+
+Owns what a worker's death means for the others. A worker that died gets no more connections, and
+those it had not taken go to others; the others are told, and answer when they no longer touch its
+rings; the rings are reset; it is started again; it loads its topics; the others are told that it is
+up; it gets connections.
+"""
+
+import signal
+from collections.abc import Callable, Iterable
+
+import gevent
+
+from nsqcy.errors import StartError
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.master.launcher import Born, Launcher
+from nsqcy.nsqd.master.topic_registry import TopicRegistry
+from nsqcy.nsqd.master.workers import Phase, Requests, WorkerHandle, Workers
+from nsqcy.process import arbiter
+from nsqcy.process.acceptor import Acceptor
+from nsqcy.process.arbiter import Arbiter, describe
+from nsqcy.process.control import ChannelClosed, RemoteError
+from nsqcy.process.handoff import Accepted
+
+STOP_LIMIT = 600.0  # seconds workers may take to save before they are killed
+KILL_LIMIT = 5.0  # seconds a killed worker may take to die
+HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
+NAG = 5.0  # seconds between complaints about a worker that does not answer
+
+
+class WorkerLifecycle:
+    """The arbiter's owner."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        workers: Workers,
+        topics: TopicRegistry,
+        acceptor: Acceptor,
+        requests: Requests,
+        phase: Phase,
+        on_start_failed: Callable[[str], None],
+        log: Lines,
+    ) -> None:
+        """on_start_failed: called once when a worker dies before nsqd serves; may wait."""
+        self._launcher = launcher
+        self._slots = launcher.shared
+        self._workers = workers
+        self._topics = topics
+        self._acceptor = acceptor
+        self._requests = requests
+        self._phase = phase
+        self._on_start_failed = on_start_failed
+        self._log = log
+        self.arbiter = Arbiter(launcher.workers, self, log)
+
+    def begin(self, born: Iterable[Born]) -> None:
+        """Live with the workers that `main` has started."""
+        for each in born:
+            self._workers.add(self._handle(each))
+            self.arbiter.born(each.worker, each.pid)
+        self.arbiter.check_early_deaths()
+        self.arbiter.start()
+
+    def describe(self) -> list[dict[str, object]]:
+        """The state of each worker, for /metrics."""
+        return [self._describe(child) for child in self.arbiter.children]
+
+    def wait_for_all(self) -> None:
+        """Return when all workers are up."""
+        for handle in self._workers:
+            handle.up.wait()
+
+    def load_all(self) -> None:
+        """Have all workers load their topics; raises StartError."""
+        loads = [gevent.spawn(self._load_quietly, each) for each in self._workers]
+        for greenlet in loads:
+            error = greenlet.get()
+            if error is not None:
+                raise StartError(f"failed to load topics - {error}")
+
+    def let_in_all(self) -> None:
+        """Every worker gets connections from now on."""
+        for handle in self._workers:
+            self._let_in(handle)
+
+    def stop(self) -> bool:
+        """Whether all workers that were alive saved everything."""
+        alive = [child for child in self.arbiter.children if child.pid]
+        self.arbiter.signal_all(signal.SIGCONT)  # one that is stopped has things to save too
+        for handle in self._workers:
+            gevent.spawn(handle.ask, "stop", None, {})
+        if not self.arbiter.wait(STOP_LIMIT):
+            self._log.error(
+                f"workers have not stopped within {STOP_LIMIT:g} s, killing them",
+                event="workers_killed",
+            )
+            self.arbiter.signal_all(signal.SIGKILL)
+            self.arbiter.wait(KILL_LIMIT)
+        return all(child.last_exit == arbiter.CLEAN for child in alive)
+
+    def kill(self) -> None:
+        """Nothing has been served: nothing to save."""
+        self.arbiter.halt()
+        self.arbiter.signal_all(signal.SIGKILL)
+        self._acceptor.close()
+        self.arbiter.wait(KILL_LIMIT)
+
+    def hung_up(self, handle: WorkerHandle) -> None:
+        """Its control channel broke: without it a worker is of no use."""
+        gevent.spawn_later(HUNG_UP_LIMIT, self._dismiss, handle)
+
+    # -- the arbiter's owner
+
+    def spawn(self, index: int) -> int:
+        """Start a worker again."""
+        born = self._launcher.launch(index)
+        handle = self._handle(born)
+        self._workers.add(handle)
+        gevent.spawn(self._welcome, handle)
+        return born.pid
+
+    def last_beat(self, index: int) -> int:
+        return self._slots.view(index).beat
+
+    def exited(self, index: int, code: int) -> None:
+        handle = self._workers.remove(index)
+        self._acceptor.remove(index)
+        if handle is None:
+            return
+        back = handle.sender.close()
+        handle.channel.drain()  # its last words
+        handle.channel.close("the worker is gone")
+        if self._phase.ending:
+            _close(back)
+        elif not self._phase.started:
+            _close(back)
+            gevent.spawn(self._on_start_failed, f"worker {index} {describe(code)}")
+        else:
+            self._acceptor.give(back)
+            gevent.spawn(self._replace, index)
+
+    def _replace(self, index: int) -> None:
+        self._topics.worker_died(index)
+        knowing = [handle for handle in self._workers if handle.knows_peers]
+        gevent.joinall([gevent.spawn(self._peer_down, handle, index) for handle in knowing])
+        self._slots.reset(index)
+        self.arbiter.restart(index)
+
+    def _peer_down(self, handle: WorkerHandle, index: int) -> None:
+        """Until it answers or dies: as long as it may touch the rings they cannot be reset."""
+        greenlet = gevent.spawn(handle.ask, "peer_down", None, {"worker": index})
+        while greenlet.value is None:
+            greenlet.join(NAG)
+            if not greenlet.ready():
+                self._log.warn(
+                    f"worker {handle.index}: has not let go of worker {index} yet",
+                    worker=handle.index,
+                )
+
+    def _welcome(self, handle: WorkerHandle) -> None:
+        """Bring a worker that was started again to where the others are."""
+        handle.up.wait()
+        error = self._load_quietly(handle)
+        if error is not None:
+            self._log.error(
+                f"failed to load topics - {error}", event="topics_not_loaded", worker=handle.index
+            )
+            return  # it leaves by itself, and is started again
+        if self._workers.get(handle.index) is not handle or self._phase.ending:
+            return
+        generation = self._slots.view(handle.index).generation
+        for other in self._workers:
+            if other is not handle and other.knows_peers:
+                other.channel.notify("peer_up", worker=handle.index, generation=generation)
+        self._log.info(f"worker {handle.index}: up again", event="worker_up", worker=handle.index)
+        self._let_in(handle)
+
+    def _let_in(self, handle: WorkerHandle) -> None:
+        handle.ready = True
+        self.arbiter.on_up(handle.index)
+        self._acceptor.add(handle.index, handle)
+
+    def _dismiss(self, handle: WorkerHandle) -> None:
+        if self._workers.get(handle.index) is handle and not self._phase.ending:
+            self.arbiter.dismiss(handle.index)
+
+    # -- loading
+
+    def _load_quietly(self, handle: WorkerHandle) -> str | None:
+        try:
+            self._load(handle)
+        except (RemoteError, ChannelClosed) as error:
+            return f"worker {handle.index}: {error}"
+        return None
+
+    def _load(self, handle: WorkerHandle) -> None:
+        """Have a worker load its topics; tells it all it has missed."""
+        # At the start all come up together; later those that are not up yet say so themselves.
+        peers = {
+            other.index: self._slots.view(other.index).generation
+            for other in self._workers
+            if other.index != handle.index and (other.ready or not self._phase.started)
+        }
+        handle.knows_peers = True
+        handle.channel.call(
+            "load",
+            None,
+            topics=self._topics.topics_of(handle.index),
+            table=self._topics.placement.table(),
+            peers=peers,
+        )
+
+    def _handle(self, born: Born) -> WorkerHandle:
+        return WorkerHandle(born, self._slots, self._acceptor, self._requests, self.hung_up)
+
+    def _describe(self, child: arbiter.Child) -> dict[str, object]:
+        slot = self._slots.view(child.index)
+        return {
+            "worker": child.index,
+            "pid": child.pid,
+            "state": child.state,
+            "generation": slot.generation,
+            "restarts": child.restarts,
+            "last_exit": child.last_exit,
+            "connections": slot.connections,
+            "busy": slot.busy,
+        }
+
+
+def _close(items: list[Accepted]) -> None:
+    for item in items:
+        item.sock.close()
