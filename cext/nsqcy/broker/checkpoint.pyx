@@ -1,9 +1,9 @@
-"""Checkpoints: who is where, and every message that is not finished, in the journal of a topic.
+"""Checkpoints: the journal of a topic, with its channels and every unfinished message.
 
-Owns when the journal is written and what is added to it in between. A snapshot says what was so
-when it was begun: of a message that has been finished since it may or may not speak. It is made
-over as many turns as it takes, as there may be a million deferred messages; the channels see to it
-that none is left out (`Channel.pack`).
+Owns when the journal is written, and the deltas that are added to it in between. A snapshot
+describes the topic as it was when the snapshot began: it may or may not contain a message that was
+finished since then. Writing one takes many turns, as there may be a million deferred messages; the
+channels make sure that none is left out (`Channel.pack`).
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Fan-out: when channels are given what is published, and what the topic itself holds until then.
+"""Fan-out: when channels receive what is published, and what the topic itself holds until then.
 
-Owns the fan-out position and the records with a delay that are behind it. Knows channels, but not
-who publishes, and neither limits nor the log.
+Owns the fan-out position and the delayed records behind it. Knows channels; does not know
+publishers, limits or the log.
 """
 
 cimport cython

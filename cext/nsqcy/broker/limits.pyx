@@ -1,6 +1,7 @@
-"""Limits of a topic: the sizes of messages, how many it may hold, and for how long.
+"""Limits of a topic: the size of a message, the number of messages and bytes, and their age.
 
-Owns what is refused or dropped because of them, and the counts of that.
+Owns the decision to refuse or drop a message because of a limit, and the counters of dropped
+messages.
 """
 
 cimport cython

@@ -1,7 +1,7 @@
-"""Readers of a topic's log: which records they may have, and their reads that are under way.
+"""Access to a topic's log: which records readers may have, and the reads under way.
 
-Owns the stable position, which they never pass, and the logs of earlier processes. How a read goes
-on is its own affair (nsqcy.broker.log_reader).
+Owns the position where readers stop, and the names of the logs of earlier processes. How a read
+proceeds is in nsqcy.broker.log_reader.
 """
 
 import json

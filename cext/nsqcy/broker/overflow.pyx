@@ -1,6 +1,6 @@
-"""Overflow: records that have to be in the log before they are visible, and all other writes to it.
+"""Overflow: records that must be in the log before they are visible, and all other log writes.
 
-Owns when a topic overflows, what is given to the log and in which runs, what is undone when that
+Owns when a topic overflows, which runs of records the log writes, what is undone when a write
 fails, and the copies that compactions make. Knows publishers as pending acknowledgements only.
 """
 

@@ -1,6 +1,6 @@
 """Pending acknowledgements: publishes that are answered when the log has their records.
 
-Owns who waits for which record, in the order of records. Knows neither topics nor the log.
+Owns the waiters and the record that each of them waits for. Does not know topics or the log.
 """
 
 cimport cython

@@ -1,7 +1,7 @@
-"""Publishing: records are made of messages, and made visible at once or with the log.
+"""Publishing: turn messages into records, and make them visible at once or with the log.
 
-Owns what of a message becomes which part of a record, who is refused and why, and the chunks that
-producers send again after a failure, of which no message is taken twice.
+Owns how the parts of a message are laid out in a record, the reasons to refuse a publish, and the
+chunks of producers, which are published once even if they are sent again after a failure.
 """
 
 cimport cython

@@ -1,4 +1,4 @@
-# A topic that is taken up from disk.
+# Rebuilding a topic from its files.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -19,7 +19,7 @@ ctypedef struct Place:
 
 
 cdef class Recovery:
-    """Lives as long as that takes."""
+    """Exists only while a topic is restored."""
     cdef Topic topic
     cdef Place *places                  # blocks in the order of their places
     cdef size_t place_count

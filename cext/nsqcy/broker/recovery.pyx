@@ -1,8 +1,8 @@
-"""Recovery: what is on disk becomes a topic again, when its worker starts.
+"""Recovery: rebuild a topic from its files when a worker starts.
 
-Owns the order in which a topic is put together: runs of records become blocks without memory, the
-last checkpoint says who was where, and what it does not know yet is found in the records. Knows all
-of a topic, which knows nothing of this.
+Owns the order of the steps: runs of records become blocks without memory, the last checkpoint gives
+the position of each channel, and the records themselves give what happened after it. Uses every
+part of a topic; the topic does not import this module.
 """
 
 import os
@@ -70,8 +70,8 @@ cdef int note_error(void *arg, int error) except -1:
 
 
 cdef int restore(Topic topic, channels) except -1:
-    """Take up what is on disk of a topic. `channels`: {name: paused} as far as they are known
-    already."""
+    """Restore a topic from its files. `channels`: {name: paused} of the channels that metadata
+    names."""
     return Recovery(topic).restore(channels)
 
 
@@ -83,7 +83,7 @@ cdef class Recovery:
         free(self.places)
 
     cdef int restore(self, channels) except -1:
-        """Take up what is on disk. `channels`: {name: paused} as far as they are known already."""
+        """Restore everything, step by step."""
         cdef Topic topic = self.topic
         cdef Recovered found = recover_log(topic.log)
         cdef Channel channel
@@ -141,7 +141,7 @@ cdef class Recovery:
         return 0
 
     cdef object restore_state(self, Recovered found, dict names):
-        """What the last checkpoint says, or None; `names` gets the channels that it knows."""
+        """Return the last checkpoint, or None; add its channels to `names`."""
         cdef Topic topic = self.topic
         state = journal.replay(found.journal)
         topic.was_restored = True
@@ -338,7 +338,7 @@ cdef class Recovery:
     # -- who is where --
 
     cdef int64_t restore_channel(self, Channel channel, saved) except? -1:
-        """Have a channel go on where it was. Returns what restore_finished() does."""
+        """Restore the position and the entries of a channel; return as restore_finished()."""
         cdef Topic topic = self.topic
         topic.place_cursor(&channel.cursor, saved.cursor)
         channel.skipped = saved.skipped

@@ -1,7 +1,7 @@
-"""Retention: records that stay when every channel is done with them, and the named cursors.
+"""Retention: records that stay after every channel has finished them, and the named cursors.
 
-Owns how long the log of a topic keeps what is only read again by replays: by age, by size, and as
-long as named cursors hold it.
+Owns how long the log of a topic keeps records that only replays read: by age, by size, and as long
+as a named cursor holds them.
 """
 
 cimport cython

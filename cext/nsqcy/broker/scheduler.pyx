@@ -1,7 +1,7 @@
-"""The order of work in a turn: timers, ticks, dirty topics, dirty channels, and work of many turns.
+"""The order of work in a turn: timers, ticks, dirty topics, dirty channels, and long-running work.
 
-Owns the budgets: what a turn does of each kind at most, so that none keeps the others waiting.
-Knows what topics and channels can do with a part of a turn, and neither how nor why.
+Owns the budgets: the maximum of each kind of work in a turn, so that no kind delays the others.
+Calls topics and channels for a part of their work; does not know what that work is.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t

@@ -1,7 +1,7 @@
-"""The topics of one worker: by name, with their policies and logs, from a start to the end.
+"""The topics of one worker: by name, with their policies and logs, from start to shutdown.
 
-A shard schedules the work of its topics (nsqcy.broker.scheduler). Knows neither workers nor owners:
-which topics are its own is decided elsewhere.
+A shard is also the scheduler of its topics (nsqcy.broker.scheduler). It does not know workers or
+placement: the caller decides which topics belong here.
 """
 
 from nsqcy.base.ids cimport IdSource

@@ -1,16 +1,16 @@
 """Topics: a window of records, plus the channels that read them.
 
-A topic is made of layers, each of which knows those before it:
+A topic is a chain of base classes, each of which uses only those above it in this list:
 
     RecordWindow records in memory                      nsqcy.storage.record_window
-    FanOut       what channels are given                nsqcy.broker.fan_out
+    FanOut       when channels receive them             nsqcy.broker.fan_out
     Limits       what is refused or dropped             nsqcy.broker.limits
     Checkpoints  the journal                            nsqcy.broker.checkpoint
-    OverflowLog  what is written to the log             nsqcy.broker.overflow
-    Retention    what of that stays                     nsqcy.broker.retention
-    LogAccess    who reads it                           nsqcy.broker.log_access
-    Publishing   how messages become records            nsqcy.broker.publish
-    Topic        channels, policy, numbers, its end
+    OverflowLog  writes to the log                      nsqcy.broker.overflow
+    Retention    which records stay in the log          nsqcy.broker.retention
+    LogAccess    readers of the log                     nsqcy.broker.log_access
+    Publishing   from messages to records               nsqcy.broker.publish
+    Topic        channels, policy, statistics, saving and closing
 
 Knows neither connections nor clocks nor the event loop. The life of a record:
 

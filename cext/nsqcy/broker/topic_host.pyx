@@ -1,7 +1,7 @@
-"""What a topic needs of the shard that has it: ids, the disk, lists of work, ears for reports.
+"""What a topic knows of the shard that owns it: ids, the I/O thread, work lists and reports.
 
-The lists hold what later turns have to do for topics; the scheduler, which is made of this, empties
-them. Knows no topic: so a topic can know it, and the shard can know topics.
+The lists hold the work that later turns do for topics. The scheduler inherits the lists and empties
+them. This module does not import topics, so that topics can import it.
 """
 
 cdef enum:
@@ -28,7 +28,7 @@ cdef class TopicHost:
     # -- for topics --
 
     cdef int give_channel_policy(self, object topic, object channel) except -1:
-        """A topic has a new channel, which its policy is to be set for."""
+        """Apply its policy to a new channel of a topic."""
         raise NotImplementedError
 
     def delete_topic(self, bytes key not None):
@@ -36,7 +36,7 @@ cdef class TopicHost:
         raise NotImplementedError
 
     def event(self, kind, topic, channel):
-        """A topic or channel was created or deleted."""
+        """Report that a topic or channel was created or deleted."""
         raise NotImplementedError
 
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
