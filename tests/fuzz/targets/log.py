@@ -25,6 +25,8 @@ from nsqcy.storage.store import Store
 COVERS = [
     "broker/log_reader.pyx",
     "broker/topic.pyx",
+    "protocol/log_commands.pyx",
+    "protocol/publish_commands.pyx",
     "protocol/session.pyx",
     "storage/log.pyx",
     "broker/producers.py",
