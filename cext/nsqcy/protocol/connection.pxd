@@ -19,6 +19,18 @@ cdef enum State:
     CLOSING = 4
 
 
+# What became of the bytes of a command.
+cdef enum Parsed:
+    MORE = 0            # it is not complete
+    NEXT = 1            # it was executed; its bytes are used
+    BLOCKED = 2         # it has to wait; its bytes stay
+    STOPPED = 3         # the session ends; nothing more is executed
+    RAISED = -1         # a Python exception is pending
+
+cdef enum:
+    OUTPUT_ENOUGH = 131072      # bytes unsent above which a consumer gets no more messages
+
+
 cdef class Transport:
     """Where a session's bytes go and come from."""
     cdef Connection session
@@ -71,6 +83,13 @@ cdef class Connection(Consumer):
     cdef readonly uint32_t output_buffer_size
     cdef readonly int64_t output_buffer_timeout     # ns
     cdef Timer timer
+    cdef bint upgrading             # a TLS handshake is under way
+    cdef readonly bint upgraded     # TLS or a codec has been agreed on: not again
+    cdef bint moving                # is on its way to the worker of its topic
+    cdef int64_t quota_due          # when a publish that waits for its quota is retried; 0: none
+    cdef readonly bint authed       # as /stats shows it
+    cdef readonly str auth_identity
+    cdef readonly str auth_identity_url
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1
     cdef int end_of_input(self) except -1
@@ -78,7 +97,6 @@ cdef class Connection(Consumer):
     cdef int after_flush(self) except -1
     cdef int on_timer(self) except -1
     cdef int close(self) except -1
-    cdef void touch_dirty(self) noexcept
     cdef void wake(self) noexcept
     cdef int check_appetite(self) except -1
     cdef int set_timer(self) except -1

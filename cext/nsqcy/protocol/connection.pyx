@@ -42,6 +42,7 @@ cdef class Connection(Consumer):
     def __cinit__(self):
         self.output = Output()
         self.user_agent = self.topology_region = self.topology_zone = ""
+        self.auth_identity = self.auth_identity_url = ""
         self.locality = ANYWHERE
         self.output_buffer_size = 16384
         self.reading = True
@@ -61,9 +62,6 @@ cdef class Connection(Consumer):
     cdef int after_flush(self) except -1:
         """The transport has sent what it could."""
         raise NotImplementedError
-
-    cdef void touch_dirty(self) noexcept:
-        """Have the transport flushed at the end of the turn."""
 
     # -- for the session manager --
 

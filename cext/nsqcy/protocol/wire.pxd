@@ -10,6 +10,7 @@
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.record cimport Record
@@ -85,6 +86,12 @@ cdef class Output:
 ctypedef struct Word:
     const uint8_t *at
     size_t length
+
+cdef inline bint word_is(const Word *word, const char *text, size_t length) noexcept:
+    return word.length == length and memcmp(word.at, text, length) == 0
+
+cdef inline bytes word_bytes(const Word *word):
+    return (<const char *>word.at)[:word.length]
 
 cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil
 cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil

@@ -128,7 +128,7 @@ cdef class SocketTransport(Transport):
     def on_writable(self):
         self.loop.begin_turn()
         self.watch_output(False)
-        self.session.touch_dirty()
+        (<Session>self.session).touch_dirty()
 
     cdef int flush(self) except -1:
         cdef Output output = self.session.output
@@ -246,7 +246,7 @@ cdef class SocketTransport(Transport):
         """Words of the handshake."""
         self.loop.begin_turn()
         self.hold(&data[0], data.shape[0])
-        self.session.touch_dirty()
+        (<Session>self.session).touch_dirty()
 
     def want_input(self):
         """The handshake needs more of the peer."""
@@ -519,7 +519,7 @@ cdef class FarEnd(StreamEnd):
         return 0
 
     cdef int on_writable(self) except -1:
-        self.session.touch_dirty()
+        (<Session>self.session).touch_dirty()
         return 0
 
     cdef int on_closed(self, bint aborted) except -1:
@@ -586,7 +586,7 @@ cdef class BytesTransport(Transport):
     @full.setter
     def full(self, value):
         self.left = -1 if value is None else value
-        self.session.touch_dirty()
+        (<Session>self.session).touch_dirty()
 
     def feed(self, const unsigned char[::1] data not None):
         """The peer has sent this."""

@@ -26,6 +26,8 @@ COVERS = [
     "broker/log_access.pyx",
     "broker/publish.pyx",
     "broker/retention.pyx",
+    "protocol/log_commands.pyx",
+    "protocol/publish_commands.pyx",
     "protocol/session.pyx",
     "storage/log.pyx",
     "storage/log_writer.pyx",

@@ -11,6 +11,12 @@ from nsqcy.testing.wire_client import MAGIC, MESSAGE, batch, sized
 COVERS = [
     "protocol/wire.pyx",
     "protocol/session.pyx",
+    "protocol/tickets.pyx",
+    "protocol/input_buffer.pyx",
+    "protocol/auth.pyx",
+    "protocol/routing.pyx",
+    "protocol/publish_commands.pyx",
+    "protocol/subscribe.pyx",
     "base/headers.pyx",
     "nsqd/worker/negotiate.py",
     "util/gojson.py",

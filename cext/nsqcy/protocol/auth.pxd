@@ -1,0 +1,35 @@
+# AUTH, and what it permits.
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from nsqcy.ipc.quota cimport Quota
+from nsqcy.protocol.connection cimport RAISED, Parsed
+from nsqcy.protocol.input_buffer cimport InputBuffer
+
+
+cdef class Authorizer(InputBuffer):
+    """The authorization of a client, and the quota of its user."""
+    cdef bint guarded               # its client needs authorization
+    cdef bint auth_asked            # an auth server is being asked
+    cdef uint64_t auth_ticket       # of the AUTH command
+    cdef readonly bytes secret      # never to be logged
+    cdef readonly object authorization
+    cdef public tuple certificate_names  # those of its certificate, if that was verified
+    cdef int64_t auth_expires
+    cdef int64_t may_publish_until  # to the topic published to last
+    cdef Quota quota                # of its user, which counts the connection; None: it has none
+
+    cdef inline bint may_publish(self) noexcept:
+        """Whether authorize() need not be called again: its last result still holds."""
+        return self.manager.agenda.now < self.may_publish_until
+
+    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED
+    cdef int ask_auth(self) except -1
+    cdef int refuse_auth(self, bytes text) except -1
+    cdef Parsed recognize(self, const char *command) except RAISED
+    cdef bint admit(self, Quota quota) except -1
+    cdef bytes no_place(self, Quota quota)
+    cdef int adopt_authorization(self, authorization, int64_t expires) except -1
+    cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED
+    cdef int look_again(self) except -1
+    cdef int forget_quota(self) except -1

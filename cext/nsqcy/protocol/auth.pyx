@@ -1,0 +1,197 @@
+"""AUTH, and what it permits.
+
+The home of a client decides what it may do, by the answer of an auth server, a file of users, or
+its certificate; the far end of a stream does not ask again. Answers expire: a command blocks until
+a server has answered again. Knows nothing of topics but their names.
+"""
+
+from libc.stdint cimport int32_t
+
+from nsqcy.base.bytes cimport load_be32
+from nsqcy.protocol.connection cimport BLOCKED, INIT, NEXT
+from nsqcy.protocol.tickets cimport ANSWERED, FAILED
+
+
+cdef extern from "Python.h":
+    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
+
+
+cdef int64_t SECOND = 1000000000
+
+cdef enum:
+    SECRET_MOST = 65536         # bytes of a secret that a server is asked about
+
+cdef const char *AUTH = b"AUTH"
+
+
+cdef class Authorizer(InputBuffer):
+    def __cinit__(self):
+        self.certificate_names = ()
+
+    # -- the command --
+
+    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED:
+        cdef int32_t size
+        if self.state != INIT:
+            return self.invalid_state(b"AUTH")
+        if count != 1:
+            return self.fatal(b"E_INVALID AUTH invalid number of parameters")
+        if left < 4:
+            return self.body_missing(4 - left, b"E_BAD_BODY AUTH failed to read body size")
+        size = <int32_t>load_be32(rest)
+        if size > self.manager.max_body_size:
+            return self.fatal(
+                b"E_BAD_BODY AUTH body too big %d > %d" % (size, self.manager.max_body_size))
+        if size <= 0:
+            return self.fatal(b"E_BAD_BODY AUTH invalid body size %d" % size)
+        if left - 4 < <size_t>size:
+            return self.body_missing(4 + size - left, b"E_BAD_BODY AUTH failed to read body")
+        used[0] += 4 + size
+        if self.authorization is not None:
+            return self.fatal(b"E_INVALID AUTH already set")
+        if self.manager.auth is None:
+            return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
+        if size > SECRET_MOST:
+            self.manager.log.warn(
+                f"PROTOCOL(V2): [{self.remote_address}] AUTH failed "
+                f"a secret of {size} bytes (at most {SECRET_MOST})",
+                event="secret_too_long", client=self.remote_address)
+            return self.fatal(b"E_AUTH_FAILED AUTH failed")
+        self.secret = PyBytes_FromStringAndSize(<const char *>rest + 4, size)
+        self.auth_ticket = self.take_ticket(AUTH, 0)
+        self.line_owner = -1
+        self.ask_auth()
+        return NEXT
+
+    cdef int ask_auth(self) except -1:
+        """Have a server asked; nothing that needs its answer is executed before it is there."""
+        self.auth_asked = True
+        self.manager.auth.ask(self)
+        return 0
+
+    def tls_facts(self):
+        """What an auth server is told of the connection: whether it is encrypted, and the common
+        name of the client's certificate."""
+        if self.tls is None:
+            return False, ""
+        return True, self.tls["common_name"]
+
+    def authorized(self, authorization not None):
+        """A server has answered, and the session is not closed. What waited for it goes on."""
+        cdef bint first = self.authorization is None
+        self.auth_asked = False
+        self.last_command = self.manager.agenda.now
+        if first and not authorization.grants:
+            self.refuse_auth(b"E_UNAUTHORIZED AUTH no authorizations found")
+            return
+        if first and not self.admit(authorization.quota):
+            self.refuse_auth(self.no_place(authorization.quota))
+            return
+        self.adopt_authorization(
+            authorization, self.manager.agenda.now + <int64_t>authorization.ttl * SECOND)
+        if first:
+            self.answer(self.auth_ticket, ANSWERED, authorization.response)
+        elif self.blocked:
+            self.wake()
+
+    def auth_failed(self):
+        """No server has given an answer that can be used."""
+        self.auth_asked = False
+        self.last_command = self.manager.agenda.now
+        if self.authorization is None:
+            self.refuse_auth(b"E_AUTH_FAILED AUTH failed")
+        elif not self.stopping:
+            self.fatal(b"E_AUTH_FAILED AUTH failed")
+
+    cdef int refuse_auth(self, bytes text) except -1:
+        """The answer to AUTH is an error."""
+        self.log_error(text)
+        return self.answer(self.auth_ticket, FAILED, text)
+
+    # -- permission --
+
+    cdef Parsed recognize(self, const char *command) except RAISED:
+        """Whether the certificate of who has said nothing says enough: NEXT."""
+        authorization = None
+        if self.certificate_names:
+            authorization = self.manager.auth.of_certificate(self.certificate_names)
+        if authorization is None:
+            return self.fatal(b"E_AUTH_FIRST AUTH required before " + <bytes>command)
+        if not self.admit(authorization.quota):
+            return self.fatal(self.no_place(authorization.quota))
+        self.adopt_authorization(
+            authorization, self.manager.agenda.now + <int64_t>authorization.ttl * SECOND)
+        return NEXT
+
+    cdef int adopt_authorization(self, authorization, int64_t expires) except -1:
+        self.authorization = authorization
+        self.auth_expires = expires
+        self.may_publish_until = 0
+        self.authed = True
+        self.auth_identity = authorization.identity
+        self.auth_identity_url = authorization.identity_url
+        if authorization.quota is not self.quota:
+            # Who is known already stays, whatever has become of his quota.
+            self.forget_quota()
+            self.quota = authorization.quota
+            if self.quota is not None:
+                self.quota.join()
+        return 0
+
+    cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED:
+        """Whether the client may do this: NEXT. The names are valid; an empty channel: a publish to
+        the topic that was taken; None: reading its log."""
+        cdef Parsed parsed
+        if self.auth_asked:
+            return BLOCKED
+        if self.authorization is None:
+            parsed = self.recognize(command)
+            if parsed != NEXT:
+                return parsed
+        if self.manager.agenda.now >= self.auth_expires:
+            self.ask_auth()
+            return BLOCKED
+        if channel is None:
+            permitted = self.authorization.permits_log(topic.decode())
+        else:
+            permitted = self.authorization.permits(topic.decode(), channel.decode())
+        if not permitted:
+            return self.fatal(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (
+                <bytes>command, topic, channel or b""))
+        if channel == b"" and (self.quota is None or not self.quota.limits_publishes()):
+            self.may_publish_until = self.auth_expires
+        return NEXT
+
+    # -- the quota of its user --
+
+    cdef bint admit(self, Quota quota) except -1:
+        """Whether the user may have one more connection: then this one counts."""
+        if quota is not None and quota is not self.quota:
+            if not quota.enter():
+                return False
+            self.quota = quota
+        return True
+
+    cdef bytes no_place(self, Quota quota):
+        return b"E_AUTH_FAILED AUTH failed: user %s has its max_connections of %d" % (
+            quota.user.encode(), quota.max_connections)
+
+    cdef int look_again(self) except -1:
+        """The quota may have something for what waits for it."""
+        self.quota_due = 0
+        self.quota.end_wait(self.manager.agenda.now)
+        self.wake()
+        return 0
+
+    cdef int quota_changed(self) except -1:
+        return self.look_again() if self.quota_due else 0
+
+    cdef int forget_quota(self) except -1:
+        """The connection counts no more, and waits no more."""
+        if self.quota is None:
+            return 0
+        if self.quota_due:
+            self.look_again()
+        self.quota.leave()
+        self.quota = None
+        return 0

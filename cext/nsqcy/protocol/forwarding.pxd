@@ -1,0 +1,53 @@
+# Commands that another worker executes, and its answers.
+#
+#   client ══socket══ Session (home) ── ForwardingStream ══ rings ══ FarEnd ── Session (owner)
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.ipc.mesh cimport Stream, StreamEnd
+from nsqcy.protocol.auth cimport Authorizer
+from nsqcy.protocol.connection cimport RAISED, Parsed
+
+
+cdef enum:
+    STREAM_BACKLOG = 262144     # bytes of commands that wait for credit before parsing stops
+
+
+cdef class ForwardingStream(StreamEnd):
+    """The home's end of a stream to the owner of a topic: commands go out, frames come back."""
+    cdef Forwarder session
+    cdef Stream stream
+    cdef int peer
+    cdef bint up
+    cdef list expected              # numbers of the tickets it will answer, in order
+    cdef size_t expected_first
+    cdef bytearray unsent           # commands beyond the stream's credit
+    cdef uint8_t header[8]          # of the frame that is arriving
+    cdef uint32_t header_have
+    cdef int32_t frame_type
+    cdef uint32_t frame_left        # data bytes of the frame still to come
+    cdef bytearray answer           # data of a frame that is not a message
+    cdef size_t unconsumed          # relayed, but not sent to the client yet
+
+    cdef int send(self, const uint8_t *data, size_t n) except -1
+    cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0
+    cdef uint64_t next_ticket(self) except? 0
+    cdef bint may_relay(self) noexcept
+    cdef int end_frame(self) except -1
+    cdef int on_writable(self) except -1
+    cdef int on_data(self, const unsigned char *data, size_t n) except -1
+    cdef int on_closed(self, bint aborted) except -1
+    cdef int leave(self) except -1
+
+
+cdef class Forwarder(Authorizer):
+    """The streams of a session to the owners of topics."""
+    cdef dict streams               # worker -> ForwardingStream
+    cdef ForwardingStream upstream  # of the subscription, when its topic is owned elsewhere
+
+    cdef ForwardingStream stream_to(self, int peer)
+    cdef int close_streams(self) except -1
+    cdef bytes hello(self)
+    cdef int adopt_names(self, state) except -1
+    cdef int find_locality(self) except -1
+    cdef Parsed forward(self, const uint8_t *line, size_t n) except RAISED

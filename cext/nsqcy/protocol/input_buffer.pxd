@@ -1,0 +1,26 @@
+# Unfinished input of a session.
+
+from libc.stdint cimport uint8_t, uint32_t
+
+from nsqcy.protocol.connection cimport RAISED, Parsed
+from nsqcy.protocol.tickets cimport AnswerQueue
+
+
+cdef class InputBuffer(AnswerQueue):
+    """The input of a session: bytes of an incomplete command, and those of blocked ones."""
+    cdef uint8_t *kept              # unfinished input
+    cdef size_t kept_start
+    cdef size_t kept_end
+    cdef size_t kept_capacity
+    cdef bytes unread_error         # what the end of input means in a body; None: between commands
+    cdef size_t missing             # bytes that the command kept lacks, about; 0: not known
+    cdef size_t scanned             # bytes of an incomplete MPUB body that were checked
+    cdef uint32_t scanned_count
+
+    cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0
+    cdef int finish_input(self) except -1
+    cdef int parse_kept(self) except -1
+    cdef int keep(self, const uint8_t *data, size_t n) except -1
+    cdef int drop_kept(self) except -1
+    cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED
+    cdef size_t parse(self, const uint8_t *data, size_t n) except? 0

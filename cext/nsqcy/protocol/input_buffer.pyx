@@ -1,0 +1,153 @@
+"""Unfinished input of a session.
+
+Bytes are parsed where the transport received them; what is no complete command, or has to wait, is
+kept here. Reading stops while parsing waits, or while the worker holds more unfinished input than
+its budget (see SessionManager). Does not know what a command is: parse() finds that out.
+"""
+
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
+
+from nsqcy.protocol.connection cimport MORE
+
+
+cdef enum:
+    KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
+    LINE_STEP = 256             # bytes taken to go on with a line of unknown length
+
+
+cdef class InputBuffer(AnswerQueue):
+    def __dealloc__(self):
+        free(self.kept)
+
+    cdef size_t parse(self, const uint8_t *data, size_t n) except? 0:
+        """Execute complete commands; returns how many bytes they took."""
+        raise NotImplementedError
+
+    cdef int feed(self, const uint8_t *data, size_t n) except -1:
+        """Execute the complete commands in what was kept and these bytes; keep the rest."""
+        cdef size_t used = 0
+        if self.stopping or self.closed:
+            return 0
+        if self.manager.favoured is self:
+            self.manager.favoured_at = self.manager.agenda.now
+        if self.kept_end > self.kept_start and not self.blocked:
+            used = self.complete_kept(data, n)
+        if used < n and not self.blocked and not self.stopping:
+            used += self.parse(data + used, n - used)
+        if used < n and not self.stopping:
+            self.keep(data + used, n - used)
+        self.check_appetite()
+        return 0
+
+    cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0:
+        """Execute the command that was kept, with as many of these bytes as it takes and not many
+        more: all behind it can be parsed where it lies. Returns how many were used."""
+        cdef size_t used = 0
+        cdef size_t step
+        cdef size_t left
+        cdef bint upgraded = self.upgraded
+        while used < n and not self.blocked and not self.stopping:
+            step = min(n - used, max(self.missing, <size_t>LINE_STEP))
+            self.keep(data + used, step)
+            used += step
+            self.parse_kept()
+            if self.upgraded != upgraded:
+                # It was an IDENTIFY: what came with its end is lost, as it says.
+                return n
+            left = self.kept_end - self.kept_start
+            if left <= used and not self.blocked:
+                # All that was kept is executed; what is left of these bytes goes back to them.
+                used -= left
+                if left:
+                    self.drop_kept()
+                break
+        return used
+
+    cdef int end_of_input(self) except -1:
+        """The peer has sent all it will: what is complete is answered, then the session ends."""
+        self.eof = True
+        if not self.blocked and not self.stopping:
+            return self.finish_input()
+        return self.check_appetite()
+
+    cdef int finish_input(self) except -1:
+        if self.unread_error is not None:
+            self.fatal(self.unread_error)
+        else:
+            self.stop()
+        return 0
+
+    cdef int resume(self) except -1:
+        """What parsing waited for may have come."""
+        self.resumable = False
+        if self.closed or self.stopping or self.moving or not self.blocked:
+            return 0
+        self.blocked = False
+        self.last_command = self.manager.agenda.now
+        self.parse_kept()
+        if self.eof and not self.blocked and not self.stopping:
+            self.finish_input()
+        self.check_appetite()
+        return 0
+
+    cdef int parse_kept(self) except -1:
+        cdef size_t used = self.parse(self.kept + self.kept_start, self.kept_end - self.kept_start)
+        self.kept_start += used
+        if self.kept_start >= self.kept_end or self.stopping:
+            self.drop_kept()
+        return 0
+
+    cdef int keep(self, const uint8_t *data, size_t n) except -1:
+        """Unfinished input grows with what arrived, never with what was announced."""
+        cdef size_t have = self.kept_end - self.kept_start
+        cdef size_t capacity = self.kept_capacity
+        cdef uint8_t *grown
+        if self.kept_end + n > capacity:
+            if self.kept_start:
+                memmove(self.kept, self.kept + self.kept_start, have)
+                self.kept_start = 0
+                self.kept_end = have
+            if have + n > capacity:
+                capacity = max(have + n, capacity + capacity // 2)
+                grown = <uint8_t *>realloc(self.kept, capacity)
+                if grown == NULL:
+                    raise MemoryError()
+                self.manager.input_bytes += capacity - self.kept_capacity
+                self.kept = grown
+                self.kept_capacity = capacity
+        memcpy(self.kept + self.kept_end, data, n)
+        self.kept_end += n
+        return 0
+
+    cdef int drop_kept(self) except -1:
+        cdef int64_t capacity = self.kept_capacity
+        free(self.kept)
+        self.kept = NULL
+        self.kept_start = self.kept_end = self.kept_capacity = 0
+        self.manager.input_shrank(self, capacity)
+        return 0
+
+    cdef int check_appetite(self) except -1:
+        """Whether more input is wanted: not while parsing waits, nor while the worker holds too
+        much unfinished input and this session is among those who hold it."""
+        cdef bint starve = (self.kept_capacity > KEPT_FREELY
+                            and self.manager.input_bytes > self.manager.max_input_bytes
+                            and not self.quota_due and not self.manager.favours(self))
+        cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve
+                                or self.upgrading)
+        if starve and not self.starved:
+            self.starved = True
+            self.manager.starved.append(self)
+        if wanted != self.reading and not self.closed:
+            self.reading = wanted
+            self.transport.watch_input(wanted)
+        return 0
+
+    cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
+        """Wait for about `missing` more bytes of a body; `error` is what it means if they never
+        arrive."""
+        self.missing = missing
+        self.unread_error = error
+        return MORE

@@ -1,0 +1,116 @@
+"""Sessions that go to the worker of their topic.
+
+A plain session with nothing outstanding may go to the owner of its topic, once: its socket and its
+packed state are passed on by the master (see nsqcy.nsqd.worker.engine), and commands need no
+forwarding any more. Decides when that pays. Does not know how a socket travels.
+"""
+
+from nsqcy.protocol.connection cimport BLOCKED
+from libc.stdint cimport uint8_t
+
+
+cdef int64_t SECOND = 1000000000
+
+cdef enum:
+    MOVE_MOST = 65536           # bytes unread, and unsent, that a session may take along
+    MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
+    MOVE_BYTES = 1048576        # forwarded to one owner that make a producer move there, or
+    MOVE_FORWARDS = 256         # as many publishes, and for so long that what they cost the owner
+cdef int64_t MOVE_AFTER = 2 * SECOND            # is in the figure that says how busy it is
+
+
+cdef class Migration(Routing):
+    # -- when --
+
+    cdef bint may_move(self, int owner) except *:
+        """Whether a producer has published to this one owner for long enough, and may go there."""
+        return (self.movable and owner == self.forwards_to and self.is_faithful()
+                and self.channel is None and self.upstream is None and len(self.streams) == 1
+                and self.is_light(owner) and self.manager.may_lose_more())
+
+    cdef bint is_faithful(self) noexcept:
+        """Whether what was forwarded in a row is worth a move. Bytes are, as they are copied once
+        more; of small messages the socket is most of the work, which a move only moves."""
+        return self.forward_bytes >= MOVE_BYTES or (
+            self.forwards >= MOVE_FORWARDS
+            and self.manager.agenda.now - self.forwards_since >= MOVE_AFTER)
+
+    cdef bint is_light(self, int owner) except *:
+        """Whether the session can go to `owner` with what it carries, and the owner has room."""
+        return (self.output.pending() <= MOVE_MOST and self.kept_end - self.kept_start <= MOVE_MOST
+                and self.auth_size() <= MOVE_MOST
+                and self.manager.mesh.shared.busy(owner) < MOVE_BUSY)
+
+    cdef size_t auth_size(self) except? 0:
+        """Bytes of its authorization and secret."""
+        if self.authorization is None:
+            return 0
+        return len(self.secret) + <size_t>len(self.authorization.source)
+
+    cdef Parsed move_to(self, int owner) except RAISED:
+        """Go on at the owner, from this command on; with nothing outstanding."""
+        if self.ticket_count == 0:
+            self.movable = False
+            self.moving = True
+            self.manager.lose(self, owner)
+        return BLOCKED
+
+    # -- how --
+
+    def pack(self):
+        """The session as the worker it moves to needs it: (state, unread bytes, unsent bytes)."""
+        cdef const uint8_t *data[64]
+        cdef size_t lengths[64]
+        cdef int i
+        self.note_counts()
+        unsent = b"".join([
+            data[i][:lengths[i]] for i in range(self.output.pieces(data, lengths, 64))])
+        state = {
+            name: getattr(self, name) for name in (
+                "remote_address", "client_id", "hostname", "user_agent", "topology_region",
+                "topology_zone", "msg_timeout", "asked_timeout", "sample_rate",
+                "heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "durability",
+                "headers", "topic_log", "connected_at", "pub_counts")}
+        state["next_heartbeat"] = self.next_heartbeat
+        state["last_command"] = self.last_command
+        if self.authorization is not None:
+            state["secret"] = self.secret.decode("latin-1")
+            state["authorization"] = self.authorization.source.decode("latin-1")
+            state["auth_expires"] = self.auth_expires
+        return state, self.kept[self.kept_start:self.kept_end], unsent
+
+    def unpack(self, state, bytes unread not None, bytes unsent not None):
+        """Be the session that was packed in another worker."""
+        self.magic_seen = True
+        self.movable = False
+        self.adopt_names(state)
+        self.heartbeat_interval = state["heartbeat_interval"]
+        self.next_heartbeat = state["next_heartbeat"]
+        self.last_command = state["last_command"]
+        self.pub_counts = state["pub_counts"]
+        if "secret" in state:
+            self.secret = state["secret"].encode("latin-1")
+            self.adopt_authorization(
+                self.manager.auth.restore(state["authorization"].encode("latin-1")),
+                state["auth_expires"])
+        if unsent:
+            self.output.put(unsent, len(unsent))
+            self.touch_dirty()
+        self.set_timer()
+        self.feed(unread, len(unread))
+
+    def fileno(self):
+        """The descriptor of its socket."""
+        return self.transport.fileno()
+
+    def stay(self):
+        """The move failed: go on here."""
+        if not self.closed:
+            self.moving = False
+            self.wake()
+
+    def leave(self):
+        """The move succeeded: the connection is another worker's."""
+        if not self.closed:
+            self.transport.abandon()
+            self.close()

@@ -1,0 +1,43 @@
+# PUB, MPUB and DPUB.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.broker.topic cimport Topic
+from nsqcy.protocol.connection cimport RAISED, Parsed
+from nsqcy.protocol.migration cimport Migration
+from nsqcy.protocol.wire cimport Word
+
+
+cdef class PublishCommands(Migration):
+    """The commands that publish."""
+    cdef uint64_t paid              # the number of the last one that the quota was charged with
+
+    cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept
+    cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                    const uint8_t *rest, size_t left) except RAISED
+    cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                     const uint8_t *rest, size_t left) except RAISED
+    cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
+                            size_t *used, const uint8_t *rest, size_t left) except RAISED
+    cdef int32_t body_size(self, const uint8_t *message, int32_t size) noexcept
+    cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                     const uint8_t *rest, size_t left) except RAISED
+    cdef Parsed check_message(self, const char *command, const uint8_t *message,
+                              size_t n) except RAISED
+    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
+                            uint32_t count) except RAISED
+    cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
+                           bint exact, uint32_t *body_size, uint32_t *count) except RAISED
+    cdef size_t batch_limit(self) noexcept
+    cdef Parsed batch_missing(self, const char *command, size_t end, size_t have,
+                              int32_t announced, bytes error) except RAISED
+    cdef Parsed batch_too_big(self, const char *command, size_t size) except RAISED
+    cdef Parsed publish_failed(self, const char *command, str reason) except RAISED
+    cdef Parsed not_routed(self, const char *command, int why, size_t *used, size_t n) except RAISED
+    cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED
+    cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
+                                 uint64_t body_bytes) except RAISED
+    cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
+                                size_t n, uint32_t messages) except RAISED
+    cdef Parsed charge(self, uint32_t messages, uint64_t size) except RAISED
+    cdef int await_quota(self) except -1

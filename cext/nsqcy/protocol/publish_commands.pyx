@@ -1,0 +1,413 @@
+"""PUB, MPUB and DPUB.
+
+Checks what is published, charges it to the quota of its user, and has the topic record it or its
+owner execute it. Does not know how a topic records or sends it.
+"""
+
+cimport cython
+from libc.string cimport memcmp, memcpy
+
+from nsqcy.base.bytes cimport load_be16, load_be32
+from nsqcy.base.headers cimport (
+    HEADERS_MOST,
+    HEADERS_ROOM,
+    HEADERS_SIZE,
+    headers_are_valid,
+    headers_fault,
+)
+from nsqcy.broker.durability cimport MEMORY
+from nsqcy.ipc.quota cimport Quota
+from nsqcy.protocol.connection cimport BLOCKED, NEXT
+from nsqcy.protocol.forwarding cimport ForwardingStream
+from nsqcy.protocol.routing cimport NO_ROOM
+from nsqcy.protocol.tickets cimport ANSWERED, FAILED
+from nsqcy.protocol.wire cimport RESPONSE, parse_number, word_bytes
+from nsqcy.storage.record cimport Record, record_body
+
+
+cdef extern from "Python.h":
+    const char *PyBytes_AS_STRING(bytes)
+    Py_ssize_t PyBytes_GET_SIZE(bytes)
+
+
+cdef int64_t MILLISECOND = 1000000
+
+cdef enum:
+    PUB_NAME = 4                # bytes of "PUB" and its space
+
+cdef const char *PUB = b"PUB"
+cdef const char *MPUB = b"MPUB"
+cdef const char *DPUB = b"DPUB"
+
+
+cdef class PublishCommands(Migration):
+    # -- one message --
+
+    @cython.final
+    cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept:
+        """Bytes of the line if it is a PUB to the topic published to last, as most of a producer's
+        are: nothing in it has to be split or checked. 0 if it is something else."""
+        cdef bytes key = self.topic_key
+        cdef size_t length
+        if key is None or self.barred:
+            return 0
+        length = PyBytes_GET_SIZE(key)
+        if (n > PUB_NAME + length and line[PUB_NAME + length] == 10
+                and memcmp(line, b"PUB ", PUB_NAME) == 0
+                and memcmp(line + PUB_NAME, PyBytes_AS_STRING(key), length) == 0):
+            return PUB_NAME + length + 1
+        return 0
+
+    cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                    const uint8_t *rest, size_t left) except RAISED:
+        if count < 2:
+            return self.fatal(b"E_INVALID PUB insufficient number of parameters")
+        if not self.take_topic(&words[1]):
+            return self.bad_name(b"E_BAD_TOPIC PUB topic name", &words[1])
+        return self.publish_one(PUB, 0, line, used, rest, left)
+
+    cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                     const uint8_t *rest, size_t left) except RAISED:
+        cdef uint64_t milliseconds
+        cdef uint64_t most = <uint64_t>(self.manager.max_defer_timeout // MILLISECOND)
+        if count < 3:
+            return self.fatal(b"E_INVALID DPUB insufficient number of parameters")
+        if not self.take_topic(&words[1]):
+            return self.bad_name(b"E_BAD_TOPIC DPUB topic name", &words[1])
+        if not parse_number(words[2].at, words[2].length, &milliseconds):
+            return self.fatal(b"E_INVALID DPUB could not parse timeout " + word_bytes(&words[2]))
+        if milliseconds > most:
+            return self.fatal(b"E_INVALID DPUB timeout %d out of range 0-%d" % (milliseconds, most))
+        return self.publish_one(DPUB, <int64_t>milliseconds * MILLISECOND, line, used, rest, left)
+
+    @cython.final
+    cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
+                            size_t *used, const uint8_t *rest, size_t left) except RAISED:
+        """PUB and DPUB, to the topic that was taken."""
+        cdef int32_t size
+        cdef int64_t most = self.manager.max_msg_size
+        cdef int owner
+        cdef Record *record
+        cdef Topic topic
+        cdef Parsed parsed
+        if left < 4:
+            return self.body_missing(
+                4 - left, b"E_BAD_MESSAGE %s failed to read message body size" % command)
+        size = <int32_t>load_be32(rest)
+        if size <= 0:
+            return self.fatal(
+                b"E_BAD_MESSAGE %s invalid message body size %d" % (<bytes>command, size))
+        if size > most and not (self.headers and size <= most + HEADERS_ROOM):
+            return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                <bytes>command, size, most + HEADERS_ROOM if self.headers else most))
+        if left - 4 < <size_t>size:
+            return self.body_missing(
+                4 + size - left, b"E_BAD_MESSAGE %s failed to read message body" % command)
+        if self.headers:
+            parsed = self.check_message(command, rest + 4, size)
+            if parsed != NEXT:
+                return parsed
+        if self.guarded and not self.may_publish():
+            parsed = self.authorize(command, self.topic_key, b"")
+            if parsed == NEXT:
+                parsed = self.charge(1, size)
+            if parsed != NEXT:
+                return parsed
+        owner = self.route()
+        if owner < 0 or not self.may_join(owner):
+            return self.not_routed(command, owner, used, 4 + size)
+        if owner != self.manager.index and self.may_move(owner):
+            return self.move_to(owner)
+        used[0] += 4 + size
+        if owner != self.manager.index:
+            return self.forward_publish(owner, command, line, used[0], 1)
+        topic = self.topic
+        if topic.limited and not topic.fits(self.body_size(rest + 4, size)):
+            return self.publish_refused(
+                command, topic.objection(command, self.body_size(rest + 4, size)))
+        if topic.may_refuse():
+            refusal = topic.refusal(self.durability, 1, size)
+            if refusal is not None:
+                return self.publish_failed(command, refusal)
+        if self.durability != MEMORY:
+            topic.demand(self.durability)
+        if self.headers:
+            size = <int32_t>topic.add_headered(rest + 4, size, delay)
+        else:
+            record = topic.new_record(size, delay)
+            if record != NULL:
+                memcpy(record_body(record), rest + 4, size)
+        return self.publish_accepted(command, topic, 1, size)
+
+    cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
+        """Of a whole message, as the client sends it."""
+        return size - HEADERS_SIZE - load_be16(message) if self.headers else size
+
+    cdef Parsed check_message(self, const char *command, const uint8_t *message,
+                              size_t n) except RAISED:
+        """Whether a body with headers before it is as it may be: NEXT."""
+        cdef size_t headers
+        cdef int64_t body
+        if n < HEADERS_SIZE:
+            return self.fatal(
+                b"E_BAD_MESSAGE %s message of %d bytes has no room for the length of its headers"
+                % (<bytes>command, n))
+        headers = load_be16(message)
+        if headers > HEADERS_MOST:
+            return self.fatal(b"E_BAD_MESSAGE %s headers of %d bytes (at most %d)" % (
+                <bytes>command, headers, <int>HEADERS_MOST))
+        body = <int64_t>n - HEADERS_SIZE - <int64_t>headers
+        if body < 0:
+            return self.fatal(
+                b"E_BAD_MESSAGE %s headers of %d bytes end behind a message of %d" % (
+                    <bytes>command, headers, n))
+        if body == 0:
+            return self.fatal(b"E_BAD_MESSAGE %s invalid message body size 0" % command)
+        if body > self.manager.max_msg_size:
+            return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                <bytes>command, body, self.manager.max_msg_size))
+        if not headers_are_valid(message + HEADERS_SIZE, headers):
+            return self.fatal(b"E_BAD_MESSAGE %s %s" % (
+                <bytes>command, headers_fault(message + HEADERS_SIZE, headers).encode()))
+        return NEXT
+
+    # -- a batch --
+
+    cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                     const uint8_t *rest, size_t left) except RAISED:
+        cdef uint32_t size
+        cdef uint32_t messages
+        cdef int32_t length
+        cdef uint64_t bodies
+        cdef int owner
+        cdef Topic topic
+        cdef Parsed parsed
+        if count < 2:
+            return self.fatal(b"E_INVALID MPUB insufficient number of parameters")
+        if not self.take_topic(&words[1]):
+            return self.bad_name(b"E_BAD_TOPIC E_BAD_TOPIC MPUB topic name", &words[1])
+        parsed = self.take_batch(MPUB, rest, left, False, &size, &messages)
+        if parsed != NEXT:
+            return parsed
+        owner = self.route()
+        if owner < 0 or not self.may_join(owner):
+            return self.not_routed(MPUB, owner, used, 4 + size)
+        self.scanned = 0
+        if owner != self.manager.index and self.may_move(owner):
+            return self.move_to(owner)
+        used[0] += 4 + size
+        if owner != self.manager.index:
+            return self.forward_publish(owner, MPUB, line, used[0], messages)
+        topic = self.topic
+        if topic.limited:
+            length = topic.misfit(rest + 8, messages, self.headers)
+            if length:
+                return self.publish_refused(MPUB, topic.objection(MPUB, length))
+        if topic.may_refuse():
+            refusal = topic.refusal(self.durability, messages, size)
+            if refusal is not None:
+                return self.publish_failed(MPUB, refusal)
+        if self.durability != MEMORY:
+            topic.demand(self.durability)
+        if self.headers:
+            bodies = topic.add_headered_batch(rest + 8, messages)
+        else:
+            topic.new_batch(rest + 8, messages)
+            bodies = size - 4 - 4 * <uint64_t>messages
+        return self.publish_accepted(MPUB, topic, messages, bodies)
+
+    cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
+                           bint exact, uint32_t *body_size, uint32_t *count) except RAISED:
+        """Check the body of an MPUB or LOG_PUB to the topic that was taken: NEXT if it is complete
+        and valid, and the client may publish. The count and the sizes of the messages say where an
+        MPUB ends, as in NSQ: several clients announce too small a length. `exact`: the announced
+        length must be right. The caller resets `scanned` when it is done with the body."""
+        cdef int32_t announced
+        cdef int32_t messages
+        cdef int32_t length
+        cdef int64_t longest = self.manager.max_msg_size + (HEADERS_ROOM if self.headers else 0)
+        cdef size_t limit = self.batch_limit()
+        cdef size_t at
+        cdef size_t end
+        cdef size_t have
+        cdef uint32_t i
+        cdef Parsed parsed
+        if self.guarded and not self.scanned and not self.may_publish():
+            parsed = self.authorize(command, self.topic_key, b"")
+            if parsed != NEXT:
+                return parsed
+        if left < 4:
+            return self.body_missing(
+                4 - left, b"E_BAD_BODY %s failed to read body size" % command)
+        announced = <int32_t>load_be32(rest)
+        if announced <= 0:
+            return self.fatal(
+                b"E_BAD_BODY %s invalid body size %d" % (<bytes>command, announced))
+        if announced > self.manager.max_body_size and not self.moves:
+            return self.batch_too_big(command, announced)
+        rest += 4
+        have = min(left - 4, limit)
+        if have < 4:
+            return self.body_missing(
+                max(<size_t>announced, 4) - have,
+                b"E_BAD_BODY %s failed to read message count" % command)
+        messages = <int32_t>load_be32(rest)
+        if messages <= 0 or messages > (self.manager.max_body_size - 4) // 5:
+            return self.fatal(
+                b"E_BAD_BODY %s invalid message count %d" % (<bytes>command, messages))
+        # Check as far as the bytes reach, going on where the last look ended.
+        at = self.scanned if self.scanned else 4
+        i = self.scanned_count if self.scanned else 0
+        while i < <uint32_t>messages:
+            end = at + 4
+            if end > have:
+                self.scanned, self.scanned_count = at, i
+                return self.batch_missing(
+                    command, end, have, announced,
+                    b"E_BAD_MESSAGE %s failed to read message(%d) body size" % (
+                        <bytes>command, i))
+            length = <int32_t>load_be32(rest + at)
+            if length <= 0:
+                return self.fatal(b"E_BAD_MESSAGE %s invalid message(%d) body size %d" % (
+                    <bytes>command, i, length))
+            if length > longest and not self.moves:
+                return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                    <bytes>command, length, longest))
+            end += length
+            if end > have:
+                self.scanned, self.scanned_count = at, i
+                return self.batch_missing(
+                    command, end, have, announced,
+                    b"E_BAD_MESSAGE %s failed to read message body" % command)
+            at = end
+            i += 1
+        if exact and at != <size_t>announced:
+            return self.fatal(b"E_BAD_BODY %s body of %d bytes holds messages for %d" % (
+                <bytes>command, announced, at))
+        if self.headers:
+            parsed = self.check_batch(command, rest + 4, messages)
+            if parsed != NEXT:
+                return parsed
+        body_size[0] = <uint32_t>at
+        count[0] = messages
+        return NEXT if self.quota is None else self.charge(messages, at)
+
+    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
+                            uint32_t count) except RAISED:
+        """The same for each message of a batch, whose lengths were checked."""
+        cdef size_t length
+        cdef Parsed parsed
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            parsed = self.check_message(command, batch + 4, length)
+            if parsed != NEXT:
+                return parsed
+            batch += 4 + length
+        return NEXT
+
+    cdef size_t batch_limit(self) noexcept:
+        """Bytes that a batch may have. The count comes on top of `--max-body-size`, as clients
+        leave it out of the length they announce."""
+        cdef int64_t most = 0x7fffffff
+        if not self.moves:
+            most = min(most, self.manager.max_body_size)
+        return most + 4
+
+    cdef Parsed batch_missing(self, const char *command, size_t end, size_t have,
+                              int32_t announced, bytes error) except RAISED:
+        """Wait for the part of a batch up to `end`, unless that would be too much. The announced
+        length is a hint: what is taken beyond the batch is the next command."""
+        if end > self.batch_limit():
+            return self.batch_too_big(command, end)
+        return self.body_missing(max(end, <size_t>announced) - have, error)
+
+    cdef Parsed batch_too_big(self, const char *command, size_t size) except RAISED:
+        return self.fatal(b"E_BAD_BODY %s body too big %d > %d" % (
+            <bytes>command, size, self.manager.max_body_size))
+
+    # -- the outcome --
+
+    @cython.final
+    cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
+                                 uint64_t body_bytes) except RAISED:
+        self.topic_count += count
+        if topic.published(count, body_bytes):
+            self.line_owner = self.manager.index
+            self.line_key = self.topic_key
+            topic.promise(self, self.take_ticket(command, 0))
+        elif self.ticket_count:
+            self.answer(self.take_ticket(command, 0), ANSWERED, None)
+        else:
+            self.put_frame(RESPONSE, b"OK", 2)
+        return NEXT
+
+    cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
+        """Nothing of it was published, and it has been read."""
+        if not self.lenient:
+            return self.fatal(text)
+        self.answer(self.take_ticket(command, 0), FAILED, text)
+        return NEXT
+
+    cdef Parsed publish_failed(self, const char *command, str reason) except RAISED:
+        return self.publish_refused(command, b"E_%s_FAILED %s failed %s" % (
+            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape")))
+
+    cdef Parsed not_routed(self, const char *command, int why, size_t *used,
+                           size_t n) except RAISED:
+        """A publish whose body of `n` bytes is there waits, unless its topic can never be."""
+        if why != NO_ROOM or not self.may_join(self.manager.index):
+            return BLOCKED
+        self.scanned = 0
+        used[0] += n
+        return self.publish_refused(command, self.no_room(command))
+
+    cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
+                                size_t n, uint32_t messages) except RAISED:
+        cdef ForwardingStream forwarding = self.stream_to(owner)
+        if owner != self.forwards_to or not self.forwards:
+            self.forwards_to = owner
+            self.forwards_since = self.manager.agenda.now
+            self.forwards = self.forward_bytes = 0
+        self.forwards += 1
+        self.forward_bytes += n
+        self.line_owner = owner
+        forwarding.expected.append(self.take_ticket(command, n))
+        forwarding.send(line, n)
+        self.topic_count += messages
+        return NEXT
+
+    # -- the quota of its user --
+
+    cdef Parsed charge(self, uint32_t messages, uint64_t size) except RAISED:
+        """A publish that is there is paid for, once, however often it is looked at: NEXT. Or it
+        has to wait, and nothing more is read meanwhile."""
+        cdef Quota quota = self.quota
+        cdef int64_t now = self.manager.agenda.now
+        cdef uint64_t number = self.counted + self.topic_count + 1
+        if quota is None or self.paid == number:
+            return NEXT
+        if quota.wait(now):
+            self.await_quota()
+            return BLOCKED
+        if self.quota_due:
+            self.quota_due = 0
+            quota.end_wait(now)
+        quota.pay(now, messages, size)
+        self.paid = number
+        return NEXT
+
+    cdef int await_quota(self) except -1:
+        cdef Quota quota = self.quota
+        cdef int64_t now = self.manager.agenda.now
+        if self.quota_due:
+            return 0
+        self.quota_due = quota.turn(now)
+        quota.begin_wait(now)
+        self.set_timer()
+        self.manager.lose_favour(self)
+        if quota.is_news(now):
+            self.manager.log.warn(
+                f"AUTH: user {quota.user} publishes more than its quota",
+                event="quota_reached", user=quota.user, client=self.remote_address)
+        return 0

@@ -1,0 +1,57 @@
+# Which worker owns the topic of a command.
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from nsqcy.broker.topic cimport Topic
+from nsqcy.protocol.connection cimport RAISED, Parsed
+from nsqcy.protocol.forwarding cimport Forwarder
+from nsqcy.protocol.wire cimport Word
+
+
+cdef enum:
+    NO_ROOM = -2                # as an owner: the topic is not there and may not be made
+
+
+cdef class Routing(Forwarder):
+    """The topic that a client publishes to, and its owner."""
+    cdef Topic topic                # the one published to last
+    cdef bytes topic_key
+    cdef int topic_owner            # -1: not known yet
+    cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
+    cdef readonly dict pub_counts
+    cdef uint64_t counted           # messages published, but for topic_count
+
+    cdef inline bint same_topic(self, Word *name) noexcept:
+        """Whether `name` is the topic published to last (and so valid)."""
+        cdef bytes key = self.topic_key
+        return (key is not None and <size_t>len(key) == name.length
+                and memcmp(<const char *>key, name.at, name.length) == 0)
+
+    cdef inline int route(self) except? -1:
+        """Which worker owns the topic that was taken; -1: not known yet, or it is down; NO_ROOM: it
+        would be this one. self.topic is the topic when it is this one."""
+        if self.topic is not None and not self.topic.gone:
+            return self.topic_owner
+        return self.find_owner()
+
+    cdef inline bint may_join(self, int owner) noexcept:
+        """Whether a publish may go ahead of the answers outstanding. Not if there are too many, or
+        one of them can be an error that the owner, or here the topic, does not know of: nothing is
+        executed after it."""
+        if self.ticket_count == 0:
+            return True
+        if not self.can_pipeline():
+            return False
+        if self.lenient:
+            return True
+        if owner != self.line_owner:
+            return False
+        return owner != self.manager.index or self.topic_key is self.line_key
+
+    cdef bint take_topic(self, Word *name) except -1
+    cdef int find_owner(self) except? -1
+    cdef int find_topic(self) except? -1
+    cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED
+    cdef bytes no_room(self, const char *command)
+    cdef int note_counts(self) except -1

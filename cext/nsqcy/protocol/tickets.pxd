@@ -1,0 +1,77 @@
+# Answers in the order of their commands.
+#
+#   command ──► take_ticket() ──► [ OK ][ waiting ][ OK ][ error ]     answers outstanding
+#                                    │ first in line and known
+#                                    ▼
+#                                 output
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from nsqcy.ipc.mesh cimport StreamEnd
+from nsqcy.protocol.connection cimport RAISED, Connection, Parsed
+from nsqcy.protocol.session_manager cimport SessionManager
+
+
+cdef enum:
+    # Bytes of the output's buffer above which commands wait; messages alone never fill it so far.
+    ANSWERS_MOST = 1048576
+    TICKETS_MOST = 4096         # answers outstanding; more commands wait
+    FORWARDED_MOST = 1048576    # bytes of forwarded commands not answered
+
+
+# An answer that is still to come.
+ctypedef struct Ticket:
+    uint8_t state               # TicketState
+    const char *command         # a static name: PUB, MPUB, DPUB
+    uint32_t forwarded          # bytes it counts against FORWARDED_MOST
+    void *text                  # owned bytes: a response, or the text of an error frame
+
+cdef enum TicketState:
+    WAITING = 0
+    ANSWERED = 1                # text NULL: OK
+    FAILED = 2                  # text: the error; the session ends with it
+    REFUSED = 3                 # text: the error; the session goes on
+    RELAYED = 4                 # its frame has left already
+
+
+cdef class AnswerQueue(Connection):
+    """The answers of a session."""
+    cdef SessionManager manager
+    cdef Ticket *tickets
+    cdef uint32_t ticket_first
+    cdef uint32_t ticket_count
+    cdef uint32_t ticket_room
+    cdef uint64_t ticket_base       # number of the first one
+    cdef uint32_t unanswered        # tickets that were dropped: it may be done, what they wait for
+    cdef size_t forwarded
+    cdef int line_owner             # of the topics that the outstanding answers are about; -1: none
+    cdef bytes line_key             # the topic, if it is owned here
+    cdef StreamEnd relaying         # a message frame of it is half written
+    cdef bytearray aside            # frames that wait for the end of that one
+
+    cdef inline void touch_dirty(self) noexcept:
+        """Have the transport flushed at the end of the turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.manager.dirty.append(self)
+
+    cdef inline bint is_crammed(self) noexcept:
+        """Whether so many answers wait for the client that it gets no more before it reads."""
+        cdef size_t waiting = self.output.end - self.output.start
+        if self.aside is not None:
+            waiting += len(self.aside)
+        return waiting > ANSWERS_MOST
+
+    cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
+    cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1
+    cdef int respond(self, const uint8_t *data, size_t n) except -1
+    cdef Parsed fatal(self, bytes text) except RAISED
+    cdef uint64_t take_ticket(self, const char *command, size_t forwarded) except? 0
+    cdef int answer(self, uint64_t ticket, TicketState state, bytes text) except -1
+    cdef int call_tickets(self) except -1
+    cdef void drop_tickets(self) noexcept
+    cdef bint can_pipeline(self) noexcept
+    cdef Parsed invalid_state(self, const char *command) except RAISED
+    cdef int log_error(self, bytes text) except -1
+    cdef uint64_t take_silent_ticket(self) except? 0
+    cdef int await_owner(self) except -1

@@ -1,0 +1,219 @@
+"""Answers in the order of their commands.
+
+An answer that is not known yet (a publish that waits for the log, or was forwarded) takes a
+ticket, and each answer behind it waits. Heartbeats and messages pass. Knows no command by name.
+"""
+
+cimport cython
+from libc.stdlib cimport free, malloc
+
+from nsqcy.base.debug cimport NSQCY_DEBUG
+from nsqcy.protocol.connection cimport STOPPED
+from nsqcy.protocol.wire cimport BY_REFERENCE, ERROR, RESPONSE, Output
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_XDECREF(void *)
+    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
+
+
+cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
+
+cdef Py_ssize_t live_answers = 0        # texts that tickets own
+
+
+def live():
+    """How many waiting answers exist; zero in a release build."""
+    return {"answers": live_answers}
+
+
+cdef inline void drop_answer(Ticket *ticket) noexcept:
+    global live_answers
+    if ticket.text != NULL:
+        Py_XDECREF(ticket.text)
+        ticket.text = NULL
+        if NSQCY_DEBUG:
+            live_answers -= 1
+
+
+@cython.no_gc_clear
+cdef class AnswerQueue(Connection):
+    def __dealloc__(self):
+        self.drop_tickets()
+        free(self.tickets)
+
+    # -- frames --
+
+    cdef void wake(self) noexcept:
+        """Have resume called this turn."""
+        if not self.resumable:
+            self.resumable = True
+            self.manager.resumable.append(self)
+
+    @cython.final
+    cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1:
+        if self.closed:
+            return 0
+        if self.relaying is not None:
+            self.put_aside(type, data, n)
+        else:
+            self.output.put_frame(type, data, n)
+        self.touch_dirty()
+        return 0
+
+    cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1:
+        """In the middle of a message frame from another worker: right behind it."""
+        cdef Output aside = Output()
+        aside.put_frame(type, data, n)
+        if self.aside is None:
+            self.aside = bytearray()
+        self.aside += aside.buffer[:aside.end]
+        return 0
+
+    cdef int respond(self, const uint8_t *data, size_t n) except -1:
+        """Answer a command: at once if nothing before it is unanswered."""
+        if self.ticket_count == 0:
+            return self.put_frame(RESPONSE, data, n)
+        self.take_ticket(NULL, 0)
+        self.answer(self.ticket_base + self.ticket_count - 1, ANSWERED,
+                    PyBytes_FromStringAndSize(<const char *>data, n))
+        return 0
+
+    cdef Parsed fatal(self, bytes text) except RAISED:
+        """An error after which nothing more is executed: answered in its turn, then the end."""
+        self.log_error(text)
+        if not self.ticket_count:
+            self.await_owner()
+        if self.ticket_count:
+            self.take_ticket(NULL, 0)
+            self.stopping = True
+            self.answer(self.ticket_base + self.ticket_count - 1, FAILED, text)
+        else:
+            self.put_frame(ERROR, text, len(text))
+            self.stop()
+        return STOPPED
+
+    cdef Parsed invalid_state(self, const char *command) except RAISED:
+        return self.fatal(b"E_INVALID cannot %s in current state" % command)
+
+    cdef int await_owner(self) except -1:
+        """Take a ticket that the owner of the client's channel answers, if it is another worker."""
+        return 0
+
+    cdef int log_error(self, bytes text) except -1:
+        """Log an error that is sent to the client."""
+        cdef str shown = text.decode("utf-8", "replace")
+        self.manager.log.error(f"[{self.remote_address}] - {shown}", event="client_error",
+                               client=self.remote_address, error=shown)
+        return 0
+
+    # -- tickets --
+
+    cdef uint64_t take_ticket(self, const char *command, size_t forwarded) except? 0:
+        """A place in the line of answers; returns its number."""
+        cdef Ticket *grown
+        cdef Ticket *ticket
+        cdef uint32_t i
+        if self.ticket_count == self.ticket_room:
+            grown = <Ticket *>malloc((2 * self.ticket_room + 8) * sizeof(Ticket))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(self.ticket_count):
+                grown[i] = self.tickets[(self.ticket_first + i) % self.ticket_room]
+            free(self.tickets)
+            self.tickets = grown
+            self.ticket_first = 0
+            self.ticket_room = 2 * self.ticket_room + 8
+        ticket = &self.tickets[(self.ticket_first + self.ticket_count) % self.ticket_room]
+        ticket.state = WAITING
+        ticket.command = command
+        ticket.forwarded = <uint32_t>forwarded
+        ticket.text = NULL
+        self.forwarded += forwarded
+        self.ticket_count += 1
+        return self.ticket_base + self.ticket_count - 1
+
+    cdef uint64_t take_silent_ticket(self) except? 0:
+        """The same for an answer that the client does not see."""
+        return self.take_ticket(SILENT, 0)
+
+    cdef int answer(self, uint64_t number, TicketState state, bytes text) except -1:
+        """The answer behind a ticket is known; whatever is first in line and known leaves."""
+        global live_answers
+        cdef Ticket *ticket
+        if self.closed or number < self.ticket_base \
+                or number >= self.ticket_base + self.ticket_count:
+            return 0
+        ticket = &self.tickets[
+            (self.ticket_first + <uint32_t>(number - self.ticket_base)) % self.ticket_room]
+        ticket.state = state
+        if text is not None:
+            Py_INCREF(text)
+            ticket.text = <void *>text
+            if NSQCY_DEBUG:
+                live_answers += 1
+        if number == self.ticket_base:
+            self.call_tickets()
+        return 0
+
+    cdef int call_tickets(self) except -1:
+        cdef Ticket ticket
+        cdef bytes text
+        while self.ticket_count:
+            ticket = self.tickets[self.ticket_first]
+            if ticket.state == WAITING:
+                break
+            self.ticket_first = (self.ticket_first + 1) % self.ticket_room
+            self.ticket_count -= 1
+            self.ticket_base += 1
+            self.forwarded -= ticket.forwarded
+            text = None
+            if ticket.text != NULL:
+                text = <bytes>ticket.text
+                drop_answer(&ticket)
+            if ticket.state == FAILED or ticket.state == REFUSED:
+                self.put_frame(ERROR, text, len(text))
+                if self.lenient or ticket.state == REFUSED:
+                    continue
+                self.drop_tickets()
+                self.stop()
+                return 0
+            if ticket.command == SILENT or ticket.state == RELAYED:
+                continue
+            if text is None:
+                self.put_frame(RESPONSE, b"OK", 2)
+            elif len(text) >= BY_REFERENCE and self.relaying is None:
+                self.output.put_whole(RESPONSE, text)
+                self.touch_dirty()
+            else:
+                self.put_frame(RESPONSE, text, len(text))
+        if self.blocked and (self.ticket_count == 0 or self.can_pipeline()):
+            self.wake()
+        elif self.ticket_count == 0 and self.stopping:
+            self.touch_dirty()
+        return 0
+
+    cdef void drop_tickets(self) noexcept:
+        cdef uint32_t i
+        for i in range(self.ticket_count):
+            drop_answer(&self.tickets[(self.ticket_first + i) % self.ticket_room])
+        self.ticket_base += self.ticket_count
+        self.unanswered += self.ticket_count
+        self.ticket_count = 0
+
+    cdef bint can_pipeline(self) noexcept:
+        return self.ticket_count < TICKETS_MOST and self.forwarded < FORWARDED_MOST
+
+    cdef int publish_done(self, uint64_t number, str error) except -1:
+        cdef Ticket *ticket
+        cdef bytes command
+        if error is None:
+            return self.answer(number, ANSWERED, None)
+        if self.closed or number < self.ticket_base:
+            return 0
+        ticket = &self.tickets[
+            (self.ticket_first + <uint32_t>(number - self.ticket_base)) % self.ticket_room]
+        command = ticket.command
+        return self.answer(number, FAILED, b"E_%s_FAILED %s failed %s" % (
+            command, command, error.encode("utf-8", "surrogateescape")))

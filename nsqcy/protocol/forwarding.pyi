@@ -1,0 +1,12 @@
+from collections.abc import Mapping
+from typing import Any
+
+from nsqcy.ipc.mesh import StreamEnd
+from nsqcy.protocol.auth import Authorizer
+
+def live() -> dict[str, int]: ...
+
+class ForwardingStream(StreamEnd): ...
+
+class Forwarder(Authorizer):
+    def adopt_hello(self, hello: Mapping[str, Any]) -> None: ...

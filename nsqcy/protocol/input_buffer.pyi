@@ -1,0 +1,3 @@
+from nsqcy.protocol.tickets import AnswerQueue
+
+class InputBuffer(AnswerQueue): ...

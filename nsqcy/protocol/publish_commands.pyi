@@ -1,0 +1,3 @@
+from nsqcy.protocol.migration import Migration
+
+class PublishCommands(Migration): ...

@@ -1,0 +1,3 @@
+from nsqcy.protocol.log_commands import LogCommands
+
+class Subscription(LogCommands): ...
