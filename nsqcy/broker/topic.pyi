@@ -2,9 +2,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.channel import Agenda, Channel
+from nsqcy.broker.channel import Channel
 from nsqcy.broker.peek import Peek
 from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.logging.types import Lines
 from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
@@ -103,7 +104,7 @@ class Shard:
     def __init__(
         self,
         *,
-        agenda: Agenda,
+        agenda: SchedulerState,
         ids: IdSource,
         io: IoThread | None,
         data_path: str | None,
@@ -116,7 +117,7 @@ class Shard:
     @property
     def topics(self) -> Mapping[bytes, Topic]: ...
     @property
-    def agenda(self) -> Agenda: ...
+    def agenda(self) -> SchedulerState: ...
     @property
     def store(self) -> BlockPool: ...
     @property

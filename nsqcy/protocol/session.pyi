@@ -2,7 +2,8 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from nsqcy.broker.channel import Agenda, Consumer
+from nsqcy.broker.channel import Consumer
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.topic import Shard
 from nsqcy.ipc.mesh import Mesh, StreamEnd
 from nsqcy.logging.types import Lines
@@ -101,7 +102,7 @@ class Home:
     @property
     def shard(self) -> Shard: ...
     @property
-    def agenda(self) -> Agenda: ...
+    def agenda(self) -> SchedulerState: ...
     @property
     def mesh(self) -> Mesh | None: ...
     @property

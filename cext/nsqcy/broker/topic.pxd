@@ -2,7 +2,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Agenda, Channel, OnFull, Waiter
+from nsqcy.broker.channel cimport Channel, OnFull, Waiter
+from nsqcy.broker.scheduler_state cimport SchedulerState
 from nsqcy.broker.compaction cimport Compaction
 from nsqcy.broker.counters cimport SERIES, Series, Sums
 from nsqcy.base.histogram cimport Histogram
@@ -110,7 +111,7 @@ cdef class Topic(RecordWindow):
     cdef uint64_t journalled            # activity() when it was written
     cdef str error
     cdef Shard shard
-    cdef Agenda agenda
+    cdef SchedulerState agenda
     cdef readonly dict channels
     cdef uint64_t least                 # least_seq as of the last turn
     cdef uint64_t writes                # under way
@@ -304,7 +305,7 @@ cdef class Topic(RecordWindow):
 cdef class Shard:
     """The topics of one worker."""
     cdef readonly dict topics               # bytes name -> Topic
-    cdef readonly Agenda agenda
+    cdef readonly SchedulerState agenda
     cdef readonly BlockPool store
     cdef readonly IdSource ids
     cdef readonly IoThread io

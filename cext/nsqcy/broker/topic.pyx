@@ -24,13 +24,13 @@ from nsqcy.base.bytes cimport load_be16, load_be32
 from nsqcy.broker.channel cimport (
     DROP_NEWEST,
     DROP_OLDEST,
+    REJECT,
     Discarded,
     MoveReason,
-    REJECT,
-    Timer,
     Waiter,
     on_full_of,
 )
+from nsqcy.broker.scheduler_state cimport Timer
 from nsqcy.broker.compaction cimport IDLE, Compaction, is_worthwhile
 from nsqcy.broker.counters cimport (
     CHANNEL_COUNTERS,
@@ -2847,7 +2847,7 @@ cdef class Topic(RecordWindow):
 
 
 cdef class Shard:
-    def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
+    def __init__(self, *, SchedulerState agenda not None, IdSource ids not None, IoThread io,
                  str data_path, log_options=None, policies=None, has_room=None, on_event=None,
                  log=None):
         """

@@ -7,7 +7,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Agenda, Channel, Consumer, Outcome, Timer, Waiter
+from nsqcy.broker.channel cimport Channel, Consumer, Outcome, Waiter
+from nsqcy.broker.scheduler_state cimport SchedulerState, Timer
 from nsqcy.base.heap cimport Heap, HeapNode
 from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
 from nsqcy.ipc.quota cimport Quota
@@ -344,7 +345,7 @@ cdef class Session(Consumer):
 cdef class Home:
     """The sessions of a worker: whose turn it is, who owns which topic, and their limits."""
     cdef readonly Shard shard
-    cdef readonly Agenda agenda
+    cdef readonly SchedulerState agenda
     cdef readonly Mesh mesh
     cdef readonly int index
     cdef readonly set sessions

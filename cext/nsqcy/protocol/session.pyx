@@ -18,14 +18,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from nsqcy.base.bytes cimport hex16_parse, load_be16, load_be32
-from nsqcy.broker.channel cimport (
-    ANYWHERE,
-    DONE,
-    NOT_IN_FLIGHT,
-    Outcome,
-    REGION_LOCAL,
-    ZONE_LOCAL,
-)
+from nsqcy.broker.channel cimport DONE, NOT_IN_FLIGHT, Outcome
+from nsqcy.broker.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
 from nsqcy.base.debug cimport NSQCY_DEBUG
 from nsqcy.base.headers cimport (
     HEADERS_MOST,

@@ -22,9 +22,9 @@ from gevent.lock import BoundedSemaphore
 from nsqcy import NSQ_VERSION
 from nsqcy.base.ids import IdSource
 from nsqcy.base.quantile import Percentiles
-from nsqcy.broker.channel import Agenda
 from nsqcy.broker.events import Events
 from nsqcy.broker.policies import Policies
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.topic import Shard, Topic
 from nsqcy.config.options import TLS_REQUIRED, Value
 from nsqcy.http.server import HttpServer, Make
@@ -186,7 +186,7 @@ class Engine:
         self._herald = Herald(self._report)
         hub = gevent.get_hub()
         self._store = store = BlockPool(options.memory_bytes)
-        agenda = Agenda(
+        agenda = SchedulerState(
             store,
             mem_queue_size=options.mem_queue_size,
             max_msg_timeout=options.max_msg_timeout,
