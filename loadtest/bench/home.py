@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import NoReturn
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.channel import Agenda
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.protocol.session_manager import SessionManager
@@ -32,7 +32,9 @@ def make_home(
         output_buffer_timeout=SECOND // 4,
         tls_required=0,
     )
-    agenda = Agenda(BlockPool(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND)
+    agenda = SchedulerState(
+        BlockPool(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND
+    )
     shard = Shard(agenda=agenda, ids=IdSource(bytearray(8), index), io=None, data_path="")
     return SessionManager(
         shard=shard,

@@ -1,36 +1,13 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
-from nsqcy.base.quantile import Latency, Percentiles
-from nsqcy.broker.events import Events
+from nsqcy.base.quantile import Latency
+from nsqcy.broker.inflight import InFlight
 from nsqcy.broker.policies import ChannelPolicy
-from nsqcy.storage.block_pool import BlockPool
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.storage.record_window import RecordWindow
 
 def live() -> dict[str, int]: ...
-
-class Agenda:
-    now: int
-    wall: int
-    mem_queue_size: int
-    max_msg_timeout: int
-    topology_aware: bool
-    publish_once: Callable[..., None] | None
-    @property
-    def percentiles(self) -> Percentiles: ...
-    @property
-    def events(self) -> Events | None: ...
-    def __init__(
-        self,
-        store: BlockPool,
-        *,
-        mem_queue_size: int,
-        max_msg_timeout: int,
-        topology_aware: bool = False,
-        percentiles: Percentiles | None = None,
-        events: Events | None = None,
-        seed: int = 1,
-    ) -> None: ...
 
 @final
 class Discarded: ...
@@ -63,8 +40,8 @@ class Consumer(Waiter):
 class Mover(Consumer): ...
 
 @final
-class Channel:
-    def __new__(cls, agenda: Agenda, window: RecordWindow, name: str) -> Channel: ...
+class Channel(InFlight):
+    def __new__(cls, agenda: SchedulerState, window: RecordWindow, name: str) -> Channel: ...
     @property
     def name(self) -> str: ...
     @property
@@ -76,13 +53,7 @@ class Channel:
     @property
     def queued(self) -> int: ...
     @property
-    def deferred_count(self) -> int: ...
-    @property
-    def in_flight_count(self) -> int: ...
-    @property
     def consumers(self) -> Sequence[Consumer]: ...
-    @property
-    def carried(self) -> int: ...
     @property
     def emptied_count(self) -> int: ...
     @property
@@ -96,8 +67,6 @@ class Channel:
     @property
     def dead_lettered_count(self) -> int: ...
     @property
-    def cancelled_count(self) -> int: ...
-    @property
     def sampled_count(self) -> int: ...
     @property
     def finish_count(self) -> int: ...
@@ -106,9 +75,6 @@ class Channel:
     def set_policy(self, policy: ChannelPolicy) -> None: ...
     def ledger(self) -> dict[str, Any]: ...
     def redrive(self, limit: int) -> int: ...
-    def upcoming(
-        self, limit: int, after: tuple[int, int] | None
-    ) -> list[tuple[tuple[int, int], int, int, int, int, int]]: ...
     @property
     def latency(self) -> Latency | None: ...
     def counters(self) -> dict[str, Any]: ...

@@ -2,9 +2,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.channel import Agenda
 from nsqcy.broker.policies import Policies
 from nsqcy.broker.scheduler import Scheduler
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.topic import Topic
 from nsqcy.logging.types import Lines
 from nsqcy.storage.io import IoThread
@@ -15,7 +15,7 @@ class Shard(Scheduler):
     def __init__(
         self,
         *,
-        agenda: Agenda,
+        agenda: SchedulerState,
         ids: IdSource,
         io: IoThread | None,
         data_path: str | None,

@@ -1,5 +1,5 @@
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.channel import Agenda
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
 
@@ -8,7 +8,7 @@ DRAINING: str
 
 class TopicHost:
     @property
-    def agenda(self) -> Agenda: ...
+    def agenda(self) -> SchedulerState: ...
     @property
     def store(self) -> BlockPool: ...
     @property

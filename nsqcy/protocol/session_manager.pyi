@@ -2,7 +2,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from nsqcy.broker.channel import Agenda
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.logging.types import Lines
@@ -25,7 +25,7 @@ class SessionManager:
     @property
     def shard(self) -> Shard: ...
     @property
-    def agenda(self) -> Agenda: ...
+    def agenda(self) -> SchedulerState: ...
     @property
     def mesh(self) -> Mesh | None: ...
     @property

@@ -11,9 +11,9 @@ from typing import Any
 
 from nsqcy.base.ids import IdSource
 from nsqcy.base.quantile import Percentiles
-from nsqcy.broker.channel import Agenda
 from nsqcy.broker.events import Events
 from nsqcy.broker.policies import Policies
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
 from nsqcy.ipc.mesh import Mesh
@@ -237,7 +237,7 @@ class Core:
         self.now, self.wall = now, wall
         self.clients: list[Client] = []
         self.store = store or BlockPool(budget)
-        agenda = Agenda(
+        agenda = SchedulerState(
             self.store,
             mem_queue_size=mem_queue_size,
             max_msg_timeout=max_msg_timeout,

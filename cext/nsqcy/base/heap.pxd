@@ -43,3 +43,10 @@ cdef inline int64_t heap_first_due(const Heap *heap) noexcept nogil:
 cdef inline int64_t heap_due(const Heap *heap, const HeapNode *node) noexcept nogil:
     """When a node of this heap is due."""
     return heap.slots[node.index].due
+
+
+cdef inline int heap_check(int status) except -1:
+    """Raise MemoryError for a heap_push that has failed."""
+    if status < 0:
+        raise MemoryError()
+    return 0

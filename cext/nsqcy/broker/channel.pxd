@@ -12,25 +12,19 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.broker.events cimport EventKind, Events
-from nsqcy.storage.readahead cimport Excerpt
-from nsqcy.broker.counters cimport Series
-from nsqcy.base.heap cimport Heap, HeapNode
 from nsqcy.base.histogram cimport FIRST_OF_AGES, Histogram, histogram_add
+from nsqcy.base.quantile cimport Latency
 from nsqcy.broker.checkpoint_entries cimport Packing
-from nsqcy.base.quantile cimport Latency, Percentiles
+from nsqcy.broker.counters cimport Series
+from nsqcy.broker.events cimport EventKind, Events
+from nsqcy.broker.inflight cimport Holding, InFlight
+from nsqcy.broker.ready_ring cimport ReadyRing, RingPlace
+from nsqcy.broker.scheduler_state cimport SchedulerState, Timer
 from nsqcy.storage.block cimport Block
-from nsqcy.storage.block_pool cimport BlockPool
 from nsqcy.storage.entry cimport Deferred, Entry, Pages
+from nsqcy.storage.readahead cimport Excerpt
 from nsqcy.storage.record cimport Record
-from nsqcy.storage.record_window cimport Cursor, Hole, RecordWindow
-
-
-cdef enum Locality:
-    ZONE_LOCAL = 0
-    REGION_LOCAL = 1
-    ANYWHERE = 2
-    LOCALITIES = 3
+from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum Outcome:
@@ -55,37 +49,6 @@ cdef enum MoveReason:
     REDRIVEN = 2                # back to where it came from
 
 
-# The lowest bit of a timer's tag.
-cdef enum TimerKind:
-    ENTRY_TIMER = 0
-    HOLDING_TIMER = 1
-
-
-# A heap node that knows whose it is; `owner` is borrowed.
-ctypedef struct Timer:
-    HeapNode node
-    void *owner
-
-
-# The messages a consumer holds, in the order of their deadlines. It outlives the consumer: what a
-# dead client held stays in flight until its deadline. `timer` is never later than the first one.
-ctypedef struct Holding:
-    HeapNode timer
-    Entry *first
-    Entry *last
-    uint32_t count
-    void *consumer              # borrowed; NULL after it left
-    Holding *prev
-    Holding *next
-
-
-# A place in the ring of consumers that can take a message.
-ctypedef struct Turnstile:
-    Turnstile *prev
-    Turnstile *next
-    void *consumer              # borrowed
-
-
 # A place in a walk over a channel's entries that takes many turns. Entries come and go meanwhile:
 # one that moves may be missed, or met twice.
 ctypedef struct Walk:
@@ -98,25 +61,6 @@ cdef enum WalkPart:
     WALK_TIMERS = 0
     WALK_QUEUE = 1
     WALK_TABLE = 2
-
-
-cdef class Agenda:
-    """What a worker has to do this turn (dirty things) and when it must wake up (timers)."""
-    cdef public int64_t now                 # monotonic, ns; read once a turn
-    cdef public int64_t wall                # wall clock, ns
-    cdef list dirty_channels
-    cdef list discarded                     # what is still to be freed, see Discarded
-    cdef Heap channel_timers
-    cdef BlockPool store
-    cdef public uint64_t mem_queue_size     # messages
-    cdef public int64_t max_msg_timeout     # ns
-    cdef public bint topology_aware
-    cdef readonly Percentiles percentiles   # of the time from publish to finish
-    cdef readonly Events events             # told of what happens to messages; None: nobody is
-    cdef public object publish_once         # for movers: see nsqcy.broker.dead_letters
-    cdef uint32_t random_state
-
-    cdef uint32_t random_percent(self) noexcept
 
 
 @cython.final
@@ -139,7 +83,7 @@ cdef class Consumer(Waiter):
     """A client as its channel sees it: a ready count, and a place to send messages to."""
     cdef Channel channel
     cdef Holding *holding
-    cdef Turnstile turnstile
+    cdef RingPlace ring_place
     cdef bint waiting               # in the ring of ready consumers
     cdef readonly uint32_t ready_count
     cdef readonly int64_t in_flight
@@ -168,40 +112,21 @@ cdef class Mover(Consumer):
 
 
 @cython.final
-cdef class Channel:
+cdef class Channel(InFlight):
     cdef readonly str name
     cdef readonly bint ephemeral
     cdef readonly bint paused
     cdef readonly bint gone                 # deleted or closed
-    cdef Agenda agenda
-    cdef RecordWindow window
-    cdef BlockPool store
-    cdef bint dirty
-    cdef Cursor cursor
     cdef int stepped                        # records it has stepped over in this dispatch
-    cdef uint64_t skipped                   # records at or after the cursor it will step over
-    cdef Hole *finished                     # ranges at or after the cursor it need not see
-    cdef uint32_t finished_count
     cdef Entry *queue_first                 # redelivery, oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
     cdef Excerpt excerpt                    # records of the queue; None: its blocks are in memory
-    cdef Pages pages                        # deferred messages
-    cdef Heap timers                        # of these, and of holdings
-    cdef Timer alarm                        # this channel in the agenda
     cdef readonly double rate               # messages a second that may be sent; 0: any number
     cdef double next_send                   # when the rate lets the next one go; monotonic, ns
     cdef bint held_back                     # the last dispatch has sent all that it let go
     cdef Timer pacer                        # in the agenda, until it lets one go again
-    cdef readonly uint64_t deferred_count
-    cdef readonly uint64_t in_flight_count
-    cdef Entry **table                      # in flight, by id: open addressing
-    cdef uint32_t table_mask
-    cdef Entry **outgrown                   # the table before, until all have moved; NULL: none
-    cdef uint32_t outgrown_mask
-    cdef uint32_t outgrown_left             # its slots from this one on are empty
-    cdef Holding *holdings
-    cdef Turnstile ready[3]                 # rings by locality
+    cdef ReadyRing ready
     cdef uint64_t mem_queue_size            # messages: its policy, from here on
     cdef int64_t msg_timeout                # ns, for consumers that did not ask; 0: as they came
     cdef uint16_t max_attempts              # 0: any number
@@ -211,7 +136,6 @@ cdef class Channel:
     cdef readonly uint64_t dead_lettered_count
     cdef uint64_t redriving                 # so many of those that wait are to go back
     cdef uint64_t redriven_count
-    cdef uint64_t address                   # of records that are for this channel only
     cdef uint64_t exhausted_count           # out of attempts, and no topic for them
     cdef uint64_t max_depth                 # messages; 0: any number
     cdef OnFull on_full
@@ -223,14 +147,11 @@ cdef class Channel:
     cdef dict unusual                       # of its policy: what /stats shows
     cdef int64_t used_at                    # when it was last seen to be in use
     cdef readonly list consumers
-    cdef uint64_t replay_end                # before it, records with a delay are not deferred again
     cdef uint64_t born_seq                  # fan-out position when it was created
-    cdef readonly uint64_t carried          # messages it had before: from a restart
     cdef readonly uint64_t emptied_count
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
-    cdef readonly uint64_t cancelled_count
     cdef uint64_t full_count                # the oldest, because there were too many
     cdef uint64_t expired_count             # too old to be delivered
     cdef readonly uint64_t sampled_count    # consumed without delivery
@@ -243,33 +164,19 @@ cdef class Channel:
     cdef Histogram *ages                    # of its topic, of finished messages; NULL: not kept
     cdef Series series                      # whose figures its are shown with
     cdef Walk place                         # of the compaction that is under way
-    cdef Packing packing                    # of the snapshot that is under way
     cdef Entry *unpacked                    # of the queue: the next one that it visits
-    cdef Holding *unpacked_holding          # in flight: the same; NULL: all were visited ...
-    cdef Entry *unpacked_held               # ... of that; NULL: it is at its end
-    cdef uint8_t round                      # of that snapshot, or of the last one: see pack()
-    cdef set cancelled                      # seqs of records that a start will fan out in vain
 
-    cdef void touch_dirty(self) noexcept
     cdef void set_ttl(self, int64_t ttl) noexcept
     cdef void give_timeout(self, Consumer consumer) noexcept
     cdef bint is_forlorn(self) noexcept
     cdef uint64_t depth(self) noexcept
     cdef uint64_t held(self) noexcept
-    cdef uint64_t ahead(self) noexcept
-    cdef uint64_t surplus(self) noexcept
     cdef void carry(self, uint64_t ahead) noexcept
     cdef void replay(self, uint64_t skipped) noexcept
-    cdef bint passes(self, const Record *record) noexcept
     cdef uint64_t activity(self) noexcept
-    cdef bint was_cancelled(self, uint64_t seq) except -1
     cdef int queue_record(self, const Entry *addressed) except -1
-    cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL
-    cdef int defer_entry(self, Entry *entry, int64_t due) except -1
-    cdef inline Entry *no_longer_deferred(self, Deferred *deferred) except NULL
     cdef int queue_due(self, Deferred *deferred) except -1
     cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept
-    cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
     cdef int hand_out(self, int budget) except -1
@@ -297,15 +204,10 @@ cdef class Channel:
     cdef int drop_expired(self, int budget) except -1
     cdef void begin_walk(self) noexcept
     cdef bint walk(self, Deferred **entry) noexcept
-    cdef void pack(self, Deferred *entry) noexcept
     cdef void begin_packing(self, Packing packing) noexcept
-    cdef void visit_holding(self, Holding *holding) noexcept
     cdef int pack_more(self, int budget) noexcept
     cdef bint is_packed(self) noexcept
-    cdef Deferred *find_deferred(self, uint64_t id) noexcept
-    cdef uint64_t cancel(self, uint64_t id) noexcept
     cdef int expire(self, int budget) except -1
-    cdef void set_alarm(self) noexcept
     cdef int add_consumer(self, Consumer consumer) except -1
     cdef void remove_consumer(self, Consumer consumer) noexcept
     cdef void check_ready(self, Consumer consumer) noexcept
@@ -313,7 +215,6 @@ cdef class Channel:
     cdef void note(self, EventKind kind, const Entry *entry) noexcept
     cdef void note_finish(self, const Entry *entry) noexcept
     cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept
-    cdef int64_t age_of(self, uint64_t id) noexcept
 
     cdef inline void note_ages(self, int64_t age, uint64_t count) noexcept:
         """So many messages were finished, of which the first was so old."""
@@ -326,16 +227,6 @@ cdef class Channel:
     cdef int drop_everything(self) except -1
     cdef Entry *drop_in_flight(self) noexcept
     cdef int close(self) except -1
-    cdef void leave_agenda(self) noexcept
-    cdef inline Record *record_at_cursor(self) except? NULL
-    cdef Record *find_record(self) except? NULL
-    cdef void skip_holes(self) noexcept
-    cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept
-    cdef void skip_missing(self, uint64_t seq, const Hole *ranges, uint32_t count) noexcept
-    cdef int add_finished(self, uint64_t start, uint64_t end) except -1
-    cdef inline void window_step(self, Record *record) noexcept
-    cdef void step_over(self, Record *record) noexcept
-    cdef inline Entry *entry_at_cursor(self, Record *record) except NULL
     cdef inline bint queue_is_next(self, const Entry *first) noexcept
     cdef Entry *take(self, int most) except? NULL
     cdef Entry *take_sifted(self, int most) except? NULL
@@ -345,21 +236,8 @@ cdef class Channel:
     cdef bint at_hand(self, const Entry *entry) except -1
     cdef int read_ahead(self) except -1
     cdef Record *record_of(self, const Entry *entry) noexcept
-    cdef inline Turnstile *next_in_turn(self) noexcept
     cdef inline int deliver(self, RecordWindow window, Consumer consumer, Entry *entry) except -1
     cdef inline void drop_entry(self, Entry *entry) noexcept
-    cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1
-    cdef int hold_seldom(self, Holding *holding, Entry *entry, int64_t deadline) except -1
-    cdef inline void let_go(self, Entry *entry) noexcept
-    cdef Holding *new_holding(self, Consumer consumer) except NULL
-    cdef void free_holding(self, Holding *holding) noexcept
-    cdef inline int table_add(self, Entry *entry) except -1
-    cdef int grow_table(self) except -1
-    cdef void move_some(self, uint32_t slots) noexcept
-    cdef void move_one(self, uint32_t slot) noexcept
-    cdef inline uint32_t table_find(self, uint64_t id) noexcept
-    cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept
-    cdef inline void table_clear(self, uint32_t slot) noexcept
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept
     cdef inline void no_longer_in_flight(self, Entry *entry) noexcept
     cdef int expire_holding(self, Holding *holding, int budget) except -1

@@ -1,15 +1,15 @@
 """Channels: who gets which message, and what happens to it until it is finished.
 
-Owns the cursor of a channel, its redelivery queue, its deferred messages and what its consumers
-hold. Knows blocks and entries, but neither connections (a Consumer is whatever can take a message)
-nor clocks: `agenda.now` is set by whoever drives it.
+Owns the redelivery queue, the rules of delivery and the counters. Its bases own the parts: the
+cursor over the window (channel_cursor), what is deferred (deferral), what consumers hold
+(inflight); ready_ring knows whose turn it is. Knows blocks and entries, but neither connections (a
+Consumer is whatever can take a message) nor clocks: `agenda.now` is set by whoever drives it.
 
 The balance that holds at any time:
 received = finished + queued + in flight + deferred + dropped + sampled out; see Channel.ledger().
 """
 
 cimport cython
-from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from nsqcy.base.debug cimport NSQCY_DEBUG
@@ -30,43 +30,34 @@ from nsqcy.broker.counters cimport (
 )
 from nsqcy.base.heap cimport (
     HEAP_NOWHERE,
+    HeapNode,
+    heap_check,
     heap_due,
     heap_first_due,
     heap_free,
-    heap_init,
     heap_push,
     heap_remove,
-    heap_update,
 )
-from nsqcy.broker.earliest cimport Listing
+from nsqcy.broker.inflight cimport MOVED_SLOTS, holdings_alive
+from nsqcy.broker.ready_ring cimport (
+    ANYWHERE,
+    REGION_LOCAL,
+    ZONE_LOCAL,
+    enter_ring,
+    init_place,
+    init_ring,
+    leave_ring,
+    next_in_turn,
+    pass_turn,
+)
+from nsqcy.broker.deferral cimport HOLDING_TIMER
 from nsqcy.storage.block cimport LOADING, UNREADABLE
-from nsqcy.storage.entry cimport (
-    DEFERRED,
-    IN_FLIGHT,
-    MOVING,
-    NEVER,
-    QUEUED,
-    Page,
-    deferred_of,
-    size_tag,
-)
-from nsqcy.storage.record cimport (
-    RECORD_ADDRESSED,
-    RECORD_DAMAGED,
-    RECORD_DELAYED,
-    RECORD_EXPIRES,
-    is_spoiled,
-    record_address,
-    record_address_of,
-    record_expiry,
-)
-
+from nsqcy.storage.entry cimport MOVING, NEVER, QUEUED, Page, deferred_of, size_tag
+from nsqcy.storage.record cimport RECORD_EXPIRES, is_spoiled, record_address_of, record_expiry
 
 from nsqcy.broker.policies import ON_FULL as _ON_FULL
 
 cdef enum:
-    SMALLEST_TABLE = 16
-    MOVED_SLOTS = 8                 # of a table that was outgrown, with each entry that comes
     DROP_AT_ONCE = 4096             # messages; what else is dropped is freed bit by bit
 
     REDRIVEN_AT_ONCE = 256          # messages on their way back
@@ -85,50 +76,15 @@ cdef double MOST_RATE = 1e9
 
 # Objects alive, counted in the debug build.
 cdef Py_ssize_t live_channels = 0
-cdef Py_ssize_t live_holdings = 0
 
 
 def live():
     """How many channels exist, and holdings of their consumers; zeros in a release build."""
-    return {"channels": live_channels, "holdings": live_holdings}
+    return {"channels": live_channels, "holdings": holdings_alive()}
 
 
 cdef OnFull on_full_of(str name) except *:
     return <OnFull><int>_ON_FULL.index(name)
-
-
-cdef inline int heap_check(int status) except -1:
-    if status < 0:
-        raise MemoryError()
-    return 0
-
-
-cdef class Agenda:
-    def __init__(self, BlockPool store not None, *, mem_queue_size, max_msg_timeout,
-                 topology_aware=False, Percentiles percentiles=None, Events events=None,
-                 seed=1):
-        self.store = store
-        self.percentiles = percentiles or Percentiles((), 0)
-        self.events = events
-        self.mem_queue_size = mem_queue_size
-        self.max_msg_timeout = max_msg_timeout
-        self.topology_aware = topology_aware
-        self.random_state = (seed & 0xffffffff) or 1
-        self.dirty_channels = []
-        self.discarded = []
-        heap_init(&self.channel_timers)
-
-    def __dealloc__(self):
-        heap_free(&self.channel_timers)
-
-    cdef uint32_t random_percent(self) noexcept:
-        """A number in 0 .. 99 (xorshift: sampling needs speed, not secrecy)."""
-        cdef uint32_t x = self.random_state
-        x ^= x << 13
-        x ^= x >> 17
-        x ^= x << 5
-        self.random_state = x
-        return <uint32_t>((<uint64_t>x * 100) >> 32)
 
 
 @cython.final
@@ -213,64 +169,11 @@ cdef class Mover(Consumer):
         raise NotImplementedError
 
 
-cdef inline void link_alone(Turnstile *ring) noexcept nogil:
-    ring.prev = ring.next = ring
-
-
-cdef inline void link_before(Turnstile *place, Turnstile *node) noexcept nogil:
-    node.prev = place.prev
-    node.next = place
-    place.prev.next = node
-    place.prev = node
-
-
-cdef inline void unlink(Turnstile *node) noexcept nogil:
-    node.prev.next = node.next
-    node.next.prev = node.prev
-    node.prev = node.next = node
-
-
-# Tables of entries by id: open addressing. `mask`: the number of slots, less one.
-
-cdef inline uint32_t home_slot(uint32_t mask, uint64_t id) noexcept nogil:
-    return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & mask
-
-
-cdef inline uint32_t find_slot(Entry **table, uint32_t mask, uint64_t id) noexcept nogil:
-    """The slot of an id, or that of the NULL that ends the search."""
-    cdef uint32_t slot = home_slot(mask, id)
-    while table[slot] != NULL and table[slot].id != id:
-        slot = (slot + 1) & mask
-    return slot
-
-
-cdef inline void enter_slot(Entry **table, uint32_t mask, Entry *entry) noexcept nogil:
-    cdef uint32_t slot = home_slot(mask, entry.id)
-    while table[slot] != NULL:
-        slot = (slot + 1) & mask
-    table[slot] = entry
-
-
-cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcept nogil:
-    """Empty a slot; entries behind it that were pushed past it move up."""
-    cdef uint32_t hole = slot
-    cdef uint32_t home
-    while True:
-        slot = (slot + 1) & mask
-        if table[slot] == NULL:
-            break
-        home = home_slot(mask, table[slot].id)
-        if ((slot - home) & mask) >= ((slot - hole) & mask):
-            table[hole] = table[slot]
-            hole = slot
-    table[hole] = NULL
-
-
 @cython.final
-cdef class Channel:
-    def __cinit__(self, Agenda agenda not None, RecordWindow window not None, str name not None):
+cdef class Channel(InFlight):
+    def __cinit__(self, SchedulerState agenda not None, RecordWindow window not None,
+                  str name not None):
         global live_channels
-        cdef int i
         if NSQCY_DEBUG:
             live_channels += 1
         self.agenda = agenda
@@ -284,15 +187,9 @@ cdef class Channel:
         key = name.encode()
         self.address = record_address_of(key, len(key))
         self.used_at = agenda.now
-        for i in range(3):
-            link_alone(&self.ready[i])
-        heap_init(&self.timers)
-        self.alarm.node.index = self.pacer.node.index = HEAP_NOWHERE
-        self.alarm.owner = self.pacer.owner = <void *>self
-        self.table = <Entry **>calloc(SMALLEST_TABLE, sizeof(Entry *))
-        if self.table == NULL:
-            raise MemoryError()
-        self.table_mask = SMALLEST_TABLE - 1
+        init_ring(&self.ready)
+        self.pacer.node.index = HEAP_NOWHERE
+        self.pacer.owner = <void *>self
         window.watch(&self.cursor)
         window.move_cursor(&self.cursor, &window.fanout)
         self.born_seq = window.fanout.seq
@@ -306,14 +203,6 @@ cdef class Channel:
         global live_channels
         if NSQCY_DEBUG:
             live_channels -= 1
-        while self.holdings != NULL:
-            # Beside it in the heap are entries, which may be gone with their store.
-            self.holdings.timer.index = HEAP_NOWHERE
-            self.free_holding(self.holdings)
-        heap_free(&self.timers)
-        free(self.table)
-        free(self.outgrown)
-        free(self.finished)
 
     def set_policy(self, policy):
         """What its operator asks of the channel (nsqcy.broker.policies), from now on; what is in
@@ -361,26 +250,6 @@ cdef class Channel:
     cdef uint64_t held(self) noexcept:
         """Messages it is not done with."""
         return self.depth() + self.in_flight_count + self.deferred_count
-
-    cdef uint64_t ahead(self) noexcept:
-        """Of the records that it will step over, those that have not been fanned out yet: a start
-        has found them finished."""
-        cdef uint64_t end = max(<uint64_t>self.window.fanout.seq, <uint64_t>self.cursor.seq)
-        cdef uint64_t count = 0
-        cdef uint32_t i
-        for i in range(self.finished_count):
-            count += max(self.finished[i].end, end) - max(self.finished[i].start, end)
-        return count
-
-    cdef uint64_t surplus(self) noexcept:
-        """So many records that it was to step over are in no file, as it holds fewer. Each of them
-        was taken off what a start has given back, wherever it was lost and at whatever start: that
-        is known only where the cursor comes near the end."""
-        cdef uint64_t end = self.window.fanout.seq
-        cdef uint64_t room = self.ahead()
-        if self.cursor.seq < end:
-            room += end - self.cursor.seq
-        return self.skipped - room if self.skipped > room else 0
 
     cdef void carry(self, uint64_t ahead) noexcept:
         """What it holds now is what a restart gave it back. Of the records that it steps over, so
@@ -483,51 +352,7 @@ cdef class Channel:
             "sampled": self.sampled_count,
         }
 
-    # -- the agenda --
-
-    cdef void touch_dirty(self) noexcept:
-        """Have dispatch called this turn."""
-        if not self.dirty:
-            self.dirty = True
-            self.agenda.dirty_channels.append(self)
-
-    cdef void set_alarm(self) noexcept:
-        """Keep the agenda's timer of this channel at its earliest due time."""
-        cdef int64_t due = heap_first_due(&self.timers)
-        if self.timers.size == 0:
-            self.leave_agenda()
-        elif self.alarm.node.index == HEAP_NOWHERE:
-            heap_push(&self.agenda.channel_timers, &self.alarm.node, due)
-        elif heap_due(&self.agenda.channel_timers, &self.alarm.node) != due:
-            heap_update(&self.agenda.channel_timers, &self.alarm.node, due)
-
-    cdef void leave_agenda(self) noexcept:
-        if self.alarm.node.index != HEAP_NOWHERE:
-            heap_remove(&self.agenda.channel_timers, &self.alarm.node)
-
     # -- messages come in --
-
-    cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
-        """A record with a delay was fanned out: it is deferred here until `due`."""
-        cdef Deferred *deferred
-        if delayed.seq < self.cursor.seq:
-            # Found by a start: it was fanned out before the channel was made.
-            return 0
-        if self.cancelled is not None and self.was_cancelled(delayed.seq):
-            return 0
-        deferred = self.defer(<const Deferred *>delayed, due)
-        deferred.round = self.round
-        self.window.ref(delayed.block)
-        self.skipped += 1
-        return 0
-
-    cdef bint was_cancelled(self, uint64_t seq) except -1:
-        if seq not in self.cancelled:
-            return False
-        self.cancelled.remove(seq)
-        self.cancelled_count += 1
-        self.skipped += 1
-        return True
 
     cdef int queue_record(self, const Entry *addressed) except -1:
         """A record was fanned out that is for this channel only."""
@@ -546,43 +371,15 @@ cdef class Channel:
         self.queue_entry(entry, addressed.node.tag)
         return 0
 
-    cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL:
-        """Have a message wait until `due`: what it is, is copied."""
-        cdef Deferred *deferred = self.store.new_deferred(&self.pages, message.id)
-        deferred[0] = message[0]
-        deferred.state = DEFERRED
-        deferred.node.index = HEAP_NOWHERE
-        if heap_push(&self.timers, &deferred.node, due) < 0:
-            self.store.free_deferred(&self.pages, deferred)
-            raise MemoryError()
-        self.deferred_count += 1
-        self.touch_dirty()
-        return deferred
-
-    cdef int defer_entry(self, Entry *entry, int64_t due) except -1:
-        """A message that was handed out is for later: it becomes a smaller thing."""
-        cdef Deferred *deferred = self.defer(<const Deferred *>entry, due)
-        cdef Block *block = entry.block
-        deferred.node.tag = ENTRY_TIMER
-        if block.data != NULL and not block.flags & LOADING:
-            deferred.node.tag = size_tag((<Record *>(block.data + entry.offset)).body_length)
-        self.store.free_entry(entry)
-        if deferred.round != self.round:
-            self.pack(deferred)
-        return 0
-
-    cdef inline Entry *no_longer_deferred(self, Deferred *deferred) except NULL:
-        """Off the timers; an entry again, for whatever follows."""
+    cdef int queue_due(self, Deferred *deferred) except -1:
+        """A deferred message is due: an entry again, at the tail of the queue."""
         cdef Entry *entry = self.store.new_entry()
+        cdef uint32_t size = deferred.node.tag
         heap_remove(&self.timers, &deferred.node)
         self.deferred_count -= 1
         (<Deferred *>entry)[0] = deferred[0]
         self.store.free_deferred(&self.pages, deferred)
-        return entry
-
-    cdef int queue_due(self, Deferred *deferred) except -1:
-        cdef uint32_t size = deferred.node.tag
-        self.queue_entry(self.no_longer_deferred(deferred), size)
+        self.queue_entry(entry, size)
         return 0
 
     cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept:
@@ -633,118 +430,7 @@ cdef class Channel:
             self.window_step(record)
         return 0
 
-    # -- reading the window --
-
-    cdef inline Record *record_at_cursor(self) except? NULL:
-        """The next record; NULL if there is none or its block has to be loaded first."""
-        cdef const Cursor *cursor = &self.cursor
-        cdef Block *block = cursor.block
-        cdef Record *record
-        if (block != NULL and 0 < cursor.offset < block.size and block.data != NULL
-                and not block.flags & (LOADING | UNREADABLE) and self.finished_count == 0
-                and cursor.seq < self.window.fanout.seq and self.window.hole_count == 0):
-            # In the middle of a block, nothing is left to be asked but whether there is a gap.
-            record = <Record *>(block.data + cursor.offset)
-            if record.seq == cursor.seq:
-                return record
-        return self.find_record()
-
-    cdef Record *find_record(self) except? NULL:
-        """The same wherever the cursor stands."""
-        cdef Block *block
-        cdef Record *record
-        cdef uint64_t seq
-        while True:
-            if self.window.hole_count or self.finished_count:
-                self.skip_holes()
-            seq = self.cursor.seq
-            if not self.window.settle(&self.cursor) or self.cursor.seq >= self.window.fanout.seq:
-                if self.skipped and self.cursor.seq >= self.window.fanout.seq:
-                    self.carried += self.surplus()
-                    self.skipped = self.ahead()
-                return NULL
-            if self.cursor.seq != seq and (self.window.hole_count or self.finished_count):
-                # Behind what is in no file any more, which may be in the midst of a range.
-                self.skip_missing(seq, self.finished, self.finished_count)
-                self.skip_missing(seq, self.window.holes, self.window.hole_count)
-                continue
-            block = self.cursor.block
-            if block.data == NULL or block.flags & LOADING:
-                self.window.load(block)
-                return NULL
-            if self.cursor.offset == 0 and block.next != NULL and block.next.data == NULL \
-                    and self.store.resident_bytes < self.store.budget:
-                self.window.load(block.next)
-            record = <Record *>(block.data + self.cursor.offset)
-            if record.seq >= self.cursor.seq:
-                return record
-            # The cursor was restored, or jumped over a hole, into the middle of the block.
-            self.cursor.offset += record.length
-
-    cdef int add_finished(self, uint64_t start, uint64_t end) except -1:
-        """Records start .. end - 1, behind those of the ranges before, are not for this channel."""
-        cdef Hole *grown = <Hole *>realloc(
-            self.finished, (self.finished_count + 1) * sizeof(Hole))
-        if grown == NULL:
-            raise MemoryError()
-        self.finished = grown
-        self.finished[self.finished_count].start = start
-        self.finished[self.finished_count].end = end
-        self.finished_count += 1
-        return 0
-
-    cdef void skip_holes(self) noexcept:
-        self.skip_ranges(self.finished, self.finished_count)
-        if self.finished_count and self.finished[self.finished_count - 1].end <= self.cursor.seq:
-            self.finished_count = 0
-        self.skip_ranges(self.window.holes, self.window.hole_count)
-
-    cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept:
-        cdef uint32_t i
-        for i in range(count):
-            if ranges[i].start <= self.cursor.seq < ranges[i].end:
-                self.skipped -= ranges[i].end - self.cursor.seq
-                self.cursor.seq = ranges[i].end
-
-    cdef void skip_missing(self, uint64_t seq, const Hole *ranges, uint32_t count) noexcept:
-        """What of the ranges lies between record `seq` and the cursor need not be skipped."""
-        cdef uint64_t start
-        cdef uint64_t end
-        cdef uint32_t i
-        for i in range(count):
-            start = max(ranges[i].start, seq)
-            end = min(ranges[i].end, <uint64_t>self.cursor.seq)
-            if start < end:
-                self.skipped -= end - start
-
-    cdef inline void window_step(self, Record *record) noexcept:
-        self.cursor.offset += record.length
-        self.cursor.seq = record.seq + 1
-
-    cdef bint passes(self, const Record *record) noexcept:
-        """Whether a record is not for the cursor: it is damaged, or an entry already."""
-        return record.attributes & RECORD_DAMAGED or record.attributes & RECORD_DELAYED and (
-            record.seq >= self.replay_end
-            or record.attributes & RECORD_ADDRESSED and record_address(record) != self.address)
-
-    cdef void step_over(self, Record *record) noexcept:
-        """A record that is not for this cursor: delayed (deferred when it was fanned out) or
-        damaged."""
-        # Compiled into dispatch, a branch here costs every delivery a dozen instructions.
-        self.skipped -= (self.skipped != 0 and record.attributes & RECORD_DELAYED != 0
-                         and record.seq >= self.replay_end)
-        self.window_step(record)
-
-    cdef inline Entry *entry_at_cursor(self, Record *record) except NULL:
-        cdef Entry *entry = self.store.new_entry()
-        entry.block = self.cursor.block
-        entry.offset = self.cursor.offset
-        entry.seq = record.seq
-        entry.id = record.id
-        entry.attempts = 0
-        entry.round = self.round
-        self.window.ref(entry.block)
-        return entry
+    # -- the next message --
 
     cdef inline bint queue_is_next(self, const Entry *first) noexcept:
         """Whether the first message of the queue, if there is one, comes before the cursor's."""
@@ -860,14 +546,6 @@ cdef class Channel:
 
     # -- messages go out --
 
-    cdef inline Turnstile *next_in_turn(self) noexcept:
-        """Of the consumers that can take a message; NULL if none can."""
-        cdef int i
-        for i in range(3):
-            if self.ready[i].next != &self.ready[i]:
-                return self.ready[i].next
-        return NULL
-
     cdef int dispatch(self, int budget) except -1:
         """Deliver messages, or step over records, so many of both; returns what is left of the
         budget: 0 if something may be left that could go now."""
@@ -877,7 +555,7 @@ cdef class Channel:
             pass
         elif self.rate:
             budget = self.dispatch_at_rate(budget)
-        elif self.next_in_turn() != NULL:
+        elif next_in_turn(&self.ready) != NULL:
             budget = self.hand_out(budget)
         if self.ttl or self.window.perishable or self.most_messages or self.most_bytes:
             budget = self.clear_out(budget)
@@ -912,11 +590,11 @@ cdef class Channel:
     cdef int hand_out(self, int budget) except -1:
         """The same, if nothing forbids it."""
         cdef RecordWindow window = self.window
-        cdef Turnstile *place
+        cdef RingPlace *place
         cdef Entry *entry
         self.stepped = 0
         while budget > self.stepped:
-            place = self.next_in_turn()
+            place = next_in_turn(&self.ready)
             if place == NULL:
                 break
             entry = self.take(budget)
@@ -1021,7 +699,7 @@ cdef class Channel:
         if self.mover is None:
             self.mover = self.window.new_mover(self)
             self.mover.channel = self
-            self.mover.holding = self.new_holding(self.mover)
+            self.mover.holding = self.new_holding(<void *>self.mover)
         return self.mover
 
     def redrive(self, uint64_t limit):
@@ -1152,7 +830,7 @@ cdef class Channel:
     cdef inline int deliver(self, RecordWindow window, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
-        cdef Turnstile *place = &consumer.turnstile
+        cdef RingPlace *place = &consumer.ring_place
         if block.data == NULL or is_spoiled(record, entry.seq) \
                 or record.attributes & RECORD_EXPIRES:
             if self.drop_spoiled(entry):
@@ -1176,11 +854,9 @@ cdef class Channel:
         if (not consumer.send_message(window, block, record, entry.attempts)
                 or consumer.in_flight >= consumer.ready_count):
             consumer.waiting = False
-            unlink(place)
-        elif place.next != place.prev:
-            # To the end of its ring: consumers take turns.
-            unlink(place)
-            link_before(&self.ready[consumer.locality], place)
+            leave_ring(place)
+        else:
+            pass_turn(&self.ready, consumer.locality, place)
         return 0
 
     cdef inline void drop_entry(self, Entry *entry) noexcept:
@@ -1188,146 +864,6 @@ cdef class Channel:
         self.store.free_entry(entry)
 
     # -- in flight --
-
-    cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
-        """Enter a message into a consumer's list, in the order of deadlines: nearly always last."""
-        cdef Entry *before = holding.last
-        entry.state = IN_FLIGHT
-        entry.due = deadline
-        entry.node.tag = <uint32_t>(<uint64_t>(self.agenda.now + 999999) // 1000000)
-        entry.holding = holding
-        while before != NULL and before.due > deadline:
-            before = before.prev
-        entry.prev = before
-        if before == NULL:
-            entry.next = holding.first
-            holding.first = entry
-        else:
-            entry.next = before.next
-            before.next = entry
-        if entry.next == NULL:
-            holding.last = entry
-        else:
-            entry.next.prev = entry
-        holding.count += 1
-        if holding.timer.index == HEAP_NOWHERE:
-            heap_check(heap_push(&self.timers, &holding.timer, deadline))
-            self.touch_dirty()
-        elif heap_due(&self.timers, &holding.timer) > deadline:
-            heap_update(&self.timers, &holding.timer, deadline)
-            self.touch_dirty()
-        return 0
-
-    cdef int hold_seldom(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
-        """The same for those who are not in a hurry: compilers make what is called from everywhere
-        no part of a delivery."""
-        return self.hold(holding, entry, deadline)
-
-    cdef inline void let_go(self, Entry *entry) noexcept:
-        """Take a message out of its consumer's list."""
-        cdef Holding *holding = <Holding *>entry.holding
-        if self.unpacked_held == entry:
-            self.unpacked_held = entry.next
-        if entry.prev == NULL:
-            holding.first = entry.next
-        else:
-            entry.prev.next = entry.next
-        if entry.next == NULL:
-            holding.last = entry.prev
-        else:
-            entry.next.prev = entry.prev
-        holding.count -= 1
-        if holding.count == 0 and holding.consumer == NULL:
-            self.free_holding(holding)
-
-    cdef Holding *new_holding(self, Consumer consumer) except NULL:
-        global live_holdings
-        cdef Holding *holding = <Holding *>calloc(1, sizeof(Holding))
-        if holding == NULL:
-            raise MemoryError()
-        holding.timer.index = HEAP_NOWHERE
-        holding.timer.tag = HOLDING_TIMER
-        holding.consumer = <void *>consumer
-        holding.next = self.holdings
-        if holding.next != NULL:
-            holding.next.prev = holding
-        self.holdings = holding
-        if NSQCY_DEBUG:
-            live_holdings += 1
-        return holding
-
-    cdef void free_holding(self, Holding *holding) noexcept:
-        global live_holdings
-        if NSQCY_DEBUG:
-            live_holdings -= 1
-        if self.unpacked_holding == holding:
-            self.visit_holding(holding.next)
-        if holding.timer.index != HEAP_NOWHERE:
-            heap_remove(&self.timers, &holding.timer)
-        if holding.prev != NULL:
-            holding.prev.next = holding.next
-        else:
-            self.holdings = holding.next
-        if holding.next != NULL:
-            holding.next.prev = holding.prev
-        free(holding)
-
-    # A table that has become too small gives its entries to a larger one bit by bit: a few slots
-    # with each entry that comes, and every entry that somebody looks for.
-
-    cdef inline int table_add(self, Entry *entry) except -1:
-        if 2 * self.in_flight_count > self.table_mask:
-            self.grow_table()
-        if self.outgrown != NULL:
-            self.move_some(MOVED_SLOTS)
-        enter_slot(self.table, self.table_mask, entry)
-        return 0
-
-    cdef int grow_table(self) except -1:
-        cdef size_t size = 4 * (<size_t>self.table_mask + 1)
-        cdef Entry **table = <Entry **>calloc(size, sizeof(Entry *))
-        if table == NULL:
-            raise MemoryError()
-        self.move_some(self.outgrown_left)
-        self.outgrown = self.table
-        self.outgrown_mask = self.table_mask
-        self.outgrown_left = self.table_mask + 1
-        self.table = table
-        self.table_mask = <uint32_t>(size - 1)
-        return 0
-
-    cdef void move_some(self, uint32_t slots) noexcept:
-        """Empty so many more slots of the outgrown table, from its end on: what a search passes on
-        its way to an entry that stays has to stay as well."""
-        while slots and self.outgrown_left:
-            slots -= 1
-            while self.outgrown[self.outgrown_left - 1] != NULL:
-                self.move_one(self.outgrown_left - 1)
-            self.outgrown_left -= 1
-        if self.outgrown_left == 0:
-            free(self.outgrown)
-            self.outgrown = NULL
-
-    cdef void move_one(self, uint32_t slot) noexcept:
-        enter_slot(self.table, self.table_mask, self.outgrown[slot])
-        clear_slot(self.outgrown, self.outgrown_mask, slot)
-
-    cdef inline uint32_t table_find(self, uint64_t id) noexcept:
-        """The slot of an id, or that of the NULL that ends the search."""
-        cdef uint32_t slot = find_slot(self.table, self.table_mask, id)
-        if self.table[slot] == NULL and self.outgrown != NULL:
-            return self.find_outgrown(id, slot)
-        return slot
-
-    cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept:
-        """The same for one that may be in the outgrown table; `slot` is where it belongs."""
-        cdef uint32_t before = find_slot(self.outgrown, self.outgrown_mask, id)
-        if self.outgrown[before] != NULL:
-            self.move_one(before)
-        return slot
-
-    cdef inline void table_clear(self, uint32_t slot) noexcept:
-        clear_slot(self.table, self.table_mask, slot)
 
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
         """The message in flight with this id, taken off the table if the consumer owns it."""
@@ -1391,11 +927,6 @@ cdef class Channel:
         consumer.finish_count += 1
         self.drop_entry(entry)
         return DONE
-
-    cdef int64_t age_of(self, uint64_t id) noexcept:
-        """The time since the publish of a message in flight, ns; 0: it is not."""
-        cdef const Entry *entry = self.table[self.table_find(id)]
-        return 0 if entry == NULL else self.agenda.wall - entry.timestamp
 
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *:
         """Put a message back: at once to the tail, or deferred for `delay` ns."""
@@ -1498,25 +1029,12 @@ cdef class Channel:
     # message is that of the channel when it need not be packed any more: since it was, or since it
     # has come after the snapshot was begun, which says then that it lies behind the cursor.
 
-    cdef void pack(self, Deferred *entry) noexcept:
-        cdef int64_t due = 0
-        if entry.state == DEFERRED:
-            due = self.agenda.wall - self.agenda.now + heap_due(&self.timers, &entry.node)
-        entry.round = self.round
-        if self.packing is not None:
-            self.packing.add(entry, due)
-
     cdef void begin_packing(self, Packing packing) noexcept:
         self.packing = packing
         self.round += 1
         self.visit_holding(self.holdings)
         self.unpacked = self.queue_first
         self.pages.walked = self.pages.first
-
-    cdef void visit_holding(self, Holding *holding) noexcept:
-        """What is visited next in flight; NULL: nothing."""
-        self.unpacked_holding = holding
-        self.unpacked_held = NULL if holding == NULL else holding.first
 
     cdef int pack_more(self, int budget) noexcept:
         """Pack so many more; returns what is left of the budget."""
@@ -1552,56 +1070,6 @@ cdef class Channel:
     cdef bint is_packed(self) noexcept:
         return (self.unpacked_holding == NULL and self.unpacked == NULL
                 and self.pages.walked == NULL)
-
-    # -- one by one --
-
-    cdef Deferred *find_deferred(self, uint64_t id) noexcept:
-        """NULL if no deferred message has this id."""
-        cdef Page *page = self.pages.first
-        cdef Deferred *deferred
-        cdef uint32_t i
-        while page != NULL:
-            if page.least_id <= id <= page.most_id:
-                deferred = deferred_of(page)
-                for i in range(page.made):
-                    if deferred[i].block != NULL and deferred[i].id == id:
-                        return &deferred[i]
-            page = page.next
-        return NULL
-
-    cdef uint64_t cancel(self, uint64_t id) noexcept:
-        """Drop a deferred message; returns its seq, 0 if there is none."""
-        cdef Deferred *deferred = self.find_deferred(id)
-        cdef uint64_t seq
-        if deferred == NULL:
-            return 0
-        seq = deferred.seq
-        heap_remove(&self.timers, &deferred.node)
-        self.deferred_count -= 1
-        self.cancelled_count += 1
-        self.window.unref(deferred.block)
-        self.store.free_deferred(&self.pages, deferred)
-        self.touch_dirty()
-        return seq
-
-    def upcoming(self, int limit, after):
-        """The next deferred messages in the order of their due times, so many at most: (place,
-        seq, due, id, attempts, size) each, the due time on the wall clock. `after` is the place of
-        the last one that is not wanted, or None."""
-        cdef Listing listing = Listing(limit, after, HOLDING_TIMER)
-        cdef int64_t ahead = self.agenda.wall - self.agenda.now
-        cdef const Deferred *deferred
-        cdef uint32_t i
-        for i in range(self.timers.size):
-            listing.offer(&self.timers.slots[i])
-        found = []
-        for slot in listing.sorted_indices():
-            i = slot
-            deferred = <const Deferred *>listing.slots[i].node
-            found.append(((listing.slots[i].due, deferred.seq), deferred.seq,
-                          listing.slots[i].due + ahead, deferred.id, deferred.attempts,
-                          deferred.node.tag >> 1))
-        return found
 
     # -- time passes --
 
@@ -1654,11 +1122,10 @@ cdef class Channel:
     # -- consumers --
 
     cdef int add_consumer(self, Consumer consumer) except -1:
-        consumer.holding = self.new_holding(consumer)
+        consumer.holding = self.new_holding(<void *>consumer)
         consumer.channel = self
         self.give_timeout(consumer)
-        consumer.turnstile.consumer = <void *>consumer
-        link_alone(&consumer.turnstile)
+        init_place(&consumer.ring_place, <void *>consumer)
         self.consumers.append(consumer)
         return 0
 
@@ -1667,7 +1134,7 @@ cdef class Channel:
         cdef Holding *holding = consumer.holding
         if consumer.waiting:
             consumer.waiting = False
-            unlink(&consumer.turnstile)
+            leave_ring(&consumer.ring_place)
         consumer.holding = NULL
         consumer.channel = None
         if holding != NULL:
@@ -1689,10 +1156,10 @@ cdef class Channel:
             return
         consumer.waiting = ready
         if ready:
-            link_before(&self.ready[consumer.locality], &consumer.turnstile)
+            enter_ring(&self.ready, consumer.locality, &consumer.ring_place)
             self.touch_dirty()
         else:
-            unlink(&consumer.turnstile)
+            leave_ring(&consumer.ring_place)
 
     # -- administration --
 
@@ -1781,6 +1248,6 @@ cdef class Channel:
             self.mover = None
         self.drop_everything()
         self.window.unwatch(&self.cursor)
-        self.leave_agenda()
+        self.drop_alarm()
         heap_remove(&self.agenda.channel_timers, &self.pacer.node)
         return 0

@@ -10,7 +10,7 @@ import os
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
-from nsqcy.broker.channel cimport REDRIVEN, Channel, Mover, MoveReason
+from nsqcy.broker.channel cimport REDRIVEN, Channel, MoveReason, Mover
 from nsqcy.broker.checkpoint_entries cimport Packing
 from nsqcy.storage.block cimport LOADING, UNREADABLE, Block
 from nsqcy.storage.entry cimport Deferred, Entry, move_number

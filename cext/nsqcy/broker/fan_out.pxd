@@ -2,7 +2,8 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from nsqcy.broker.channel cimport Agenda, Channel
+from nsqcy.broker.scheduler_state cimport SchedulerState
+from nsqcy.broker.channel cimport Channel
 from nsqcy.broker.topic_host cimport TopicHost
 from nsqcy.storage.record_window cimport Cursor, RecordWindow
 from nsqcy.storage.entry cimport Entry
@@ -18,7 +19,7 @@ cdef class FanOut(RecordWindow):
     cdef int64_t held_until             # no fan-out before end_hold(), or then; 0: not held
     cdef bint dirty
     cdef TopicHost shard
-    cdef Agenda agenda
+    cdef SchedulerState agenda
     cdef readonly dict channels
     cdef Entry *delayed_first           # records with a delay at or after the fan-out position
     cdef Entry *delayed_last

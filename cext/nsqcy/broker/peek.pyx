@@ -14,7 +14,9 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
-from nsqcy.broker.channel cimport HOLDING_TIMER, Consumer, Holding
+from nsqcy.broker.channel cimport Consumer
+from nsqcy.broker.deferral cimport HOLDING_TIMER
+from nsqcy.broker.inflight cimport Holding
 from nsqcy.base.heap cimport HeapSlot
 from nsqcy.broker.earliest cimport Listing
 from nsqcy.broker.log_reader cimport ENDED

@@ -5,7 +5,8 @@ placement: the caller decides which topics belong here.
 """
 
 from nsqcy.base.ids cimport IdSource
-from nsqcy.broker.channel cimport Agenda, Channel
+from nsqcy.broker.scheduler_state cimport SchedulerState
+from nsqcy.broker.channel cimport Channel
 from nsqcy.broker.recovery cimport restore
 from nsqcy.broker.topic cimport Topic
 from nsqcy.storage.io cimport IoThread
@@ -29,7 +30,7 @@ def boot_id():
 
 
 cdef class Shard(Scheduler):
-    def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
+    def __init__(self, *, SchedulerState agenda not None, IdSource ids not None, IoThread io,
                  str data_path, log_options=None, policies=None, has_room=None, on_event=None,
                  log=None):
         """

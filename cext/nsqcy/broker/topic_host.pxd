@@ -3,14 +3,14 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from nsqcy.base.ids cimport IdSource
-from nsqcy.broker.channel cimport Agenda
+from nsqcy.broker.scheduler_state cimport SchedulerState
 from nsqcy.broker.counters cimport SERIES, Sums
 from nsqcy.storage.io cimport IoThread
 from nsqcy.storage.block_pool cimport BlockPool
 
 
 cdef class TopicHost:
-    cdef readonly Agenda agenda
+    cdef readonly SchedulerState agenda
     cdef readonly BlockPool store
     cdef readonly IdSource ids
     cdef readonly IoThread io

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport Heap
-from nsqcy.broker.channel cimport Agenda
+from nsqcy.broker.scheduler_state cimport SchedulerState
 from nsqcy.broker.shard cimport Shard
 from nsqcy.ipc.mesh cimport Mesh
 from nsqcy.protocol.connection cimport Connection
@@ -16,7 +16,7 @@ cdef enum:
 cdef class SessionManager:
     """The sessions of a worker: whose turn it is, who owns which topic, and their limits."""
     cdef readonly Shard shard
-    cdef readonly Agenda agenda
+    cdef readonly SchedulerState agenda
     cdef readonly Mesh mesh
     cdef readonly int index
     cdef readonly set sessions

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.channel import Agenda
 from nsqcy.broker.policies import DURABILITIES, Policies
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
 from nsqcy.errors import StartError
@@ -504,7 +504,7 @@ class _Told:
 
 def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told) -> Shard:
     """A worker's shard, as far as it has to take up topics."""
-    agenda = Agenda(BlockPool(_MEMORY), mem_queue_size=0, max_msg_timeout=0)
+    agenda = SchedulerState(BlockPool(_MEMORY), mem_queue_size=0, max_msg_timeout=0)
     agenda.now, agenda.wall = time.monotonic_ns(), time.time_ns()
     return Shard(
         agenda=agenda,

@@ -14,9 +14,9 @@ import gevent
 
 from nsqcy.base.ids import IdSource
 from nsqcy.base.quantile import Percentiles
-from nsqcy.broker.channel import Agenda
 from nsqcy.broker.events import Events
 from nsqcy.broker.policies import Policies
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
 from nsqcy.config.options import TLS_REQUIRED
 from nsqcy.http.server import HttpServer, Make
@@ -123,7 +123,7 @@ class Engine:
         self._notifier = MetadataNotifier(notices.send)
         hub = gevent.get_hub()
         self._store = store = BlockPool(options.memory_bytes)
-        agenda = Agenda(
+        agenda = SchedulerState(
             store,
             mem_queue_size=options.mem_queue_size,
             max_msg_timeout=options.max_msg_timeout,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.channel import Agenda
+from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
 from nsqcy.config import loader
 from nsqcy.nsqd.options import NSQD, resolve
@@ -43,7 +43,7 @@ class Worker:
         self.store = BlockPool(1 << 30)
         self.io = IoThread()
         self.lines = Lines()
-        agenda = Agenda(
+        agenda = SchedulerState(
             self.store, mem_queue_size=mem_queue_size, max_msg_timeout=options.max_msg_timeout
         )
         self.shard = Shard(

@@ -1,0 +1,64 @@
+# The ready ring of a channel: round-robin of the consumers that can take a message, the nearest
+# first. Knows neither messages nor when a consumer is ready.
+
+
+cdef enum Locality:
+    ZONE_LOCAL = 0
+    REGION_LOCAL = 1
+    ANYWHERE = 2
+    LOCALITIES = 3
+
+
+# The place of a consumer in a ring. `consumer` is borrowed.
+ctypedef struct RingPlace:
+    RingPlace *prev
+    RingPlace *next
+    void *consumer
+
+
+# A ring for each locality; a consumer in an earlier one comes first.
+ctypedef struct ReadyRing:
+    RingPlace heads[3]
+
+
+cdef inline void init_place(RingPlace *place, void *consumer) noexcept nogil:
+    """A place outside of every ring."""
+    place.prev = place.next = place
+    place.consumer = consumer
+
+
+cdef inline void init_ring(ReadyRing *ring) noexcept nogil:
+    cdef int i
+    for i in range(LOCALITIES):
+        init_place(&ring.heads[i], NULL)
+
+
+cdef inline void enter_ring(ReadyRing *ring, int locality, RingPlace *place) noexcept nogil:
+    """Enter the ring of a locality at its end."""
+    cdef RingPlace *head = &ring.heads[locality]
+    place.prev = head.prev
+    place.next = head
+    head.prev.next = place
+    head.prev = place
+
+
+cdef inline void leave_ring(RingPlace *place) noexcept nogil:
+    place.prev.next = place.next
+    place.next.prev = place.prev
+    place.prev = place.next = NULL
+
+
+cdef inline void pass_turn(ReadyRing *ring, int locality, RingPlace *place) noexcept nogil:
+    """Go to the end of its ring: consumers take turns."""
+    if place.next != place.prev:
+        leave_ring(place)
+        enter_ring(ring, locality, place)
+
+
+cdef inline RingPlace *next_in_turn(ReadyRing *ring) noexcept nogil:
+    """The next consumer that can take a message; NULL if none can."""
+    cdef int i
+    for i in range(LOCALITIES):
+        if ring.heads[i].next != &ring.heads[i]:
+            return ring.heads[i].next
+    return NULL

@@ -1,0 +1,36 @@
+"""The scheduler's state that topics and channels see: clocks, dirty channels, timers.
+
+Owns what a turn begins with: both clocks as data, the channels that have something to do, and when
+each other one wakes up. Holds what is the worker's besides: its block pool, its limits and who is
+told of events. Decides nothing: the order of work in a turn is the scheduler's (broker/topic).
+"""
+
+from nsqcy.base.heap cimport heap_free, heap_init
+
+
+cdef class SchedulerState:
+    def __init__(self, BlockPool store not None, *, mem_queue_size, max_msg_timeout,
+                 topology_aware=False, Percentiles percentiles=None, Events events=None,
+                 seed=1):
+        self.store = store
+        self.percentiles = percentiles or Percentiles((), 0)
+        self.events = events
+        self.mem_queue_size = mem_queue_size
+        self.max_msg_timeout = max_msg_timeout
+        self.topology_aware = topology_aware
+        self.random_state = (seed & 0xffffffff) or 1
+        self.dirty_channels = []
+        self.discarded = []
+        heap_init(&self.channel_timers)
+
+    def __dealloc__(self):
+        heap_free(&self.channel_timers)
+
+    cdef uint32_t random_percent(self) noexcept:
+        """A number in 0 .. 99 (xorshift: sampling needs speed, not secrecy)."""
+        cdef uint32_t x = self.random_state
+        x ^= x << 13
+        x ^= x >> 17
+        x ^= x << 5
+        self.random_state = x
+        return <uint32_t>((<uint64_t>x * 100) >> 32)

@@ -1,0 +1,3 @@
+class ChannelCursor:
+    @property
+    def carried(self) -> int: ...
