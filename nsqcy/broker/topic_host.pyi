@@ -1,3 +1,5 @@
+from typing import Any
+
 from nsqcy.base.ids import IdSource
 from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.storage.block_pool import BlockPool
@@ -7,6 +9,7 @@ EXITING: str
 DRAINING: str
 
 class TopicHost:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @property
     def agenda(self) -> SchedulerState: ...
     @property

@@ -1,10 +1,12 @@
 from collections.abc import Mapping
+from typing import Any
 
 from nsqcy.broker.channel import Consumer
 
 class Transport: ...
 
 class Connection(Consumer):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @property
     def state(self) -> int: ...
     @property

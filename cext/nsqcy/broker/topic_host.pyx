@@ -25,6 +25,9 @@ cdef class TopicHost:
         self.hurried = []
         self.health = "OK"
 
+    def __init__(self):
+        raise TypeError(f"{type(self).__name__} is a layer of Shard and not made by itself")
+
     # -- for topics --
 
     cdef int give_channel_policy(self, object topic, object channel) except -1:

@@ -49,6 +49,9 @@ cdef class Connection(Consumer):
         self.timer.node.index = HEAP_NOWHERE
         self.timer.owner = <void *>self
 
+    def __init__(self):
+        raise TypeError(f"{type(self).__name__} is a layer of Session and not made by itself")
+
     # -- for the transport --
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1:

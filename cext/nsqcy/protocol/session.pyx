@@ -88,6 +88,9 @@ cdef class Session(Subscription):
         if NSQCY_DEBUG:
             live_sessions += 1
 
+    def __init__(self, *args, **kwargs):
+        """Nothing is left to do; a layer of it refuses here."""
+
     def __dealloc__(self):
         global live_sessions
         if NSQCY_DEBUG:
