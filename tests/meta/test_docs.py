@@ -21,11 +21,12 @@ from support.doc_examples import Reader, blocks
 from support.nsqadmin_process import Admin
 from support.nsqd_process import environment
 from support.nsqlookupd_process import Lookupd
+from support.package_order import ROWS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TESTED = [page for page in PAGES if blocks(page.read_text())]
-LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
 
 
 @pytest.mark.slow
@@ -134,8 +135,44 @@ def test_the_readme_begins_with_how_to_get_it_without_an_index() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = [page.parent / target for target in LINK.findall(page.read_text())]
-    assert [str(target) for target in targets if not target.exists()] == []
+    broken = []
+    for target, anchor in LINK.findall(page.read_text()):
+        path = page.parent / target if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text())):
+            broken.append(f"{target}#{anchor}")
+    assert broken == []
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub derives from the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+INTERNALS = [ROOT / "docs" / "ARCHITECTURE.md", *sorted((ROOT / "docs/internals").glob("*.md"))]
+SOURCE = re.compile(r"`((?:\w+/)+\w+(?:\.\w+)?)`")
+MODULE_ROW = re.compile(r"^\| `([\w/]+)` \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", INTERNALS, ids=lambda page: page.stem)
+def test_source_files_that_it_names_exist(page: Path) -> None:
+    text = page.read_text()
+    named = set(SOURCE.findall(text))
+    for table in text.split("| module | responsibility |")[1:]:
+        rows = MODULE_ROW.findall(table.partition("\n\n")[0])
+        named |= {row if "/" in row else f"{page.stem}/{row}" for row in rows}
+    assert sorted(name for name in named if not is_source(name)) == []
+
+
+def is_source(name: str) -> bool:
+    folders = (ROOT, ROOT / "nsqcy", ROOT / "cext" / "nsqcy", ROOT / "nsqcy" / "nsqd")
+    endings = ("", ".py", ".pyx", ".pxd")
+    return any((folder / f"{name}{end}").exists() for folder in folders for end in endings)
+
+
+def test_the_architecture_page_has_the_table_of_packages() -> None:
+    page = INTERNALS[0].read_text()
+    assert "\n".join(ROWS[:-1]).removeprefix("nsqcy ") in page
 
 
 ATTACKS = ("no token", "a wrong token", "outside of the pattern", "slow-loris over TCP")
