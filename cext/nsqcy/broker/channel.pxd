@@ -175,7 +175,7 @@ cdef class Channel(InFlight):
     cdef void replay(self, uint64_t skipped) noexcept
     cdef uint64_t activity(self) noexcept
     cdef int queue_record(self, const Entry *addressed) except -1
-    cdef int queue_due(self, Deferred *deferred) except -1
+    cdef inline int queue_due(self, Deferred *deferred) except -1
     cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1

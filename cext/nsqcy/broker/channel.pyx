@@ -371,7 +371,7 @@ cdef class Channel(InFlight):
         self.queue_entry(entry, addressed.node.tag)
         return 0
 
-    cdef int queue_due(self, Deferred *deferred) except -1:
+    cdef inline int queue_due(self, Deferred *deferred) except -1:
         """A deferred message is due: an entry again, at the tail of the queue."""
         cdef Entry *entry = self.store.new_entry()
         cdef uint32_t size = deferred.node.tag
