@@ -1,6 +1,6 @@
 from collections.abc import Iterable
 
-from nsqcy.broker.channel import Channel, Mover
+from nsqcy.channels.channel import Channel, Mover
 from nsqcy.storage.journal import MoveRun
 from nsqcy.storage.record_window import RecordWindow
 

@@ -10,7 +10,6 @@ Exit codes:
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy.broker.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.capacity import model, report
 from nsqcy.capacity.model import Host, Impossible, Load
 from nsqcy.config import loader
@@ -27,6 +26,7 @@ from nsqcy.config.options import (
     split_flags,
     usage,
 )
+from nsqcy.config.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.errors import Stop, UsageError
 from nsqcy.logging.logger import write
 

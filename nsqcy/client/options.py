@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypedDict
 
 from nsqcy import __version__
-from nsqcy.broker.policies import DURABILITIES
 from nsqcy.client.flow import FlowSettings
+from nsqcy.config.policies import DURABILITIES
 from nsqcy.names import quote
 
 DEFAULT_PORT = 4150

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint16_t
 from libc.string cimport memcmp
 
 from nsqcy.base.bytes cimport hex16_parse
-from nsqcy.broker.channel cimport DONE, NOT_IN_FLIGHT, Channel
+from nsqcy.channels.channel cimport DONE, NOT_IN_FLIGHT, Channel
 from nsqcy.protocol.connection cimport BLOCKED, CLOSING, INIT, NEXT, OUTPUT_ENOUGH, SUBSCRIBED
 from nsqcy.protocol.forwarding cimport STREAM_BACKLOG
 from nsqcy.protocol.routing cimport NO_ROOM

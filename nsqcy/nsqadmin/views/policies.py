@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nsqcy.broker.policies import CHANNEL_KEYS, TOPIC_KEYS
 from nsqcy.config.options import BOOL, FLOAT, INT
+from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.html.elements import (
     Cell,

@@ -19,7 +19,7 @@ COVERS = [
     "config/options.py",
     "config/durations.py",
     "nsqd/options.py",
-    "broker/policies.py",
+    "config/policies.py",
 ]
 COVERS += ["config/daemon_options.py", "nsqadmin/options.py"]
 TABLES = (NSQD, NSQLOOKUPD, NSQADMIN)

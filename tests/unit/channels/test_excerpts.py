@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from support.header_client import HeaderClient
 from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core
 

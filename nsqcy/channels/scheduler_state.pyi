@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from nsqcy.base.quantile import Percentiles
-from nsqcy.broker.events import Events
+from nsqcy.channels.events import Events
 from nsqcy.storage.block_pool import BlockPool
 
 class SchedulerState:

@@ -2,9 +2,9 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from nsqcy.base.quantile import Latency
-from nsqcy.broker.inflight import InFlight
-from nsqcy.broker.policies import ChannelPolicy
-from nsqcy.broker.scheduler_state import SchedulerState
+from nsqcy.channels.inflight import InFlight
+from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.config.policies import ChannelPolicy
 from nsqcy.storage.record_window import RecordWindow
 
 def live() -> dict[str, int]: ...

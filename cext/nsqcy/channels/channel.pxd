@@ -14,12 +14,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.base.histogram cimport FIRST_OF_AGES, Histogram, histogram_add
 from nsqcy.base.quantile cimport Latency
-from nsqcy.broker.checkpoint_entries cimport Packing
-from nsqcy.broker.counters cimport Series
-from nsqcy.broker.events cimport EventKind, Events
-from nsqcy.broker.inflight cimport Holding, InFlight
-from nsqcy.broker.ready_ring cimport ReadyRing, RingPlace
-from nsqcy.broker.scheduler_state cimport SchedulerState, Timer
+from nsqcy.channels.checkpoint_entries cimport Packing
+from nsqcy.channels.counters cimport Series
+from nsqcy.channels.events cimport EventKind, Events
+from nsqcy.channels.inflight cimport Holding, InFlight
+from nsqcy.channels.ready_ring cimport ReadyRing, RingPlace
+from nsqcy.channels.scheduler_state cimport SchedulerState, Timer
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.entry cimport Deferred, Entry, Pages
 from nsqcy.storage.readahead cimport Excerpt

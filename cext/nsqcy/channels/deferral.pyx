@@ -15,7 +15,7 @@ from nsqcy.base.heap cimport (
     heap_remove,
     heap_update,
 )
-from nsqcy.broker.earliest cimport Listing
+from nsqcy.channels.earliest cimport Listing
 from nsqcy.storage.block cimport LOADING, Block
 from nsqcy.storage.entry cimport DEFERRED, Page, deferred_of, size_tag
 from nsqcy.storage.record cimport Record

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.events import Events
+from nsqcy.channels.events import Events
 from nsqcy.names import EVENTS_TOPIC
 from nsqcy.server.publisher import Publisher
 from support.header_client import HeaderClient

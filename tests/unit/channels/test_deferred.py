@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.policies import ChannelPolicy, Policies, TopicPolicy
+from nsqcy.config.policies import ChannelPolicy, Policies, TopicPolicy
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core
 
 Make = Callable[..., Core]

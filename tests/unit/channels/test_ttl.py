@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqcy.base import headers as message_headers
-from nsqcy.broker.policies import Policies
+from nsqcy.config.policies import Policies
 from support.header_client import HeaderClient, whole
 from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core, mpub
 

@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc, free
 
 from nsqcy.base.debug cimport NSQCY_DEBUG
 from nsqcy.base.heap cimport heap_remove
-from nsqcy.broker.deferral cimport HOLDING_TIMER
+from nsqcy.channels.deferral cimport HOLDING_TIMER
 
 
 cdef enum:

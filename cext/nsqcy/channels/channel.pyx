@@ -13,8 +13,8 @@ cimport cython
 from libc.string cimport memset
 
 from nsqcy.base.debug cimport NSQCY_DEBUG
-from nsqcy.broker.events cimport DEAD_LETTER, EXPIRED, FINISH, REQUEUE, TIMEOUT
-from nsqcy.broker.counters cimport (
+from nsqcy.channels.events cimport DEAD_LETTER, EXPIRED, FINISH, REQUEUE, TIMEOUT
+from nsqcy.channels.counters cimport (
     CHANNEL_CONSUMERS,
     CHANNEL_DEAD_LETTERS,
     CHANNEL_DEFERRED,
@@ -38,8 +38,8 @@ from nsqcy.base.heap cimport (
     heap_push,
     heap_remove,
 )
-from nsqcy.broker.inflight cimport MOVED_SLOTS, holdings_alive
-from nsqcy.broker.ready_ring cimport (
+from nsqcy.channels.inflight cimport MOVED_SLOTS, holdings_alive
+from nsqcy.channels.ready_ring cimport (
     ANYWHERE,
     REGION_LOCAL,
     ZONE_LOCAL,
@@ -50,12 +50,12 @@ from nsqcy.broker.ready_ring cimport (
     next_in_turn,
     pass_turn,
 )
-from nsqcy.broker.deferral cimport HOLDING_TIMER
+from nsqcy.channels.deferral cimport HOLDING_TIMER
 from nsqcy.storage.block cimport LOADING, UNREADABLE
 from nsqcy.storage.entry cimport MOVING, NEVER, QUEUED, Page, deferred_of, size_tag
 from nsqcy.storage.record cimport RECORD_EXPIRES, is_spoiled, record_address_of, record_expiry
 
-from nsqcy.broker.policies import ON_FULL as _ON_FULL
+from nsqcy.config.policies import ON_FULL as _ON_FULL
 
 cdef enum:
     DROP_AT_ONCE = 4096             # messages; what else is dropped is freed bit by bit
@@ -205,7 +205,7 @@ cdef class Channel(InFlight):
             live_channels -= 1
 
     def set_policy(self, policy):
-        """What its operator asks of the channel (nsqcy.broker.policies), from now on; what is in
+        """What its operator asks of the channel (nsqcy.config.policies), from now on; what is in
         flight keeps its deadline."""
         cdef Consumer consumer
         self.mem_queue_size = (

@@ -2,9 +2,9 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport Heap
-from nsqcy.broker.channel_cursor cimport ChannelCursor
-from nsqcy.broker.checkpoint_entries cimport Packing
-from nsqcy.broker.scheduler_state cimport SchedulerState, Timer
+from nsqcy.channels.channel_cursor cimport ChannelCursor
+from nsqcy.channels.checkpoint_entries cimport Packing
+from nsqcy.channels.scheduler_state cimport SchedulerState, Timer
 from nsqcy.storage.entry cimport Deferred, Entry, Pages
 
 

@@ -1,4 +1,4 @@
-from nsqcy.broker.deferral import Deferral
+from nsqcy.channels.deferral import Deferral
 
 class InFlight(Deferral):
     @property

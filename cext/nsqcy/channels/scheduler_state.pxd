@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport Heap, HeapNode
 from nsqcy.base.quantile cimport Percentiles
-from nsqcy.broker.events cimport Events
+from nsqcy.channels.events cimport Events
 from nsqcy.storage.block_pool cimport BlockPool
 
 

@@ -1,4 +1,4 @@
-from nsqcy.broker.channel_cursor import ChannelCursor
+from nsqcy.channels.channel_cursor import ChannelCursor
 
 class Deferral(ChannelCursor):
     @property

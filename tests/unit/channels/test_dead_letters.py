@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqcy.broker import dead_letter_headers
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.io import IoThread
 from support.header_client import HeaderClient, Headered
 from support.worker_core import RESPONSE, SECOND, Core

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from nsqcy.base.heap cimport (
     HEAP_NOWHERE, HeapNode, heap_check, heap_due, heap_push, heap_update,
 )
-from nsqcy.broker.deferral cimport Deferral
+from nsqcy.channels.deferral cimport Deferral
 from nsqcy.storage.entry cimport IN_FLIGHT, Entry
 
 

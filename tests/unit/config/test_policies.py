@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.broker.policies import (
+from nsqcy.config.policies import (
     CHANNEL_KEYS,
     TOPIC_KEYS,
     ChannelPolicy,
