@@ -14,7 +14,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
-from nsqcy.channels.channel cimport Consumer
+from nsqcy.channels.consumer cimport Consumer
 from nsqcy.channels.deferral cimport HOLDING_TIMER
 from nsqcy.channels.inflight cimport Holding
 from nsqcy.base.heap cimport HeapSlot

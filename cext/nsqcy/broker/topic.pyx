@@ -27,7 +27,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from nsqcy.base.histogram cimport histogram_merge
-from nsqcy.channels.channel cimport DROP_OLDEST
+from nsqcy.channels.on_full cimport DROP_OLDEST
 from nsqcy.channels.counters cimport (
     CHANNEL_COUNTERS,
     CHANNEL_FIGURES,
