@@ -248,7 +248,9 @@ cdef class Channel(Dispatch):
             return outcome
         if self.watched:
             self.note_finish(entry)
-        self.no_longer_in_flight(entry)
+        self.count_down(consumer)
+        self.let_go(entry)
+        self.in_flight_count -= 1
         self.finish_count += 1
         consumer.finish_count += 1
         self.drop_entry(entry)

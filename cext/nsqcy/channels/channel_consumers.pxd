@@ -20,12 +20,16 @@ cdef class ChannelConsumers(MessageEvents):
     cdef void remove_consumer(self, Consumer consumer) noexcept
     cdef void check_ready(self, Consumer consumer) noexcept
 
+    cdef inline void count_down(self, Consumer consumer) noexcept:
+        """A consumer has one message less."""
+        consumer.in_flight -= 1
+        if not consumer.waiting:
+            self.check_ready(consumer)
+
     cdef inline void no_longer_in_flight(self, Entry *entry) noexcept:
         """Off its holding and the counters (the table is the caller's)."""
         cdef void *consumer = (<Holding *>entry.holding).consumer
         if consumer != NULL:
-            (<Consumer>consumer).in_flight -= 1
-            if not (<Consumer>consumer).waiting:
-                self.check_ready(<Consumer>consumer)
+            self.count_down(<Consumer>consumer)
         self.let_go(entry)
         self.in_flight_count -= 1

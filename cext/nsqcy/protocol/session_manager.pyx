@@ -203,7 +203,8 @@ cdef class SessionManager:
             while self.resumable:
                 work = self.resumable
                 self.resumable = []
-                for session in work:
+                for each in work:
+                    session = <Connection>each
                     try:
                         session.resume()
                     except Exception as error:
@@ -218,7 +219,8 @@ cdef class SessionManager:
                 self.move(session, owner)
         work = self.dirty
         self.dirty = []
-        for session in work:
+        for each in work:
+            session = <Connection>each          # a check of its type costs as much as the flush
             session.dirty = False
             if session.closed:
                 continue
