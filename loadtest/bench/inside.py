@@ -14,7 +14,7 @@ import sys
 import gevent
 
 from loadtest.bench import load
-from loadtest.bench.home import make_home
+from loadtest.bench.worker_core import make_core
 from nsqcy.protocol.wire import finish_all
 from nsqcy.server.transport import Loop, accept_socket
 
@@ -22,7 +22,7 @@ BATCH = 200
 
 
 def make_loop() -> Loop:
-    loop = Loop(make_home(), gevent.get_hub())
+    loop = Loop(make_core(), gevent.get_hub())
     loop.start()
     return loop
 

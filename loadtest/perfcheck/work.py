@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from loadtest.bench.home import SECOND, make_home
+from loadtest.bench.worker_core import SECOND, make_core
 from loadtest.perfcheck.http import connections
 from nsqcy.client.codec import Codec, finish
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
@@ -70,7 +70,7 @@ class Client:
     """A connection to a worker, which reads all it is sent."""
 
     def __init__(self, worker: "Worker") -> None:
-        self.transport = BytesTransport(worker.home)
+        self.transport = BytesTransport(worker.manager)
         self.send = self.transport.feed
         self.received = self.transport.sent
         self.send(b"  V2")
@@ -90,13 +90,13 @@ class Worker:
     """A home, its clock and its clients."""
 
     def __init__(self, home: SessionManager | None = None, mesh: Mesh | None = None) -> None:
-        self.home = home or make_home(msg_timeout=TIMEOUT)
+        self.manager = home or make_core(msg_timeout=TIMEOUT)
         self.mesh = mesh
         self.now = START
         self.settle()
 
     def turn(self) -> int:
-        return self.home.run_turn(self.now, EPOCH + self.now)
+        return self.manager.run_turn(self.now, EPOCH + self.now)
 
     def settle(self) -> None:
         while self.turn() <= self.now:
@@ -198,7 +198,7 @@ def alone(stretches: Stretches) -> None:
         client.send(b"SUB idle%d channel\n" % number)
     worker.fill(2 * READY)
     producer, consumer = Client(worker), worker.consumer()
-    turn, now, wall = worker.home.run_turn, worker.now, EPOCH + worker.now
+    turn, now, wall = worker.manager.run_turn, worker.now, EPOCH + worker.now
     lines = consumer.finish_lines(READY).splitlines(keepends=True)
     with stretches.of("alone: finish, deliver", READY):
         for line in lines:
@@ -215,7 +215,7 @@ def alone(stretches: Stretches) -> None:
 def post(stretches: Stretches) -> None:
     """HTTP connections that are kept, and ask one thing after the other."""
     worker = Worker()
-    clients = connections(worker.home, KEPT)
+    clients = connections(worker.manager, KEPT)
     for path in (b"pub", b"mpub"):
         request = HEAD % (path, len(BODY)) + BODY
         with stretches.of(f"http: {path.decode()}", READY):
@@ -236,7 +236,7 @@ class Streams(Mesh):
     home: SessionManager
 
     def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
-        return accept_stream(self.home, stream, hello)
+        return accept_stream(self.manager, stream, hello)
 
     def wake(self, peer: int) -> int:
         return 0
@@ -250,13 +250,13 @@ class Pair:
         format(memory, 2)
         self.near, self.owner = (self._worker(Shared(memory, 2), index) for index in range(2))
         for worker in self.near, self.owner:
-            worker.home.placed(b"topic", 1)
-            worker.home.peer_up(1 - worker.home.index, 0)
+            worker.manager.placed(b"topic", 1)
+            worker.manager.peer_up(1 - worker.manager.index, 0)
 
     def _worker(self, shared: Shared, index: int) -> Worker:
         mesh = Streams(shared, index, [-1, -1])
-        mesh.home = make_home(TIMEOUT, mesh, index)
-        return Worker(mesh.home, mesh)
+        mesh.manager = make_core(TIMEOUT, mesh, index)
+        return Worker(mesh.manager, mesh)
 
     def turn(self) -> bool:
         """What clients have said goes to the owner, and what that says comes back; whether there is

@@ -15,7 +15,7 @@ class Shard(Scheduler):
     def __init__(
         self,
         *,
-        agenda: SchedulerState,
+        scheduler: SchedulerState,
         ids: IdSource,
         io: IoThread | None,
         data_path: str | None,

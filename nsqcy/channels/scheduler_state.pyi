@@ -17,7 +17,7 @@ class SchedulerState:
     def events(self) -> Events | None: ...
     def __init__(
         self,
-        store: BlockPool,
+        pool: BlockPool,
         *,
         mem_queue_size: int,
         max_msg_timeout: int,

@@ -14,7 +14,7 @@ no message could be delivered before it is answered."""
 
 def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:
     """What a peer that sends `data` and then waits a minute is told, heartbeats aside."""
-    transport = BytesTransport(core.home)
+    transport = BytesTransport(core.manager)
     for part in data.split(TURN):
         for piece in pieces(part, "random" if cuts and len(part) > 1 else "whole", cuts or random):
             transport.feed(piece)
@@ -30,7 +30,7 @@ def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:
 
 def alive(core: Core) -> dict[str, int]:
     core.settle()
-    return live_objects.count(core.home, core.store)
+    return live_objects.count(core.manager, core.store)
 
 
 def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:

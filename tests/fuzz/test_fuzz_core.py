@@ -115,7 +115,7 @@ def test_garbage_beside_a_client(kind: str) -> None:
     consumer = core.client().subscribe("good", "c", 100)
     peers: list[BytesTransport] = []
     for number in range(200):
-        peer = BytesTransport(core.home)
+        peer = BytesTransport(core.manager)
         peers.append(peer)
         peer.full = chance.choice([None, None, 0, 100])
         data = CONVERSATIONS[kind](chance)

@@ -31,7 +31,7 @@ class Backend:
     def __init__(self, core: Core, short: bool) -> None:
         self._core = core
         self._short = short
-        self.publisher = Publisher(core.home)
+        self.publisher = Publisher(core.manager)
 
     def publish(
         self, topic: str, bodies: Any, delay_ms: int, durability: str, done: Any, headers: bytes

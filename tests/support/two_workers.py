@@ -15,7 +15,7 @@ class Streams(Mesh):
     core: Core
 
     def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
-        return accept_stream(self.core.home, stream, hello)
+        return accept_stream(self.core.manager, stream, hello)
 
     def wake(self, peer: int) -> int:
         return 0
@@ -35,8 +35,8 @@ class Near(Core):
         self.owner = Core(None, mesh=meshes[OWNER], index=OWNER)
         for core, mesh in ((self, meshes[HOME]), (self.owner, meshes[OWNER])):
             mesh.core = core
-            core.home.placed(b"t", OWNER)
-            core.home.peer_up(OWNER - mesh.index, 0)
+            core.manager.placed(b"t", OWNER)
+            core.manager.peer_up(OWNER - mesh.index, 0)
 
     def take_note(self, session: Session, owner: int) -> None:
         assert owner == OWNER

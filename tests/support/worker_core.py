@@ -100,7 +100,7 @@ class Client:
     """A connection. What it was sent is known at once, whether it reads it or not."""
 
     def __init__(self, core: "Core", number: int = 1, **identity: Any) -> None:
-        self.transport = BytesTransport(core.home, f"127.0.0.1:{number}")
+        self.transport = BytesTransport(core.manager, f"127.0.0.1:{number}")
         self.session = self.transport.client
         self.core = core
         self.number = number
@@ -228,29 +228,29 @@ class Core:
         max_defer_timeout: int = 0,
         mesh: Mesh | None = None,
         index: int = 0,
-        store: BlockPool | None = None,
+        pool: BlockPool | None = None,
         tls_cert: str = "",
         move: Callable[[Session, int], None] | None = None,
     ) -> None:
-        """`store`: that of a core before this one, of which nothing is left in it."""
+        """`pool`: that of a core before this one, of which nothing is left in it."""
         self.path = path
         self.now, self.wall = now, wall
         self.clients: list[Client] = []
-        self.store = store or BlockPool(budget)
-        agenda = SchedulerState(
-            self.store,
+        self.pool = pool or BlockPool(budget)
+        scheduler = SchedulerState(
+            self.pool,
             mem_queue_size=mem_queue_size,
             max_msg_timeout=max_msg_timeout,
             percentiles=percentiles,
             events=events,
         )
-        agenda.now, agenda.wall = now, wall
-        self.agenda = agenda
+        scheduler.now, scheduler.wall = now, wall
+        self.scheduler = scheduler
         self.lease = bytearray(8)
         self.log = Log()
         self.io = io or (IoThread(faults=True) if path is not None else None)
         self.shard = Shard(
-            agenda=agenda,
+            scheduler=scheduler,
             ids=IdSource(self.lease, index + 1),
             io=self.io,
             data_path=None if path is None else str(path),
@@ -267,7 +267,7 @@ class Core:
         )
         self.shard.hold_new = hold_new
         self.shard.snapshot_budget = snapshot_budget
-        self.home = SessionManager(
+        self.manager = SessionManager(
             shard=self.shard,
             mesh=mesh,
             index=index,
@@ -285,12 +285,12 @@ class Core:
             auth=auth,
             log=self.log,
         )
-        agenda.publish_once = Publisher(self.home).publish_once
+        scheduler.publish_once = Publisher(self.manager).publish_once
 
     def settle(self) -> None:
         """Turns, until nothing is left to do at this moment."""
         for _ in range(TURNS_MOST):
-            due = self.home.run_turn(self.now, self.wall)
+            due = self.manager.run_turn(self.now, self.wall)
             if self.io is not None and self.io.outstanding:
                 self.io.drain_now()
             elif due > self.now:
@@ -301,7 +301,7 @@ class Core:
     def advance(self, ns: int) -> None:
         self.now += ns
         self.wall += ns
-        self.agenda.now, self.agenda.wall = self.now, self.wall
+        self.scheduler.now, self.scheduler.wall = self.now, self.wall
         self.settle()
 
     def topic(self, name: str) -> Topic | None:
@@ -322,9 +322,9 @@ class Core:
 
     def live(self) -> dict[str, int]:
         """What is still held; all zero when every topic is gone."""
-        found = {"blocks": self.store.blocks, "entries": self.store.entries}
-        found["deferred"] = self.store.deferred
-        found["resident"] = self.store.resident_bytes
+        found = {"blocks": self.pool.blocks, "entries": self.pool.entries}
+        found["deferred"] = self.pool.deferred
+        found["resident"] = self.pool.resident_bytes
         if self.io is not None:
             found["outstanding"] = self.io.outstanding
         return found
@@ -343,7 +343,7 @@ class Core:
 
     def close(self) -> None:
         """Delete everything and see that nothing stays behind."""
-        self.home.close_sessions()
+        self.manager.close_sessions()
         for key in list(self.shard.topics):
             self.shard.delete_topic(key)
         self.settle()
@@ -351,7 +351,7 @@ class Core:
 
     def save(self) -> None:
         """A clean exit."""
-        self.home.close_sessions()
+        self.manager.close_sessions()
         self.shard.save()
         self.end()
 

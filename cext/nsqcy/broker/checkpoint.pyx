@@ -140,9 +140,9 @@ cdef class Checkpoints(Limits):
     cdef int checkpoint(self) except -1:
         """Sync and write the journal if that is due; returns the cost in a turn's TICK_BUDGET."""
         if self.log is not None:
-            self.log.tick(self.agenda.now)
-            if self.is_kept() and self.agenda.now >= self.next_journal and self.snapshot is None \
-                    and not self.log.is_telling() \
+            self.log.tick(self.scheduler.now)
+            if self.is_kept() and self.scheduler.now >= self.next_journal \
+                    and self.snapshot is None and not self.log.is_telling() \
                     and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal(False)
                 return JOURNAL_TICKS
@@ -208,7 +208,7 @@ cdef class Checkpoints(Limits):
         self.journal_stale = self.journal_due = self.snapshot_due = False
         self.journalled = self.activity()
         # A big one is written less often.
-        self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
+        self.next_journal = self.scheduler.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
         self.snapshot = Snapshot(
             self.log, journal.encode_snapshot(self.state()), channels, records_wait)

@@ -63,7 +63,7 @@ cdef class Compaction:
     cdef int choose(self) except -1:
         """Add the mostly dead blocks, so many of them."""
         cdef Block *block = self.window.stragglers
-        cdef uint64_t room = min(<uint64_t>READ_BACK, self.window.store.budget // 4)
+        cdef uint64_t room = min(<uint64_t>READ_BACK, self.window.pool.budget // 4)
         while block != NULL and self.count < BLOCKS:
             if self.is_sparse(block):
                 self.add(block)
@@ -329,7 +329,7 @@ cdef class Compaction:
         if block != NULL and block.capacity - block.size >= length and block.last_seq < seq:
             return block
         self.close_survivor()
-        block = self.window.store.new_block(max(length, <uint32_t>LARGEST_BLOCK))
+        block = self.window.pool.new_block(max(length, <uint32_t>LARGEST_BLOCK))
         block.flags = SURVIVORS | SEALED
         block.first_seq = <uint64_t>-1
         self.window.add_straggler(block)

@@ -24,14 +24,14 @@ cdef class Moves(Mover):
     cdef bint begun                     # the last of these is of this process
     cdef uint64_t next_number
     cdef dict clients                   # by number: who had the message last
-    cdef set untold                     # numbers that the journal is to be told of ...
-    cdef set telling                    # ... and is being told of
+    cdef set unjournaled                     # numbers that the journal is to have ...
+    cdef set journaling                    # ... and is being written
     cdef bint sending                   # the first that is held
     cdef int64_t rests_until            # after a failure
 
     cdef int begin(self, Entry *entry, MoveReason reason, str client, str target) except -1
     cdef bytes headers_of(self, const Entry *entry, const Record *record, bytes own)
     cdef object run_of(self, uint64_t number)
-    cdef int tell(self, Entry *entry) except -1
+    cdef int journal_entry(self, Entry *entry) except -1
     cdef bint is_delayed(self, const Entry *entry) noexcept
     cdef int send(self, Entry *entry, const Record *record) except -1

@@ -1,7 +1,7 @@
 """Moves of messages from a channel to another topic, each in exactly one place over crashes.
 
 Owns the numbers of moves, their order and what is tried again. Knows neither the journal nor who
-owns the other topic: `topic.journal_move` and `agenda.publish_once` do.
+owns the other topic: `topic.journal_move` and `scheduler.publish_once` do.
 """
 
 from hashlib import blake2b
@@ -51,8 +51,8 @@ cdef class Moves(Mover):
         self.source = source
         self.runs = []
         self.clients = {}
-        self.untold = set()
-        self.telling = set()
+        self.unjournaled = set()
+        self.journaling = set()
         self.next_number = 1
         self.client_id = ""
 
@@ -79,9 +79,9 @@ cdef class Moves(Mover):
         self.source.hold_move(entry, reason, number)
         if client:
             self.clients[number] = client
-        self.untold.add(number)
+        self.unjournaled.add(number)
         if block.data != NULL and not block.flags & LOADING:
-            self.tell(entry)
+            self.journal_entry(entry)
         return 0
 
     cdef int restore_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1:
@@ -101,30 +101,30 @@ cdef class Moves(Mover):
 
     # -- the journal --
 
-    cdef int tell(self, Entry *entry) except -1:
+    cdef int journal_entry(self, Entry *entry) except -1:
         """Have the journal know of a move, if a start would find the message."""
         cdef uint64_t number = move_number(entry)
         cdef Packing packing = Packing()
         packing.add(<const Deferred *>entry, 0)
         packed, _ = packing.take()
-        self.untold.discard(number)
+        self.unjournaled.discard(number)
         if not packed:
             return 0
-        self.telling.add(number)
+        self.journaling.add(number)
         if not self.topic.journal_move(
                 self.source.name, entry.seq, packed, self.run_of(number),
-                self.is_delayed(entry), lambda error: self.told(number, error)):
-            self.telling.discard(number)
+                self.is_delayed(entry), lambda error: self.journaled(number, error)):
+            self.journaling.discard(number)
         return 0
 
     cdef bint is_delayed(self, const Entry *entry) noexcept:
         return (<Record *>(entry.block.data + entry.offset)).attributes & RECORD_DELAYED
 
-    def told(self, uint64_t number, error):
-        self.telling.discard(number)
+    def journaled(self, uint64_t number, error):
+        self.journaling.discard(number)
         if error is not None:
-            self.untold.add(number)
-            self.rests_until = self.source.agenda.now + REST
+            self.unjournaled.add(number)
+            self.rests_until = self.source.scheduler.now + REST
         self.source.touch_dirty()
 
     # -- messages go out --
@@ -136,7 +136,7 @@ cdef class Moves(Mover):
         cdef uint64_t number
         cdef int budget = SENT_AT_ONCE
         while not self.sending and self.holding.first != NULL \
-                and self.source.agenda.now >= self.rests_until:
+                and self.source.scheduler.now >= self.rests_until:
             if budget == 0:
                 self.source.touch_dirty()
                 break
@@ -144,7 +144,7 @@ cdef class Moves(Mover):
             entry = self.holding.first
             number = move_number(entry)
             block = entry.block
-            if number in self.telling:
+            if number in self.journaling:
                 break
             if block.data == NULL or block.flags & LOADING:
                 if not block.flags & UNREADABLE:
@@ -156,9 +156,9 @@ cdef class Moves(Mover):
             if is_spoiled(record, entry.seq):
                 self.source.lose_move(entry)
                 continue
-            if number in self.untold:
-                self.tell(entry)
-            if number not in self.telling:
+            if number in self.unjournaled:
+                self.journal_entry(entry)
+            if number not in self.journaling:
                 self.send(entry, record)
         return 0
 
@@ -176,7 +176,7 @@ cdef class Moves(Mover):
         else:
             headers = self.headers_of(entry, record, own)
         self.sending = True
-        self.source.agenda.publish_once(
+        self.source.scheduler.publish_once(
             target.encode(), (producer_of(self.topic.name, self.source.name), run.epoch, number),
             headers, record_body(record)[:record.body_length], self.topic.durability,
             lambda error: self.sent(number, error))
@@ -199,7 +199,7 @@ cdef class Moves(Mover):
             self.source.give_back(entry)
             return
         if error is not None:
-            self.rests_until = self.source.agenda.now + REST
+            self.rests_until = self.source.scheduler.now + REST
             return
         client = self.clients.pop(number, "")
         if entry != NULL and move_number(entry) == number:

@@ -19,7 +19,7 @@ cdef class FanOut(RecordWindow):
     cdef int64_t held_until             # no fan-out before end_hold(), or then; 0: not held
     cdef bint dirty
     cdef TopicHost shard
-    cdef SchedulerState agenda
+    cdef SchedulerState scheduler
     cdef readonly dict channels
     cdef Entry *delayed_first           # records with a delay at or after the fan-out position
     cdef Entry *delayed_last

@@ -19,8 +19,8 @@ cdef enum:
 cdef class FanOut(RecordWindow):
     def __cinit__(self, TopicHost shard not None, bytes key not None):
         self.shard = shard
-        self.agenda = shard.agenda
-        self.store = shard.store
+        self.scheduler = shard.scheduler
+        self.pool = shard.pool
         self.key = key
         self.name = key.decode()
         self.ephemeral = is_ephemeral(self.name)
@@ -79,7 +79,7 @@ cdef class FanOut(RecordWindow):
                 self.touch_dirty()
                 return True
             budget -= 1
-            due = self.agenda.now + entry.due
+            due = self.scheduler.now + entry.due
             for channel in self.channels.values():
                 # One that is restored may be younger than the record.
                 if channel.cursor.seq <= entry.seq:
@@ -94,7 +94,7 @@ cdef class FanOut(RecordWindow):
                 self.delayed_last = NULL
             self.delayed_count -= 1
             self.unref(entry.block)
-            self.store.free_entry(entry)
+            self.pool.free_entry(entry)
             entry = self.delayed_first
         return False
 
@@ -132,7 +132,7 @@ cdef class FanOut(RecordWindow):
             entry = self.delayed_first
             self.delayed_first = entry.next
             self.unref(entry.block)
-            self.store.free_entry(entry)
+            self.pool.free_entry(entry)
             self.delayed_count -= 1
         if self.delayed_first == NULL:
             self.delayed_last = NULL

@@ -22,8 +22,8 @@ cdef class Limits(FanOut):
     cdef uint64_t expired_count         # by the topic, as they were too old
 
     cdef bint fits(self, int64_t size) noexcept
-    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
-    cdef bytes objection(self, const char *command, int64_t size)
+    cdef int32_t invalid_length(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
+    cdef bytes size_error(self, const char *command, int64_t size)
     cdef bint drops(self, uint32_t body_bytes) noexcept
     cdef str fullness(self, uint64_t count, uint64_t body_bytes)
     cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept

@@ -25,12 +25,13 @@ cdef int32_t NO_LIMIT = 0x7fffffff  # of the bytes of a message: the wire has no
 cdef class Limits(FanOut):
     def __cinit__(self):
         self.may_drop = self.ephemeral
-        self.mem_queue_size = self.agenda.mem_queue_size
+        self.mem_queue_size = self.scheduler.mem_queue_size
         self.max_msg_size = NO_LIMIT
 
     cdef int set_limits(self, policy) except -1:
-        self.mem_queue_size = (
-            self.agenda.mem_queue_size if policy.mem_queue_size is None else policy.mem_queue_size)
+        self.mem_queue_size = self.scheduler.mem_queue_size
+        if policy.mem_queue_size is not None:
+            self.mem_queue_size = policy.mem_queue_size
         self.min_msg_size = min(policy.min_msg_size, NO_LIMIT)
         self.max_msg_size = NO_LIMIT if policy.max_msg_size is None else policy.max_msg_size
         self.limited = self.min_msg_size > 1 or self.max_msg_size != NO_LIMIT
@@ -46,8 +47,8 @@ cdef class Limits(FanOut):
         """Whether a message of this size is taken by a topic that is `limited`."""
         return self.min_msg_size <= size <= self.max_msg_size
 
-    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count,
-                        bint headers) noexcept:
+    cdef int32_t invalid_length(self, const uint8_t *batch, uint32_t count,
+                                bint headers) noexcept:
         """The size of the first message of an MPUB that is not, with headers before their bodies or
         without; or 0."""
         cdef uint32_t length
@@ -62,7 +63,7 @@ cdef class Limits(FanOut):
             batch += 4 + length
         return 0
 
-    cdef bytes objection(self, const char *command, int64_t size):
+    cdef bytes size_error(self, const char *command, int64_t size):
         """Why it is not."""
         if size > self.max_msg_size:
             return b"E_BAD_MESSAGE %s message too big %d > %d" % (
@@ -179,7 +180,7 @@ cdef class Limits(FanOut):
     cdef uint64_t first_fresh(self, int *budget) noexcept:
         """The first record of the topic's own that is not too old, as far as the block goes that
         the first of all is in."""
-        cdef int64_t born = self.agenda.wall - self.ttl
+        cdef int64_t born = self.scheduler.wall - self.ttl
         cdef uint64_t seq = self.fanout.seq
         cdef uint32_t at
         cdef Block *block

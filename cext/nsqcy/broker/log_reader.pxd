@@ -65,7 +65,7 @@ cdef class LogRead:
     cdef int on_piece_read(self, int error) except -1
     cdef int answer(self, bytes answer, bytes error) except -1
     cdef int abandon(self, bytes error) except -1
-    cdef void let_go(self) noexcept
+    cdef void release(self) noexcept
 
 
 # What a row of the answer is made of.

@@ -75,7 +75,7 @@ cdef class LogRead:
     """One read that is under way."""
 
     def __dealloc__(self):
-        self.let_go()
+        self.release()
         free(self.pieces)
 
     cdef int step(self, int budget) except? -1:
@@ -115,7 +115,7 @@ cdef class LogRead:
         cdef Piece *piece = &self.pieces[self.count - 1]
         self.reading = False
         if self.stage == ENDED:
-            self.let_go()
+            self.release()
             return 0
         if error == ENOENT or error == EIO:
             # Its records are lost, and are told as damaged.
@@ -132,7 +132,7 @@ cdef class LogRead:
         cdef Waiter waiter = self.waiter
         self.waiter = None
         self.stage = ENDED
-        self.let_go()
+        self.release()
         self.window.on_read(self)
         if waiter is not None:
             waiter.log_answered(self.ticket, answer, error)
@@ -146,7 +146,7 @@ cdef class LogRead:
             self.waiter = None
         return self.answer(None, error)
 
-    cdef void let_go(self) noexcept:
+    cdef void release(self) noexcept:
         cdef uint32_t i
         if self.reading:
             return
@@ -422,7 +422,7 @@ cdef class Seek(LogRead):
                 self.found(record.seq)
                 return budget
             self.offset += record.length
-        self.let_go()
+        self.release()
         self.next_seq = max(self.next_seq, last + 1)
         return budget
 

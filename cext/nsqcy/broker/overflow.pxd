@@ -56,4 +56,4 @@ cdef class OverflowLog(Checkpoints):
     cdef inline bint must_overflow(self) noexcept:
         return (self.gate != MEMORY
                 or self.next_seq - self.least >= self.mem_queue_size
-                or self.store.resident_bytes > self.store.budget)
+                or self.pool.resident_bytes > self.pool.budget)

@@ -54,7 +54,7 @@ cdef class OverflowLog(Checkpoints):
         written and the queue is short again."""
         cdef Block *block = self.newest
         if not self.overflowing:
-            if self.store.resident_bytes > self.store.budget:
+            if self.pool.resident_bytes > self.pool.budget:
                 self.spill()
             return 0
         if self.failing:
@@ -106,7 +106,7 @@ cdef class OverflowLog(Checkpoints):
         while entry != NULL:
             following = entry.next
             self.unref(entry.block)
-            self.store.free_entry(entry)
+            self.pool.free_entry(entry)
             self.delayed_count -= 1
             entry = following
         self.unpublish()
@@ -266,7 +266,7 @@ cdef class OverflowLog(Checkpoints):
     cdef void check_droppable(self, Block *block) noexcept:
         if block != NULL and block.data != NULL and block.flags & SEALED \
                 and block.size and block.stored == block.size:
-            self.store.droppable(block)
+            self.pool.droppable(block)
 
     # -- how far the log goes --
 

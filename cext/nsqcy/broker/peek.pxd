@@ -35,7 +35,7 @@ cdef struct Held:
     uint16_t attempts
 
 
-cdef class Seen:
+cdef class PeekedMessage:
     cdef readonly uint64_t seq
     cdef readonly uint64_t id           # 0: not known
     cdef readonly int64_t timestamp     # wall clock, ns; 0: not known
@@ -48,7 +48,7 @@ cdef class Seen:
     cdef readonly tuple client          # (client id, address); None: nobody has it
 
 
-cdef class Told(Waiter):
+cdef class PeekWaiter(Waiter):
     cdef object done
 
 
@@ -59,7 +59,7 @@ cdef class Peek(LogRead):
     cdef uint32_t read_count            # of which were read
     cdef uint32_t wanted                # of which will be
     cdef list clients                   # who has them; empty: nobody
-    cdef readonly list entries          # of Seen, what was read of them
+    cdef readonly list entries          # of PeekedMessage, what was read of them
     cdef readonly list records          # and of the window
     cdef readonly bint more_held        # there are more than these
     cdef bint has_times                 # they are in the order of them
@@ -83,4 +83,4 @@ cdef class Peek(LogRead):
     cdef int find_block(self) except -1
     cdef bint skip_ranges(self, const Hole *ranges, uint32_t count) noexcept
     cdef int skip_holes(self) noexcept
-    cdef Seen seen(self, const Record *record)
+    cdef PeekedMessage seen(self, const Record *record)

@@ -33,7 +33,7 @@ cdef enum:
 
 
 @cython.final
-cdef class Told(Waiter):
+cdef class PeekWaiter(Waiter):
     """Calls done(None), or done(reason)."""
 
     def __cinit__(self, done):
@@ -45,7 +45,7 @@ cdef class Told(Waiter):
 
 
 @cython.final
-cdef class Seen:
+cdef class PeekedMessage:
     """A message as it was."""
 
 
@@ -66,7 +66,7 @@ cdef class Peek(LogRead):
                   uint32_t body_most, done):
         self.window = window
         self.channel = channel
-        self.waiter = Told(done)
+        self.waiter = PeekWaiter(done)
         self.limit = limit
         self.body_most = body_most
         self.clients = []
@@ -80,14 +80,14 @@ cdef class Peek(LogRead):
             self.hold_queued(after[1])
             return
         self.has_times = True
-        self.ahead = channel.agenda.wall - channel.agenda.now
+        self.ahead = channel.scheduler.wall - channel.scheduler.now
         if state == "in_flight":
             self.hold_in_flight(after)
         else:
             self.hold_deferred(after)
 
     def __dealloc__(self):
-        self.let_go()
+        self.release()
         free(self.held_messages)
         self.held_messages = NULL
 
@@ -196,15 +196,15 @@ cdef class Peek(LogRead):
         """Go on to the next one that its channel holds; returns what it has cost."""
         cdef const Held *held = &self.held_messages[self.read_count]
         cdef const Record *record = NULL
-        cdef Seen seen
+        cdef PeekedMessage seen
         if self.bytes >= LARGEST_PEEK:
             self.wanted = self.read_count
             self.more_held = True
             self.bytes = 0
-            LogRead.let_go(self)
+            LogRead.release(self)
             return 1
         if self.count == 0 or self.pieces[0].block != held.block:
-            LogRead.let_go(self)
+            LogRead.release(self)
             self.take(held.block)
             return BLOCK_COST
         if self.pieces[0].data != NULL:
@@ -224,7 +224,7 @@ cdef class Peek(LogRead):
         self.read_count += 1
         if self.read_count == self.wanted:
             self.bytes = 0
-            LogRead.let_go(self)
+            LogRead.release(self)
         return 1 + <int>(len(seen.body) // BYTES_A_STEP)
 
     cdef bint wants_records(self) noexcept:
@@ -235,7 +235,7 @@ cdef class Peek(LogRead):
     cdef int read_record(self) except? -1:
         """Go on to the next one of the window; returns what it has cost."""
         cdef const Record *record
-        cdef Seen seen
+        cdef PeekedMessage seen
         if self.next_seq >= self.clear_to:
             return 1 + self.skip_holes()
         if self.count == 0 or self.pieces[0].block.last_seq < self.next_seq:
@@ -264,7 +264,7 @@ cdef class Peek(LogRead):
     cdef int find_block(self) except -1:
         """Have the block of the next record, if there is one and one more may be read."""
         cdef Block *block = self.window.block_of(self.next_seq)
-        LogRead.let_go(self)
+        LogRead.release(self)
         if block == NULL:
             self.next_seq = self.end
             return 0
@@ -298,9 +298,9 @@ cdef class Peek(LogRead):
                 self.clear_to = min(self.clear_to, ranges[i].start)
         return self.next_seq != before
 
-    cdef Seen seen(self, const Record *record):
+    cdef PeekedMessage seen(self, const Record *record):
         """What a record says of its message; NULL: nobody can read it."""
-        cdef Seen seen = Seen.__new__(Seen)
+        cdef PeekedMessage seen = PeekedMessage.__new__(PeekedMessage)
         cdef const uint8_t *headers
         cdef uint16_t length = 0
         seen.size = -1
@@ -320,9 +320,9 @@ cdef class Peek(LogRead):
         self.bytes += 4 * <uint64_t>len(seen.body) // 3 + 6 * length
         return seen
 
-    cdef void let_go(self) noexcept:
+    cdef void release(self) noexcept:
         cdef uint32_t i
-        LogRead.let_go(self)
+        LogRead.release(self)
         if self.reading:
             return
         for i in range(self.held_count):

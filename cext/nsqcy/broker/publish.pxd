@@ -10,7 +10,7 @@ from nsqcy.storage.record cimport Produced, Record
 
 cdef class Publishing(LogAccess):
     cdef object producers               # broker.producers.Producers; None: nobody sends chunks
-    cdef bint has_untold                # chunks that the journal does not know: `untold` is watched
+    cdef bint has_unjournaled       # chunks that the journal lacks: `unjournaled` is watched
     cdef bytes address                  # a channel, whose alone is what is being published
     cdef readonly uint64_t message_count
     cdef readonly uint64_t message_bytes
@@ -29,7 +29,7 @@ cdef class Publishing(LogAccess):
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
-    cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
+    cdef int acknowledge_later(self, Waiter waiter, uint64_t ticket) except -1
     cdef void forget_counts(self) noexcept
     cdef void demand(self, Durability least) noexcept
     cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)

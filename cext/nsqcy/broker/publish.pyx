@@ -48,7 +48,7 @@ cdef int64_t MILLISECOND = 1000000
 @cython.no_gc_clear      # as the window it is
 cdef class Publishing(LogAccess):
     def __cinit__(self):
-        self.last_publish = self.agenda.now
+        self.last_publish = self.scheduler.now
 
     # -- records --
 
@@ -87,7 +87,7 @@ cdef class Publishing(LogAccess):
         at = record_extend(at, RECORD_EXT_HEADERS, headers, length)
         record.attributes |= RECORD_HEADERS
         if ttl:
-            ttl = self.agenda.wall + ttl * MILLISECOND
+            ttl = self.scheduler.wall + ttl * MILLISECOND
             record_extend(at, RECORD_EXT_EXPIRES, &ttl, sizeof(ttl))
             record.attributes |= RECORD_EXPIRES
             self.perishable = True
@@ -139,8 +139,8 @@ cdef class Publishing(LogAccess):
             self.overflowing = True
             self.seal()
         record = append_record(self, body_length, ext_length)
-        record.id = self.shard.ids.next(self.agenda.wall)
-        record.timestamp = self.agenda.wall
+        record.id = self.shard.ids.next(self.scheduler.wall)
+        record.timestamp = self.scheduler.wall
         return record
 
     cdef int set_delay(self, Record *record, int64_t delay) except -1:
@@ -152,7 +152,7 @@ cdef class Publishing(LogAccess):
         ext[1] = 8
         ext[2] = ext[3] = 0
         (<int64_t *>(ext + 4))[0] = delay
-        entry = self.store.new_entry()
+        entry = self.pool.new_entry()
         entry.seq = record.seq
         entry.id = record.id
         entry.block = self.newest
@@ -169,7 +169,7 @@ cdef class Publishing(LogAccess):
         """The bodies of `count` records are in place. Returns whether they wait for the log."""
         self.message_count += count
         self.message_bytes += body_bytes
-        self.last_publish = self.agenda.now
+        self.last_publish = self.scheduler.now
         self.touch_dirty()
         if self.overflowing and self.visible.seq != self.next_seq:     # not all were dropped
             self.pending_messages += count
@@ -178,7 +178,7 @@ cdef class Publishing(LogAccess):
         self.fan_out()
         return 0
 
-    cdef int promise(self, Waiter waiter, uint64_t ticket) except -1:
+    cdef int acknowledge_later(self, Waiter waiter, uint64_t ticket) except -1:
         """Tell `waiter` when everything appended so far is visible, or has failed."""
         return self.acks.add(self.next_seq - 1, waiter, ticket)
 
@@ -264,7 +264,7 @@ cdef class Publishing(LogAccess):
             self.producers = Producers()
         added[0] = 0
         bodies[0] = 0
-        wanted = self.producers.wanted(name, count, self.visible.seq, self.agenda.wall)
+        wanted = self.producers.wanted(name, count, self.visible.seq, self.scheduler.wall)
         if not wanted:
             return 0
         refusal = (self.obstacle(least, count, size) if moved and self.shard.shut is _DRAINING
@@ -365,24 +365,24 @@ cdef class Publishing(LogAccess):
     cdef int keep_untold(self) except -1:
         """A chunk follows. Until the journal knows of it its records stay, or a crash might leave
         no trace of it, and it were published again."""
-        if self.gate != MEMORY and not self.has_untold:
-            self.watch(&self.untold)
-            self.has_untold = True
+        if self.gate != MEMORY and not self.has_unjournaled:
+            self.watch(&self.unjournaled)
+            self.has_unjournaled = True
         return 0
 
     cdef int journal_told(self) except -1:
         """The journal that is being written knows of all chunks that are visible."""
         cdef Cursor to = self.visible
         cdef uint64_t seq
-        if not self.has_untold:
+        if not self.has_unjournaled:
             return 0
         seq = self.producers.unspoken(self.visible.seq)
         while to.block != NULL and to.block.first_seq > seq and to.block.prev != NULL:
             to.block = to.block.prev
             to.offset = 0
             to.seq = to.block.first_seq
-        self.move_cursor(&self.untold, &to)
+        self.move_cursor(&self.unjournaled, &to)
         if self.visible.seq == self.next_seq:
-            self.has_untold = False
-            self.unwatch(&self.untold)
+            self.has_unjournaled = False
+            self.unwatch(&self.unjournaled)
         return 0

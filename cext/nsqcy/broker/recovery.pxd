@@ -46,7 +46,7 @@ cdef class Recovery:
     cdef bint was_delayed(self, uint64_t seq) except -1
     cdef int restore_delayed(self, bytes entries) except -1
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
-    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept
+    cdef uint64_t first_unjournaled(self, Recovered found, uint64_t seq) noexcept
     cdef int restore_produced(self, state, uint64_t seq) except -1
     cdef int find_produced(self, Block *block, uint64_t seq) except -1
     cdef int restore_survivors(self) except -1

@@ -98,9 +98,9 @@ cdef class Recovery:
         least = 1 if topic.retains else min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
-        untold = 1 if state is None else state.produced_seq or state.next_seq
+        unjournaled = 1 if state is None else state.produced_seq or state.next_seq
         held = topic.named.held(0) if topic.named else NO_SEQ
-        self.restore_blocks(found, min(least, self.first_untold(found, untold), held))
+        self.restore_blocks(found, min(least, self.first_unjournaled(found, unjournaled), held))
         topic.update_retains()
         if topic.oldest != NULL and (topic.retains or state is None):
             least = topic.oldest.first_seq       # who needed what was before it nobody knows
@@ -124,7 +124,7 @@ cdef class Recovery:
                 ahead[name] = self.restore_channel(channel, saved)
         self.restore_new_delays(state.fanout_seq if state is not None else 1,
                                 bool(names) and not (state is not None and state.paused))
-        self.restore_produced(state, untold)
+        self.restore_produced(state, unjournaled)
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -236,7 +236,7 @@ cdef class Recovery:
             qsort(found.run_array, found.run_count, sizeof(RecoveredRun), compare_runs)
         for i in range(found.run_count):
             run = &found.run_array[i]
-            block = topic.store.new_block(0)
+            block = topic.pool.new_block(0)
             block.size = block.written = block.stored = run.extent.bytes
             block.count = max(1, run.count)
             block.first_seq = run.first_seq
@@ -306,10 +306,10 @@ cdef class Recovery:
             seq = max(seq, block.last_seq + 1)
             block = block.next
         topic.missing = tuple(missing)
-        untold = journal.without(missing, told)
-        if untold:
-            count = sum([end - first for first, end in untold])
-            first, end = untold[0][0], untold[len(untold) - 1][1]
+        unjournaled = journal.without(missing, told)
+        if unjournaled:
+            count = sum([end - first for first, end in unjournaled])
+            first, end = unjournaled[0][0], unjournaled[len(unjournaled) - 1][1]
             topic.shard.report_missing(topic.name, f"{count} records from {first} to {end - 1}")
         return 0
 
@@ -388,10 +388,10 @@ cdef class Recovery:
         message.round = channel.round
         topic.ref(block)
         if packed.state == DEFERRED:
-            channel.defer(&message, topic.agenda.now + max(
-                <int64_t>0, packed.due - topic.agenda.wall))
+            channel.defer(&message, topic.scheduler.now + max(
+                <int64_t>0, packed.due - topic.scheduler.wall))
         else:
-            entry = topic.store.new_entry()
+            entry = topic.pool.new_entry()
             (<Deferred *>entry)[0] = message
             channel.queue_entry(entry, size_tag(packed.size))
             entry.holding = NULL
@@ -415,7 +415,7 @@ cdef class Recovery:
             # The ranges took it for one that had moved; and it is received once more.
             channel.dead_lettered_count -= 1
             channel.carried -= 1
-        entry = topic.store.new_entry()
+        entry = topic.pool.new_entry()
         entry.seq = packed.seq
         entry.id = record.id
         entry.timestamp = record.timestamp
@@ -475,7 +475,7 @@ cdef class Recovery:
             block = self.restored_block(&packed[i], &within)
             if block == NULL:
                 continue
-            entry = topic.store.new_entry()
+            entry = topic.pool.new_entry()
             entry.node.tag = size_tag(packed[i].size)
             entry.seq = packed[i].seq
             entry.id = 0
@@ -513,7 +513,7 @@ cdef class Recovery:
             while self.load_now(block) and at < block.size:
                 record = <Record *>(block.data + at)
                 if record.attributes & RECORD_DELAYED and record.seq >= seq:
-                    entry = topic.store.new_entry()
+                    entry = topic.pool.new_entry()
                     entry.seq = record.seq
                     entry.id = record.id
                     entry.block = block
@@ -523,14 +523,14 @@ cdef class Recovery:
                     entry.timestamp = <int64_t>record_address(record)
                     if fanned_out:
                         entry.due = min(entry.due, max(
-                            <int64_t>0, record.timestamp + entry.due - topic.agenda.wall))
+                            <int64_t>0, record.timestamp + entry.due - topic.scheduler.wall))
                     topic.add_delayed(entry)
                 at += record.length
         return 0
 
     # -- chunks --
 
-    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept:
+    cdef uint64_t first_unjournaled(self, Recovered found, uint64_t seq) noexcept:
         """The first record of the runs that may have chunks from record `seq` on."""
         cdef RecoveredRun *run
         cdef uint64_t first = NO_SEQ
@@ -557,14 +557,14 @@ cdef class Recovery:
                 continue
             if topic.producers is None:
                 topic.producers = Producers()
-            if not topic.has_untold:
-                topic.has_untold = True
-                topic.watch(&topic.untold)
-                topic.place_cursor(&topic.untold, seq)
+            if not topic.has_unjournaled:
+                topic.has_unjournaled = True
+                topic.watch(&topic.unjournaled)
+                topic.place_cursor(&topic.unjournaled, seq)
             self.find_produced(block, seq)
-        if topic.has_untold:
-            topic.producers.found_all(topic.agenda.wall)
-        if topic.has_untold and topic.promised != FSYNC:
+        if topic.has_unjournaled:
+            topic.producers.found_all(topic.scheduler.wall)
+        if topic.has_unjournaled and topic.promised != FSYNC:
             # Whoever sends such a chunk again is answered at once, and may have asked for a sync.
             self.sync_found()
         return 0
@@ -626,7 +626,7 @@ cdef class Recovery:
         while at < block.size:
             record = <Record *>(block.data + at)
             if not record.attributes & RECORD_DAMAGED:
-                entry = topic.store.new_entry()
+                entry = topic.pool.new_entry()
                 entry.seq = record.seq
                 entry.id = record.id
                 entry.block = block

@@ -18,7 +18,7 @@ cdef class Retention(OverflowLog):
     cdef int update_retains(self) except -1
     cdef void keep_all(self) noexcept
     cdef int retain(self) except -1
-    cdef int let_go(self) except -1
+    cdef int drop_outdated(self) except -1
     cdef void move_past(self, Cursor *keeper, Block *block) noexcept
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
     cdef void cool(self) noexcept

@@ -68,17 +68,16 @@ cdef class Retention(OverflowLog):
     # -- what goes --
 
     cdef int retain(self) except -1:
-        """Write down what is in memory only, let go of what is too old or too much, a block at a
-        time, and keep the rest out of memory."""
+        """Write blocks that exist only in memory, drop outdated ones, and keep the rest out of
+        memory."""
         self.write_down()
-        self.let_go()
+        self.drop_outdated()
         self.trim()
         self.cool()
         return 0
 
-    cdef int let_go(self) except -1:
-        """What retention lets go of goes unless a named cursor holds it, which holds so many bytes
-        at most."""
+    cdef int drop_outdated(self) except -1:
+        """Drop outdated blocks, except those that named cursors keep: up to log-hold-max-bytes."""
         cdef Block *block = block_behind(&self.outdated)
         cdef uint64_t held = self.log.disk_bytes - min(self.log.disk_bytes, self.held_bytes)
         cdef uint64_t held_seq
@@ -117,7 +116,7 @@ cdef class Retention(OverflowLog):
             return False
         if not self.retention_time and not self.retention_bytes:
             return True
-        return (self.retention_time and block.last_time < self.agenda.wall - self.retention_time
+        return (self.retention_time and block.last_time < self.scheduler.wall - self.retention_time
                 or self.retention_bytes and held > self.retention_bytes)
 
     cdef void cool(self) noexcept:
@@ -128,7 +127,7 @@ cdef class Retention(OverflowLog):
         while block != NULL and block.data != NULL:
             if block.refs == 0 and block.pins == 0 and block.flags & SEALED \
                     and block.stored == block.size:
-                self.store.take_memory(block)
+                self.pool.take_memory(block)
             block = block.prev
 
     cdef void date_blocks(self) noexcept:
@@ -136,7 +135,7 @@ cdef class Retention(OverflowLog):
         cdef Block *block = self.newest
         while block != NULL and block.last_time == 0:
             if block.flags & SEALED:
-                block.last_time = self.agenda.wall
+                block.last_time = self.scheduler.wall
                 if block.data != NULL and block.size:
                     block.first_time = (<Record *>block.data).timestamp
             block = block.prev
@@ -157,13 +156,13 @@ cdef class Retention(OverflowLog):
 
     def cursor_facts(self):
         """What an operator may ask about the named cursors."""
-        return self.named.facts(self.first_seq, self.visible.seq, self.agenda.wall)
+        return self.named.facts(self.first_seq, self.visible.seq, self.scheduler.wall)
 
     def set_cursor(self, str name not None, bytes log_id not None, uint64_t seq, done not None):
         """Have a named cursor stand before record `seq`, which must be there, or be the next one.
         It holds the records from there on. Calls done(None), or done(why not), when the journal has
         it. nsqcy.broker.named_cursors.TooManyCursors: nothing was done."""
-        cursor = journal.NamedCursor(name, log_id, seq, self.agenda.wall)
+        cursor = journal.NamedCursor(name, log_id, seq, self.scheduler.wall)
         self.named.set(cursor)
         self.update_retains()
         if self.retains and seq < self.kept.seq:
@@ -174,7 +173,7 @@ cdef class Retention(OverflowLog):
         """The named cursor (storage.journal.NamedCursor) of somebody who asks for it; None: there
         is none."""
         self.journal_stale = True
-        return self.named.use(name, self.agenda.wall)
+        return self.named.use(name, self.scheduler.wall)
 
     def delete_cursor(self, str name not None, done not None):
         """Calls done(None), or done(why not), when the journal has it. Returns whether there was
@@ -187,7 +186,7 @@ cdef class Retention(OverflowLog):
         return True
 
     cdef int expire_cursors(self) except -1:
-        if self.named.expire(self.agenda.wall - self.shard.log_cursor_expiry):
+        if self.named.expire(self.scheduler.wall - self.shard.log_cursor_expiry):
             self.journal_stale = True
             self.update_retains()
         return 0

@@ -22,7 +22,7 @@ cdef class Scheduler(TopicHost):
 
     cdef inline bint has_long_work(self) noexcept:
         """Whether there is work that takes many turns: there seldom is."""
-        if self.compacting or self.journalling or self.agenda.discarded or self.reads:
+        if self.compacting or self.journalling or self.scheduler.discarded or self.reads:
             return True
         return False
 

@@ -45,13 +45,13 @@ cdef class Scheduler(TopicHost):
 
     cdef int64_t turn(self) except? -1:
         """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
-        the monotonic clock (ns): `agenda.now` if work is left."""
-        cdef int64_t now = self.agenda.now
+        the monotonic clock (ns): `scheduler.now` if work is left."""
+        cdef int64_t now = self.scheduler.now
         cdef Topic topic
         cdef list work
         cdef int64_t due
         cdef bint left
-        if heap_first_due(&self.agenda.channel_timers) <= now:
+        if heap_first_due(&self.scheduler.channel_timers) <= now:
             self.expire()
         if now >= self.next_tick and not self.ticking:
             self.tick()
@@ -82,7 +82,7 @@ cdef class Scheduler(TopicHost):
         due = min(self.next_tick, self.next_checkpoint)
         if self.hurried:
             due = min(due, self.next_hurry)
-        return min(due, heap_first_due(&self.agenda.channel_timers))
+        return min(due, heap_first_due(&self.scheduler.channel_timers))
 
     cdef int go_on(self) except -1:
         """Do a turn's part of that."""
@@ -90,7 +90,7 @@ cdef class Scheduler(TopicHost):
             self.compact()
         if self.journalling:
             self.go_on_with_journals()
-        if self.agenda.discarded:
+        if self.scheduler.discarded:
             self.free_discarded()
         if self.reads:
             self.read_on()
@@ -101,9 +101,9 @@ cdef class Scheduler(TopicHost):
         cdef int budget = EXPIRE_BUDGET
         cdef HeapNode *node
         while budget > 0:
-            if heap_first_due(&self.agenda.channel_timers) > self.agenda.now:
+            if heap_first_due(&self.scheduler.channel_timers) > self.scheduler.now:
                 break
-            node = heap_peek(&self.agenda.channel_timers)
+            node = heap_peek(&self.scheduler.channel_timers)
             budget -= max(1, (<Channel>(<Timer *>node).owner).expire(budget))
         return 0
 
@@ -112,10 +112,10 @@ cdef class Scheduler(TopicHost):
         for are the first in the next turn."""
         cdef bint left = False
         cdef int budget = DISPATCH_BUDGET
-        cdef list work = self.agenda.dirty_channels
+        cdef list work = self.scheduler.dirty_channels
         cdef Py_ssize_t done = 0
         cdef Channel channel
-        self.agenda.dirty_channels = []
+        self.scheduler.dirty_channels = []
         for channel in work:
             if budget == 0:
                 break
@@ -132,7 +132,7 @@ cdef class Scheduler(TopicHost):
                 self.report(channel.name, error)
             channel.set_alarm()
         if done < len(work):
-            self.agenda.dirty_channels = work[done:] + self.agenda.dirty_channels
+            self.scheduler.dirty_channels = work[done:] + self.scheduler.dirty_channels
             left = True
         return left
 
@@ -172,11 +172,11 @@ cdef class Scheduler(TopicHost):
         """Free some more of what channels have dropped."""
         cdef int budget = DISCARD_BUDGET
         cdef Discarded discarded
-        while self.agenda.discarded and budget > 0:
-            discarded = self.agenda.discarded[0]
+        while self.scheduler.discarded and budget > 0:
+            discarded = self.scheduler.discarded[0]
             budget = discarded.free_some(budget)
             if budget > 0:
-                self.agenda.discarded.pop(0)
+                self.scheduler.discarded.pop(0)
         return 0
 
     cdef int read_on(self) except -1:
@@ -203,7 +203,7 @@ cdef class Scheduler(TopicHost):
         cdef Topic topic
         work = self.hurried
         self.hurried = []
-        self.next_hurry = self.agenda.now + HURRY
+        self.next_hurry = self.scheduler.now + HURRY
         for topic in work:
             topic.hurried = False
             if not topic.gone:
@@ -215,8 +215,8 @@ cdef class Scheduler(TopicHost):
 
     cdef int tick(self) except -1:
         """Once a second: what need not be exact."""
-        self.next_tick = self.agenda.now + SECOND
-        self.store.trim(self.agenda.now)
+        self.next_tick = self.scheduler.now + SECOND
+        self.pool.trim(self.scheduler.now)
         self.ticking = list(self.topics.values())
         return 0
 
@@ -236,7 +236,7 @@ cdef class Scheduler(TopicHost):
 
     cdef int begin_checkpoints(self) except -1:
         """A --sync-timeout below a second has passed: a tick comes too late for checkpoints."""
-        self.next_checkpoint = self.agenda.now + self.checkpoint_period
+        self.next_checkpoint = self.scheduler.now + self.checkpoint_period
         self.checkpointing = list(self.topics.values())
         return 0
 
@@ -255,7 +255,7 @@ cdef class Scheduler(TopicHost):
 
     cdef bint has_work(self) noexcept:
         """Whether something became dirty after the turn."""
-        return len(self.dirty_topics) > 0 or len(self.agenda.dirty_channels) > 0
+        return len(self.dirty_topics) > 0 or len(self.scheduler.dirty_channels) > 0
 
     def settle(self):
         """Do for all topics what is done at the end of a turn, so that their numbers are right."""
@@ -267,6 +267,6 @@ cdef class Scheduler(TopicHost):
 
     def run_turn(self, now, wall):
         """A whole turn from outside (tests, tools): set the clocks, do the work."""
-        self.agenda.now = now
-        self.agenda.wall = wall
+        self.scheduler.now = now
+        self.scheduler.wall = wall
         return self.turn()

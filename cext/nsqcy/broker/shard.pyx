@@ -30,11 +30,11 @@ def boot_id():
 
 
 cdef class Shard(Scheduler):
-    def __init__(self, *, SchedulerState agenda not None, IdSource ids not None, IoThread io,
+    def __init__(self, *, SchedulerState scheduler not None, IdSource ids not None, IoThread io,
                  str data_path, log_options=None, policies=None, has_room=None, on_event=None,
                  log=None):
         """
-        agenda: the worker's agenda; its store is the shard's
+        scheduler: the worker's scheduler; its pool is the shard's
         io, data_path: where topics keep their logs; None: nothing ever goes to disk
         log_options: keyword arguments for each Log
         policies: what topic(name) gives a policy for each topic; None: every topic has the default
@@ -42,8 +42,8 @@ cdef class Shard(Scheduler):
         on_event: called as on_event(kind, topic, channel) for created and deleted things
         log: something with info(), warn() and error(), for operators
         """
-        self.agenda = agenda
-        self.store = agenda.store
+        self.scheduler = scheduler
+        self.pool = scheduler.pool
         self.ids = ids
         self.io = io
         self.data_path = data_path
@@ -71,7 +71,7 @@ cdef class Shard(Scheduler):
                 return None
             topic = self.make_topic(key)
             if self.hold_new:
-                topic.held_until = self.agenda.now + self.hold_new
+                topic.held_until = self.scheduler.now + self.hold_new
             self.event("topic_created", topic.name, None)
         return topic
 
@@ -162,7 +162,7 @@ cdef class Shard(Scheduler):
 
     def report_failed_write(self, topic, verb, path, error):
         return self.failures is not None and self.failures.failed(
-            self.agenda.now, topic, verb, path, error)
+            self.scheduler.now, topic, verb, path, error)
 
     def report_written_again(self, topic):
         self.failures.recovered(topic)
@@ -175,7 +175,7 @@ cdef class Shard(Scheduler):
         cdef Topic topic
         self.closing = True
         self.shut = _EXITING
-        while self.agenda.discarded:
+        while self.scheduler.discarded:
             self.free_discarded()
         if self.io is not None:
             self.io.drain()         # a compaction that is under way ends

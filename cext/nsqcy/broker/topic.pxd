@@ -30,7 +30,7 @@ cdef class Topic(Publishing):
     cdef int settle_turn(self) except -1
     cdef int tick(self) except -1
     cdef bint prune(self) except -1
-    cdef bint is_forlorn(self) noexcept
+    cdef bint is_unused(self) noexcept
     cdef object state(self)
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept

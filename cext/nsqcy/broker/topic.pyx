@@ -123,8 +123,8 @@ cdef class Topic(Publishing):
             "message_count": self.message_count,
             "message_bytes": self.message_bytes,
             "paused": bool(self.paused),
-            "e2e_processing_latency": self.agenda.percentiles.summary(
-                [channel.latency for channel in self.channels.values()], self.agenda.now),
+            "e2e_processing_latency": self.scheduler.percentiles.summary(
+                [channel.latency for channel in self.channels.values()], self.scheduler.now),
         }
         if self.durability != "memory":
             shown["durability"] = self.durability
@@ -226,10 +226,10 @@ cdef class Topic(Publishing):
         return channel
 
     cdef Channel new_channel(self, str name):
-        cdef Channel channel = Channel(self.agenda, self, name)
+        cdef Channel channel = Channel(self.scheduler, self, name)
         channel.ages = &self.ages       # it has the topic, as its window
-        if self.agenda.events is not None and self.name != _EVENTS_TOPIC:
-            channel.tell(self.agenda.events, _events.names_of(self.name, name))
+        if self.scheduler.events is not None and self.name != _EVENTS_TOPIC:
+            channel.report_to(self.scheduler.events, _events.names_of(self.name, name))
         return channel
 
     def delete_channel(self, str name not None):
@@ -379,21 +379,21 @@ cdef class Topic(Publishing):
         for channel in self.channels.values():
             if channel.mover is not None:
                 channel.touch_dirty()       # what has failed is tried again
-        if self.held_until and self.agenda.now >= self.held_until:
+        if self.held_until and self.scheduler.now >= self.held_until:
             self.end_hold()
         if self.prunes and self.prune():
             return 1
-        if self.agenda.now - self.last_publish > REST:
+        if self.scheduler.now - self.last_publish > REST:
             self.rest()
-        if self.agenda.percentiles.quantiles:
+        if self.scheduler.percentiles.quantiles:
             for channel in self.channels.values():
-                channel.latency.rotate(self.agenda.now)
+                channel.latency.rotate(self.scheduler.now)
         if self.ttl or self.perishable:
             self.drop_expired()
         self.date_blocks()
         self.compact()
         if self.producers is not None \
-                and self.producers.expire(self.visible.seq, self.agenda.wall):
+                and self.producers.expire(self.visible.seq, self.scheduler.wall):
             self.journal_stale = True
         if self.named:
             self.expire_cursors()
@@ -405,20 +405,20 @@ cdef class Topic(Publishing):
         """Delete what nobody has used for as long as its policy says; whether that is the topic."""
         cdef Channel channel
         for channel in list(self.channels.values()):
-            if channel.is_forlorn():
+            if channel.is_unused():
                 self.shard.tell(f"TOPIC({self.name}): pruning channel({channel.name}), nobody has "
                                 f"used it for {short_duration(channel.prune_after)}")
                 self.delete_channel(channel.name)
         if self.channels:
-            self.used_at = self.agenda.now
-        if self.gone or not self.is_forlorn():
+            self.used_at = self.scheduler.now
+        if self.gone or not self.is_unused():
             return self.gone
         self.shard.tell(f"TOPIC({self.name}): pruning, nobody has used it for "
                         f"{short_duration(self.prune_after)}")
         self.shard.delete_topic(self.key)
         return True
 
-    cdef bint is_forlorn(self) noexcept:
+    cdef bint is_unused(self) noexcept:
         """Whether its time to be pruned has come."""
         cdef bint has_messages = (self.fanout.seq != self.next_seq
                                   or self.retains and self.oldest != NULL)
@@ -426,7 +426,7 @@ cdef class Topic(Publishing):
             return False
         if has_messages and not self.prune_messages:
             return False
-        return self.agenda.now - max(self.used_at, self.last_publish) >= self.prune_after
+        return self.scheduler.now - max(self.used_at, self.last_publish) >= self.prune_after
 
     # -- to disk --
 

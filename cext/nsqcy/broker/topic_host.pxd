@@ -10,8 +10,8 @@ from nsqcy.storage.block_pool cimport BlockPool
 
 
 cdef class TopicHost:
-    cdef readonly SchedulerState agenda
-    cdef readonly BlockPool store
+    cdef readonly SchedulerState scheduler
+    cdef readonly BlockPool pool
     cdef readonly IdSource ids
     cdef readonly IoThread io
     cdef uint64_t sync_every                # of logs, as the options say

@@ -55,7 +55,7 @@ cdef class TopicHost:
     def set_health(self, reason):
         """The outcome of the latest write to a log: None, or what went wrong."""
         self.health = "OK" if reason is None else f"NOK - {reason}"
-        self.health_at = self.agenda.wall
+        self.health_at = self.scheduler.wall
 
     cdef int tell(self, str text) except -1:
         if self.log is not None:

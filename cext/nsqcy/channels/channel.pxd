@@ -43,7 +43,7 @@ cdef class Channel(Dispatch):
     cdef readonly uint64_t finish_count
     cdef Series series                      # whose figures its are shown with
 
-    cdef bint is_forlorn(self) noexcept
+    cdef bint is_unused(self) noexcept
     cdef void carry(self, uint64_t ahead) noexcept
     cdef void replay(self, uint64_t skipped) noexcept
     cdef uint64_t activity(self) noexcept

@@ -3,7 +3,7 @@
 Owns the commands of consumers about messages in flight, what time does to messages, the policy of
 the channel and its counters. The layers below own the parts: dispatch, expiry, dead_lettering,
 redelivery, channel_consumers, message_events, inflight, deferral, channel_cursor. Knows blocks and
-entries, but neither connections nor clocks: `agenda.now` is set by whoever drives it.
+entries, but neither connections nor clocks: `scheduler.now` is set by whoever drives it.
 
 The balance that holds at any time:
 received = finished + queued + in flight + deferred + dropped + sampled out; see Channel.ledger().
@@ -68,26 +68,26 @@ def live():
 
 @cython.final
 cdef class Channel(Dispatch):
-    def __cinit__(self, SchedulerState agenda not None, RecordWindow window not None,
+    def __cinit__(self, SchedulerState scheduler not None, RecordWindow window not None,
                   str name not None):
         global live_channels
         if NSQCY_DEBUG:
             live_channels += 1
-        self.agenda = agenda
+        self.scheduler = scheduler
         self.window = window
-        self.store = agenda.store
+        self.pool = scheduler.pool
         self.name = name
         self.ephemeral = name.endswith("#ephemeral")
-        self.mem_queue_size = agenda.mem_queue_size
+        self.mem_queue_size = scheduler.mem_queue_size
         self.dead_letter_topic = ""
         key = name.encode()
         self.address = record_address_of(key, len(key))
-        self.used_at = agenda.now
+        self.used_at = scheduler.now
         window.watch(&self.cursor)
         window.move_cursor(&self.cursor, &window.fanout)
         self.born_seq = window.fanout.seq
-        if agenda.percentiles.quantiles:
-            self.latency = Latency(agenda.percentiles, agenda.now)
+        if scheduler.percentiles.quantiles:
+            self.latency = Latency(scheduler.percentiles, scheduler.now)
             self.watched = True
 
     def __dealloc__(self):
@@ -101,8 +101,9 @@ cdef class Channel(Dispatch):
         """What its operator asks of the channel (nsqcy.config.policies), from now on; what is in
         flight keeps its deadline."""
         cdef Consumer consumer
-        self.mem_queue_size = (
-            self.agenda.mem_queue_size if policy.mem_queue_size is None else policy.mem_queue_size)
+        self.mem_queue_size = self.scheduler.mem_queue_size
+        if policy.mem_queue_size is not None:
+            self.mem_queue_size = policy.mem_queue_size
         self.msg_timeout = policy.msg_timeout or 0
         self.max_attempts = policy.max_attempts
         self.dead_letter_topic = policy.dead_letter_topic
@@ -115,12 +116,12 @@ cdef class Channel(Dispatch):
         for consumer in self.consumers:
             self.give_timeout(consumer)
 
-    cdef bint is_forlorn(self) noexcept:
+    cdef bint is_unused(self) noexcept:
         """Whether its time to be pruned has come. Looked at once a second."""
         if self.consumers or self.held() and not self.prune_messages:
-            self.used_at = self.agenda.now
+            self.used_at = self.scheduler.now
             return False
-        return self.prune_after != 0 and self.agenda.now - self.used_at >= self.prune_after
+        return self.prune_after != 0 and self.scheduler.now - self.used_at >= self.prune_after
 
     # -- numbers --
 
@@ -171,7 +172,7 @@ cdef class Channel(Dispatch):
             "client_count": len(self.consumers),
             "paused": bool(self.paused),
             "e2e_processing_latency":
-                self.agenda.percentiles.summary([self.latency], self.agenda.now),
+                self.scheduler.percentiles.summary([self.latency], self.scheduler.now),
         }
         if self.unusual:
             shown["policy"] = self.unusual
@@ -247,9 +248,9 @@ cdef class Channel(Dispatch):
         if entry == NULL:
             return outcome
         if self.watched:
-            self.note_finish(entry)
+            self.report_finish(entry)
         self.count_down(consumer)
-        self.let_go(entry)
+        self.unlist(entry)
         self.in_flight_count -= 1
         self.finish_count += 1
         consumer.finish_count += 1
@@ -263,15 +264,15 @@ cdef class Channel(Dispatch):
         if entry == NULL:
             return outcome
         if self.watched:
-            self.note(REQUEUE, entry)
+            self.report(REQUEUE, entry)
         self.no_longer_in_flight(entry)
         self.requeue_count += 1
         consumer.requeue_count += 1
         if self.is_exhausted(entry):
-            self.bury(entry, OUT_OF_ATTEMPTS, consumer.client_id)
+            self.dead_letter(entry, OUT_OF_ATTEMPTS, consumer.client_id)
             return DONE
         if delay:
-            self.defer_entry(entry, self.agenda.now + delay)
+            self.defer_entry(entry, self.scheduler.now + delay)
             return DONE
         if self.ephemeral:
             # What was fanned out before has its place in the queue before it.
@@ -284,7 +285,7 @@ cdef class Channel(Dispatch):
         cdef uint32_t slot = self.table_find(id)
         cdef Entry *entry = self.table[slot]
         cdef Holding *holding
-        cdef int64_t deadline = self.agenda.now + consumer.msg_timeout
+        cdef int64_t deadline = self.scheduler.now + consumer.msg_timeout
         cdef int64_t held
         cdef uint32_t delivered
         if entry == NULL:
@@ -295,14 +296,14 @@ cdef class Channel(Dispatch):
         # Milliseconds modulo 2^32: right for attempts of up to 24 days. The delivery was rounded up
         # and now is rounded down, so that a message is never taken back early.
         delivered = entry.node.tag
-        held = <int64_t><int32_t>(<uint32_t>(self.agenda.now // 1000000) - delivered) * 1000000
+        held = <int64_t><int32_t>(<uint32_t>(self.scheduler.now // 1000000) - delivered) * 1000000
         held = max(<int64_t>0, held)
-        if held + consumer.msg_timeout >= self.agenda.max_msg_timeout:
-            deadline = self.agenda.now + self.agenda.max_msg_timeout - held
+        if held + consumer.msg_timeout >= self.scheduler.max_msg_timeout:
+            deadline = self.scheduler.now + self.scheduler.max_msg_timeout - held
         if entry.round != self.round:
             # It need not come to stand where a snapshot still comes by.
             self.pack(<Deferred *>entry)
-        self.let_go(entry)
+        self.unlist(entry)
         self.hold_seldom(holding, entry, deadline)
         entry.node.tag = delivered
         return DONE
@@ -316,10 +317,10 @@ cdef class Channel(Dispatch):
         if self.ephemeral:
             self.collect()
         if self.pacer.node.index != HEAP_NOWHERE and heap_due(
-                &self.agenda.channel_timers, &self.pacer.node) <= self.agenda.now:
-            heap_remove(&self.agenda.channel_timers, &self.pacer.node)
+                &self.scheduler.channel_timers, &self.pacer.node) <= self.scheduler.now:
+            heap_remove(&self.scheduler.channel_timers, &self.pacer.node)
             self.touch_dirty()
-        while left > 0 and heap_first_due(&self.timers) <= self.agenda.now:
+        while left > 0 and heap_first_due(&self.timers) <= self.scheduler.now:
             node = self.timers.slots[0].node
             if node.tag & HOLDING_TIMER:
                 left -= self.expire_holding(<Holding *>node, left)
@@ -335,16 +336,16 @@ cdef class Channel(Dispatch):
         cdef int expired = 0
         cdef bint is_last
         heap_remove(&self.timers, &holding.timer)
-        while entry != NULL and entry.due <= self.agenda.now and expired < budget:
+        while entry != NULL and entry.due <= self.scheduler.now and expired < budget:
             expired += 1
             self.table_clear(self.table_find(entry.id))
             self.timeout_count += 1
             if self.watched:
-                self.note(TIMEOUT, entry)
+                self.report(TIMEOUT, entry)
             # The last message of a client that left: the holding goes with it.
             is_last = holding.count == 1 and holding.consumer == NULL
             if self.is_exhausted(entry):
-                self.bury_timed_out(entry)
+                self.dead_letter_timed_out(entry)
             else:
                 self.no_longer_in_flight(entry)
                 self.queue_entry(entry, 0)
@@ -373,9 +374,9 @@ cdef class Channel(Dispatch):
         if rate == self.rate:
             return
         self.rate = rate
-        self.next_send = self.agenda.now
+        self.next_send = self.scheduler.now
         self.held_back = False
-        heap_remove(&self.agenda.channel_timers, &self.pacer.node)
+        heap_remove(&self.scheduler.channel_timers, &self.pacer.node)
         self.touch_dirty()
 
     def redrive(self, uint64_t limit):
@@ -414,7 +415,7 @@ cdef class Channel(Dispatch):
         # What is left are deferred messages; to take them out in order would cost as much again.
         heap_free(&self.timers)
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
-        self.excerpt = None
+        self.prefetch = None
         self.visit_holding(NULL)
         memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
         self.outgrown_left = 0
@@ -422,7 +423,7 @@ cdef class Channel(Dispatch):
         self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
         self.finished_count = 0
         if discarded.free_some(DROP_AT_ONCE) == 0:
-            self.agenda.discarded.append(discarded)
+            self.scheduler.discarded.append(discarded)
         return 0
 
     cdef Entry *drop_in_flight(self) noexcept:
@@ -459,5 +460,5 @@ cdef class Channel(Dispatch):
         self.drop_everything()
         self.window.unwatch(&self.cursor)
         self.drop_alarm()
-        heap_remove(&self.agenda.channel_timers, &self.pacer.node)
+        heap_remove(&self.scheduler.channel_timers, &self.pacer.node)
         return 0

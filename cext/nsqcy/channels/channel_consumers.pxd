@@ -31,5 +31,5 @@ cdef class ChannelConsumers(MessageEvents):
         cdef void *consumer = (<Holding *>entry.holding).consumer
         if consumer != NULL:
             self.count_down(<Consumer>consumer)
-        self.let_go(entry)
+        self.unlist(entry)
         self.in_flight_count -= 1

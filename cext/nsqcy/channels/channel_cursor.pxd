@@ -10,7 +10,7 @@ from nsqcy.storage.record_window cimport Cursor, Hole, RecordWindow
 
 cdef class ChannelCursor:
     cdef RecordWindow window
-    cdef BlockPool store
+    cdef BlockPool pool
     cdef uint64_t address                   # of records that are for this channel only
     cdef uint8_t round                      # of the latest checkpoint: see Deferral.pack()
     cdef Cursor cursor
@@ -49,7 +49,7 @@ cdef class ChannelCursor:
         self.cursor.seq = record.seq + 1
 
     cdef inline Entry *entry_at_cursor(self, Record *record) except NULL:
-        cdef Entry *entry = self.store.new_entry()
+        cdef Entry *entry = self.pool.new_entry()
         entry.block = self.cursor.block
         entry.offset = self.cursor.offset
         entry.seq = record.seq

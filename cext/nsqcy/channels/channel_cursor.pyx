@@ -68,7 +68,7 @@ cdef class ChannelCursor:
                 self.window.load(block)
                 return NULL
             if self.cursor.offset == 0 and block.next != NULL and block.next.data == NULL \
-                    and self.store.resident_bytes < self.store.budget:
+                    and self.pool.resident_bytes < self.pool.budget:
                 self.window.load(block.next)
             record = <Record *>(block.data + self.cursor.offset)
             if record.seq >= self.cursor.seq:

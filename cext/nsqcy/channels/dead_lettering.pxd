@@ -30,8 +30,8 @@ cdef class DeadLettering(Redelivery):
     cdef uint64_t redriven_count
     cdef uint64_t exhausted_count           # out of attempts, and no topic for them
 
-    cdef int bury(self, Entry *entry, MoveReason reason, str client) except -1
-    cdef int bury_timed_out(self, Entry *entry) except -1
+    cdef int dead_letter(self, Entry *entry, MoveReason reason, str client) except -1
+    cdef int dead_letter_timed_out(self, Entry *entry) except -1
     cdef Mover make_mover(self)
     cdef int give_back(self, Entry *entry) except -1
     cdef int hold_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1

@@ -32,7 +32,7 @@ cdef class Mover(Consumer):
 
 
 cdef class DeadLettering(Redelivery):
-    cdef int bury(self, Entry *entry, MoveReason reason, str client) except -1:
+    cdef int dead_letter(self, Entry *entry, MoveReason reason, str client) except -1:
         """A message that nobody holds any more is delivered no more: it moves to the dead-letter
         topic, or is dropped if there is none."""
         if self.dead_letter_topic:
@@ -41,11 +41,11 @@ cdef class DeadLettering(Redelivery):
         self.drop_entry(entry)
         return 0
 
-    cdef int bury_timed_out(self, Entry *entry) except -1:
+    cdef int dead_letter_timed_out(self, Entry *entry) except -1:
         cdef Holding *holding = <Holding *>entry.holding
         cdef str client = "" if holding.consumer == NULL else (<Consumer>holding.consumer).client_id
         self.no_longer_in_flight(entry)
-        return self.bury(entry, OUT_OF_ATTEMPTS, client)
+        return self.dead_letter(entry, OUT_OF_ATTEMPTS, client)
 
     cdef Mover make_mover(self):
         if self.mover is None:
@@ -86,8 +86,8 @@ cdef class DeadLettering(Redelivery):
     cdef int moved(self, Entry *entry, str client) except -1:
         """What the mover held is where it belongs."""
         if self.events is not None and entry.node.tag != REDRIVEN:
-            self.events.add(DEAD_LETTER, entry.id, entry.attempts, self.agenda.wall, 0,
-                            self.agenda.wall - entry.timestamp, self.event_names, client)
+            self.events.add(DEAD_LETTER, entry.id, entry.attempts, self.scheduler.wall, 0,
+                            self.scheduler.wall - entry.timestamp, self.event_names, client)
         if entry.node.tag == REDRIVEN:
             self.redriven_count += 1
         else:

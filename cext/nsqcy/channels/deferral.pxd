@@ -15,7 +15,7 @@ cdef enum TimerKind:
 
 
 cdef class Deferral(ChannelCursor):
-    cdef SchedulerState agenda
+    cdef SchedulerState scheduler
     cdef bint dirty
     cdef Pages pages                        # deferred messages
     cdef Heap timers                        # of these, and of holdings

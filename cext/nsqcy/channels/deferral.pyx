@@ -34,7 +34,7 @@ cdef class Deferral(ChannelCursor):
 
     cdef void become_dirty(self) noexcept:
         self.dirty = True
-        self.agenda.dirty_channels.append(self)
+        self.scheduler.dirty_channels.append(self)
 
     # -- the scheduler --
 
@@ -44,13 +44,13 @@ cdef class Deferral(ChannelCursor):
         if self.timers.size == 0:
             self.drop_alarm()
         elif self.alarm.node.index == HEAP_NOWHERE:
-            heap_push(&self.agenda.channel_timers, &self.alarm.node, due)
-        elif heap_due(&self.agenda.channel_timers, &self.alarm.node) != due:
-            heap_update(&self.agenda.channel_timers, &self.alarm.node, due)
+            heap_push(&self.scheduler.channel_timers, &self.alarm.node, due)
+        elif heap_due(&self.scheduler.channel_timers, &self.alarm.node) != due:
+            heap_update(&self.scheduler.channel_timers, &self.alarm.node, due)
 
     cdef void drop_alarm(self) noexcept:
         if self.alarm.node.index != HEAP_NOWHERE:
-            heap_remove(&self.agenda.channel_timers, &self.alarm.node)
+            heap_remove(&self.scheduler.channel_timers, &self.alarm.node)
 
     # -- deferring --
 
@@ -78,12 +78,12 @@ cdef class Deferral(ChannelCursor):
 
     cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL:
         """Have a message wait until `due`: what it is, is copied."""
-        cdef Deferred *deferred = self.store.new_deferred(&self.pages, message.id)
+        cdef Deferred *deferred = self.pool.new_deferred(&self.pages, message.id)
         deferred[0] = message[0]
         deferred.state = DEFERRED
         deferred.node.index = HEAP_NOWHERE
         if heap_push(&self.timers, &deferred.node, due) < 0:
-            self.store.free_deferred(&self.pages, deferred)
+            self.pool.free_deferred(&self.pages, deferred)
             raise MemoryError()
         self.deferred_count += 1
         self.touch_dirty()
@@ -96,7 +96,7 @@ cdef class Deferral(ChannelCursor):
         deferred.node.tag = ENTRY_TIMER
         if block.data != NULL and not block.flags & LOADING:
             deferred.node.tag = size_tag((<Record *>(block.data + entry.offset)).body_length)
-        self.store.free_entry(entry)
+        self.pool.free_entry(entry)
         if deferred.round != self.round:
             self.pack(deferred)
         return 0
@@ -128,7 +128,7 @@ cdef class Deferral(ChannelCursor):
         self.deferred_count -= 1
         self.cancelled_count += 1
         self.window.unref(deferred.block)
-        self.store.free_deferred(&self.pages, deferred)
+        self.pool.free_deferred(&self.pages, deferred)
         self.touch_dirty()
         return seq
 
@@ -137,7 +137,7 @@ cdef class Deferral(ChannelCursor):
         seq, due, id, attempts, size) each, the due time on the wall clock. `after` is the place of
         the last one that is not wanted, or None."""
         cdef Listing listing = Listing(limit, after, HOLDING_TIMER)
-        cdef int64_t ahead = self.agenda.wall - self.agenda.now
+        cdef int64_t ahead = self.scheduler.wall - self.scheduler.now
         cdef const Deferred *deferred
         cdef uint32_t i
         for i in range(self.timers.size):
@@ -157,7 +157,7 @@ cdef class Deferral(ChannelCursor):
         """Have a checkpoint that is under way contain a message as it is now."""
         cdef int64_t due = 0
         if entry.state == DEFERRED:
-            due = self.agenda.wall - self.agenda.now + heap_due(&self.timers, &entry.node)
+            due = self.scheduler.wall - self.scheduler.now + heap_due(&self.timers, &entry.node)
         entry.round = self.round
         if self.packing is not None:
             self.packing.add(entry, due)

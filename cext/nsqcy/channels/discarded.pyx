@@ -23,7 +23,7 @@ cdef class Discarded:
             entry = self.entries
             self.entries = entry.next
             self.window.unref(entry.block)
-            self.window.store.free_entry(entry)
+            self.window.pool.free_entry(entry)
             budget -= 1
         while self.pages.first != NULL and budget > 0:
             page = self.pages.first
@@ -33,7 +33,7 @@ cdef class Discarded:
             while left:
                 if deferred.block != NULL:
                     self.window.unref(deferred.block)
-                    self.window.store.free_deferred(&self.pages, deferred)
+                    self.window.pool.free_deferred(&self.pages, deferred)
                     left -= 1
                 deferred += 1
         return max(0, budget)

@@ -15,7 +15,7 @@ cdef class Dispatch(Expiry):
     cdef readonly double rate               # messages a second that may be sent; 0: any number
     cdef double next_send                   # when the rate lets the next one go; monotonic, ns
     cdef bint held_back                     # the last dispatch has sent all that it let go
-    cdef Timer pacer                        # in the agenda, until it lets one go again
+    cdef Timer pacer                        # in the scheduler, until it lets one go again
     cdef uint64_t redriving                 # so many of those that wait are to go back
     cdef uint64_t full_count                # the oldest, because there were too many
     cdef readonly uint64_t sampled_count    # consumed without delivery

@@ -46,12 +46,12 @@ cdef class Dispatch(Expiry):
         if self.mover is not None:
             self.mover.go_on()
         if self.queue_first == NULL:
-            self.excerpt = None
+            self.prefetch = None
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
         """The same, as far as the rate lets messages go."""
-        cdef double now = self.agenda.now
+        cdef double now = self.scheduler.now
         cdef double gap = SECOND / self.rate
         cdef uint64_t before = self.in_flight_count
         cdef int most = 0
@@ -65,7 +65,7 @@ cdef class Dispatch(Expiry):
         self.held_back = self.next_send > now
         if self.held_back:
             if self.pacer.node.index == HEAP_NOWHERE:
-                heap_check(heap_push(&self.agenda.channel_timers, &self.pacer.node,
+                heap_check(heap_push(&self.scheduler.channel_timers, &self.pacer.node,
                                      <int64_t>max(self.next_send + 1, now + PACE)))
         elif left == 0:
             return 0
@@ -168,17 +168,17 @@ cdef class Dispatch(Expiry):
             if self.drop_spoiled(entry):
                 return 0
             if block.data == NULL:
-                block = self.excerpt.block
-                record = self.excerpt.find(entry.seq)
+                block = self.prefetch.block
+                record = self.prefetch.find(entry.seq)
         self.taken[consumer.locality] += 1
-        if consumer.sample_rate and self.agenda.random_percent() > consumer.sample_rate:
+        if consumer.sample_rate and self.scheduler.random_percent() > consumer.sample_rate:
             self.sampled_count += 1
             self.drop_entry(entry)
             return 0
         entry.attempts += 1
         entry.id = record.id
         entry.timestamp = record.timestamp
-        self.hold(consumer.holding, entry, self.agenda.now + consumer.msg_timeout)
+        self.hold(consumer.holding, entry, self.scheduler.now + consumer.msg_timeout)
         self.table_add(entry)
         self.in_flight_count += 1
         consumer.in_flight += 1

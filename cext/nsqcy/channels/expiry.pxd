@@ -20,10 +20,10 @@ cdef class Expiry(DeadLettering):
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept
     cdef bint is_over(self) noexcept
     cdef bint is_expired(self, const Record *record) noexcept
-    cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept
+    cdef void report_expired(self, const Record *record, uint16_t attempts) noexcept
     cdef bint drop_queued(self) except -1
     cdef bint drop_spoiled(self, Entry *entry) except -1
-    cdef int bury_expired(self, Entry *entry, const Record *record) except -1
+    cdef int dead_letter_expired(self, Entry *entry, const Record *record) except -1
     cdef bint leaves_out(self, Record *record) except -1
     cdef int drop_expired(self, int budget) except -1
 

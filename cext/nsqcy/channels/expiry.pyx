@@ -27,8 +27,8 @@ cdef class Expiry(DeadLettering):
 
     cdef bint is_expired(self, const Record *record) noexcept:
         """Whether a message is too old to be delivered."""
-        return (self.ttl and record.timestamp + self.ttl <= self.agenda.wall
-                or record_expiry(record) <= self.agenda.wall)
+        return (self.ttl and record.timestamp + self.ttl <= self.scheduler.wall
+                or record_expiry(record) <= self.scheduler.wall)
 
     # -- dropping --
 
@@ -43,11 +43,11 @@ cdef class Expiry(DeadLettering):
             self.unqueue_first()
             entry.id = record.id
             entry.timestamp = record.timestamp
-            self.bury(entry, OUT_OF_ATTEMPTS, "")
+            self.dead_letter(entry, OUT_OF_ATTEMPTS, "")
             return True
         if self.is_expired(record):
             self.unqueue_first()
-            self.bury_expired(entry, record)
+            self.dead_letter_expired(entry, record)
             return True
         return False
 
@@ -59,25 +59,25 @@ cdef class Expiry(DeadLettering):
             return True
         if not self.is_expired(record):
             return False
-        self.bury_expired(entry, record)
+        self.dead_letter_expired(entry, record)
         return True
 
-    cdef int bury_expired(self, Entry *entry, const Record *record) except -1:
+    cdef int dead_letter_expired(self, Entry *entry, const Record *record) except -1:
         """A message that nobody holds is too old."""
         if self.dead_letter_topic:
             entry.id = record.id
             entry.timestamp = record.timestamp
-            return self.bury(entry, TOO_OLD, "")
-        self.note_expired(record, entry.attempts)
+            return self.dead_letter(entry, TOO_OLD, "")
+        self.report_expired(record, entry.attempts)
         self.drop_entry(entry)
         return 0
 
-    cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept:
+    cdef void report_expired(self, const Record *record, uint16_t attempts) noexcept:
         """A message leaves, as it is too old."""
         self.expired_count += 1
         if self.events is not None:
-            self.events.add(EXPIRED, record.id, attempts, self.agenda.wall, 0,
-                            self.agenda.wall - record.timestamp, self.event_names, "")
+            self.events.add(EXPIRED, record.id, attempts, self.scheduler.wall, 0,
+                            self.scheduler.wall - record.timestamp, self.event_names, "")
 
     cdef bint leaves_out(self, Record *record) except -1:
         """Step over the record at the cursor if it is not to be delivered from there."""
@@ -89,9 +89,9 @@ cdef class Expiry(DeadLettering):
             return True
         if self.is_expired(record):
             entry = self.entry_at_cursor(record)
-            # Before it is buried: what that publishes may have the record's block leave memory.
+            # First: what a dead letter publishes may have the record's block leave memory.
             self.window_step(record)
-            self.bury_expired(entry, record)
+            self.dead_letter_expired(entry, record)
             return True
         return False
 

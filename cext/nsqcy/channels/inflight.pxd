@@ -90,7 +90,7 @@ cdef class InFlight(Deferral):
         cdef Entry *before = holding.last
         entry.state = IN_FLIGHT
         entry.due = deadline
-        entry.node.tag = <uint32_t>(<uint64_t>(self.agenda.now + 999999) // 1000000)
+        entry.node.tag = <uint32_t>(<uint64_t>(self.scheduler.now + 999999) // 1000000)
         entry.holding = holding
         while before != NULL and before.due > deadline:
             before = before.prev
@@ -114,7 +114,7 @@ cdef class InFlight(Deferral):
             self.touch_dirty()
         return 0
 
-    cdef inline void let_go(self, Entry *entry) noexcept:
+    cdef inline void unlist(self, Entry *entry) noexcept:
         """Take a message out of its consumer's list."""
         cdef Holding *holding = <Holding *>entry.holding
         if self.unpacked_held == entry:

@@ -34,7 +34,7 @@ cdef class InFlight(Deferral):
 
     def __dealloc__(self):
         while self.holdings != NULL:
-            # Beside it in the heap are entries, which may be gone with their store.
+            # Beside it in the heap are entries, which may be gone with their pool.
             self.holdings.timer.index = HEAP_NOWHERE
             self.free_holding(self.holdings)
         free(self.table)
@@ -125,4 +125,4 @@ cdef class InFlight(Deferral):
     cdef int64_t age_of(self, uint64_t id) noexcept:
         """The time since the publish of a message in flight, ns; 0: it is not."""
         cdef const Entry *entry = self.table[self.table_find(id)]
-        return 0 if entry == NULL else self.agenda.wall - entry.timestamp
+        return 0 if entry == NULL else self.scheduler.wall - entry.timestamp

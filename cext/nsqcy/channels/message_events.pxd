@@ -16,11 +16,11 @@ cdef class MessageEvents(InFlight):
     cdef bint watched                       # there is a latency to be kept, or somebody to tell
     cdef Histogram *ages                    # of its topic, of finished messages; NULL: not kept
 
-    cdef void tell(self, Events events, bytes names) noexcept
-    cdef void note(self, EventKind kind, const Entry *entry) noexcept
-    cdef void note_finish(self, const Entry *entry) noexcept
+    cdef void report_to(self, Events events, bytes names) noexcept
+    cdef void report(self, EventKind kind, const Entry *entry) noexcept
+    cdef void report_finish(self, const Entry *entry) noexcept
 
-    cdef inline void note_ages(self, int64_t age, uint64_t count) noexcept:
+    cdef inline void record_ages(self, int64_t age, uint64_t count) noexcept:
         """So many messages were finished, of which the first was so old."""
         if self.ages != NULL:
             histogram_add(self.ages, FIRST_OF_AGES, age, count)

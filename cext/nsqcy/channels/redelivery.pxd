@@ -7,7 +7,7 @@ from nsqcy.channels.channel_consumers cimport ChannelConsumers
 from nsqcy.channels.checkpoint_entries cimport Packing
 from nsqcy.storage.block cimport LOADING
 from nsqcy.storage.entry cimport Deferred, Entry
-from nsqcy.storage.readahead cimport Excerpt
+from nsqcy.storage.readahead cimport ReadAhead
 from nsqcy.storage.record cimport Record
 
 
@@ -31,7 +31,7 @@ cdef class Redelivery(ChannelConsumers):
     cdef Entry *queue_first                 # redelivery, oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
-    cdef Excerpt excerpt                    # records of the queue; None: its blocks are in memory
+    cdef ReadAhead prefetch                 # records of the queue; None: its blocks are in memory
     cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
     cdef Walk place                         # of the compaction that is under way
     cdef Entry *unpacked                    # of the queue: the next one that it visits
@@ -52,7 +52,7 @@ cdef class Redelivery(ChannelConsumers):
 
     cdef inline void drop_entry(self, Entry *entry) noexcept:
         self.window.unref(entry.block)
-        self.store.free_entry(entry)
+        self.pool.free_entry(entry)
 
     cdef inline bint queue_is_next(self, const Entry *first) noexcept:
         """Whether the first message of the queue, if there is one, comes before the cursor's."""
@@ -69,11 +69,11 @@ cdef class Redelivery(ChannelConsumers):
 
     cdef inline int queue_due(self, Deferred *deferred) except -1:
         """A deferred message is due: an entry again, at the tail of the queue."""
-        cdef Entry *entry = self.store.new_entry()
+        cdef Entry *entry = self.pool.new_entry()
         cdef uint32_t size = deferred.node.tag
         heap_remove(&self.timers, &deferred.node)
         self.deferred_count -= 1
         (<Deferred *>entry)[0] = deferred[0]
-        self.store.free_deferred(&self.pages, deferred)
+        self.pool.free_deferred(&self.pages, deferred)
         self.queue_entry(entry, size)
         return 0

@@ -36,7 +36,7 @@ cdef class Redelivery(ChannelConsumers):
         cdef Entry *entry
         if self.cancelled is not None and self.was_cancelled(addressed.seq):
             return 0
-        entry = self.store.new_entry()
+        entry = self.pool.new_entry()
         entry.seq = addressed.seq
         entry.id = addressed.id
         entry.block = addressed.block
@@ -92,13 +92,13 @@ cdef class Redelivery(ChannelConsumers):
             return True
         if block.flags & LOADING:
             return False
-        if self.excerpt is None:
+        if self.prefetch is None:
             self.read_ahead()
-        elif self.excerpt.reading:
+        elif self.prefetch.reading:
             return False
-        elif self.excerpt.find(entry.seq) != NULL:
+        elif self.prefetch.find(entry.seq) != NULL:
             return True
-        elif self.excerpt.first_seq == entry.seq:
+        elif self.prefetch.first_seq == entry.seq:
             # There is something wrong with it. The block has the details.
             self.window.load(block)
         else:
@@ -108,16 +108,16 @@ cdef class Redelivery(ChannelConsumers):
     cdef int read_ahead(self) except -1:
         """Have read what is next in the queue and not in memory."""
         cdef const Entry *entry = self.queue_first
-        cdef Excerpt excerpt = Excerpt(self.window, entry.seq)
+        cdef ReadAhead prefetch = ReadAhead(self.window, entry.seq)
         cdef int left = READ_AHEAD
-        self.excerpt = None
+        self.prefetch = None
         if self.window.stalled:
             return 0
-        while entry != NULL and left and excerpt.add(entry):
+        while entry != NULL and left and prefetch.add(entry):
             entry = entry.next
             left -= 1
-        if excerpt.read():
-            self.excerpt = excerpt
+        if prefetch.read():
+            self.prefetch = prefetch
         return 0
 
     cdef Record *record_of(self, const Entry *entry) noexcept:
@@ -128,7 +128,7 @@ cdef class Redelivery(ChannelConsumers):
         if block.data != NULL and not block.flags & LOADING:
             record = <Record *>(block.data + entry.offset)
             return NULL if is_spoiled(record, entry.seq) else record
-        return NULL if self.excerpt is None else self.excerpt.find(entry.seq)
+        return NULL if self.prefetch is None else self.prefetch.find(entry.seq)
 
     # -- walks --
 

@@ -20,7 +20,7 @@ cdef class SchedulerState:
     cdef list dirty_channels
     cdef list discarded                     # what is still to be freed, see Discarded
     cdef Heap channel_timers
-    cdef BlockPool store
+    cdef BlockPool pool
     cdef public uint64_t mem_queue_size     # messages
     cdef public int64_t max_msg_timeout     # ns
     cdef public bint topology_aware

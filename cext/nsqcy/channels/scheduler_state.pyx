@@ -9,10 +9,10 @@ from nsqcy.base.heap cimport heap_free, heap_init
 
 
 cdef class SchedulerState:
-    def __init__(self, BlockPool store not None, *, mem_queue_size, max_msg_timeout,
+    def __init__(self, BlockPool pool not None, *, mem_queue_size, max_msg_timeout,
                  topology_aware=False, Percentiles percentiles=None, Events events=None,
                  seed=1):
-        self.store = store
+        self.pool = pool
         self.percentiles = percentiles or Percentiles((), 0)
         self.events = events
         self.mem_queue_size = mem_queue_size

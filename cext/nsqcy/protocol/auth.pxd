@@ -21,7 +21,7 @@ cdef class Authorizer(InputBuffer):
 
     cdef inline bint may_publish(self) noexcept:
         """Whether authorize() need not be called again: its last result still holds."""
-        return self.manager.agenda.now < self.may_publish_until
+        return self.manager.scheduler.now < self.may_publish_until
 
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED
     cdef int ask_auth(self) except -1

@@ -1,8 +1,8 @@
 """AUTH, and what it permits.
 
-The home of a client decides what it may do, by the answer of an auth server, a file of users, or
-its certificate; the far end of a stream does not ask again. Answers expire: a command blocks until
-a server has answered again. Knows nothing of topics but their names.
+The worker that has the socket decides what a client may do, by the answer of an auth server, a
+file of users, or its certificate; the far end of a stream does not ask again. Answers expire: a
+command blocks until a server has answered again. Knows nothing of topics but their names.
 """
 
 from libc.stdint cimport int32_t
@@ -80,7 +80,7 @@ cdef class Authorizer(InputBuffer):
         """A server has answered, and the session is not closed. What waited for it goes on."""
         cdef bint first = self.authorization is None
         self.auth_asked = False
-        self.last_command = self.manager.agenda.now
+        self.last_command = self.manager.scheduler.now
         if first and not authorization.grants:
             self.refuse_auth(b"E_UNAUTHORIZED AUTH no authorizations found")
             return
@@ -88,7 +88,7 @@ cdef class Authorizer(InputBuffer):
             self.refuse_auth(self.no_place(authorization.quota))
             return
         self.adopt_authorization(
-            authorization, self.manager.agenda.now + <int64_t>authorization.ttl * SECOND)
+            authorization, self.manager.scheduler.now + <int64_t>authorization.ttl * SECOND)
         if first:
             self.answer(self.auth_ticket, ANSWERED, authorization.response)
         elif self.blocked:
@@ -97,7 +97,7 @@ cdef class Authorizer(InputBuffer):
     def auth_failed(self):
         """No server has given an answer that can be used."""
         self.auth_asked = False
-        self.last_command = self.manager.agenda.now
+        self.last_command = self.manager.scheduler.now
         if self.authorization is None:
             self.refuse_auth(b"E_AUTH_FAILED AUTH failed")
         elif not self.stopping:
@@ -120,7 +120,7 @@ cdef class Authorizer(InputBuffer):
         if not self.admit(authorization.quota):
             return self.fatal(self.no_place(authorization.quota))
         self.adopt_authorization(
-            authorization, self.manager.agenda.now + <int64_t>authorization.ttl * SECOND)
+            authorization, self.manager.scheduler.now + <int64_t>authorization.ttl * SECOND)
         return NEXT
 
     cdef int adopt_authorization(self, authorization, int64_t expires) except -1:
@@ -148,7 +148,7 @@ cdef class Authorizer(InputBuffer):
             parsed = self.recognize(command)
             if parsed != NEXT:
                 return parsed
-        if self.manager.agenda.now >= self.auth_expires:
+        if self.manager.scheduler.now >= self.auth_expires:
             self.ask_auth()
             return BLOCKED
         if channel is None:
@@ -179,7 +179,7 @@ cdef class Authorizer(InputBuffer):
     cdef int look_again(self) except -1:
         """The quota may have something for what waits for it."""
         self.quota_due = 0
-        self.quota.end_wait(self.manager.agenda.now)
+        self.quota.end_wait(self.manager.scheduler.now)
         self.wake()
         return 0
 

@@ -53,7 +53,7 @@ cdef class Connection(Consumer):
     cdef bint magic_seen
     cdef bint lenient               # a failed publish is answered and does not end the session
     cdef bint moves                 # what it publishes was accepted once, by another topic
-    cdef bint remote                # the far end of a stream: its client's home is elsewhere
+    cdef bint remote                # the far end of a stream: its client is elsewhere
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
     cdef bint crammed               # parsing waits for the client to read its answers
     cdef bint stopping              # nothing more is executed; it closes when all is sent

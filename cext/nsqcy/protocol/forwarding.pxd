@@ -1,6 +1,6 @@
 # Commands that another worker executes, and its answers.
 #
-#   client ══socket══ Session (home) ── ForwardingStream ══ rings ══ FarEnd ── Session (owner)
+#   client ══socket══ Session ── ForwardingStream ══ rings ══ FarEnd ── Session (owner)
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
@@ -14,7 +14,7 @@ cdef enum:
 
 
 cdef class ForwardingStream(StreamEnd):
-    """The home's end of a stream to the owner of a topic: commands go out, frames come back."""
+    """The near end of a stream to the owner of a topic: commands go out, frames come back."""
     cdef Forwarder session
     cdef Stream stream
     cdef int peer

@@ -241,7 +241,7 @@ cdef class Forwarder(Authorizer):
     # -- what the owner must know of the client --
 
     cdef bytes hello(self):
-        """What the owner must know of a client whose home is here. Texts that the client or its
+        """What the owner must know of a client of this worker. Texts that the client or its
         auth server chose are cut, as a stream begins with one record."""
         return json.dumps({
             "remote_address": self.remote_address,
@@ -270,7 +270,7 @@ cdef class Forwarder(Authorizer):
         }).encode()
 
     def adopt_hello(self, hello):
-        """Be the far end of a session whose home sent this hello."""
+        """Be the far end of a session in the worker that sent this hello."""
         self.remote = True
         self.guarded = False
         self.lenient = hello["lenient"]
@@ -306,7 +306,7 @@ cdef class Forwarder(Authorizer):
     cdef int find_locality(self) except -1:
         options = self.manager.options
         self.locality = ANYWHERE
-        if self.manager.agenda.topology_aware:
+        if self.manager.scheduler.topology_aware:
             if options.topology_zone and options.topology_zone == self.topology_zone:
                 self.locality = ZONE_LOCAL
             elif options.topology_region and options.topology_region == self.topology_region:

@@ -31,7 +31,7 @@ cdef class InputBuffer(AnswerQueue):
         if self.stopping or self.closed:
             return 0
         if self.manager.favoured is self:
-            self.manager.favoured_at = self.manager.agenda.now
+            self.manager.favoured_at = self.manager.scheduler.now
         if self.kept_end > self.kept_start and not self.blocked:
             used = self.complete_kept(data, n)
         if used < n and not self.blocked and not self.stopping:
@@ -85,7 +85,7 @@ cdef class InputBuffer(AnswerQueue):
         if self.closed or self.stopping or self.moving or not self.blocked:
             return 0
         self.blocked = False
-        self.last_command = self.manager.agenda.now
+        self.last_command = self.manager.scheduler.now
         self.parse_kept()
         if self.eof and not self.blocked and not self.stopping:
             self.finish_input()

@@ -76,7 +76,7 @@ cdef class LogCommands(PublishCommands):
         cdef uint32_t messages
         cdef uint32_t added
         cdef uint64_t bodies
-        cdef int32_t misfit
+        cdef int32_t invalid_length
         cdef int owner
         cdef size_t length = used[0] - 1
         cdef Topic topic
@@ -110,9 +110,9 @@ cdef class LogCommands(PublishCommands):
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
         topic = self.topic
         if topic.limited and not self.moves:
-            misfit = topic.misfit(rest + 8, messages, self.headers)
-            if misfit:
-                return self.publish_refused(LOG_PUB, topic.objection(LOG_PUB, misfit))
+            invalid_length = topic.invalid_length(rest + 8, messages, self.headers)
+            if invalid_length:
+                return self.publish_refused(LOG_PUB, topic.size_error(LOG_PUB, invalid_length))
         name = ChunkName(producer_id(word_bytes(&words[2])), epoch, part, chunk)
         try:
             topic.add_chunk(
@@ -197,7 +197,7 @@ cdef class LogCommands(PublishCommands):
         # That it was just placed may not have been heard of here.
         if not self.log_waited:
             if self.log_due == 0:
-                self.log_due = self.manager.agenda.now + PLACED_HEARD
+                self.log_due = self.manager.scheduler.now + PLACED_HEARD
                 self.set_timer()
             return BLOCKED
         self.log_waited = False
@@ -240,7 +240,7 @@ cdef class LogCommands(PublishCommands):
             answer = topic.log_meta()
             self.respond(answer, len(answer))
             return NEXT
-        self.log_due = self.manager.agenda.now + <int64_t>wait * MILLISECOND
+        self.log_due = self.manager.scheduler.now + <int64_t>wait * MILLISECOND
         self.set_timer()
         return self.wait_for_log(topic.poll_log(self, self.take_ticket(LOG_META, 0), after))
 

@@ -33,7 +33,7 @@ cdef class Migration(Routing):
         more; of small messages the socket is most of the work, which a move only moves."""
         return self.forward_bytes >= MOVE_BYTES or (
             self.forwards >= MOVE_FORWARDS
-            and self.manager.agenda.now - self.forwards_since >= MOVE_AFTER)
+            and self.manager.scheduler.now - self.forwards_since >= MOVE_AFTER)
 
     cdef bint is_light(self, int owner) except *:
         """Whether the session can go to `owner` with what it carries, and the owner has room."""

@@ -124,7 +124,7 @@ cdef class PublishCommands(Migration):
         topic = self.topic
         if topic.limited and not topic.fits(self.body_size(rest + 4, size)):
             return self.publish_refused(
-                command, topic.objection(command, self.body_size(rest + 4, size)))
+                command, topic.size_error(command, self.body_size(rest + 4, size)))
         if topic.may_refuse():
             refusal = topic.refusal(self.durability, 1, size)
             if refusal is not None:
@@ -200,9 +200,9 @@ cdef class PublishCommands(Migration):
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
         if topic.limited:
-            length = topic.misfit(rest + 8, messages, self.headers)
+            length = topic.invalid_length(rest + 8, messages, self.headers)
             if length:
-                return self.publish_refused(MPUB, topic.objection(MPUB, length))
+                return self.publish_refused(MPUB, topic.size_error(MPUB, length))
         if topic.may_refuse():
             refusal = topic.refusal(self.durability, messages, size)
             if refusal is not None:
@@ -335,7 +335,7 @@ cdef class PublishCommands(Migration):
         if topic.published(count, body_bytes):
             self.line_owner = self.manager.index
             self.line_key = self.topic_key
-            topic.promise(self, self.take_ticket(command, 0))
+            topic.acknowledge_later(self, self.take_ticket(command, 0))
         elif self.ticket_count:
             self.answer(self.take_ticket(command, 0), ANSWERED, None)
         else:
@@ -367,7 +367,7 @@ cdef class PublishCommands(Migration):
         cdef ForwardingStream forwarding = self.stream_to(owner)
         if owner != self.forwards_to or not self.forwards:
             self.forwards_to = owner
-            self.forwards_since = self.manager.agenda.now
+            self.forwards_since = self.manager.scheduler.now
             self.forwards = self.forward_bytes = 0
         self.forwards += 1
         self.forward_bytes += n
@@ -383,7 +383,7 @@ cdef class PublishCommands(Migration):
         """A publish that is there is paid for, once, however often it is looked at: NEXT. Or it
         has to wait, and nothing more is read meanwhile."""
         cdef Quota quota = self.quota
-        cdef int64_t now = self.manager.agenda.now
+        cdef int64_t now = self.manager.scheduler.now
         cdef uint64_t number = self.counted + self.topic_count + 1
         if quota is None or self.paid == number:
             return NEXT
@@ -399,7 +399,7 @@ cdef class PublishCommands(Migration):
 
     cdef int await_quota(self) except -1:
         cdef Quota quota = self.quota
-        cdef int64_t now = self.manager.agenda.now
+        cdef int64_t now = self.manager.scheduler.now
         if self.quota_due:
             return 0
         self.quota_due = quota.turn(now)

@@ -81,9 +81,9 @@ cdef class Session(Subscription):
         self.guarded = manager.auth is not None
         self.msg_timeout = manager.msg_timeout
         self.output_buffer_timeout = manager.options.output_buffer_timeout
-        self.connected_at = manager.agenda.wall
+        self.connected_at = manager.scheduler.wall
         self.barred = manager.tls_required
-        self.last_command = manager.agenda.now
+        self.last_command = manager.scheduler.now
         manager.sessions.add(self)
         self.set_timer()
         if NSQCY_DEBUG:
@@ -120,8 +120,8 @@ cdef class Session(Subscription):
                 return 4
             self.magic_seen = True
             self.heartbeat_interval = self.manager.heartbeat_default
-            self.next_heartbeat = self.manager.agenda.now + self.heartbeat_interval
-            self.last_command = self.manager.agenda.now
+            self.next_heartbeat = self.manager.scheduler.now + self.heartbeat_interval
+            self.last_command = self.manager.scheduler.now
             self.set_timer()
             at = 4
         self.unread_error = None
@@ -151,7 +151,7 @@ cdef class Session(Subscription):
                 self.blocked = True
             break
         if at:
-            self.last_command = self.manager.agenda.now
+            self.last_command = self.manager.scheduler.now
         return at
 
     @cython.final
@@ -205,7 +205,7 @@ cdef class Session(Subscription):
             return self.touch_message(words, count, line, used[0])
         if word_is(name, b"NOP", 3):
             if self.remote and count > 1:
-                # The client's home wants to know when all before this has been answered.
+                # The near end wants to know when all before this has been answered.
                 self.respond(b"OK", 2)
             return NEXT
         if word_is(name, b"SUB", 3):
@@ -262,7 +262,7 @@ cdef class Session(Subscription):
 
     cdef int upgrade_done(self) except -1:
         """The client can be spoken to again; the time this took is not held against it."""
-        cdef int64_t now = self.manager.agenda.now
+        cdef int64_t now = self.manager.scheduler.now
         self.upgrading = False
         if self.tls is not None:
             self.barred = False
@@ -285,7 +285,7 @@ cdef class Session(Subscription):
         self.output_buffer_timeout = identity.output_buffer_timeout
         self.topic_log = identity.topic_log
         self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
-        self.next_heartbeat = self.manager.agenda.now + self.heartbeat_interval
+        self.next_heartbeat = self.manager.scheduler.now + self.heartbeat_interval
         if identity.durability:
             self.durability = durability_of(identity.durability)
         self.headers = identity.headers
@@ -347,7 +347,7 @@ cdef class Session(Subscription):
         return 0
 
     cdef int on_timer(self) except -1:
-        cdef int64_t now = self.manager.agenda.now
+        cdef int64_t now = self.manager.scheduler.now
         cdef int64_t silence
         if self.stopping or not (self.magic_seen or self.remote):
             if now >= self.last_command + (2 * self.heartbeat_interval or MAGIC_TIMEOUT):
@@ -407,7 +407,7 @@ cdef class Session(Subscription):
             # Stuck is who takes nothing at all; who is only slow is not.
             total_sent = self.output.total_sent + self.transport.moved
             if not self.stuck_since or total_sent != self.sent_before:
-                self.stuck_since = self.manager.agenda.now
+                self.stuck_since = self.manager.scheduler.now
                 self.sent_before = total_sent
                 self.set_timer()
         else:
@@ -436,7 +436,7 @@ cdef class Session(Subscription):
         """Execute nothing more; close when what is owed has been sent."""
         self.stopping = True
         # It has as long as a silent client to take it.
-        self.last_command = self.manager.agenda.now
+        self.last_command = self.manager.scheduler.now
         self.unsubscribe()
         if self.kept != NULL:
             self.drop_kept()

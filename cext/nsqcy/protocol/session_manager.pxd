@@ -16,7 +16,7 @@ cdef enum:
 cdef class SessionManager:
     """The sessions of a worker: whose turn it is, who owns which topic, and their limits."""
     cdef readonly Shard shard
-    cdef readonly SchedulerState agenda
+    cdef readonly SchedulerState scheduler
     cdef readonly Mesh mesh
     cdef readonly int index
     cdef readonly set sessions

@@ -35,7 +35,7 @@ cdef class SessionManager:
             clients by names of their certificates, or None. None: AUTH is disabled
         """
         self.shard = shard
-        self.agenda = shard.agenda
+        self.scheduler = shard.scheduler
         self.mesh = mesh
         self.index = index
         self.options = options
@@ -108,7 +108,7 @@ cdef class SessionManager:
 
     cdef int wait_for_peer(self, Connection session) except -1:
         if not session.waiting_since:
-            session.waiting_since = self.agenda.now
+            session.waiting_since = self.scheduler.now
             session.set_timer()
         self.peer_waiters.append(session)
         return 0
@@ -130,13 +130,13 @@ cdef class SessionManager:
     cdef bint may_lose_more(self) noexcept:
         """Whether a producer may move now. Many that meet an idle owner at once would all go there
         before its figure says what the first of them cost."""
-        return self.lost < MOVES_MOST or self.agenda.now - self.lost_since >= SECOND
+        return self.lost < MOVES_MOST or self.scheduler.now - self.lost_since >= SECOND
 
     cdef int lose(self, Connection session, int owner) except -1:
         """Have a session moved at the end of the turn."""
-        if self.agenda.now - self.lost_since >= SECOND:
+        if self.scheduler.now - self.lost_since >= SECOND:
             self.lost = 0
-            self.lost_since = self.agenda.now
+            self.lost_since = self.scheduler.now
         self.lost += 1
         self.movers.append((session, owner))
         return 0
@@ -148,7 +148,7 @@ cdef class SessionManager:
         complete and leave."""
         if self.favoured is None:
             self.favoured = session
-            self.favoured_at = self.agenda.now
+            self.favoured_at = self.scheduler.now
             session.set_timer()
         return self.favoured is session
 
@@ -179,7 +179,7 @@ cdef class SessionManager:
 
     cdef int64_t turn(self) except? -1:
         """The end of a turn of the loop: timers, resumed sessions, topics, channels, output.
-        Returns when it must be called again (agenda.now: at once)."""
+        Returns when it must be called again (scheduler.now: at once)."""
         cdef int64_t due = 0
         cdef HeapNode *node
         cdef Connection session
@@ -192,7 +192,7 @@ cdef class SessionManager:
             self.decode()
         for _round in range(4):
             while True:
-                if heap_first_due(&self.timers) > self.agenda.now:
+                if heap_first_due(&self.timers) > self.scheduler.now:
                     break
                 node = heap_peek(&self.timers)
                 session = <Connection>(<Timer *>node).owner
@@ -228,13 +228,13 @@ cdef class SessionManager:
                 session.transport.flush()
             except Exception as error:
                 self.report(session, error)
-        if self.agenda.events is not None:
+        if self.scheduler.events is not None:
             self.tell_events()
         if self.mesh is not None:
             left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
         if left or self.resumable or self.dirty or self.undecoded or self.shard.has_work():
-            return self.agenda.now
+            return self.scheduler.now
         due = min(due, heap_first_due(&self.timers))
         return due
 
@@ -242,7 +242,7 @@ cdef class SessionManager:
         """Publish what has happened to messages; that is work for the next turn, or an answer of
         their topic's owner brings it."""
         try:
-            self.agenda.events.flush()
+            self.scheduler.events.flush()
         except Exception as error:
             self.log.error(f"events: {type(error).__name__}: {error}", event="events_failed",
                            error=str(error))
@@ -262,8 +262,8 @@ cdef class SessionManager:
 
     def run_turn(self, now, wall):
         """A whole turn from outside (tests, tools): set the clocks, do the work."""
-        self.agenda.now = now
-        self.agenda.wall = wall
+        self.scheduler.now = now
+        self.scheduler.wall = wall
         return self.turn()
 
     def report(self, Connection session, error):

@@ -127,7 +127,7 @@ cdef class Subscription(LogCommands):
             age = self.channel.age_of(id)
             outcome = (<Channel>self.channel).finish(self, id)
             if outcome == DONE:
-                (<Channel>self.channel).note_ages(age, 1)
+                (<Channel>self.channel).record_ages(age, 1)
         if outcome != DONE:
             self.refuse(b"FIN", &words[1], outcome)
         return NEXT
@@ -211,7 +211,7 @@ cdef class Subscription(LogCommands):
             line += FIN_LINE
             n -= FIN_LINE
         if line != lines:
-            channel.note_ages(age, (line - lines) // FIN_LINE)
+            channel.record_ages(age, (line - lines) // FIN_LINE)
         return line - lines
 
     cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0:

@@ -127,7 +127,7 @@ cdef int answer(Topic topic, bint waits, done) except -1:
         return 0
     callback = Callback.__new__(Callback)
     callback.done = done
-    return topic.promise(callback, 0)
+    return topic.acknowledge_later(callback, 0)
 
 
 cdef class Publisher:
@@ -196,7 +196,7 @@ cdef class Publisher:
         if topic.limited:
             for each in bodies:
                 if not topic.fits(len(each)):
-                    done(topic.objection(b"PUB", len(each)).decode())
+                    done(topic.size_error(b"PUB", len(each)).decode())
                     return 0
         if least != MEMORY and bodies:
             topic.demand(least)

@@ -466,7 +466,7 @@ cdef class SocketTransport(Transport):
 
 
 cdef class StreamTransport(Transport):
-    """The far end of a session: its bytes come from, and go to, the client's home."""
+    """The far end of a session: its bytes come from, and go to, the session of the client."""
 
     cdef int flush(self) except -1:
         cdef Output output = self.session.output
@@ -530,7 +530,7 @@ cdef class FarEnd(StreamEnd):
 
 
 def accept_stream(SessionManager manager not None, Stream stream not None, bytes hello not None):
-    """The end of a stream that the home of a client has opened to this worker."""
+    """The end of a stream that the session of a client has opened to this worker."""
     cdef StreamTransport transport = StreamTransport.__new__(StreamTransport)
     cdef FarEnd end = FarEnd.__new__(FarEnd)
     cdef Session session
@@ -703,8 +703,8 @@ cdef class Loop:
         """Read the clocks, once a turn: the first who has something to do in it calls."""
         if not self.in_turn:
             self.in_turn = True
-            self.manager.agenda.now = clock_ns(CLOCK_MONOTONIC)
-            self.manager.agenda.wall = clock_ns(CLOCK_REALTIME)
+            self.manager.scheduler.now = clock_ns(CLOCK_MONOTONIC)
+            self.manager.scheduler.wall = clock_ns(CLOCK_REALTIME)
             if self.manager.mesh is not None:
                 self.manager.mesh.awake()
 
@@ -717,12 +717,12 @@ cdef class Loop:
         cdef Mesh mesh = self.manager.mesh
         self.begin_turn()
         due = self.manager.turn()
-        if due > self.manager.agenda.now and mesh is not None and not mesh.prepare_sleep():
-            due = self.manager.agenda.now
+        if due > self.manager.scheduler.now and mesh is not None and not mesh.prepare_sleep():
+            due = self.manager.scheduler.now
         histogram_add(&self.turns, FIRST_OF_TURNS,
-                      clock_ns(CLOCK_MONOTONIC) - self.manager.agenda.now, 1)
+                      clock_ns(CLOCK_MONOTONIC) - self.manager.scheduler.now, 1)
         self.in_turn = False
-        if due <= self.manager.agenda.now:
+        if due <= self.manager.scheduler.now:
             if not self.idling:
                 # An active idle watcher keeps the poll from blocking.
                 self.idling = True

@@ -17,8 +17,8 @@ cdef class JournalFile(SegmentFiles):
     cdef uint32_t _snapshot_crc
     cdef uint64_t _journal_writes     # those that follow, and how many of them have ended
     cdef uint64_t _journal_done
-    cdef uint64_t _told               # the one that the runs to come have to wait for
-    cdef uint64_t _told_done          # the latest one that has not failed
+    cdef uint64_t _required               # the one that the runs to come have to wait for
+    cdef uint64_t _required_done          # the latest one that has not failed
 
     # Whether a journal write is under way.
     cdef bint is_telling(self) noexcept

@@ -71,7 +71,7 @@ cdef class JournalFile(SegmentFiles):
         self.journal_bytes = sizeof(JournalHeader) + sizeof(JournalEntry) + self._snapshot_bytes
         self._journal_writes += 1
         if leads or self.journal_lost:
-            self._told = self._journal_writes
+            self._required = self._journal_writes
         self._directory_dirty = True
         whole = self._task(TASK_JOURNAL, NULL, NULL)
         whole.file = self._journal
@@ -127,7 +127,7 @@ cdef class JournalFile(SegmentFiles):
         if behind:
             task.tells = True
             self._journal_writes += 1
-            self._told = self._journal_writes
+            self._required = self._journal_writes
         self.io.write(self._lane if behind else LANE_WRITES, self._journal, task.owned, n,
                       self.journal_bytes, task_finished, task, &task.result)
         self.journal_bytes += n
@@ -145,7 +145,7 @@ cdef class JournalFile(SegmentFiles):
         """The oldest one under way is done. Where it failed, a later one tells of the same."""
         self._journal_done += 1
         if not error:
-            self._told_done = self._journal_done
+            self._required_done = self._journal_done
         return self._release_written()
 
     cdef int _journal_failed(self, Task *task, int error) except -1:

@@ -43,7 +43,7 @@ cdef struct Task:
     bint durable         # of a run: done when a sync covers it
     bint goes_on         # of a run: done with the one behind it, and refused if that is
     uint64_t commit      # of a durable run: the number of the commit that covers it
-    uint64_t told        # of a run: so many journal writes have to be done before it is
+    uint64_t journal_writes        # of a run: so many journal writes have to be done before it is
     uint8_t *owned       # freed with the task
     log_done done
     void *arg

@@ -37,7 +37,7 @@ cdef class LogWriter(JournalFile):
     cdef int sync(self, log_done done, void *arg) except -1
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
-    cdef bint _is_told(self, const Task *task) noexcept
+    cdef bint _is_journaled(self, const Task *task) noexcept
     cdef int _wait(self, Task *task, int error) except -1
     cdef bint _first_is_settled(self) noexcept
     cdef int _commit_done(self, int error) except -1

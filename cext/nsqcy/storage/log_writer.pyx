@@ -69,7 +69,7 @@ cdef class LogWriter(JournalFile):
         task.durable = durable
         task.goes_on = self._goes_on = goes_on
         task.commit = self._commits + 1 if durable else 0
-        task.told = self._told
+        task.journal_writes = self._required
         task.done = done
         task.arg = arg
         self._place(segment, task, into)
@@ -105,17 +105,17 @@ cdef class LogWriter(JournalFile):
         if task.kind != TASK_RUN:
             return self._finish(task, error)
         task.error = error
-        if self.journal_lost and task.told <= self._journal_done:
+        if self.journal_lost and task.journal_writes <= self._journal_done:
             task.refused = EIO    # a start would read it as if what the journal lost had not been
         if task.durable or task.goes_on or self._written_last is not NULL \
-                or not self._is_told(task):
+                or not self._is_journaled(task):
             return self._wait(task, error)
         return self._finish(task, error or task.refused)
 
-    cdef bint _is_told(self, const Task *task) noexcept:
-        """Whether the journal has told what it had to before this run, or never will."""
-        return task.told <= self._told_done or (self.journal_lost
-                                                and task.told <= self._journal_done)
+    cdef bint _is_journaled(self, const Task *task) noexcept:
+        """Whether the journal writes that this run waits for are done, or have failed for good."""
+        return (task.journal_writes <= self._required_done
+                or self.journal_lost and task.journal_writes <= self._journal_done)
 
     cdef int _wait(self, Task *task, int error) except -1:
         """A run that failed waits as well: they are answered in their order."""
@@ -147,8 +147,8 @@ cdef class LogWriter(JournalFile):
         cdef Task *last = self._written_first
         cdef Task *failed = NULL
         cdef Task *task
-        while last is not NULL and self._is_told(last) and last.commit <= self._commits_done:
-            if last.told > self._told_done and not last.refused:
+        while last is not NULL and self._is_journaled(last) and last.commit <= self._commits_done:
+            if last.journal_writes > self._required_done and not last.refused:
                 last.refused = EIO
             if failed is NULL and (last.error or last.refused):
                 failed = last

@@ -5,7 +5,7 @@
 #            └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘
 #              │   in memory │     │     └──┐
 #   disk     ──▼─────────────▼─────▼────────▼──     in the order in which they lie there
-#   excerpt     a             c     d        e
+#   prefetch     a             c     d        e
 #
 # What is due lies anywhere: to read its block for each message would be a thousand times its bytes.
 
@@ -18,7 +18,7 @@ from nsqcy.storage.record cimport Record
 from nsqcy.storage.record_window cimport RecordWindow
 
 
-cdef class Excerpt:
+cdef class ReadAhead:
     cdef RecordWindow window
     cdef readonly uint64_t first_seq    # of the record that is needed first
     cdef readonly bint reading

@@ -45,14 +45,14 @@ cdef int by_seq(const void *a, const void *b) noexcept nogil:
 
 
 cdef int excerpt_read(void *arg, int error) except -1:
-    cdef Excerpt excerpt = <Excerpt>arg
-    Py_DECREF(excerpt)
-    return excerpt.on_read()
+    cdef ReadAhead prefetch = <ReadAhead>arg
+    Py_DECREF(prefetch)
+    return prefetch.on_read()
 
 
 @cython.final
 @cython.no_gc_clear      # __dealloc__ needs the window
-cdef class Excerpt:
+cdef class ReadAhead:
     def __cinit__(self, RecordWindow window not None, uint64_t first_seq):
         self.window = window
         self.first_seq = first_seq
@@ -102,8 +102,8 @@ cdef class Excerpt:
         self.load_whole()
         if self.count == 0:
             return False
-        window.store.keep_budget()
-        self.block = window.store.new_block(<uint32_t>min(<uint64_t>LARGEST_BLOCK, self.bytes))
+        window.pool.keep_budget()
+        self.block = window.pool.new_block(<uint32_t>min(<uint64_t>LARGEST_BLOCK, self.bytes))
         # A ring of its own: it is no straggler, but leaves memory like one.
         self.block.prev = self.block.next = self.block
         window.ref(self.block)
@@ -118,8 +118,8 @@ cdef class Excerpt:
 
     cdef int load_whole(self) except -1:
         """While there is room, have blocks loaded: those of which much is needed, and with each
-        excerpt a few more. The rest is picked."""
-        cdef BlockPool store = self.window.store
+        prefetch a few more. The rest is picked."""
+        cdef BlockPool pool = self.window.pool
         cdef uint32_t begin = 0
         cdef uint32_t end = 0
         cdef uint32_t kept = 0
@@ -132,7 +132,7 @@ cdef class Excerpt:
             while end < self.count and self.picks[end].block == block:
                 needed += self.picks[end].guess
                 end += 1
-            if store.resident_bytes + block.size <= store.budget \
+            if pool.resident_bytes + block.size <= pool.budget \
                     and (few or needed * WORTH_A_LOAD >= block.size):
                 self.window.load(block)
                 few -= few > 0

@@ -38,7 +38,7 @@ cdef inline bint at_record(const Cursor *cursor) noexcept:
 
 cdef class RecordWindow:
     """The records of one topic that somebody still has to read, in order."""
-    cdef BlockPool store
+    cdef BlockPool pool
     cdef readonly Log log                   # None: never on disk
     cdef Block *oldest
     cdef Block *newest
@@ -51,7 +51,7 @@ cdef class RecordWindow:
     # Cursors that only keep: from here on records stay, with or without readers; if watched.
     cdef Cursor kept                # by retention, or for a named cursor
     cdef Cursor outdated            # retention alone would have let go of what is before it
-    cdef Cursor untold              # the journal does not know yet what is behind it
+    cdef Cursor unjournaled              # the journal does not know yet what is behind it
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # of the next record

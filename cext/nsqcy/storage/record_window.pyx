@@ -39,12 +39,12 @@ cdef int read_done(void *arg, int error) except -1:
     if error == ENOENT or error == EIO:
         # The records cannot be had: readers step over them, as they do over damaged ones.
         block.flags |= UNREADABLE
-        window.store.take_memory(block)
+        window.pool.take_memory(block)
     elif error:
         window.stalled = True
-        window.store.take_memory(block)
+        window.pool.take_memory(block)
     else:
-        window.store.keep_longer(block)
+        window.pool.keep_longer(block)
         window.reseat(block)
     try:
         window.unpin(block)
@@ -67,7 +67,7 @@ cdef class RecordWindow:
         self.fanout.seq = 1
         self.kept.seq = 1
         self.outdated.seq = 1
-        self.untold.seq = 1
+        self.unjournaled.seq = 1
         self.next_capacity = SMALLEST_BLOCK
 
     def __dealloc__(self):
@@ -88,7 +88,7 @@ cdef class RecordWindow:
             while capacity < size:
                 capacity <<= 1
             self.next_capacity = min(<uint32_t>LARGEST_BLOCK, capacity << 1)
-        block = self.store.new_block(capacity)
+        block = self.pool.new_block(capacity)
         block.first_seq = self.next_seq
         self.push_block(block)
         return block
@@ -124,7 +124,7 @@ cdef class RecordWindow:
         block.flags |= SEALED
         if block.size and block.stored == block.size:
             # All of it was on disk before; no write will end that says so.
-            self.store.droppable(block)
+            self.pool.droppable(block)
 
     # -- looking for blocks --
 
@@ -288,7 +288,7 @@ cdef class RecordWindow:
         return last
 
     cdef bint only_keeps(self, const Cursor *cursor) noexcept:
-        return cursor == &self.kept or cursor == &self.outdated or cursor == &self.untold
+        return cursor == &self.kept or cursor == &self.outdated or cursor == &self.unjournaled
 
     # -- lives of blocks --
 
@@ -342,7 +342,7 @@ cdef class RecordWindow:
         """Nobody needs the block any more, in memory or on disk."""
         if self.log is not None and block.extent.bytes:
             self.log.release(&block.extent)
-        self.store.free_block(block)
+        self.pool.free_block(block)
 
     cdef int load(self, Block *block) except -1:
         """Ask for the bytes of a block that is on disk only; on_loaded follows."""
@@ -354,8 +354,8 @@ cdef class RecordWindow:
             raise MemoryError()
         read.window = <void *>self
         read.block = block
-        self.store.keep_budget()
-        self.store.give_memory(block, block.size)
+        self.pool.keep_budget()
+        self.pool.give_memory(block, block.size)
         block.flags |= LOADING
         block.pins += 1
         Py_INCREF(self)

@@ -504,10 +504,10 @@ class _Told:
 
 def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told) -> Shard:
     """A worker's shard, as far as it has to take up topics."""
-    agenda = SchedulerState(BlockPool(_MEMORY), mem_queue_size=0, max_msg_timeout=0)
-    agenda.now, agenda.wall = time.monotonic_ns(), time.time_ns()
+    scheduler = SchedulerState(BlockPool(_MEMORY), mem_queue_size=0, max_msg_timeout=0)
+    scheduler.now, scheduler.wall = time.monotonic_ns(), time.time_ns()
     return Shard(
-        agenda=agenda,
+        scheduler=scheduler,
         ids=IdSource(bytearray(8), 0),
         io=io,
         data_path=data_path,

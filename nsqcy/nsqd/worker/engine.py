@@ -58,11 +58,11 @@ HOLD_LIMIT = 60_000_000_000
 class Streams(Mesh):
     """The mesh of a worker: streams that others open lead to sessions here."""
 
-    home: SessionManager
+    manager: SessionManager
     log: Log
 
     def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
-        return accept_stream(self.home, stream, hello)
+        return accept_stream(self.manager, stream, hello)
 
     def on_error(self, stream: Stream | None, error: BaseException) -> None:
         self.log.error(f"stream: {type(error).__name__}: {error}")
@@ -122,9 +122,9 @@ class Engine:
         notices = MasterNotices(boot.master, self._is_held, boot.log)
         self._notifier = MetadataNotifier(notices.send)
         hub = gevent.get_hub()
-        self._store = store = BlockPool(options.memory_bytes)
-        agenda = SchedulerState(
-            store,
+        self._pool = pool = BlockPool(options.memory_bytes)
+        scheduler = SchedulerState(
+            pool,
             mem_queue_size=options.mem_queue_size,
             max_msg_timeout=options.max_msg_timeout,
             topology_aware=TOPOLOGY_AWARE_CONSUMPTION in options.enable_experiment,
@@ -137,7 +137,7 @@ class Engine:
         )
         self._io = IoThread()
         self._shard = Shard(
-            agenda=agenda,
+            scheduler=scheduler,
             ids=IdSource(shared.lease_word, options.node_id),
             io=self._io,
             data_path=options.data_path,
@@ -160,7 +160,7 @@ class Engine:
         self._users = _users(options, boot.context["users"], quotas)
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         placements = PlacementRequests(boot.master, self.placed)
-        self._home = SessionManager(
+        self._manager = SessionManager(
             shard=self._shard,
             mesh=mesh,
             index=boot.worker,
@@ -171,14 +171,14 @@ class Engine:
             auth=self._authorizer(boot.log),
             log=boot.log,
         )
-        self._publisher = Publisher(self._home)
-        agenda.publish_once = self._publisher.publish_once
-        if agenda.events is not None:
-            agenda.events.publish = self._publish_events
+        self._publisher = Publisher(self._manager)
+        scheduler.publish_once = self._publisher.publish_once
+        if scheduler.events is not None:
+            scheduler.events.publish = self._publish_events
         self._handshakes = _handshakes(hub.loop, boot.context["tls"])
-        self._loop = Loop(self._home, hub, self._handshakes)
+        self._loop = Loop(self._manager, hub, self._handshakes)
         if mesh is not None:
-            mesh.home = self._home
+            mesh.manager = self._manager
             mesh.log = boot.log
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
         self._migration = SessionMigration(self._loop, boot.master)
@@ -188,7 +188,7 @@ class Engine:
             boot,
             options,
             self._owned,
-            self._home,
+            self._manager,
             self._publisher,
             placements,
             self._peers,
@@ -202,13 +202,13 @@ class Engine:
         self._https = _https(self._handshakes)
         self._stats = WorkerStats(
             self._shard,
-            self._home,
+            self._manager,
             self._http,
             self._loop,
             self._io,
             options=options,
             workers=boot.workers,
-            events=agenda.events,
+            events=scheduler.events,
             users=self._users,
             give_way=self._give_way,
         )
@@ -216,7 +216,7 @@ class Engine:
         self._loop.start()
         self._census = None
         if COUNTED:
-            self._census = Census(f"worker {self._index}", self._home, store, boot.log)
+            self._census = Census(f"worker {self._index}", self._manager, pool, boot.log)
 
     # -- the life of the worker
 
@@ -225,7 +225,7 @@ class Engine:
     ) -> None:
         self._loop.enter()
         for name, worker in table.items():
-            self._home.placed(name.encode(), worker)
+            self._manager.placed(name.encode(), worker)
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
@@ -248,23 +248,23 @@ class Engine:
             self._http.adopt(socket.socket(fileno=fd), peer, make)
 
     def connections(self) -> int:
-        return self._home.connections() + self._http.connections
+        return self._manager.connections() + self._http.connections
 
     def placed(self, topic: str, worker: int) -> None:
         self._loop.enter()
         key = topic.encode()
-        self._home.placed(key, worker)
+        self._manager.placed(key, worker)
         self._publisher.placed(key)
 
     def peer_down(self, worker: int) -> None:
         self._loop.enter()
         self._peers.discard(worker)
-        self._home.peer_down(worker)
+        self._manager.peer_down(worker)
 
     def peer_up(self, worker: int, generation: int) -> None:
         self._loop.enter()
         self._peers.add(worker)
-        self._home.peer_up(worker, generation)
+        self._manager.peer_up(worker, generation)
 
     def option_changed(self, name: str, value: Any) -> None:
         self._options.change(name, tuple(value) if isinstance(value, list) else value)
@@ -303,7 +303,7 @@ class Engine:
         self._loop.enter()
         self._loop.stop()
         self._http.close()
-        self._home.close_sessions()
+        self._manager.close_sessions()
         if self._handshakes is not None:
             self._handshakes.close()
         self._shard.save()
@@ -339,7 +339,7 @@ class Engine:
         if self._users is not None:
             self._users.renew(request.blob.decode())
             self._loop.enter()
-            self._home.quotas_changed()
+            self._manager.quotas_changed()
             self._http.unlearn()
 
     # -- control messages of the master and of other workers

@@ -42,7 +42,7 @@ class HttpBackend:
         boot: Boot,
         options: NsqdOptions,
         owned: TopicOwner,
-        home: SessionManager,
+        manager: SessionManager,
         publisher: Publisher,
         placements: PlacementRequests,
         peers: set[int],
@@ -59,7 +59,7 @@ class HttpBackend:
         self._master_pid = boot.context["master"]
         self._options = options
         self._owned = owned
-        self._home = home
+        self._manager = manager
         self._publisher = publisher
         self._placements = placements
         self._peers = peers
@@ -104,9 +104,9 @@ class HttpBackend:
     def at_owner(self, verb: TopicVerb[Result]) -> Result:
         """Run a verb at the owner of its topic; raises Refused."""
         topic = verb.topic.encode()
-        if verb.creates and self._home.owner(topic) is None:
+        if verb.creates and self._manager.owner(topic) is None:
             self._placements.place(verb.topic)
-        owner = self._home.owner(topic)
+        owner = self._manager.owner(topic)
         if owner is None:
             raise Refused("TOPIC_NOT_FOUND")
         if owner == self._index:

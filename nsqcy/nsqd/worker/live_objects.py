@@ -21,17 +21,17 @@ from nsqcy.storage import log as storage_log
 from nsqcy.storage.block_pool import BlockPool
 
 
-def count(home: SessionManager, store: BlockPool) -> dict[str, int]:
+def count(manager: SessionManager, pool: BlockPool) -> dict[str, int]:
     """Objects alive, by kind. Those of Python's that are garbage are collected first."""
     gc.collect()
-    shard = home.shard
+    shard = manager.shard
     found = {
         "topics": len(shard.topics),
-        "blocks": store.blocks,
-        "entries": store.entries,
-        "deferred": store.deferred,
-        "resident_bytes": store.resident_bytes,
-        "input_bytes": home.input_bytes,
+        "blocks": pool.blocks,
+        "entries": pool.entries,
+        "deferred": pool.deferred,
+        "resident_bytes": pool.resident_bytes,
+        "input_bytes": manager.input_bytes,
     }
     for module in (channel_module, storage_log, mesh_module, session_module, wire):
         found |= module.live()
@@ -43,14 +43,14 @@ def count(home: SessionManager, store: BlockPool) -> dict[str, int]:
 class Census:
     """Counts when it is asked to. `name` says whose the figures are."""
 
-    def __init__(self, name: str, home: SessionManager, store: BlockPool, log: Lines) -> None:
+    def __init__(self, name: str, manager: SessionManager, pool: BlockPool, log: Lines) -> None:
         self._name = name
-        self._home = home
-        self._store = store
+        self._manager = manager
+        self._pool = pool
         self._log = log
         self._watcher = gevent.get_hub().loop.signal(signal.SIGUSR1)
         self._watcher.start(self.tell)
 
     def tell(self) -> None:
         """Log a line of JSON."""
-        self._log.info(f"{self._name}: alive: {json.dumps(count(self._home, self._store))}")
+        self._log.info(f"{self._name}: alive: {json.dumps(count(self._manager, self._pool))}")

@@ -9,7 +9,7 @@ from base64 import b64encode
 from typing import Any, NamedTuple
 
 from nsqcy.base.headers import decode
-from nsqcy.broker.peek import Peek, Seen
+from nsqcy.broker.peek import Peek, PeekedMessage
 from nsqcy.errors import HttpError
 from nsqcy.util.gotext import json_bytes
 
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 
 
-Placed = tuple[str, Seen]  # where a page begins with it
+Placed = tuple[str, PeekedMessage]  # where a page begins with it
 
 
 class Look(NamedTuple):
@@ -117,12 +117,12 @@ def _waiting(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
     return found, None if is_last else f"{seq}.{passed + one}"
 
 
-def _size(message: Seen) -> int:
+def _size(message: PeekedMessage) -> int:
     """Bytes of JSON, at most."""
     return 400 + 4 * len(message.body) // 3 + 6 * len(message.headers)
 
 
-def _shown(message: Seen, state: str) -> dict[str, Any]:
+def _shown(message: PeekedMessage, state: str) -> dict[str, Any]:
     is_readable = message.size >= 0
     shown: dict[str, Any] = {
         "id": f"{message.id:016x}" if message.id else None,

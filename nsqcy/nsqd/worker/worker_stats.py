@@ -35,7 +35,7 @@ class WorkerStats:
     def __init__(
         self,
         shard: Shard,
-        home: SessionManager,
+        manager: SessionManager,
         http: HttpServer,
         loop: Loop,
         io: IoThread,
@@ -48,7 +48,7 @@ class WorkerStats:
     ) -> None:
         """give_way: lets other work run; numbers are exact when it returns."""
         self._shard = shard
-        self._home = home
+        self._manager = manager
         self._http = http
         self._loop = loop
         self._io = io
@@ -65,7 +65,7 @@ class WorkerStats:
         topics = self._topics(query.topic)
         return gathering.pack(
             walk.topics(topics),
-            walk.producers(self._home.producers()),
+            walk.producers(self._manager.producers()),
             known=bool(topics),
             health=gathering.Health(self._shard.health, self._shard.health_at),
             memory=stats.process_memory(),
@@ -77,7 +77,7 @@ class WorkerStats:
         (buffer,) = request.fds
         try:
             return self._write_metrics(
-                metrics_buffer.Writer(buffer, self._home.index + 1), **request.args
+                metrics_buffer.Writer(buffer, self._manager.index + 1), **request.args
             )
         finally:
             os.close(buffer)
@@ -86,14 +86,14 @@ class WorkerStats:
         most = -(-self._options.metrics_max_series // self._workers)
         lines = Exposition(self._shard, most, *metrics.NAMES)
         figures = {
-            "tcp": self._home.connections(),
+            "tcp": self._manager.connections(),
             "http": self._http.connections,
             "turns": self._loop.turn_times(),
             "syncs": self._io.sync_times(),
             "failing": int(self._shard.health != "OK"),
             "topics": len(self._shard.topics),
-            "memory": self._shard.store.resident_bytes,
-            "memory_limit": self._shard.store.budget,
+            "memory": self._shard.pool.resident_bytes,
+            "memory_limit": self._shard.pool.budget,
             "events": self._event_counts(),
             "quotas": [] if self._users is None else self._users.quotas_told(),
         }
@@ -129,16 +129,16 @@ class WorkerStats:
         return Answer(blob=text.encode(errors="replace"))
 
     def _counters(self) -> dict[str, int]:
-        store = self._shard.store
+        pool = self._shard.pool
         return {
-            "message bytes in memory": store.resident_bytes,
-            "message bytes allowed": store.budget,
-            "arenas": store.arenas,
-            "blocks": store.blocks,
-            "entries": store.entries,
-            "deferred messages": store.deferred,
+            "message bytes in memory": pool.resident_bytes,
+            "message bytes allowed": pool.budget,
+            "arenas": pool.arenas,
+            "blocks": pool.blocks,
+            "entries": pool.entries,
+            "deferred messages": pool.deferred,
             "topics": len(self._shard.topics),
-            "TCP connections": self._home.connections(),
+            "TCP connections": self._manager.connections(),
             "HTTP connections": self._http.connections,
             "bytes of unfinished HTTP requests": self._http.held,
         }

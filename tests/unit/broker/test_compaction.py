@@ -40,21 +40,21 @@ class Worker:
     def __init__(self, path: Path, now: int, mem_queue_size: int) -> None:
         options = resolve(loader.load(NSQD, ["--msg-timeout=1h", "--max-msg-timeout=2h"]))
         self.now = now
-        self.store = BlockPool(1 << 30)
+        self.pool = BlockPool(1 << 30)
         self.io = IoThread()
         self.lines = Lines()
-        agenda = SchedulerState(
-            self.store, mem_queue_size=mem_queue_size, max_msg_timeout=options.max_msg_timeout
+        scheduler = SchedulerState(
+            self.pool, mem_queue_size=mem_queue_size, max_msg_timeout=options.max_msg_timeout
         )
         self.shard = Shard(
-            agenda=agenda,
+            scheduler=scheduler,
             ids=IdSource(bytearray(8), 1),
             io=self.io,
             data_path=str(path),
             log_options={"max_bytes_per_file": 500_000},
             log=self.lines,
         )
-        self.home = SessionManager(
+        self.manager = SessionManager(
             shard=self.shard,
             mesh=None,
             index=0,
@@ -63,15 +63,15 @@ class Worker:
             ask_placement=lambda key: None,
             log=self.lines,
         )
-        self.publisher = Publisher(self.home)
+        self.publisher = Publisher(self.manager)
         self.turn()
 
     def turn(self, passed: int = 0) -> None:
         """A turn of the loop `passed` ns later, and what the disk has to say to it."""
         self.now += passed
-        self.home.run_turn(self.now, self.now)
+        self.manager.run_turn(self.now, self.now)
         self.io.drain_now()
-        self.home.run_turn(self.now, self.now)
+        self.manager.run_turn(self.now, self.now)
 
     def close(self) -> None:
         self.shard.save()
@@ -90,7 +90,7 @@ def messages(received: bytes) -> Iterator[tuple[bytes, int]]:
 
 def consume(worker: Worker) -> list[int]:
     """Take everything; defer one in KEPT and finish the rest. Returns the numbers deferred."""
-    client = BytesTransport(worker.home)
+    client = BytesTransport(worker.manager)
     client.feed(b"  V2SUB t c\nRDY 2500\n")
     taken = 0
     deferred = []
@@ -126,13 +126,13 @@ def test_few_deferred_messages_keep_little(tmp_path: Path, mem_queue_size: int, 
         worker.publisher.publish(b"t", bodies, 0, "memory", outcomes.append)
         worker.turn()
     assert outcomes == [None] * (MESSAGES // 200)
-    before = SimpleNamespace(memory=worker.store.resident_bytes, disk=on_disk(tmp_path))
+    before = SimpleNamespace(memory=worker.pool.resident_bytes, disk=on_disk(tmp_path))
     assert before.memory > MESSAGES * 200
 
     deferred = consume(worker)
     for _ in range(20):
         worker.turn(passed=SECOND + 1)
-    assert worker.store.resident_bytes <= 2 * 262144
+    assert worker.pool.resident_bytes <= 2 * 262144
     # What is left is the segment that is being written, and the journal.
     assert on_disk(tmp_path) <= 600_000
     assert before.disk == 0 or before.disk > MESSAGES * 200
@@ -149,7 +149,7 @@ def test_few_deferred_messages_keep_little(tmp_path: Path, mem_queue_size: int, 
     else:
         assert counters["deferred_count"] == len(deferred)
         again.turn(passed=HOUR)
-    client = BytesTransport(again.home)
+    client = BytesTransport(again.manager)
     client.feed(b"  V2SUB t c\nRDY 2500\n")
     for _ in range(5):
         again.turn()

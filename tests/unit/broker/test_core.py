@@ -253,7 +253,7 @@ def test_an_idle_topic_holds_no_block_and_goes_on(make):
         assert message.body == b"%d" % i
         consumer.finish(message.id)
         core.advance(20 * SECOND)
-        assert core.store.blocks == 0
+        assert core.pool.blocks == 0
     other = core.client().subscribe("t", "other", 1)
     producer.publish("t", b"both")
     assert bodies(consumer) == [b"both"] == bodies(other)
@@ -552,7 +552,7 @@ def test_what_is_written_message_by_message_leaves_memory(make):
     for _ in range(200):
         assert producer.publish("t", b"." * 15_000) == OK
         core.settle()
-    assert core.store.resident_bytes <= 2 * 262144
+    assert core.pool.resident_bytes <= 2 * 262144
 
 
 # -- stragglers, restarts --
@@ -572,9 +572,9 @@ def test_the_few_messages_left_of_many_blocks_are_kept_apart(make):
             # The first one comes back last.
             consumer.requeue(message.id, 100_000 - 1000 * (i // 20))
     core.settle()
-    before = core.store.resident_bytes
+    before = core.pool.resident_bytes
     core.advance(2 * SECOND)
-    assert core.store.resident_bytes < before / 4
+    assert core.pool.resident_bytes < before / 4
     core = restarted(make, core, "c")
     consumer = core.client().subscribe("t", "c", 2500)
     core.advance(200 * SECOND)
@@ -591,8 +591,8 @@ def test_a_delayed_message_that_was_not_on_disk_yet_when_the_journal_was_written
     producer.publish("t", b"second", 5000)
     core.settle()
     # The journal is due, and is written first thing in the turn.
-    core.agenda.now = core.now = core.now + 3 * SECOND
-    core.agenda.wall = core.wall = core.wall + 3 * SECOND
+    core.scheduler.now = core.now = core.now + 3 * SECOND
+    core.scheduler.wall = core.wall = core.wall + 3 * SECOND
     assert producer.publish("t", b"third", 5000) == OK
     core = after_a_crash(make, core, "c", mem_queue_size=0)
     consumer = core.client().subscribe("t", "c", 10)
@@ -740,7 +740,7 @@ def test_latencies_of_what_is_on_disk_only(make, restart):
     core.advance(SECOND)
     held = consumer.messages()
     assert len(held) == 200
-    assert core.store.resident_bytes < 200 * 15_000 // 2
+    assert core.pool.resident_bytes < 200 * 15_000 // 2
     expected = []
     for message in held:
         consumer.finish(message.id)
@@ -761,9 +761,9 @@ def test_latencies_of_survivors(make):
         held += messages[:1]
         for message in messages[1:]:
             consumer.finish(message.id)
-    before = core.store.resident_bytes
+    before = core.pool.resident_bytes
     core.advance(2 * SECOND)
-    assert core.store.resident_bytes < before // 2, "nothing was compacted"
+    assert core.pool.resident_bytes < before // 2, "nothing was compacted"
     for message in held[::2]:
         consumer.requeue(message.id)
     core.settle()

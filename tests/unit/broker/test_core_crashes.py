@@ -238,8 +238,8 @@ class CrashMachine(RuleBasedStateMachine):
     def killed(self, calls: int, step: int, size: int) -> None:
         """In the middle of something: from one file call on nothing reaches the disk."""
         self.core.io.fault("any", nth=calls, error=errno.ENOSPC, times=FOREVER)
-        self.core.agenda.now = self.core.now = self.core.now + step * MILLISECOND
-        self.core.agenda.wall = self.core.wall = self.core.wall + step * MILLISECOND
+        self.core.scheduler.now = self.core.now = self.core.now + step * MILLISECOND
+        self.core.scheduler.wall = self.core.wall = self.core.wall + step * MILLISECOND
         self.publish([self.body(size)], 5000 if calls % 2 else 0)
         self.publish([self.body(size)])
         path = self.copy()

@@ -638,7 +638,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.producer.send(f"PUB {topic}\n".encode(), len(body).to_bytes(4, "big"), body)
         self.model(topic)
         if written:
-            self.core.home.run_turn(self.core.now, self.core.wall)
+            self.core.manager.run_turn(self.core.now, self.core.wall)
             self.core.io.drain_now()
         old = self.core
         self.generation += 1

@@ -69,10 +69,10 @@ ASKED = [
 
 def parked(core: Core) -> None:
     """A turn, and the I/O thread stands at the call that is held."""
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
     core.io.poll_now()
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_publishing_from_within_is_answered_as_late(
     core.settle()
     core.io.hold(CALLS[holds])
     outcomes: list[str | None] = []
-    Publisher(core.home).publish(b"t", [b"one", b"two"], 0, asked, outcomes.append)
+    Publisher(core.manager).publish(b"t", [b"one", b"two"], 0, asked, outcomes.append)
     parked(core)
     assert outcomes == []
     core.io.release()
@@ -125,7 +125,7 @@ def test_only_whoever_asks_waits(make: Make) -> None:
     careful.send(b"PUB t\n\0\0\0\0011")
     parked(core)
     behind.send(b"PUB t\n\0\0\0\0012")
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     assert careful.answer() is behind.answer() is None
     core.io.release()
     core.settle()
@@ -192,7 +192,7 @@ def test_what_is_asked_for_needs_a_disk(make: Make) -> None:
     outcomes: list[str | None] = []
     core.shard.set_refusal("no room")
     assert careful.publish("t", b"x") == (ERROR, b"E_PUB_FAILED PUB failed no room")
-    Publisher(core.home).publish(b"t", [b"x"], 0, "os", outcomes.append)
+    Publisher(core.manager).publish(b"t", [b"x"], 0, "os", outcomes.append)
     assert outcomes == ["no room"]
     assert plain.publish("t", b"x") == OK
     assert core.counters("t")["message_count"] == 1
@@ -205,7 +205,7 @@ def test_it_holds_wherever_the_client_goes(make: Make) -> None:
     careful = core.client(durability="fsync")
     core.settle()
     state, unread, unsent = careful.session.pack()
-    moved, far_end = BytesTransport(core.home), BytesTransport(core.home)
+    moved, far_end = BytesTransport(core.manager), BytesTransport(core.manager)
     moved.client.unpack(state, unread, unsent)
     known = {"authed": False, "auth_identity": "", "auth_identity_url": "", "tls": None}
     known |= {"snappy": False, "deflate": False, "lenient": False, "moves": False}
@@ -585,12 +585,12 @@ def test_one_sync_serves_all_that_came_meanwhile(make: Make) -> None:
     clients = [core.client() for _ in range(20)]
     core.io.hold("fdatasync")
     clients[0].send(b"PUB t\n\0\0\0\1x")
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
     before = core.io.calls_made("fdatasync")
     for client in clients[1:]:
         client.send(b"PUB t\n\0\0\0\1x")
-        core.home.run_turn(core.now, core.wall)
+        core.manager.run_turn(core.now, core.wall)
     core.io.release()
     core.settle()
     assert [client.answer() for client in clients] == [OK] * 20
@@ -608,7 +608,7 @@ def test_a_sync_in_the_background_holds_nobody_up(make: Make) -> None:
         assert client.publish(name, b"before") == OK
     core.io.hold("fdatasync")
     core.now += 3 * SECOND
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
     for name, client in clients.items():
         client.send(b"PUB %s\n\0\0\0\5while" % name.encode())
@@ -622,7 +622,7 @@ def test_a_sync_in_the_background_holds_nobody_up(make: Make) -> None:
 def answered(core: Core, client: Client) -> None:
     """While a thread is parked, so that the core does not settle."""
     while (answer := client.answer()) is None:
-        core.home.run_turn(core.now, core.wall)
+        core.manager.run_turn(core.now, core.wall)
         assert select.select([core.io.fileno()], [], [], 30)[0]
         core.io.poll_now()
     assert answer == OK
@@ -636,7 +636,7 @@ def test_a_topic_that_goes_while_publishes_wait(make: Make) -> None:
     assert client.publish("t", b"before") == OK
     for _ in range(2):
         client.send(b"PUB t\n\0\0\0\1x")
-        core.home.run_turn(core.now, core.wall)
+        core.manager.run_turn(core.now, core.wall)
         assert core.io.step_now()
     core.shard.delete_topic(b"t")
     core.settle()
@@ -733,7 +733,7 @@ def test_a_lost_journal_is_written_again_before_what_follows(
         first.client().publish("t", b"before")
     first.advance(3 * SECOND)
     core = killed(make, first, "memory")
-    core.agenda.mem_queue_size = 3
+    core.scheduler.mem_queue_size = 3
     core.topic("t").empty_channel("c")
     core.settle()
     core.io.fault("pwrite", nth, errno.ENOSPC, times)

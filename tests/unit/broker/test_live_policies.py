@@ -108,9 +108,9 @@ def test_less_is_not_promised_before_the_journal_says_so(make: Make) -> None:
     core.io.hold("rename")  # of the journal
     change(core, durability="memory")
     client = core.client()
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     client.send(b"PUB t\n\0\0\0\5after")
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     assert client.answer() is None
     core.io.release()
     core.settle()

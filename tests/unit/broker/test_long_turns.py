@@ -30,7 +30,7 @@ def make() -> Iterator[Callable[..., Core]]:
 
 def turn(core: Core) -> bool:
     """One turn; whether it left something for the next one."""
-    return core.home.run_turn(core.now, core.wall) <= core.now
+    return core.manager.run_turn(core.now, core.wall) <= core.now
 
 
 def turns(core: Core) -> int:
@@ -192,18 +192,18 @@ def test_a_compaction_takes_many_turns(make: Callable[..., Core]) -> None:
     assert topic is not None
     topic.delete_channel("c0")
     core.settle()
-    before = core.store.resident_bytes
+    before = core.pool.resident_bytes
     assert before > count * 1000 and total(core, "deferred_count") == kept
     move_clock(core, SECOND)
     copied = []
     held_bytes = before
     while turn(core):
-        copied.append(core.store.resident_bytes - held_bytes)
-        held_bytes = core.store.resident_bytes
+        copied.append(core.pool.resident_bytes - held_bytes)
+        held_bytes = core.pool.resident_bytes
     # Each entry is visited twice, and 256 bytes count as one.
     assert len(copied) >= (2 * kept + kept * 1000 // 256) // A_TURN
     assert max(copied) <= 1024 * 1024 + 262144
-    assert kept * 1000 < core.store.resident_bytes < 2 * kept * 1000 < before // 2
+    assert kept * 1000 < core.pool.resident_bytes < 2 * kept * 1000 < before // 2
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_messages_come_and_go_during_compactions(
         producer.send(b"".join(map(dpub, ["t"] * 1000, bodies, delays)))
         core.settle()
     consumers = [core.client().subscribe("t", f"c{number}", 2500) for number in range(2)]
-    before = core.store.resident_bytes
+    before = core.pool.resident_bytes
     least = before
     found: list[list[bytes]] = [[], []]
     for _ in range((seconds + 2) * SECOND // step):
@@ -243,7 +243,7 @@ def test_messages_come_and_go_during_compactions(
                 consumer.finish(message.id)
                 bodies.append(message.body)
         if total(core, "deferred_count") > count // 50:
-            least = min(least, core.store.resident_bytes)
+            least = min(least, core.pool.resident_bytes)
     assert least < before // 2, "nothing was compacted"
     expected = sorted(b"%0200d" % number for number in range(count))
     assert [sorted(bodies) for bodies in found] == [expected] * 2
@@ -255,12 +255,12 @@ def test_memory_is_given_back_bit_by_bit(make: Callable[..., Core]) -> None:
     producer = core.client()
     for _ in range(80):
         producer.ask(mpub("t", [body] * 4))
-    most = core.store.arenas
+    most = core.pool.arenas
     core.shard.delete_topic(b"t")
     found = [most]
     for _ in range(15):
         core.advance(SECOND)
-        found.append(core.store.arenas)
+        found.append(core.pool.arenas)
     assert most >= 40 and found[-1] == 0
     assert max(before - after for before, after in pairwise(found)) <= 32
 
@@ -280,6 +280,6 @@ def test_a_full_channel_is_emptied(make: Callable[..., Core]) -> None:
         topic.channels["c"].empty()
         core.settle()
         assert not any(total(core, what) for what in ("deferred_count", "depth", "in_flight_count"))
-        assert core.store.entries == 0
+        assert core.pool.entries == 0
     core.advance(120 * SECOND)
     assert consumer.messages() == []

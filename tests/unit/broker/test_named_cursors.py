@@ -277,7 +277,7 @@ def test_it_is_answered_when_the_journal_has_it(make: Make) -> None:
     core.io.hold("pwrite")
     client = reader(core)
     client.send(f"LOG_CURSOR t {log_id(core)} a 1\nLOG_CURSOR t - a -\n".encode())
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
     core.io.poll_now()
     assert client.answer() is None

@@ -76,7 +76,7 @@ def state(core: Core) -> Any:
     topic = core.topic("t")
     assert topic is not None
     counters = [each.counters() for each in topic.channels.values()]
-    return topic.counters(), counters, core.live(), core.store.budget, topic.memory_bytes
+    return topic.counters(), counters, core.live(), core.pool.budget, topic.memory_bytes
 
 
 def delivered(consumer: Client, count: int) -> list[Delivery]:

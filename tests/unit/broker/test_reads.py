@@ -306,11 +306,11 @@ def test_a_read_takes_no_memory_of_others(tmp_path: Path) -> None:
     core, bodies = cold(tmp_path, 40)
     client = core.client(topic_log=True)
     log_id = meta(client)["log_id"]
-    resident = core.store.resident_bytes
+    resident = core.pool.resident_bytes
     client.send(f"LOG_FETCH t {log_id} 1 41 8388608 {ALL}\n".encode())
     for _ in range(1000):
-        core.home.run_turn(core.now, core.wall)
-        assert core.store.resident_bytes == resident
+        core.manager.run_turn(core.now, core.wall)
+        assert core.pool.resident_bytes == resident
         answer = client.answer()
         if answer is not None:
             break
@@ -325,10 +325,10 @@ def test_retention_waits_for_a_read(tmp_path: Path) -> None:
     log_id = meta(client)["log_id"]
     core.io.hold("pread")
     client.send(f"LOG_FETCH t {log_id} 1 2 100 body\n".encode())
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
     core.now, core.wall = core.now + 2 * DAY, core.wall + 2 * DAY
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.release()
     core.settle()
     kind, data = client.answer() or (None, b"")
@@ -343,9 +343,9 @@ def test_a_client_that_leaves_in_the_middle_of_it(tmp_path: Path) -> None:
     log_id = meta(client)["log_id"]
     core.io.hold("pread")
     client.send(f"LOG_FETCH t {log_id} 1 6 8388608 body\n".encode())
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
-    core.home.close_sessions()
+    core.manager.close_sessions()
     core.io.release()
     core.settle()
     core.close()
@@ -357,7 +357,7 @@ def test_a_topic_that_goes_in_the_middle_of_it(tmp_path: Path) -> None:
     log_id = meta(client)["log_id"]
     core.io.hold("pread")
     client.send(f"LOG_FETCH t {log_id} 1 6 8388608 body\n".encode())
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
     core.shard.delete_topic(b"t")
     core.io.release()

@@ -137,7 +137,7 @@ def test_what_is_too_old_goes(make: Make) -> None:
     assert 5 * 10**6 < held < 8 * 10**6
     core.advance(100 * SECOND)
     core.advance(SECOND)
-    assert topic.log_bytes < 10**6 and core.store.resident_bytes < 10**6
+    assert topic.log_bytes < 10**6 and core.pool.resident_bytes < 10**6
 
 
 def test_what_is_too_much_goes(make: Make) -> None:
@@ -169,11 +169,11 @@ def test_what_is_retained_is_not_in_memory(make: Make) -> None:
     drain(core, "c")
     core.advance(2 * SECOND)
     core.advance(2 * SECOND)
-    assert core.topic("t").log_bytes > 5_000_000 and core.store.resident_bytes < 1_000_000
+    assert core.topic("t").log_bytes > 5_000_000 and core.pool.resident_bytes < 1_000_000
     begin(core, "d", 0)
     assert drain(core, "d") == list(range(500))
     core.advance(2 * SECOND)
-    assert core.store.resident_bytes < 1_000_000
+    assert core.pool.resident_bytes < 1_000_000
 
 
 def test_delays_are_over_when_history_is_read(make: Make) -> None:

@@ -299,7 +299,7 @@ def stopped_at(core: Core, client: HeaderClient, step: int) -> None:
     for message in client.delivered():
         client.requeue(message.id)
     for _ in range(step):
-        core.home.run_turn(core.now, core.wall)
+        core.manager.run_turn(core.now, core.wall)
         core.io.step_now()
 
 
@@ -498,7 +498,7 @@ def test_killed_while_they_go_back(make: Make, durability: str, step: int) -> No
     core.settle()
     core.topic("dead").channels["look"].redrive(0)
     for _ in range(step):
-        core.home.run_turn(core.now, core.wall)
+        core.manager.run_turn(core.now, core.wall)
         core.io.step_now()
     found = places(killed(make, core, durability, attempts=1))
     assert found.keys() == set(bodies)

@@ -172,7 +172,7 @@ def test_many_are_cancelled_in_any_order(make: Make) -> None:
     for id in gone:
         assert cancel(core, id)
     assert [each[3] for each in listed(core)] == [id for id in ids if id not in gone]
-    assert core.store.deferred == 100
+    assert core.pool.deferred == 100
 
 
 @pytest.mark.parametrize("journalled", ["before", "after", "never"])
@@ -376,7 +376,7 @@ def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
     for _ in range(600):
         for _ in range(chance.choice([0, 0, 1, 3])):
             history.step()
-        core.home.run_turn(core.now, core.wall)
+        core.manager.run_turn(core.now, core.wall)
         if core.io is not None and chance.random() < 0.7:
             core.io.drain_now()
     if core.io is not None:
@@ -395,7 +395,7 @@ def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
     assert history.owed <= set(found), sorted(history.owed - set(found))
     assert not history.cancelled & set(found)
     assert len(found) == len(set(found))
-    assert fresh.store.deferred == fresh.store.entries == 0
+    assert fresh.pool.deferred == fresh.pool.entries == 0
 
 
 def test_what_is_touched_while_a_snapshot_passes_is_in_it(make: Make) -> None:
@@ -407,8 +407,8 @@ def test_what_is_touched_while_a_snapshot_passes_is_in_it(make: Make) -> None:
     messages = consumer.messages()
     core.now += 3 * SECOND
     core.wall += 3 * SECOND
-    core.home.run_turn(core.now, core.wall)
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     topic = core.topic("t")
     assert topic is not None
     topic.channels["c"].set_policy(ChannelPolicy(msg_timeout=SECOND))
@@ -426,13 +426,13 @@ def test_what_a_channel_was_emptied_of_stays_away_while_a_snapshot_is_made(make:
     assert topic is not None
     core.now += 3 * SECOND
     core.wall += 3 * SECOND
-    core.home.run_turn(core.now, core.wall)  # one is under way
+    core.manager.run_turn(core.now, core.wall)  # one is under way
     topic.empty_channel("c")
     producer = core.client()
     producer.send(b"PUB t\n", struct.pack(">i", 6), b"after:")
     turns = 0
     while (answer := producer.answer()) is None:
-        core.home.run_turn(core.now, core.wall)
+        core.manager.run_turn(core.now, core.wall)
         assert core.io is not None
         core.io.drain_now()
         turns += 1

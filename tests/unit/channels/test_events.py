@@ -149,7 +149,7 @@ def test_clock_set_back(core: Watched) -> None:
 
 
 def test_every_channel_and_not_the_topic_of_events(core: Watched) -> None:
-    core.events.publish = lambda lines, done: Publisher(core.home).publish(
+    core.events.publish = lambda lines, done: Publisher(core.manager).publish(
         EVENTS_TOPIC.encode(), lines, 0, "memory", done
     )
     clients = [core.client().subscribe("t", f"c{number}", 10) for number in range(3)]

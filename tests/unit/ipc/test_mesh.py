@@ -472,7 +472,7 @@ class Mad:
 
     def __init__(self) -> None:
         self.cluster = Cluster(2)
-        self.home, self.owner = self.cluster.pair(0, 1)
+        self.manager, self.owner = self.cluster.pair(0, 1)
         self.mesh = self.cluster.workers[1]
         self.at = ring_offset(2, 0, 1)
         self.head = ctypes.c_uint64.from_buffer(self.cluster.map, self.at)

@@ -409,7 +409,7 @@ def test_what_comes_behind_a_handshake_that_has_failed(
 ) -> None:
     """The connection is there until the client has been told, or for ever if it does not read."""
     core = Core(None, tls_cert="there is one")
-    loop = Loop(core.home, gevent.get_hub(), line(0.05))
+    loop = Loop(core.manager, gevent.get_hub(), line(0.05))
     ours, client = socket.socketpair()
     client.setblocking(False)
     accept_socket(loop, ours.detach(), "peer")

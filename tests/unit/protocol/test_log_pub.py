@@ -166,10 +166,10 @@ def test_who_repeats_what_waits_has_its_outcome(make: Make, durability: str, ask
     ]
     for client in clients:
         client.send(log_pub("t", 1, [b"one", b"two"]))
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
     core.io.poll_now()
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     assert [client.answer() for client in clients] == [None] * 3
     core.io.release()
     core.settle()
@@ -419,7 +419,7 @@ def test_the_power_goes_after_a_kill(tmp_path: Path, durability: str, asked: str
     assert publish(core, 1, b"one", durability=asked) == OK
     client = core.client(topic_log=True, durability=asked)
     client.send(log_pub("t", 2, [b"two"]))
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     disk.take(core.io.recorded())
     while not any(call.name == "pwrite" and b"two" in call.data for call in disk.calls):
         assert core.io.step_now()
@@ -432,7 +432,7 @@ def test_the_power_goes_after_a_kill(tmp_path: Path, durability: str, asked: str
     client = after.client(topic_log=True, durability=asked)
     client.send(log_pub("t", 2, [b"two"]))
     while client.answer() is None:
-        after.home.run_turn(after.now, after.wall)
+        after.manager.run_turn(after.now, after.wall)
         after.io.step_now()
     after_disk.take(after.io.recorded())
     off = tmp_path / "off"

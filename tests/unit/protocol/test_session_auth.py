@@ -138,7 +138,7 @@ def test_an_error_waits_for_the_answers_before_it(make: Any, asked: Asked) -> No
     core = make(mem_queue_size=0)
     client = authorize(core, asked, counted(ttl=2))
     client.send(pub("t"))
-    core.agenda.now += 2 * SECOND
+    core.scheduler.now += 2 * SECOND
     client.send(pub("t"), pub("t"))
     (session,) = asked.sessions
     session.auth_failed()
@@ -191,7 +191,7 @@ def test_it_moves_with_the_session(make: Any, asked: Asked) -> None:
     there = authorize(core, asked, parse(answer(grant("^t$"), ttl=60)))
     core.advance(20 * SECOND)
     state, unread, unsent = there.session.pack()
-    transport = BytesTransport(core.home)
+    transport = BytesTransport(core.manager)
     transport.client.unpack(state, unread, unsent)
     here = transport.client
     assert (here.secret, here.authed, here.auth_identity) == (b"s", True, "me")
@@ -206,7 +206,7 @@ def test_it_moves_with_the_session(make: Any, asked: Asked) -> None:
 @pytest.mark.parametrize("kind", ["far end", "lenient"])
 def test_who_was_checked_elsewhere_is_not_checked(kind: str, make: Any) -> None:
     core = make()
-    transport = BytesTransport(core.home)
+    transport = BytesTransport(core.manager)
     if kind == "lenient":
         transport.client.be_lenient()
     else:

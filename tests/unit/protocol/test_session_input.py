@@ -64,7 +64,7 @@ def test_a_cut_changes_nothing(step: int, make: Make) -> None:
     assert [producer.answer() for _ in range(8)] == [OK] * 7 + [None]
     assert [message.body for message in consumer.messages()] == bodies
     assert core.counters("u")["depth"] == 1
-    assert core.home.input_bytes == 0
+    assert core.manager.input_bytes == 0
 
 
 def i32(number: int) -> bytes:
@@ -91,7 +91,7 @@ def test_an_announced_length_changes_nothing(step: int, length: int, make: Make)
     core.settle()
     assert [producer.answer() for _ in range(5)] == [OK] * 4 + [None]
     assert [message.body for message in consumer.messages()] == [*bodies, b"last"]
-    assert core.home.input_bytes == 0
+    assert core.manager.input_bytes == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -118,7 +118,7 @@ def test_too_much_is_too_much_wherever_it_is_cut(
     while at < len(stream):
         step = chance.choice([1, 5, 300, 700, 9000])
         producer.send(stream[at : at + step])
-        most = max(most, core.home.input_bytes)
+        most = max(most, core.manager.input_bytes)
         at += step
     core.settle()
     assert [producer.answer() for _ in range(2)] == [OK, (ERROR, text)]
@@ -156,11 +156,11 @@ def test_only_a_command_that_is_cut_is_kept(make: Make) -> None:
     most = 0
     for at in range(0, len(stream), receive):
         producer.send(stream[at : at + receive])
-        most = max(most, core.home.input_bytes)
+        most = max(most, core.manager.input_bytes)
     core.settle()
     assert [producer.answer() for _ in range(21)] == [OK] * 20 + [None]
     assert 0 < most <= len(large(19)) * 3 // 2
-    assert core.home.input_bytes == 0
+    assert core.manager.input_bytes == 0
 
 
 def test_an_error_ends_what_was_cut(make: Make) -> None:

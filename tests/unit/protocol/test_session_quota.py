@@ -130,7 +130,7 @@ def test_who_waits_is_counted_for_as_long(core: Core, asked: Asked, client: Conn
     assert quota.figures(core.now)[4] == 0
     core.advance(SECOND // 2)
     assert quota.figures(core.now)[4] == SECOND
-    core.home.report(two.session, OSError("the connection was reset"))
+    core.manager.report(two.session, OSError("the connection was reset"))
     while published(core) < 3:
         core.advance(10 * MILLISECOND)
     waited = quota.figures(core.now)[4]
@@ -267,7 +267,7 @@ def test_who_moves_here_is_counted_though_there_are_too_many(
 ) -> None:
     quota = asked.make(connections=1)
     state, unread, unsent = welcome(client()).session.pack()
-    arrived = BytesTransport(core.home, "127.0.0.1:99")
+    arrived = BytesTransport(core.manager, "127.0.0.1:99")
     arrived.client.unpack(state, unread, unsent)
     assert quota.connections() == 2
     arrived.end()
@@ -283,7 +283,7 @@ def test_who_waits_looks_again_when_the_file_was_read(
     one.send(pub() * 3)
     assert answers(one) == 1
     quota.change(0, 0, 0)
-    core.home.quotas_changed()
+    core.manager.quotas_changed()
     core.settle()
     assert answers(one) == 2
 
@@ -294,7 +294,7 @@ def test_who_leaves_waits_no_more(core: Core, asked: Asked, client: Connect) -> 
     for each in (one, two):
         each.send(pub() * 2)
     alone = quota.turn(core.now)
-    core.home.report(one.session, OSError("the connection was reset"))
+    core.manager.report(one.session, OSError("the connection was reset"))
     assert quota.turn(core.now) == alone - 10 * MILLISECOND
     for _ in range(3):
         core.advance(2 * SECOND)

@@ -26,7 +26,7 @@ class Outcomes:
 
     def __init__(self, near: Near) -> None:
         self.near = near
-        self.publisher = Publisher(near.home)
+        self.publisher = Publisher(near.manager)
         self.of: dict[int, list[str | None]] = {}
 
     def publish(self, bodies: list[bytes]) -> None:
@@ -44,7 +44,7 @@ def test_the_owner_dies_before_it_answers(near: Near) -> None:
     assert outcomes.all() == [[None]]
     outcomes.publish(SMALL)
     outcomes.publish(SMALL)
-    near.home.peer_down(OWNER)
+    near.manager.peer_down(OWNER)
     assert outcomes.all() == [[None], [UNKNOWN], [UNKNOWN]]
 
 
@@ -52,7 +52,7 @@ def test_what_was_not_sent_is_certainly_not_there(near: Near) -> None:
     outcomes = Outcomes(near)
     outcomes.publish([b"x" * MEBIBYTE])
     outcomes.publish(SMALL)  # waits for the answers to so many bytes
-    near.home.peer_down(OWNER)
+    near.manager.peer_down(OWNER)
     assert outcomes.all() == [[UNKNOWN], ["exiting"]]
 
 
@@ -62,13 +62,13 @@ def test_only_a_part_of_a_batch_is_there(near: Near) -> None:
     while not near.owner.shard.topic(b"t", create=True).message_count:
         assert outcomes.all() == [[]]
     assert near.owner.shard.topic(b"t").message_count < len(BIG)
-    near.home.peer_down(OWNER)
+    near.manager.peer_down(OWNER)
     assert outcomes.all() == [[UNKNOWN]]
 
 
 def test_it_waits_for_an_owner_that_is_down(near: Near) -> None:
     outcomes = Outcomes(near)
-    near.home.peer_down(OWNER)
+    near.manager.peer_down(OWNER)
     outcomes.publish(SMALL)
     assert outcomes.all() == [[]]
     near.advance(PATIENCE)

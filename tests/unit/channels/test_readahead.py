@@ -211,7 +211,7 @@ def test_a_channel_that_goes_while_it_is_read_for(make: Make, what: str) -> None
     assert topic is not None
     core.io.hold("pread")
     core.now += 10 * MILLISECOND
-    core.home.run_turn(core.now, core.wall)
+    core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
     if what == "empty":
         topic.empty_channel("c")
@@ -221,7 +221,7 @@ def test_a_channel_that_goes_while_it_is_read_for(make: Make, what: str) -> None
         core.shard.delete_topic(b"t")
     core.io.release()
     core.settle()
-    assert core.store.entries == core.store.deferred == 0
+    assert core.pool.entries == core.pool.deferred == 0
 
 
 @pytest.mark.parametrize("topic", ["", "graveyard"])

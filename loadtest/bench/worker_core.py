@@ -17,7 +17,7 @@ def refuse(*_: object) -> NoReturn:
     raise NotImplementedError
 
 
-def make_home(
+def make_core(
     msg_timeout: int = 60 * SECOND, mesh: Mesh | None = None, index: int = 0
 ) -> SessionManager:
     options = SimpleNamespace(
@@ -32,10 +32,10 @@ def make_home(
         output_buffer_timeout=SECOND // 4,
         tls_required=0,
     )
-    agenda = SchedulerState(
+    scheduler = SchedulerState(
         BlockPool(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND
     )
-    shard = Shard(agenda=agenda, ids=IdSource(bytearray(8), index), io=None, data_path="")
+    shard = Shard(scheduler=scheduler, ids=IdSource(bytearray(8), index), io=None, data_path="")
     return SessionManager(
         shard=shard,
         mesh=mesh,
