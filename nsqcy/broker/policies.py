@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nsqcy.config.durations import HOUR, MINUTE, SECOND
-from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING, Option, Rule
+from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING
 from nsqcy.names import EPHEMERAL, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
+from nsqcy.options.option import Option, Rule
 
 DURABILITIES = ("memory", "os", "fsync")
 ON_FULL = ("reject", "drop-oldest", "drop-newest")

@@ -15,20 +15,11 @@ from nsqcy.capacity import model, report
 from nsqcy.capacity.model import Host, Impossible, Load
 from nsqcy.config import loader
 from nsqcy.config.durations import HOUR, MILLISECOND, SECOND
-from nsqcy.config.options import (
-    BOOL,
-    DURATION,
-    FLOAT,
-    INT,
-    STRING,
-    Option,
-    OptionTable,
-    Rule,
-    split_flags,
-    usage,
-)
+from nsqcy.config.flags import split_flags, usage
+from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING, OptionTable
 from nsqcy.errors import Stop, UsageError
 from nsqcy.logging.logger import write
+from nsqcy.options.option import Option, Rule
 
 CLASSES = ("memory", "os", "fsync")
 GB, MB, MBIT = 1e9, 1e6, 125_000.0

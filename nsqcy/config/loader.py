@@ -11,15 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.config.durations import format_duration
+from nsqcy.config.flags import parse_flags
 from nsqcy.config.options import (
     DURATION,
     LEVEL,
     TLS_REQUIREMENT,
     TLS_VERSION,
-    Option,
     OptionTable,
-    Value,
-    parse_flags,
+    unquoted,
 )
 from nsqcy.errors import (
     DATED,
@@ -32,6 +31,7 @@ from nsqcy.errors import (
 )
 from nsqcy.logging.logger import Log, date_time, write
 from nsqcy.names import quote
+from nsqcy.options.option import Option, Value
 
 DAEMONS = ("nsqd", "nsqlookupd", "nsqadmin")
 
@@ -243,11 +243,17 @@ def _read_ini_line(keys: Mapping[str, Option], found: Section, number: int, line
         problem = f"{key} is already set at line {found.lines[option.name]}"
         raise ConfigError(found.path, number, problem, "each option once")
     try:
-        found.values[option.name] = option.kind.ini(text)
+        found.values[option.name] = _ini_value(option, text)
     except ValueError as error:
         problem = f"{key}: invalid value {quote(text)}: {error}"
         raise ConfigError(found.path, number, problem, option.kind.allowed) from None
     found.lines[option.name] = number
+
+
+def _ini_value(option: Option, text: str) -> Value:
+    kind = option.kind
+    value: Value = kind.ini(text) if kind.ini else kind.parse(unquoted(text))
+    return value
 
 
 def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
@@ -296,7 +302,7 @@ def _parse_toml(table: OptionTable, path: str, text: str) -> dict[str, object]:
 
 def _toml_value(found: FileSettings, option: Option, value: object) -> Value:
     try:
-        return option.kind.toml(value)
+        read: Value = option.kind.toml(value)
     except ValueError as error:
         line = found.lines[option.name]
         allowed = option.kind.allowed
@@ -310,6 +316,7 @@ def _toml_value(found: FileSettings, option: Option, value: object) -> Value:
         setting = f"{shown} ({_go_value(default)}) for field {_go_field(option)}"
         problem = f"{option.toml_key}: {error}"
         raise CoerceError(found.path, line, problem, allowed, setting) from None
+    return read
 
 
 def _refuse_guard(table: OptionTable, path: str, text: str, key: str, value: object) -> None:

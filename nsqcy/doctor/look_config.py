@@ -7,11 +7,12 @@ from importlib import import_module
 from nsqcy.cluster.discovery import host_port
 from nsqcy.config import loader
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import OptionTable, Value
+from nsqcy.config.options import OptionTable
 from nsqcy.doctor.facts import ConfigFile, Wanted
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.errors import StartError
 from nsqcy.net import listeners
+from nsqcy.options.option import Value
 
 USUAL_LOOKUPD, USUAL_NSQD = "127.0.0.1:4161", "127.0.0.1:4151"
 LOOKUPD_PORT = 4161  # where HTTP of an nsqlookupd usually is, beside its TCP port

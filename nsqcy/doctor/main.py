@@ -15,22 +15,15 @@ from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.config import loader
 from nsqcy.config.durations import SECOND
+from nsqcy.config.flags import split_flags, usage
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import (
-    BOOL,
-    DURATION,
-    STRING,
-    WORDS,
-    Option,
-    OptionTable,
-    split_flags,
-    usage,
-)
+from nsqcy.config.options import BOOL, DURATION, STRING, WORDS, OptionTable
 from nsqcy.doctor import cluster, disk, host, look_cluster, look_config, look_host, report, topics
 from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.errors import Stop, UsageError
 from nsqcy.logging.logger import write
+from nsqcy.options.option import Option
 from nsqcy.users import token_file
 
 HOST = (

@@ -55,13 +55,12 @@ from nsqcy.config.options import (
     TLS_REQUIREMENT,
     TLS_VERSION,
     WORDS,
-    Option,
     Options,
     OptionTable,
-    Rule,
 )
 from nsqcy.errors import ConfigError
 from nsqcy.names import EVENTS_TOPIC, quote
+from nsqcy.options.option import Option, Rule
 from nsqcy.process.limits import available_memory, usable_cpus
 
 TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration
 from nsqcy.config.options import (
     STRINGS,
-    Kind,
-    Option,
     parse_bool,
     parse_duration,
     parse_float,
     parse_int,
     toml_strings,
 )
+from nsqcy.options.option import Kind, Option
 from nsqcy.tools.common import ToolError
 
 if TYPE_CHECKING:
@@ -147,11 +146,12 @@ def _parse_flag(text: str) -> tuple[str, ...]:
 
 CLIENT_OPTION = Kind(
     "value",
-    STRINGS.typed,
     "option,value",
     _parse_flag,
-    toml_strings,
     STRINGS.show,
+    typed=STRINGS.typed,
+    toml=toml_strings,
+    combine=STRINGS.combine,
 )
 
 CONSUMER_OPT = Option("consumer-opt", CLIENT_OPTION, (), "option,value of the consumer")

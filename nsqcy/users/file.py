@@ -30,9 +30,10 @@ from nsqcy.broker.policies import (
     can_match,
     can_match_channels,
 )
-from nsqcy.config.options import FLOAT, INT, Option, Rule, unquoted
+from nsqcy.config.options import FLOAT, INT, unquoted
 from nsqcy.errors import ConfigError
 from nsqcy.names import quote
+from nsqcy.options.option import Option, Rule
 from nsqcy.users.hashes import Token, parse_password, parse_token
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, User, Users
 

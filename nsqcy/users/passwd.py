@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nsqcy.config.options import Option
 from nsqcy.logging.logger import write
+from nsqcy.options.option import Option
 from nsqcy.users import file, hashes
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, VIEW
 

@@ -3,8 +3,9 @@
 import re
 
 from nsqcy.config import loader
-from nsqcy.config.options import STRING, Option
+from nsqcy.config.options import STRING
 from nsqcy.errors import ConfigError
+from nsqcy.options.option import Option
 
 OPTION = Option(
     "auth-token-file",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from nsqcy.config import loader
 from nsqcy.config.durations import format_duration, parse_duration
+from nsqcy.config.flags import parse_flags
+from nsqcy.config.options import OptionTable
 from nsqcy.errors import Stop
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqadmin.options import resolve as resolve_admin
@@ -17,6 +19,8 @@ from nsqcy.nsqlookupd.options import NSQLOOKUPD
 COVERS = [
     "config/loader.py",
     "config/options.py",
+    "config/flags.py",
+    "options/option.py",
     "config/durations.py",
     "nsqd/options.py",
     "broker/policies.py",
@@ -54,7 +58,7 @@ def one(data: bytes) -> None:
     try:
         if kind == b"\3":
             words = text.decode("utf-8", "surrogateescape").split("\n")
-            found = loader.Settings(NSQD, loader.parse_flags(NSQD, words))
+            found = loader.Settings(NSQD, parse_flags(NSQD, words))
         else:
             found = _file(TABLES[kind[0] % 3] if kind else NSQD, text)
         if found.table is NSQD:
@@ -65,7 +69,7 @@ def one(data: bytes) -> None:
         str(stop).encode("utf-8", "surrogateescape")
 
 
-def _file(table: loader.OptionTable, content: bytes) -> loader.Settings:
+def _file(table: OptionTable, content: bytes) -> loader.Settings:
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         Path(file.name).write_bytes(content)
         found = loader.Settings(table, {}, loader.read_file(table, file.name))

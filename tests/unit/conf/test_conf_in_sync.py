@@ -11,6 +11,7 @@ from nsqcy.config.options import Options, OptionTable
 from nsqcy.nsqadmin import options as nsqadmin
 from nsqcy.nsqd import options as nsqd
 from nsqcy.nsqlookupd import options as nsqlookupd
+from nsqcy.options.option import Option
 
 ROOT = Path(__file__).parents[3]
 TABLES = [nsqd.NSQD, nsqlookupd.NSQLOOKUPD, nsqadmin.NSQADMIN]
@@ -67,7 +68,7 @@ def test_the_sample_file_is_no_wider_than_a_screen(table: OptionTable) -> None:
 @pytest.mark.parametrize(
     "option", [option for table in TABLES for option in table], ids=lambda option: option.flag
 )
-def test_every_option_is_explained(option: loader.Option) -> None:
+def test_every_option_is_explained(option: Option) -> None:
     assert option.help
     assert not option.help.endswith(".")
     assert "`" not in option.help  # Go's usage would take it for the name of the value

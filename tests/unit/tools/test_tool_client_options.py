@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from nsqcy.client.options import consumer_options, producer_options
-from nsqcy.config.options import OptionTable, parse_flags
+from nsqcy.config.flags import parse_flags
+from nsqcy.config.options import OptionTable
 from nsqcy.errors import UsageError
 from nsqcy.testing.certificates import make
 from nsqcy.tools.client_options import (
