@@ -16,13 +16,12 @@ class Expected(ValueError):
     """What a kind expects instead of a text, if `Kind.allowed` does not say it all."""
 
 
-class OptionError(ValueError):
-    """A value that an option cannot have: the name as the user wrote it, and what is allowed."""
+class InvalidOption(ValueError):
+    """A value that an option cannot have: the option as the user wrote it, and what is allowed."""
 
-    def __init__(self, name: str, value: object, allowed: str) -> None:
-        super().__init__(f"{name} is {value!r}: expected {allowed}")
-        self.name = name
-        self.allowed = allowed
+    def __init__(self, name: str, text: str, allowed: str) -> None:
+        shown = "" if "secret" in f"{name}{text}".lower() else f" is {text!r}:"
+        super().__init__(f"{name}{shown} expected {allowed}")
 
 
 class Rule:
@@ -139,6 +138,18 @@ class Option:
     @property
     def default(self) -> Any:
         return self._default() if callable(self._default) else self._default
+
+    def parse(self, text: str, name: str) -> Any:
+        """Return the value of `text`; raise InvalidOption, which calls the option `name`."""
+        try:
+            value = self.kind.parse(text)
+        except Expected as expected:
+            raise InvalidOption(name, text, str(expected)) from None
+        except ValueError:
+            raise InvalidOption(name, text, self.kind.allowed) from None
+        if self.rule and not self.rule.holds(value):
+            raise InvalidOption(name, text, self.rule.text)
+        return value
 
     def show(self, value: Any) -> str:
         """`value` as text that gives it back."""
