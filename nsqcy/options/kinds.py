@@ -1,6 +1,7 @@
 """Kinds of value in plain text, as the options of Spark's format and of the pipeline have them."""
 
 import datetime
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +62,7 @@ def duration(number: str, units: str, allowed: str) -> Kind:
     return matching("duration", rf"({number})({units})", allowed, convert, show)
 
 
-def address(values: str, allowed: str, **more: Any) -> Kind:
+def address(values: str, allowed: str) -> Kind:
     """A host with its port, as text."""
 
     def convert(found: re.Match[str]) -> str:
@@ -70,7 +71,18 @@ def address(values: str, allowed: str, **more: Any) -> Kind:
         return found[1]
 
     pattern = r"\s*((?:\[[0-9a-f:.]+\]|[^:\s,/\[\]]+):([0-9]{1,5}))\s*"
-    return matching(values, pattern, allowed, convert, **more)
+    return matching(values, pattern, allowed, convert)
+
+
+def repeated(each: Kind) -> Kind:
+    """One value of a kind each time that the option is given."""
+    return Kind(
+        each.values,
+        each.allowed,
+        lambda text: (each.parse(text),),
+        lambda values: ", ".join(map(each.show, values)),
+        combine=operator.add,
+    )
 
 
 def separated(values: str, each: Kind) -> Kind:

@@ -6,7 +6,7 @@ text and shows it; `nsqcy.options.kinds` and `nsqcy.config.options` have the kin
 dataclasses would import inspect and cost a tenth of a daemon's start, so the classes are plain.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
@@ -154,3 +154,14 @@ class Option:
     def show(self, value: Any) -> str:
         """`value` as text that gives it back."""
         return self.kind.show(value)
+
+
+def suggestion(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return the name that was meant, or all there are, to end an error with."""
+    import difflib  # costs a daemon's start more than this module
+
+    known = list(names)
+    near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
+    if near:
+        return f"; did you mean {prefix}{near[0]}?"
+    return f"; there are {', '.join(prefix + each for each in known)}"

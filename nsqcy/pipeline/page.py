@@ -10,8 +10,8 @@ from nsqcy.pipeline.options import Table, documentation
 
 def tables() -> dict[str, Table]:
     """What is shared, and for each job what is its own."""
-    shared = {option.name for table in COMMON_TABLES.values() for option in table}
-    own = {name: [each for each in load(name).OPTIONS if each.name not in shared] for name in JOBS}
+    shared = {option.flag for table in COMMON_TABLES.values() for option in table}
+    own = {name: [each for each in load(name).OPTIONS if each.flag not in shared] for name in JOBS}
     return COMMON_TABLES | own
 
 
