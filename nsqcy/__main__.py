@@ -24,8 +24,8 @@ Usage: nsqcy COMMAND
   data import PATH            take over the files of NSQ's nsqd in a data path
   data export PATH DIR        write a stopped data path as files of NSQ's nsqd
   data check PATH             read everything in a data path, and say what a start makes of it
-  doctor [FLAGS]              check this host and a cluster, and say what to do; -help says more
-  capacity [FLAGS]            how many nsqds of which size a load takes; -help says more
+  doctor [FLAGS]              check this host and a cluster, and say what to do; --help says more
+  capacity [FLAGS]            how many nsqds of which size a load takes; --help says more
   passwd NAME                 print a user for the file of --auth-file; --help says more
   up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together; -help says more
   nsqd [FLAGS]                run nsqd; -help lists its flags
