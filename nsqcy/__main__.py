@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from nsqcy import NSQ_VERSION, __version__
-from nsqcy.config import loader
+from nsqcy.config import loader, sample
 from nsqcy.config.options import OptionTable
 from nsqcy.errors import Stop
 from nsqcy.logging.logger import write
@@ -19,7 +19,6 @@ Usage: nsqcy COMMAND
 
   version                     print the version
   config sample [DAEMON]      print an INI file of every option with its default
-  config docs                 print docs/CONFIG.md
   config check FILE [DAEMON]  read a configuration file as the daemon would
   data import PATH            take over the files of NSQ's nsqd in a data path
   data export PATH DIR        write a stopped data path as files of NSQ's nsqd
@@ -61,11 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["help" | "-h" | "-help" | "--help"]:
             write(1, usage())
         case ["config", "sample"]:
-            write_all(loader.sample(_table("nsqd")))
+            write_all(sample.sample(_table("nsqd")))
         case ["config", "sample", daemon] if daemon in _OPTIONS:
-            write_all(loader.sample(_table(daemon)))
-        case ["config", "docs"]:
-            write_all(loader.docs(map(_table, _OPTIONS)))
+            write_all(sample.sample(_table(daemon)))
         case ["config", "check", path]:
             return _check(path)
         case ["config", "check", path, daemon] if daemon in _OPTIONS:

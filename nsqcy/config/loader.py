@@ -1,13 +1,13 @@
 """Configuration: the command line over a file over the defaults.
 
-Owns the two file formats (INI of our own, TOML as NSQ has it), the precedence of the sources, and
-the documents made from an option table. Knows no particular option and checks no value beyond its
-kind: what a daemon demands of its values it checks itself.
+Owns the two file formats (INI of our own, TOML as NSQ has it) and the precedence of the sources.
+Knows no particular option and checks no value beyond its kind: what a daemon demands of its values
+it checks itself.
 """
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.config.durations import format_duration
@@ -371,152 +371,3 @@ def _go_value(value: object) -> str:
 def _go_field(option: Option) -> str:
     words = option.toml_key.split("_")
     return "".join(_CAPITALS.get(word, word.capitalize()) for word in words)
-
-
-# --- documents --------------------------------------------------------------------------------
-
-_SAMPLE_HEAD = """\
-# Every option of {daemon}, with its default. Written by `nsqcy config sample`.
-#
-# An option on the command line (--{flag}={value}) beats the one here. A line that starts
-# with # is a comment; anywhere else # ; and % are ordinary characters. Quotes around a value keep
-# the blanks at its ends. A duration is a number with a unit: 250ms, 2s, 1.5h30m.
-
-[{daemon}]
-"""
-
-
-_PATTERN_SAMPLE_HEAD = """\
-# --- Topics and channels by name ---
-#
-# A section of its own sets these for the topics, or for the channels, that a pattern matches: * for
-# anything, ? for one character, [abc] and [!abc] for one of them and for another one. Of several
-# sections that match, the last one counts for each key; what none of them says is as it is above.
-#"""
-_PATTERN_EXAMPLES = {"topic": "orders.*", "channel": "orders.*/billing"}
-
-
-def sample(table: OptionTable) -> str:
-    """An INI file of every option, each commented out at its default."""
-    example = next(option for option in table if option.in_file)
-    lines = [
-        _SAMPLE_HEAD.format(
-            daemon=table.daemon, flag=example.flag, value=example.show(example.default)
-        )
-    ]
-    for title, options in table.sections.items():
-        lines += [f"# --- {title} ---", ""]
-        for option in options:
-            if option.in_file:
-                lines += [f"# {_comment(option)}", f"#{_setting(option)}", ""]
-    if table.by_pattern:
-        lines += [_PATTERN_SAMPLE_HEAD, *_pattern_sample(table), ""]
-    return "\n".join(lines)
-
-
-def _pattern_sample(table: OptionTable) -> Iterator[str]:
-    for kind, options in table.by_pattern.items():
-        yield f"#   [{kind} {_PATTERN_EXAMPLES[kind]}]"
-        for option in options.values():
-            yield f"#   {option.name} = {option.show(option.example)}"
-
-
-def _comment(option: Option) -> str:
-    notes = []
-    if option.rule:
-        notes.append(f"must be {option.rule.text}")
-    if option.default_text:
-        notes.append(f"default: {option.default_text}")
-    return f"{option.help} ({'; '.join(notes)})" if notes else option.help
-
-
-def _setting(option: Option) -> str:
-    # The default of one machine is no default for the next.
-    value = option.example if option.default_text else option.default
-    return f"{option.name} = {option.show(value)}".rstrip()
-
-
-_DOCS_HEAD = """\
-# Configuration
-
-Written by `nsqcy config docs` from the option tables.
-
-A value comes from the command line, else from the file named by `--config`, else from the
-default. A list on the command line replaces the list of the file.
-
-- **Command line**: `-name=value`, `--name=value`, `-name value` or `--name value`. A boolean
-  without `=` is true; `--name=false` needs its `=`. Of a repeated flag the last counts, a list
-  grows with each. The first word that is no flag ends the flags, and the rest is ignored; a flag
-  of TLS, AUTH or permissions there is an error.
-- **INI file**: starts with the section of the daemon (`[nsqd]`), then `name = value`, one a line.
-  `#` starts a comment at the start of a line only; `%` and `;` are ordinary characters; quotes
-  around a value keep the blanks at its ends; commas separate the elements of a list. An unknown
-  key, a key set twice, a bad value or a bad unit is an error that names the line and what is
-  allowed. Sections `[topic PATTERN]` and `[channel TOPICPATTERN/CHANNELPATTERN]` set what may be
-  set by name for the topics, or channels, they match: `*` stands for anything, `?` for one
-  character, `[abc]` and `[!abc]` for one of them and for another one, and case counts. All sections
-  that match apply, a later one overrides an earlier one key by key, and what none of them says is
-  as in the section of the daemon. [POLICIES.md](POLICIES.md) says more of it, and
-  [DURABILITY.md](DURABILITY.md) what the classes of durability are worth.
-- **TOML file**: any file that does not start with such a section is read as NSQ's own. Unknown
-  keys and tables are ignored with a warning, or are an error if they are nearly keys of TLS, AUTH
-  or permissions; an integer given for a duration is in milliseconds.
-
-A duration is a number with a unit (`250ms`, `1.5h30m`; ns, us, ms, s, m, h). Integers may be
-written `2500`, `1_000`, `0x10`, `0o20` or `0b1000`.
-
-`nsqcy config check FILE` reads a file the way the daemon would; `nsqcy config sample` prints one
-with every option.
-"""
-
-
-def docs(tables: Iterable[OptionTable]) -> str:
-    """docs/CONFIG.md."""
-    lines = [_DOCS_HEAD]
-    for table in tables:
-        lines += [f"## {table.daemon}", ""]
-        for title, options in table.sections.items():
-            lines += [f"### {title}", "", "| flag | key | default | meaning |", "|---|---|---|---|"]
-            lines += [_docs_row(table, option) for option in options]
-            lines.append("")
-        for kind, keys in table.by_pattern.items():
-            lines += [f"### Sections `[{kind} {_PATTERN_EXAMPLES[kind]}]`", ""]
-            lines += ["| key | default | meaning |", "|---|---|---|"]
-            lines += [_pattern_row(table, option) for option in keys.values()]
-            lines.append("")
-    return "\n".join(lines)
-
-
-def _pattern_row(table: OptionTable, option: Option) -> str:
-    """A key that is also a flag has its default from there."""
-    is_flag = option.name in table.by_name
-    default = _code(f"--{option.flag}") if is_flag else _code(option.show(option.default))
-    return _row(_code(option.name), default, _rule_of(option))
-
-
-def _rule_of(option: Option) -> str:
-    return f"{option.help}; must be {option.rule.text}" if option.rule else option.help
-
-
-def _docs_row(table: OptionTable, option: Option) -> str:
-    keys = [option.name] if option.in_file else []
-    if option.in_file and option.toml_key != option.name:
-        keys.append(f"TOML: {option.toml_key}")
-    default = option.default_text or _code(option.show(option.default))
-    meaning = _rule_of(option)
-    if option.runtime:
-        meaning += "; may change at run time"
-    kinds = [kind for kind, keys in table.by_pattern.items() if keys.get(option.name) is option]
-    if kinds:
-        meaning += f"; may be set by {' and '.join(kinds)}"
-    if option.kind.many:
-        meaning += "; may be given many times"
-    return _row(_code(f"--{option.flag}"), ", ".join(map(_code, keys)) or "–", default, meaning)
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text else "empty"

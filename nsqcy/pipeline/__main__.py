@@ -19,13 +19,12 @@ from typing import Protocol, cast
 from nsqcy import __version__
 from nsqcy.errors import HelpWanted, UsageError
 from nsqcy.options.option import suggestion
-from nsqcy.pipeline.options import OUTPUT, SOURCE, SPARK, Options, Table, parse
+from nsqcy.pipeline.options import OUTPUT, Options, Table, parse
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import Missing, reason
 
 JOBS = ("archive", "verify", "compact", "replay", "rollup", "dlq", "stats", "doctor")
 COMMAND = "nsqcy-pipeline"
-COMMON_TABLES: dict[str, Table] = {"all": OUTPUT, "spark": SPARK, "source": SOURCE}
 
 
 class Job(Protocol):

@@ -253,17 +253,3 @@ def as_text(value: Any, place: str) -> str:
     if isinstance(value, dict | list):
         raise UsageError(f"{place}: one value is expected")
     return str(value)
-
-
-# --- documents --------------------------------------------------------------------------------
-
-
-def documentation(table: Table) -> str:
-    """The table for docs/PIPELINE.md."""
-    lines = ["| option | values | default | meaning |", "|---|---|---|---|"]
-    for option in table:
-        default = "" if option.default is None else option.show(option.default)
-        values = option.kind.values + (", repeatable" if option.kind.many else "")
-        cells = [f"`--{option.flag}`", values, f"`{default}`" if default else "", option.help]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"

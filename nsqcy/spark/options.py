@@ -1,4 +1,4 @@
-"""The options of `format("nsq")`: one table, from which they are parsed, checked and documented."""
+"""The options of `format("nsq")`: one table, from which they are parsed and checked."""
 
 import difflib
 import json
@@ -518,14 +518,3 @@ def check_batch(options: Options) -> None:
     )
     if latest and options.starting_ns is None:
         raise OptionError("option 'startingOffsets' is 'latest': a batch query would read nothing")
-
-
-def documentation() -> str:
-    """The table of docs/SPARK.md, which `make conf` puts there."""
-    lines = ["| option | values | default | used by | meaning |", "|---|---|---|---|---|"]
-    for option in TABLE:
-        values = option.kind.values + (f", {option.rule.text}" if option.rule else "")
-        default = option.show(option.default) if option.default is not None else ""
-        cells = [f"`{option.name}`", values, f"`{default}`" if default else ""]
-        lines.append(f"| {' | '.join([*cells, option.used, option.help])} |")
-    return "\n".join(lines) + "\n"

@@ -234,8 +234,3 @@ def test_secrets_are_not_shown() -> None:
     found = parse(GOOD | {"authSecret": "hunter2"})
     assert "hunter2" not in repr(found)
     assert found.access.auth_secret == "hunter2"
-
-
-def test_the_documentation_is_the_table() -> None:
-    text = (ROOT / "docs/SPARK.md").read_text()
-    assert options.documentation() in text, "run `make conf`"

@@ -10,6 +10,7 @@ from nsqcy.config import loader
 from nsqcy.config.durations import format_duration, parse_duration
 from nsqcy.config.flags import parse_flags
 from nsqcy.config.options import OptionTable
+from nsqcy.config.sample import sample
 from nsqcy.errors import Stop
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqadmin.options import resolve as resolve_admin
@@ -27,7 +28,7 @@ COVERS = [
 ]
 COVERS += ["config/daemon_options.py", "nsqadmin/options.py"]
 TABLES = (NSQD, NSQLOOKUPD, NSQADMIN)
-SAMPLES = [loader.sample(table) for table in TABLES]
+SAMPLES = [sample(table) for table in TABLES]
 WORDS = [f"{option.name} = ".encode() for table in TABLES for option in table if option.in_file]
 WORDS += [f"--{option.flag}=".encode() for option in NSQD]
 WORDS += [b"[topic a*]", b"[channel a*/b]", b"[nsqd]", b"1h30m", b"0x10", b"1_000", b"true", b"\n"]
@@ -36,8 +37,8 @@ WORDS += [b"[topic a*]", b"[channel a*/b]", b"[nsqd]", b"1h30m", b"0x10", b"1_00
 def seeds() -> list[bytes]:
     """Samples with every second of their settings made."""
     found = []
-    for number, sample in enumerate(SAMPLES):
-        lines = [line for line in sample.split("\n") if not line.startswith("# ")]
+    for number, text in enumerate(SAMPLES):
+        lines = [line for line in text.split("\n") if not line.startswith("# ")]
         for start in range(0, len(lines), 12):
             part = "\n".join(line.lstrip("#") for line in lines[start : start + 12])
             found.append(bytes([number]) + f"[{TABLES[number].daemon}]\n{part}".encode())

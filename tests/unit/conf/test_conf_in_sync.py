@@ -1,4 +1,4 @@
-"""conf/*.ini and docs/CONFIG.md are what the option tables say."""
+"""conf/*.ini are what the option tables say."""
 
 import re
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import pytest
 
 from nsqcy.config import loader
 from nsqcy.config.options import Options, OptionTable
+from nsqcy.config.sample import sample
 from nsqcy.nsqadmin import options as nsqadmin
 from nsqcy.nsqd import options as nsqd
 from nsqcy.nsqlookupd import options as nsqlookupd
@@ -30,12 +31,7 @@ def sample_file(table: OptionTable) -> Path:
 
 @each_table
 def test_the_sample_file_is_the_tables(table: OptionTable) -> None:
-    assert sample_file(table).read_text() == loader.sample(table), "run `make conf`"
-
-
-def test_the_documentation_is_the_tables() -> None:
-    text = (ROOT / "docs/CONFIG.md").read_text()
-    assert text == loader.docs(TABLES), "run `make conf`"
+    assert sample_file(table).read_text() == sample(table), "run `make conf`"
 
 
 @each_table
@@ -62,7 +58,7 @@ def test_the_sample_file_holds_every_option_at_its_default(
 
 @each_table
 def test_the_sample_file_is_no_wider_than_a_screen(table: OptionTable) -> None:
-    assert all(len(line) <= 130 for line in loader.sample(table).splitlines())
+    assert all(len(line) <= 130 for line in sample(table).splitlines())
 
 
 @pytest.mark.parametrize(
