@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from nsqcy import __version__
+from nsqcy.client.flow import FlowSettings
+from nsqcy.client.options import ConnectionOptions, ConsumerOptions, LookupOptions, ProducerOptions
 from nsqcy.config.options import OptionTable
 from nsqcy.config.sample import PATTERN_EXAMPLES
 from nsqcy.doctor import report
@@ -19,6 +22,7 @@ from nsqcy.metrics.families import BY_DAEMON, Family
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
+from nsqcy.options.fields import declared
 from nsqcy.options.option import Option
 from nsqcy.pipeline.__main__ import JOBS, load
 from nsqcy.pipeline.options import OUTPUT, SOURCE, SPARK
@@ -126,6 +130,27 @@ def spark_options() -> str:
     return table("option, values, default, used by, meaning", rows)
 
 
+def client_options() -> str:
+    parts = {
+        "connections": ConnectionOptions,
+        "consumers": ConsumerOptions,
+        "flow control of consumers": FlowSettings,
+        "lookupds": LookupOptions,
+        "producers": ProducerOptions,
+    }
+    rows = [
+        [
+            subject,
+            code(each.name),
+            code(str(each.default).replace(__version__, "VERSION")),
+            each.help,
+        ]
+        for subject, part in parts.items()
+        for each in declared(part)
+    ]
+    return table("for, option, default, meaning", rows)
+
+
 def _default(option: Option) -> str:
     return "" if option.default is None else code(option.show(option.default))
 
@@ -151,6 +176,7 @@ def events() -> str:
 
 
 PAGES: dict[str, Blocks] = {
+    "CLIENT.md": {"options": client_options},
     "CONFIG.md": {
         f"options of {each.daemon}": partial(daemon_options, each)
         for each in (NSQD, NSQLOOKUPD, NSQADMIN)
