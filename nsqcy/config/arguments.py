@@ -1,6 +1,6 @@
-"""Flags of commands that NSQ has not: argparse, driven by declarations of options.
+"""Command lines of commands that NSQ does not have: argparse, driven by declared options.
 
-Knows no particular option. NSQ's programs have the grammar of Go instead: config/flags.py.
+Knows no particular option. NSQ's programs use Go's flag syntax instead: config/flags.py.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from nsqcy.options.option import InvalidOption, Option, suggestion
 
 
 class Parser(argparse.ArgumentParser):
-    """Reads `--name value`, `--name=value`, and `--name` alone for what is true or false."""
+    """Parser of `--name value`, `--name=value`, and `--name` alone for a boolean."""
 
     def __init__(
         self, command: str, description: str, sections: Mapping[str, Iterable[Option]]
@@ -31,14 +31,14 @@ class Parser(argparse.ArgumentParser):
         for title, options in sections.items():
             group = self.add_argument_group(title)
             for option in options:
-                group.add_argument(f"--{option.flag}", action=_Set, option=option)
+                group.add_argument(f"--{option.flag}", action=SetOption, option=option)
 
     def values(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the value of every option, by name. Raises UsageError and HelpWanted."""
         return {option.name: option.default for option in self._options} | self.given(words)
 
     def given(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return the values of options that are among the words."""
+        """Return the values of the options that the words set, by name."""
         found, rest = self.parse_known_args(words)
         if rest:
             name, _, _ = rest[0].partition("=")
@@ -62,8 +62,8 @@ class _Help(argparse.Action):
         raise wanted
 
 
-class _Set(argparse.Action):
-    """Sets an option to the value of a word, or adds the value to those before it."""
+class SetOption(argparse.Action):
+    """Set an option to the value of a word, or add the value to the previous ones."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, option: Option) -> None:
         super().__init__(

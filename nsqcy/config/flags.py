@@ -1,6 +1,6 @@
-"""Flags of daemons and of NSQ's tools, in the grammar of Go's flag package.
+"""Flags of daemons and of NSQ's tools, in the syntax of Go's flag package.
 
-Knows no particular option. Commands of our own have config/arguments.py instead.
+Knows no particular option. Commands that NSQ does not have use config/arguments.py instead.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Declarations of options: what one is, and kinds of value that are read from plain text.
+"""Declarations of options, and kinds of value that are parsed from plain text.
 
-Executors of Spark run these modules without the rest of nsqcy, so they import nothing of it.
+Spark's executors run these modules without the rest of nsqcy, so the modules import nothing of it.
 """

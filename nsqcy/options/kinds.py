@@ -1,4 +1,4 @@
-"""Kinds of value in plain text, as the options of Spark's format and of the pipeline have them."""
+"""Kinds of value for options of nsqcy's own, such as those of Spark's format and the pipeline."""
 
 import datetime
 import operator
@@ -25,7 +25,10 @@ def matching(
     bare: bool = False,
     combine: Callable[[Any, Any], Any] | None = None,
 ) -> Kind:
-    """A kind whose texts match a pattern in capitals or not; `convert` may refuse one, too."""
+    """Return a kind whose texts match `pattern` in any case.
+
+    `convert` makes a value of the match, or raises ValueError.
+    """
 
     def parse(text: str) -> Any:
         found = re.fullmatch(pattern, text, FLAGS)
@@ -37,7 +40,7 @@ def matching(
 
 
 def whole(low: int, values: str = "number") -> Kind:
-    """A number of digits, `low` or more."""
+    """Return a kind of decimal numbers of at least `low`."""
 
     def convert(found: re.Match[str]) -> int:
         if int(found[0]) < low:
@@ -48,7 +51,10 @@ def whole(low: int, values: str = "number") -> Kind:
 
 
 def duration(number: str, units: str, allowed: str) -> Kind:
-    """Seconds, of a number that matches a pattern with one of the units, `ms|s`."""
+    """Return a kind of durations in seconds. `number` is a pattern, `units` are those of `SECONDS`.
+
+    The units are separated by `|`.
+    """
 
     def convert(found: re.Match[str]) -> float:
         return float(found[1]) * SECONDS[found[2].lower()]
@@ -63,7 +69,7 @@ def duration(number: str, units: str, allowed: str) -> Kind:
 
 
 def address(values: str, allowed: str) -> Kind:
-    """A host with its port, as text."""
+    """Return a kind of `host:port`; the value is the text."""
 
     def convert(found: re.Match[str]) -> str:
         if not 0 < int(found[2]) < 65536:
@@ -75,7 +81,7 @@ def address(values: str, allowed: str) -> Kind:
 
 
 def repeated(each: Kind) -> Kind:
-    """One value of a kind each time that the option is given."""
+    """Return a kind of tuples: each occurrence of the option adds one value."""
     return Kind(
         each.values,
         each.allowed,
@@ -86,7 +92,7 @@ def repeated(each: Kind) -> Kind:
 
 
 def separated(values: str, each: Kind) -> Kind:
-    """Different values of a kind, with commas between them."""
+    """Return a kind of tuples: distinct values, separated by commas."""
 
     def parse(text: str) -> tuple[Any, ...]:
         parts = [part.strip() for part in text.split(",")]
@@ -107,7 +113,7 @@ def _show_size(size: int) -> str:
 
 
 def _instant(text: str) -> int:
-    """Nanoseconds since 1970; without a zone it is UTC."""
+    """Return nanoseconds since 1970. A text without a time zone is UTC."""
     if re.fullmatch(r"[0-9]{1,14}", text):
         return int(text) * 1_000_000
     found = datetime.datetime.fromisoformat(text)

@@ -1,7 +1,8 @@
-"""One option: its name, kind, default, help and bounds, and the error for a value it cannot have.
+"""Declaration of an option: name, kind, default, help and bounds; and the error of a bad value.
 
-Owns no grammar of a command line or a file, and no particular option. A kind reads one value from
-text and shows it; `nsqcy.options.kinds` and `nsqcy.config.options` have the kinds there are.
+A kind parses a value from text and formats it: see `nsqcy.options.kinds` for options of our own,
+`nsqcy.config.options` for those of daemons. Owns no syntax of a command line or a file, and no
+particular option.
 
 dataclasses would import inspect and cost a tenth of a daemon's start, so the classes are plain.
 """
@@ -13,11 +14,11 @@ Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
 
 
 class Expected(ValueError):
-    """What a kind expects instead of a text, if `Kind.allowed` does not say it all."""
+    """A bad text, where what is allowed depends on it; else a kind raises a plain ValueError."""
 
 
 class InvalidOption(ValueError):
-    """A value that an option cannot have: the option as the user wrote it, and what is allowed."""
+    """A bad value of an option. The text names the option, the value and what is allowed."""
 
     def __init__(self, name: str, text: str, allowed: str) -> None:
         shown = "" if "secret" in f"{name}{text}".lower() else f" is {text!r}:"
@@ -25,7 +26,7 @@ class InvalidOption(ValueError):
 
 
 class Rule:
-    """What a value must be beyond its kind: `--flag must be TEXT`."""
+    """Bounds of a value: `--flag must be TEXT`."""
 
     __slots__ = ("holds", "text")
 
@@ -35,14 +36,14 @@ class Rule:
 
 
 class Kind:
-    """A type of option: how each source writes a value, and how a value is shown.
+    """A type of option: how each source writes a value, and how to format a value.
 
-    values    what a text may be, in a word or two, for help and documentation
-    allowed   the same to end an error with
-    typed     the type of a value in Python
-    ini       reads the text of an INI file, where it differs from the command line's
-    toml      reads a value of a TOML file
-    bare      whether the option alone, without a value, means true
+    values    allowed texts in a word or two, for help and documentation
+    allowed   the same for the end of an error
+    typed     the Python type of a value
+    ini       parses the text in an INI file, if its syntax differs from the command line's
+    toml      converts a value of a TOML file
+    bare      whether the option without a value means true
     combine   joins the values of an option that may be given many times
     """
 
@@ -79,14 +80,14 @@ class Kind:
 class Option:
     """One option, declared once; everything else about it is derived.
 
-    default       the value, or what finds it out on this machine; None: there is none
-    default_text  how the documents put a default that differs from machine to machine
-    example       what they show in its stead
-    toml_key      its key in NSQ's own file, where that is not its name
+    default       the value, or a function that returns it; None if there is none
+    default_text  documentation of a default that differs from machine to machine
+    example       the value that a sample file shows instead
+    toml_key      its key in NSQ's own file, if that is not its name
     in_file       whether a file may set it
     runtime       whether it may change while the daemon runs
-    guard         whether a mistake may leave a door open: it must not be ignored
-    notice        a warning for whoever sets it, as it has no effect
+    guard         whether it restricts access, so that a misplaced or misspelt one is an error
+    notice        a warning if it is set, as it has no effect
     """
 
     __slots__ = (
@@ -152,13 +153,13 @@ class Option:
         return value
 
     def show(self, value: Any) -> str:
-        """`value` as text that gives it back."""
+        """Return text that parses to `value`."""
         return self.kind.show(value)
 
 
 def suggestion(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """Return the name that was meant, or all there are, to end an error with."""
-    import difflib  # costs a daemon's start more than this module
+    """Return the end of an error about an unknown name: the most similar one, or all."""
+    import difflib  # slow, and daemons need it for errors only
 
     known = list(names)
     near = difflib.get_close_matches(name.lower(), known, 1, 0.6)

@@ -269,22 +269,14 @@ def _quota(path: str, section: _Section, option: Option) -> Any:
     value = section.values.get(option.name)
     if value is None:
         return option.default
-    try:
-        return checked_quota(option, value)
-    except ValueError as error:
-        found, allowed = error.args
-        problem = f"{option.name} of user {section.name} is {found}"
-        raise ConfigError(path, section.lines[option.name], problem, allowed) from None
-
-
-def checked_quota(option: Option, value: Any) -> Any:
-    """The number that a text or TOML means; raises ValueError of what is wrong, and what may be."""
+    place = path, section.lines[option.name]
+    problem = f"{option.name} of user {section.name} is"
     try:
         number = option.kind.parse(value) if isinstance(value, str) else option.kind.toml(value)
     except ValueError:
-        raise ValueError("no number", option.kind.allowed) from None
+        raise ConfigError(*place, f"{problem} no number", option.kind.allowed) from None
     if option.rule is not None and not option.rule.holds(number):
-        raise ValueError(str(number), option.rule.text)
+        raise ConfigError(*place, f"{problem} {number}", option.rule.text)
     return number
 
 
