@@ -60,9 +60,8 @@ def duration(number: str, units: str, allowed: str) -> Kind:
         return float(found[1]) * SECONDS[found[2].lower()]
 
     def show(seconds: float) -> str:
-        unit = next(
-            unit for unit in ("h", "m", "s", "ms") if unit == "ms" or seconds % SECONDS[unit] == 0
-        )
+        units = ("h", "m", "s") if seconds else ("s",)
+        unit = next((unit for unit in units if not seconds % SECONDS[unit]), "ms")
         return f"{seconds / SECONDS[unit]:g}{unit}"
 
     return matching("duration", rf"({number})({units})", allowed, convert, show)
@@ -114,7 +113,9 @@ def _show_size(size: int) -> str:
 
 def _instant(text: str) -> int:
     """Return nanoseconds since 1970. A text without a time zone is UTC."""
-    if re.fullmatch(r"[0-9]{1,14}", text):
+    if re.fullmatch("[0-9]+", text):
+        if len(text) > 14:  # after the year 5138, or no milliseconds
+            raise ValueError
         return int(text) * 1_000_000
     found = datetime.datetime.fromisoformat(text)
     since = found.replace(tzinfo=found.tzinfo or datetime.UTC) - EPOCH
