@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from nsqcy import NSQ_VERSION, __version__
-from nsqcy.config import loader, sample
+from nsqcy.config import files, loader, sample
 from nsqcy.config.options import OptionTable
 from nsqcy.errors import Stop
 from nsqcy.logging.logger import write
@@ -112,8 +112,8 @@ def _table(daemon: str) -> OptionTable:
 
 def _check(path: str, daemon: str = "") -> int:
     try:
-        daemon = daemon or loader.daemon_of(loader.read_text(path))
-        file = loader.read_file(_table(daemon), path)
+        daemon = daemon or files.daemon_of(files.read_text(path))
+        file = files.read_file(_table(daemon), path)
         settings = loader.Settings(_table(daemon), {}, file)
         importlib.import_module(_OPTIONS[daemon][0]).resolve(settings)
     except Stop as stop:

@@ -1,7 +1,7 @@
 """What operators ask of topics and channels by name: the keys, and whose word on each counts.
 
 Owns the keys, their defaults and the matching of names with patterns. Reads no file
-(config/loader.py does), serves no request (nsqd/http does) and enforces nothing: topics and
+(config/files.py does), serves no request (nsqd/http does) and enforces nothing: topics and
 channels are given their policy when they are made, and again when it changes.
 """
 

@@ -2,7 +2,7 @@
 
 Owns the reading of one value of each kind, from Go's command line, an INI file or TOML. Knows no
 particular option (each daemon has its table), no grammar of flags (config/flags.py) and reads no
-file (config/loader.py).
+file (config/files.py).
 """
 
 import operator

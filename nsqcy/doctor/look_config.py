@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from nsqcy.cluster.discovery import host_port
-from nsqcy.config import loader
+from nsqcy.config import files
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import OptionTable
 from nsqcy.doctor.facts import ConfigFile, Wanted
@@ -26,9 +26,9 @@ def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
     if not path:
         return Settings(_table(daemon or "nsqd"), {}), None
     try:
-        daemon = daemon or loader.daemon_of(loader.read_text(path))
+        daemon = daemon or files.daemon_of(files.read_text(path))
         table = _table(daemon)
-        file = loader.read_file(table, path)
+        file = files.read_file(table, path)
         settings = Settings(table, {}, file)
         _module(daemon).resolve(settings)
     except StartError as error:

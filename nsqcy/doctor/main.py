@@ -13,7 +13,7 @@ from typing import Any
 from nsqcy.broker.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.web_client import Terms, WebClient
-from nsqcy.config import loader
+from nsqcy.config import files, loader
 from nsqcy.config.arguments import Parser
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
@@ -34,7 +34,7 @@ HOST = (
         STRING,
         "",
         "the daemon it is for: nsqd, unless the file names another",
-        rule=Rule(f"one of {', '.join(loader.DAEMONS)}", ("", *loader.DAEMONS).__contains__),
+        rule=Rule(f"one of {', '.join(files.DAEMONS)}", ("", *files.DAEMONS).__contains__),
     ),
     Option("data-path", STRING, "", "data path of nsqd, instead of the one of the file"),
 )

@@ -42,7 +42,8 @@ from nsqcy.config.daemon_options import (
     refuse,
 )
 from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from nsqcy.config.loader import PatternSection, Settings
+from nsqcy.config.files import PatternSection
+from nsqcy.config.loader import Settings
 from nsqcy.config.options import (
     BOOL,
     DURATION,

@@ -6,7 +6,7 @@ The first byte of an input says whose file the rest is, or that it is the words 
 import tempfile
 from pathlib import Path
 
-from nsqcy.config import loader
+from nsqcy.config import files, loader
 from nsqcy.config.durations import format_duration, parse_duration
 from nsqcy.config.flags import parse_flags
 from nsqcy.config.options import OptionTable
@@ -19,6 +19,7 @@ from nsqcy.nsqlookupd.options import NSQLOOKUPD
 
 COVERS = [
     "config/loader.py",
+    "config/files.py",
     "config/options.py",
     "config/flags.py",
     "options/option.py",
@@ -73,7 +74,7 @@ def one(data: bytes) -> None:
 def _file(table: OptionTable, content: bytes) -> loader.Settings:
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         Path(file.name).write_bytes(content)
-        found = loader.Settings(table, {}, loader.read_file(table, file.name))
+        found = loader.Settings(table, {}, files.read_file(table, file.name))
     for each in found.warnings:
         each.encode("utf-8", "surrogateescape")
     return found
