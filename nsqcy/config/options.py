@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from nsqcy.config import durations
+from nsqcy.config.durations import parse_duration
 from nsqcy.logging import logger
 from nsqcy.names import quote
 from nsqcy.options.option import Kind, Option, Value
@@ -61,25 +62,9 @@ def int64(number: int) -> int:
     return number
 
 
-def parse_duration(text: str) -> int:
-    return durations.parse_duration(text)
-
-
-def parse_string(text: str) -> str:
-    return text
-
-
 def parse_strings(text: str) -> tuple[str, ...]:
     """One occurrence of a list flag is one element, commas and all."""
     return (text,)
-
-
-def parse_words(text: str) -> tuple[str, ...]:
-    return _words(parse_strings(text))
-
-
-def _words(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(each.strip() for each in texts)
 
 
 def parse_floats(text: str) -> tuple[float, ...]:
@@ -138,10 +123,6 @@ def ini_strings(text: str) -> tuple[str, ...]:
     return tuple(_elements(text))
 
 
-def ini_words(text: str) -> tuple[str, ...]:
-    return _words(ini_strings(text))
-
-
 def ini_floats(text: str) -> tuple[float, ...]:
     return tuple(parse_float(part) for part in _elements(text))
 
@@ -177,19 +158,11 @@ def toml_duration(value: object) -> int:
     return parse_duration(_toml_text(value))
 
 
-def toml_string(value: object) -> str:
-    return _toml_text(value)
-
-
 def toml_strings(value: object) -> tuple[str, ...]:
     """An array of strings, or one string split at commas."""
     if isinstance(value, list):
         return tuple(_toml_text(element) for element in value)
     return tuple(_toml_text(value).split(","))
-
-
-def toml_words(value: object) -> tuple[str, ...]:
-    return _words(toml_strings(value))
 
 
 def toml_floats(value: object) -> tuple[float, ...]:
@@ -207,18 +180,10 @@ def _toml_float(value: object) -> float:
     raise ValueError("invalid value type")
 
 
-def toml_level(value: object) -> int:
-    return parse_level(_toml_text(value))
-
-
 def toml_tls_required(value: object) -> int:
     if isinstance(value, int):  # a bool is one
         value = str(int(value)) if abs(value) <= 1 else ""
     return parse_tls_required(_toml_text(value))
-
-
-def toml_tls_version(value: object) -> int:
-    return parse_tls_version(_toml_text(value))
 
 
 def _toml_text(value: object) -> str:
@@ -269,6 +234,10 @@ def show_tls_version(value: int) -> str:
 # `values` is the word that Go's usage has behind the name of a flag.
 
 
+def _stripped(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(each.strip() for each in texts)
+
+
 def _decreasing(found: tuple[float, ...], more: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(sorted(found + more, reverse=True))
 
@@ -286,7 +255,7 @@ DURATION = Kind(
     typed="int",
     toml=toml_duration,
 )
-STRING = Kind("string", "text", parse_string, show_string, toml=toml_string)
+STRING = Kind("string", "text", str, show_string, toml=_toml_text)
 STRINGS = Kind(
     "value",
     "texts separated by commas",
@@ -297,15 +266,15 @@ STRINGS = Kind(
     toml=toml_strings,
     combine=operator.add,
 )
-# Addresses and names: blanks around one are no part of it.
+# Addresses and names, without the blanks around them.
 WORDS = Kind(
     "value",
     STRINGS.allowed,
-    parse_words,
+    lambda text: _stripped(parse_strings(text)),
     show_strings,
     typed=STRINGS.typed,
-    ini=ini_words,
-    toml=toml_words,
+    ini=lambda text: _stripped(ini_strings(text)),
+    toml=lambda value: _stripped(toml_strings(value)),
     combine=operator.add,
 )
 FLOATS = Kind(
@@ -324,7 +293,7 @@ LEVEL = Kind(
     parse_level,
     show_level,
     typed="int",
-    toml=toml_level,
+    toml=lambda value: parse_level(_toml_text(value)),
 )
 TLS_REQUIREMENT = Kind(
     "",
@@ -341,7 +310,7 @@ TLS_VERSION = Kind(
     parse_tls_version,
     show_tls_version,
     typed="int",
-    toml=toml_tls_version,
+    toml=lambda value: parse_tls_version(_toml_text(value)),
 )
 
 

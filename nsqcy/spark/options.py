@@ -84,17 +84,8 @@ class SparkOption(Option):
 
     __slots__ = ("used",)
 
-    def __init__(
-        self,
-        used: str,
-        name: str,
-        kind: Kind,
-        default: Any,
-        help: str,
-        *,
-        rule: Rule | None = None,
-    ) -> None:
-        super().__init__(name, kind, default, help, rule=rule)
+    def __init__(self, used: str, *declaration: Any, rule: Rule | None = None) -> None:
+        super().__init__(*declaration, rule=rule)
         self.used = used
 
 

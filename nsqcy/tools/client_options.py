@@ -7,11 +7,17 @@ nsqcy.config.options; what a keyword does is nsqcy.client's.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration
+from nsqcy.config.durations import (
+    HOUR,
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    format_duration,
+    parse_duration,
+)
 from nsqcy.config.options import (
     STRINGS,
     parse_bool,
-    parse_duration,
     parse_float,
     parse_int,
     toml_strings,
