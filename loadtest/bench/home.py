@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import NoReturn
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
+from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.storage.block_pool import BlockPool

@@ -1,1 +1,1 @@
-"""Topics and channels: publishing, fan-out, delivery, retention, checkpoints, log reads."""
+"""Topics: publishing, fan-out, retention, checkpoints, recovery, log reads; the scheduler."""

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
-from nsqcy.broker.channel import Channel
 from nsqcy.broker.limits import Limits
+from nsqcy.channels.channel import Channel
 from nsqcy.storage.journal import MoveRun, TopicState
 from nsqcy.storage.log import Log
 

@@ -1,6 +1,7 @@
 from collections.abc import Iterable
 
-from nsqcy.broker.channel import Channel, Mover
+from nsqcy.channels.channel import Channel
+from nsqcy.channels.dead_lettering import Mover
 from nsqcy.storage.journal import MoveRun
 from nsqcy.storage.record_window import RecordWindow
 

@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 
-from nsqcy.broker.channel import Channel
 from nsqcy.broker.topic_host import TopicHost
+from nsqcy.channels.channel import Channel
 from nsqcy.storage.record_window import RecordWindow
 
 class FanOut(RecordWindow):

@@ -2,10 +2,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.policies import Policies
 from nsqcy.broker.scheduler import Scheduler
-from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.topic import Topic
+from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.config.policies import Policies
 from nsqcy.logging.types import Lines
 from nsqcy.storage.io import IoThread
 

@@ -1,10 +1,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from nsqcy.broker.channel import Channel
-from nsqcy.broker.policies import TopicPolicy
 from nsqcy.broker.publish import Publishing
 from nsqcy.broker.topic_host import TopicHost
+from nsqcy.channels.channel import Channel
+from nsqcy.config.policies import TopicPolicy
 
 class Topic(Publishing):
     def __new__(cls, shard: TopicHost, key: bytes) -> Topic: ...

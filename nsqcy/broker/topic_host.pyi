@@ -1,7 +1,7 @@
 from typing import Any
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.scheduler_state import SchedulerState
+from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
 

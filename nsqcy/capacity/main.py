@@ -10,13 +10,13 @@ Exit codes:
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy.broker.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.capacity import model, report
 from nsqcy.capacity.model import Host, Impossible, Load
 from nsqcy.config import loader
 from nsqcy.config.arguments import Parser
 from nsqcy.config.durations import HOUR, MILLISECOND, SECOND
 from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING
+from nsqcy.config.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.errors import Stop, UsageError
 from nsqcy.logging.logger import write
 from nsqcy.options.option import Option, Rule

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypedDict
 
 from nsqcy import __version__
-from nsqcy.broker.policies import DURABILITIES
 from nsqcy.client.flow import FlowSettings
 from nsqcy.config.options import BOOL, FLOAT, INT, STRING
+from nsqcy.config.policies import DURABILITIES
 from nsqcy.names import quote
 from nsqcy.options.fields import check, option
 from nsqcy.options.option import Rule

@@ -10,7 +10,6 @@ Exit codes:
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy.broker.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.config import files, loader
@@ -18,6 +17,7 @@ from nsqcy.config.arguments import Parser
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, DURATION, STRING, WORDS
+from nsqcy.config.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.doctor import cluster, disk, host, look_cluster, look_config, look_host, report, topics
 from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.look_cluster import Addresses

@@ -23,6 +23,7 @@ from nsqcy.nsqadmin.auth.logins import Logins
 from nsqcy.nsqadmin.context import AppContext
 from nsqcy.nsqadmin.history.sampler import Sampler
 from nsqcy.nsqadmin.history.store import History
+from nsqcy.nsqadmin.html import templates
 from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.pages import login, messages, nodes, topics
@@ -63,6 +64,7 @@ class Daemon(single_process.Daemon):
         self._options = options
 
     def run(self) -> int:
+        templates.environment()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
         if self._sampler:

@@ -26,8 +26,7 @@ from nsqcy.nsqadmin.cluster.view import ClusterView, Done
 from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.graphite import Graphite
 from nsqcy.nsqadmin.history.store import History, Subject
-from nsqcy.nsqadmin.html.elements import Markup
-from nsqcy.nsqadmin.html.layout import Layout, not_found
+from nsqcy.nsqadmin.html.layout import Layout, View, not_found, render
 from nsqcy.nsqadmin.html.plots import FRAME, Plots
 from nsqcy.nsqadmin.notifications import Notifier
 from nsqcy.nsqadmin.options import AdminOptions
@@ -157,11 +156,11 @@ NOTHING = Subject()
 
 @dataclass(frozen=True)
 class Page:
-    """A page: `draw` fetches and draws its content, and raises HttpError if that is impossible."""
+    """A page: `draw` fetches what its view shows, and raises HttpError if that is impossible."""
 
     title: str
     path: str
-    draw: Callable[[ClusterView], Sequence[Markup]]
+    draw: Callable[[ClusterView], View]
     about: Subject = NOTHING
     is_live: bool = False  # a script keeps it up to date
     refresh: int = 0  # seconds until it is loaded again where there are no scripts
@@ -174,19 +173,20 @@ def show(
     """A page as it is now, with what went wrong before."""
     layout = app.layout(request)
     if page.refusal:
-        refused = layout.page(page.title, error=page.refusal)
+        refused = render(layout, page.title, error=page.refusal)
         return Reply(403, refused, HTML, nsq=False, headers=HEADERS)
     cluster = app.cluster()
     status, errors = 200, [error]
     try:
-        content = page.draw(cluster)
+        view = page.draw(cluster)
     except HttpError as problem:
-        status, content = problem.status, not_found(layout, problem.message, page.about)
+        status, view = problem.status, not_found(problem.message, page.about)
         errors.append(problem.message)
     warnings = [each for each in (warning, cluster.warning("\n")) if each]
-    html = layout.page(
+    html = render(
+        layout,
         page.title,
-        *content,
+        view,
         warning="\n".join(warnings),
         error="\n".join(dict.fromkeys(filter(None, errors))),
         is_live=page.is_live,

@@ -20,8 +20,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy.broker.policies import Policies
 from nsqcy.config import files, loader
+from nsqcy.config.policies import Policies
 from nsqcy.daemon.startup import open_log, rereading
 from nsqcy.errors import StartError, Stop
 from nsqcy.logging import logger

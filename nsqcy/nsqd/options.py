@@ -9,24 +9,6 @@ import re
 import zlib
 from collections.abc import Mapping
 
-from nsqcy.broker.policies import (
-    CHANNEL_KEYS,
-    CHANNEL_PATTERN_ALLOWED,
-    DURABILITY,
-    MAX_MSG_SIZE,
-    MEM_QUEUE_SIZE,
-    MSG_TIMEOUT,
-    NOT_NEGATIVE,
-    PATTERN_ALLOWED,
-    POSITIVE,
-    RETENTION_BYTES,
-    RETENTION_TIME,
-    TOPIC_KEYS,
-    Policies,
-    TopicPolicy,
-    can_match,
-    can_match_channels,
-)
 from nsqcy.config.daemon_options import (
     CONFIG,
     DEBUG_REMOTE,
@@ -58,6 +40,24 @@ from nsqcy.config.options import (
     WORDS,
     Options,
     OptionTable,
+)
+from nsqcy.config.policies import (
+    CHANNEL_KEYS,
+    CHANNEL_PATTERN_ALLOWED,
+    DURABILITY,
+    MAX_MSG_SIZE,
+    MEM_QUEUE_SIZE,
+    MSG_TIMEOUT,
+    NOT_NEGATIVE,
+    PATTERN_ALLOWED,
+    POSITIVE,
+    RETENTION_BYTES,
+    RETENTION_TIME,
+    TOPIC_KEYS,
+    Policies,
+    TopicPolicy,
+    can_match,
+    can_match_channels,
 )
 from nsqcy.errors import ConfigError
 from nsqcy.names import EVENTS_TOPIC, quote

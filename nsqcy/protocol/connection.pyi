@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nsqcy.broker.channel import Consumer
+from nsqcy.channels.consumer import Consumer
 
 class Transport: ...
 

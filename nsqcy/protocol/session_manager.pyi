@@ -2,8 +2,8 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
+from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.logging.types import Lines
 from nsqcy.protocol.session import Session

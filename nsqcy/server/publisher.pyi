@@ -1,6 +1,6 @@
 from collections.abc import Callable, Sequence
 
-from nsqcy.broker.channel import Waiter
+from nsqcy.channels.consumer import Waiter
 from nsqcy.protocol.connection import Transport
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.http_fastpath import Sink

@@ -15,13 +15,7 @@ from nsqcy.config.durations import (
     format_duration,
     parse_duration,
 )
-from nsqcy.config.options import (
-    STRINGS,
-    parse_bool,
-    parse_float,
-    parse_int,
-    toml_strings,
-)
+from nsqcy.config.options import STRINGS, parse_bool, parse_float, parse_int, toml_strings
 from nsqcy.options.option import Kind, Option
 from nsqcy.tools.common import ToolError
 

@@ -23,14 +23,14 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from nsqcy.broker.policies import (
+from nsqcy.config.options import FLOAT, INT, unquoted
+from nsqcy.config.policies import (
     CHANNEL_PATTERN_ALLOWED,
     PATTERN_ALLOWED,
     RATE,
     can_match,
     can_match_channels,
 )
-from nsqcy.config.options import FLOAT, INT, unquoted
 from nsqcy.errors import ConfigError
 from nsqcy.names import quote
 from nsqcy.options.option import Option, Rule

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from random import Random
 
-from nsqcy.broker.policies import Policies
+from nsqcy.config.policies import Policies
 from nsqcy.storage.io import IoThread
 from support.recorded_disk import RecordedDisk
 from support.worker_core import SECOND, Core

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.standalone_log import scan_segment
 from support.disk_format import walk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from support.worker_core import RESPONSE, SECOND, Client, log_pub
 from tests.crash.lives import Lives
 

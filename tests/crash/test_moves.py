@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from support.worker_core import RESPONSE, SECOND, Client, Delivery
 from tests.crash.lives import Lives
 from tests.crash.program import run_all

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from support.log_columns import ALL, Columns, read_columns
 from support.worker_core import ERROR, SECOND, Client, Core
 from tests.crash.program import TOPICS, Program, run_all

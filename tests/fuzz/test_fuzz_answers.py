@@ -16,7 +16,7 @@ from nsqcy.errors import RequestError
 from nsqcy.names import is_valid_name
 from nsqcy.nsqadmin.api.stats_json import StatsJson
 from nsqcy.nsqadmin.cluster.nodes import Clients
-from nsqcy.nsqadmin.html.layout import Layout
+from nsqcy.nsqadmin.html.layout import Layout, render
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.views import topics as topic_views
@@ -137,11 +137,11 @@ def test_whatever_is_read_can_be_shown(body: bytes) -> None:
     for topic in sum_topics([*rows, *rows]).values():
         json.loads(json_bytes(stats.topic(topic)))
         location = Location("/t", {"ask": "delete", "sort": "depth"})
-        read_markup(layout.page("t", *topic_views.topic(layout, topic, location, NO_PLOTS)))
+        read_markup(render(layout, "t", topic_views.topic(topic, location, NO_PLOTS)))
         for channel in topic.channels.values():
             json.loads(json_bytes(stats.channel(channel)))
-            page = topic_views.channel(layout, channel, clients, location, NO_PLOTS)
-            read_markup(layout.page("c", *page))
+            view = topic_views.channel(channel, clients, location, NO_PLOTS)
+            read_markup(render(layout, "c", view))
 
 
 @settings(deadline=None)

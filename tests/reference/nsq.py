@@ -1,4 +1,4 @@
-"""Topics and channels, slow and obvious: the twin of nsqcy.broker.topic and nsqcy.broker.channel.
+"""Topics and channels, slow and obvious: the twin of nsqcy.broker.topic and nsqcy.channels.channel.
 
 Knows nothing of blocks, logs and turns. Time is handed in. What a client got is handed in as well,
 and must have been allowed: one of the messages at the head of its channel.

@@ -7,8 +7,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-GENERATED = re.compile(r"(\.so|\.html|\.py[cod]|(?<!/floor)(?<!/slow_disk)\.c)$")
-UNWANTED = re.compile(r"(\.c|\.h|\.pyx|\.pxd|\.html|\.py[cod])$")
+DATA = ("nsqcy/nsqadmin/static/*", "nsqcy/nsqadmin/templates/*")
+# Cython writes .html files beside modules; templates have a folder of their own.
+GENERATED = re.compile(r"(\.so|(?<!templates)/\w+\.html|\.py[cod]|(?<!/floor)(?<!/slow_disk)\.c)$")
+UNWANTED = re.compile(r"(\.c|\.h|\.pyx|\.pxd|(?<!templates)/\w+\.html|\.py[cod])$")
 
 
 def sources(*patterns: str) -> set[str]:
@@ -18,9 +20,9 @@ def sources(*patterns: str) -> set[str]:
 
 def missing_from_sdist(names: set[str]) -> set[str]:
     """Of what it takes to build, to test and to read about it."""
-    wanted = sources("nsqcy/**/*.py", "nsqcy/*.pyi", "cext/**/*.pyx", "cext/**/*.pxd")
+    wanted = sources("nsqcy/**/*.py", "nsqcy/**/*.pyi", "cext/**/*.pyx", "cext/**/*.pxd")
     wanted |= sources("cext/**/*.h", "tests/**/*.py", "loadtest/**/*.py", "release/*.py")
-    wanted |= sources("conf/**/*.*", "docs/**/*.md", "nsqcy/nsqadmin/static/*")
+    wanted |= sources("conf/**/*.*", "docs/**/*.md") | sources(*DATA)
     wanted |= {"Makefile", "LICENSE", "README.md", "CHANGELOG.md", "Dockerfile", "nsqcy/py.typed"}
     return wanted - names
 
@@ -30,7 +32,7 @@ def generated(names: set[str]) -> set[str]:
 
 
 def missing_from_wheel(names: set[str]) -> set[str]:
-    wanted = sources("nsqcy/**/*.py", "nsqcy/*.pyi", "pyspark_nsq/*.py", "nsqcy/nsqadmin/static/*")
+    wanted = sources("nsqcy/**/*.py", "nsqcy/**/*.pyi", "pyspark_nsq/*.py", *DATA)
     wanted |= {"nsqcy/py.typed"}
     inside = {re.sub(r"^nsqcy-[^/]+\.(data|dist-info)/", r"\1/", name) for name in names}
     tables = PROJECT["tool"]["setuptools"]
@@ -44,8 +46,16 @@ def missing_from_wheel(names: set[str]) -> set[str]:
 
 def modules_of(names: set[str]) -> set[str]:
     """The extension modules in it."""
-    found = (re.fullmatch(r"nsqcy/(_\w+)\.cpython-.*\.so", name) for name in names)
-    return {each[1] for each in found if each}
+    found = (re.fullmatch(r"nsqcy/([\w/]+)\.cpython-.*\.so", name) for name in names)
+    return {each[1].replace("/", ".") for each in found if each}
+
+
+def compiled_modules() -> set[str]:
+    """The extension modules that the sources make."""
+    folder = ROOT / "cext" / "nsqcy"
+    paths = {path.relative_to(folder).with_suffix("") for path in folder.rglob("*.pyx")}
+    assert paths
+    return {".".join(path.parts) for path in paths}
 
 
 def unwanted(names: set[str]) -> set[str]:

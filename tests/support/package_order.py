@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 ROWS = [
     "nsqcy errors names base logging metrics options util",
     "cluster config ipc net storage",
-    "broker process",
+    "channels process",
+    "broker",
     "protocol",
     "client server",
     "compat http",

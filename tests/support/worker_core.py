@@ -11,11 +11,11 @@ from typing import Any
 
 from nsqcy.base.ids import IdSource
 from nsqcy.base.quantile import Percentiles
-from nsqcy.broker.events import Events
-from nsqcy.broker.policies import Policies
-from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
+from nsqcy.channels.events import Events
+from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.config.policies import Policies
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.protocol.session import Session

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Channel
+from nsqcy.channels.channel cimport Channel
 from nsqcy.broker.durability cimport Durability
 from nsqcy.broker.limits cimport Limits
 from nsqcy.storage.log cimport Log

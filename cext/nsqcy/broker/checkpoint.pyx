@@ -12,7 +12,7 @@ from dataclasses import replace
 cimport cython
 from libc.limits cimport INT_MAX
 
-from nsqcy.broker.checkpoint_entries cimport Packing
+from nsqcy.channels.checkpoint_entries cimport Packing
 from nsqcy.broker.dead_letters cimport Moves
 from nsqcy.broker.durability cimport MEMORY, OS, durability_of
 from nsqcy.storage.entry cimport Deferred, Entry

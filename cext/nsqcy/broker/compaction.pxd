@@ -14,7 +14,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Channel
+from nsqcy.channels.channel cimport Channel
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.entry cimport Deferred
 from nsqcy.storage.record_window cimport RecordWindow

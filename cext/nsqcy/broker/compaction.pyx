@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy
 
-from nsqcy.broker.channel cimport Channel
+from nsqcy.channels.channel cimport Channel
 from nsqcy.storage.block cimport LARGEST_BLOCK, LOADING, SEALED, SURVIVORS, UNREADABLE
 from nsqcy.storage.record cimport RECORD_COPY, Record
 

@@ -9,7 +9,8 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from nsqcy.broker.channel cimport Channel, MoveReason, Mover
+from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.dead_lettering cimport MoveReason, Mover
 from nsqcy.storage.entry cimport Entry
 from nsqcy.storage.record cimport Record
 from nsqcy.storage.record_window cimport RecordWindow

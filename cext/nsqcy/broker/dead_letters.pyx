@@ -10,8 +10,9 @@ import os
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
-from nsqcy.broker.channel cimport REDRIVEN, Channel, MoveReason, Mover
-from nsqcy.broker.checkpoint_entries cimport Packing
+from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.dead_lettering cimport REDRIVEN, MoveReason, Mover
+from nsqcy.channels.checkpoint_entries cimport Packing
 from nsqcy.storage.block cimport LOADING, UNREADABLE, Block
 from nsqcy.storage.entry cimport Deferred, Entry, move_number
 from nsqcy.storage.record cimport RECORD_DELAYED, Record, is_spoiled, record_body, record_headers

@@ -1,6 +1,6 @@
 """Classes of durability: what a record must have gone through before its publisher is answered."""
 
-from nsqcy.broker.policies import DURABILITIES as _DURABILITIES
+from nsqcy.config.policies import DURABILITIES as _DURABILITIES
 
 
 cdef Durability durability_of(str name) except *:

@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from nsqcy.broker.scheduler_state cimport SchedulerState
-from nsqcy.broker.channel cimport Channel
+from nsqcy.channels.scheduler_state cimport SchedulerState
+from nsqcy.channels.channel cimport Channel
 from nsqcy.broker.topic_host cimport TopicHost
 from nsqcy.storage.record_window cimport Cursor, RecordWindow
 from nsqcy.storage.entry cimport Entry

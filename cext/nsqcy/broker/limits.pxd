@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport OnFull
+from nsqcy.channels.on_full cimport OnFull
 from nsqcy.broker.fan_out cimport FanOut
 
 

@@ -8,7 +8,8 @@ cimport cython
 
 from nsqcy.base.bytes cimport load_be16, load_be32
 from nsqcy.base.headers cimport HEADERS_SIZE
-from nsqcy.broker.channel cimport DROP_NEWEST, DROP_OLDEST, REJECT, Channel, on_full_of
+from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.on_full cimport DROP_NEWEST, DROP_OLDEST, REJECT, on_full_of
 from nsqcy.storage.block cimport LOADING, Block
 from nsqcy.storage.record_window cimport Cursor
 from nsqcy.storage.record cimport Record

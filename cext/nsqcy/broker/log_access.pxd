@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Waiter
+from nsqcy.channels.consumer cimport Waiter
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.broker.retention cimport Retention
 

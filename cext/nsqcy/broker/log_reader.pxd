@@ -13,7 +13,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Waiter
+from nsqcy.channels.consumer cimport Waiter
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.record_window cimport RecordWindow
 

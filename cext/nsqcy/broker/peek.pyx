@@ -14,11 +14,11 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
-from nsqcy.broker.channel cimport Consumer
-from nsqcy.broker.deferral cimport HOLDING_TIMER
-from nsqcy.broker.inflight cimport Holding
+from nsqcy.channels.consumer cimport Consumer
+from nsqcy.channels.deferral cimport HOLDING_TIMER
+from nsqcy.channels.inflight cimport Holding
 from nsqcy.base.heap cimport HeapSlot
-from nsqcy.broker.earliest cimport Listing
+from nsqcy.channels.earliest cimport Listing
 from nsqcy.broker.log_reader cimport ENDED
 from nsqcy.storage.entry cimport NEVER, Entry
 from nsqcy.storage.record cimport RECORD_DAMAGED, record_body, record_headers

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Waiter
+from nsqcy.channels.consumer cimport Waiter
 
 
 ctypedef struct PendingAck:

@@ -6,7 +6,7 @@ Owns the waiters and the record that each of them waits for. Does not know topic
 cimport cython
 from libc.stdlib cimport free, malloc
 
-from nsqcy.broker.channel cimport Waiter
+from nsqcy.channels.consumer cimport Waiter
 
 
 cdef extern from "Python.h":

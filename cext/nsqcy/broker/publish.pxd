@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Waiter
+from nsqcy.channels.consumer cimport Waiter
 from nsqcy.broker.durability cimport Durability
 from nsqcy.broker.log_access cimport LogAccess
 from nsqcy.storage.record cimport Produced, Record

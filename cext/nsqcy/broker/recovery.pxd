@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Channel
-from nsqcy.broker.checkpoint_entries cimport PackedEntry
+from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.checkpoint_entries cimport PackedEntry
 from nsqcy.broker.topic cimport Topic
 from nsqcy.storage.log_recovery cimport Recovered
 from nsqcy.storage.block cimport Block

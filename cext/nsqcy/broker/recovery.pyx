@@ -10,7 +10,7 @@ import os
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp
 
-from nsqcy.broker.channel cimport MoveReason
+from nsqcy.channels.dead_lettering cimport MoveReason
 from nsqcy.broker.dead_letters cimport Moves
 from nsqcy.broker.durability cimport FSYNC, OS
 from nsqcy.broker.topic cimport KEPT

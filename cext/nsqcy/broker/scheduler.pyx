@@ -7,8 +7,9 @@ Calls topics and channels for a part of their work; does not know what that work
 from libc.stdint cimport INT64_MAX, int64_t
 
 from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_peek
-from nsqcy.broker.channel cimport Channel, Discarded
-from nsqcy.broker.scheduler_state cimport Timer
+from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.discarded cimport Discarded
+from nsqcy.channels.scheduler_state cimport Timer
 from nsqcy.broker.log_reader cimport ENDED, LogRead
 from nsqcy.broker.topic cimport Topic
 

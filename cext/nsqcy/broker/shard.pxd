@@ -9,7 +9,7 @@ from nsqcy.broker.topic cimport Topic
 cdef class Shard(Scheduler):
     cdef readonly str data_path
     cdef dict log_options
-    cdef readonly object policies           # nsqcy.broker.policies.Policies, or None
+    cdef readonly object policies           # nsqcy.config.policies.Policies, or None
     cdef object has_room                    # whether there may be one more topic, or None
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object failures                    # nsqcy.storage.write_failures.WriteFailures, or None

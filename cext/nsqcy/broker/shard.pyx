@@ -5,8 +5,8 @@ placement: the caller decides which topics belong here.
 """
 
 from nsqcy.base.ids cimport IdSource
-from nsqcy.broker.scheduler_state cimport SchedulerState
-from nsqcy.broker.channel cimport Channel
+from nsqcy.channels.scheduler_state cimport SchedulerState
+from nsqcy.channels.channel cimport Channel
 from nsqcy.broker.recovery cimport restore
 from nsqcy.broker.topic cimport Topic
 from nsqcy.storage.io cimport IoThread

@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from nsqcy.base.histogram cimport Histogram
-from nsqcy.broker.channel cimport Channel
-from nsqcy.broker.counters cimport Series
+from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.counters cimport Series
 from nsqcy.broker.publish cimport Publishing
 
 

@@ -27,8 +27,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from nsqcy.base.histogram cimport histogram_merge
-from nsqcy.broker.channel cimport DROP_OLDEST
-from nsqcy.broker.counters cimport (
+from nsqcy.channels.on_full cimport DROP_OLDEST
+from nsqcy.channels.counters cimport (
     CHANNEL_COUNTERS,
     CHANNEL_FIGURES,
     EPHEMERALS,
@@ -47,7 +47,7 @@ from nsqcy.broker.counters cimport (
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.storage.block cimport Block
 
-from nsqcy.broker import events as _events
+from nsqcy.channels import events as _events
 from nsqcy.config.durations import short_duration
 from nsqcy.names import EVENTS_TOPIC as _EVENTS_TOPIC
 from nsqcy.storage import journal
@@ -69,7 +69,7 @@ cdef class Topic(Publishing):
     # -- policy --
 
     def set_policy(self, policy):
-        """What its operator asks of the topic (nsqcy.broker.policies), from now on. An ephemeral
+        """What its operator asks of the topic (nsqcy.config.policies), from now on. An ephemeral
         topic is never on disk."""
         self.set_limits(policy)
         self.prune_after = policy.prune_after

@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from nsqcy.base.ids cimport IdSource
-from nsqcy.broker.scheduler_state cimport SchedulerState
-from nsqcy.broker.counters cimport SERIES, Sums
+from nsqcy.channels.scheduler_state cimport SchedulerState
+from nsqcy.channels.counters cimport SERIES, Sums
 from nsqcy.storage.io cimport IoThread
 from nsqcy.storage.block_pool cimport BlockPool
 

@@ -7,8 +7,8 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Consumer
-from nsqcy.broker.scheduler_state cimport Timer
+from nsqcy.channels.consumer cimport Consumer
+from nsqcy.channels.scheduler_state cimport Timer
 from nsqcy.broker.durability cimport Durability
 from nsqcy.protocol.wire cimport Output
 

@@ -6,7 +6,7 @@ neither commands nor topics.
 """
 
 from nsqcy.base.heap cimport HEAP_NOWHERE
-from nsqcy.broker.ready_ring cimport ANYWHERE
+from nsqcy.channels.ready_ring cimport ANYWHERE
 
 
 cdef class Transport:

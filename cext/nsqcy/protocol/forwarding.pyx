@@ -11,7 +11,7 @@ from libc.string cimport memcmp, memcpy
 
 from nsqcy.base.bytes cimport load_be32
 from nsqcy.base.debug cimport NSQCY_DEBUG
-from nsqcy.broker.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
+from nsqcy.channels.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
 from nsqcy.protocol.connection cimport INIT, NEXT, OUTPUT_ENOUGH
 from nsqcy.protocol.tickets cimport ANSWERED, FAILED, REFUSED, RELAYED
 from nsqcy.protocol.wire cimport ERROR, FRAME_HEADER, MESSAGE, RESPONSE, frame_bytes

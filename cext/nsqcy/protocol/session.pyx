@@ -18,6 +18,7 @@ from nsqcy.base.bytes cimport load_be32
 from nsqcy.base.debug cimport NSQCY_DEBUG
 from nsqcy.base.heap cimport HEAP_NOWHERE, heap_push, heap_remove, heap_update
 from nsqcy.broker.durability cimport durability_of
+from nsqcy.channels.channel cimport Channel
 from nsqcy.protocol.connection cimport (
     BLOCKED,
     INIT,
@@ -426,7 +427,7 @@ cdef class Session(Subscription):
         if self.log_unsent and self.output.total_sent >= self.log_sent_at:
             self.answer_left()
         if self.channel is not None:
-            self.channel.check_ready(self)
+            (<Channel>self.channel).check_ready(self)
         return 0
 
     # -- the end --

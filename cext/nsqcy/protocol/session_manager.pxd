@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport Heap
-from nsqcy.broker.scheduler_state cimport SchedulerState
+from nsqcy.channels.scheduler_state cimport SchedulerState
 from nsqcy.broker.shard cimport Shard
 from nsqcy.ipc.mesh cimport Mesh
 from nsqcy.protocol.connection cimport Connection

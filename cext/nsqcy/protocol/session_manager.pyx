@@ -10,7 +10,7 @@ cimport cython
 from libc.stdlib cimport free, malloc
 
 from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_free, heap_init, heap_peek
-from nsqcy.broker.scheduler_state cimport Timer
+from nsqcy.channels.scheduler_state cimport Timer
 from nsqcy.protocol.connection cimport Transport
 
 

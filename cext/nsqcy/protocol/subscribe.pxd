@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Outcome
+from nsqcy.channels.channel cimport Outcome
 from nsqcy.broker.topic cimport Topic
 from nsqcy.protocol.connection cimport RAISED, Parsed
 from nsqcy.protocol.log_commands cimport LogCommands

@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint16_t
 from libc.string cimport memcmp
 
 from nsqcy.base.bytes cimport hex16_parse
-from nsqcy.broker.channel cimport DONE, NOT_IN_FLIGHT, Channel
+from nsqcy.channels.channel cimport DONE, NOT_IN_FLIGHT, Channel
 from nsqcy.protocol.connection cimport BLOCKED, CLOSING, INIT, NEXT, OUTPUT_ENOUGH, SUBSCRIBED
 from nsqcy.protocol.forwarding cimport STREAM_BACKLOG
 from nsqcy.protocol.routing cimport NO_ROOM
@@ -95,7 +95,7 @@ cdef class Subscription(LogCommands):
     cdef int set_ready(self, uint32_t ready) except -1:
         self.ready_count = ready
         if self.channel is not None:
-            self.channel.check_ready(self)
+            (<Channel>self.channel).check_ready(self)
         return 0
 
     @cython.final
@@ -125,9 +125,9 @@ cdef class Subscription(LogCommands):
         outcome = NOT_IN_FLIGHT
         if self.channel is not None:
             age = self.channel.age_of(id)
-            outcome = self.channel.finish(self, id)
+            outcome = (<Channel>self.channel).finish(self, id)
             if outcome == DONE:
-                self.channel.note_ages(age, 1)
+                (<Channel>self.channel).note_ages(age, 1)
         if outcome != DONE:
             self.refuse(b"FIN", &words[1], outcome)
         return NEXT
@@ -149,7 +149,7 @@ cdef class Subscription(LogCommands):
             delay = <int64_t>milliseconds * MILLISECOND
         outcome = NOT_IN_FLIGHT
         if self.channel is not None:
-            outcome = self.channel.requeue(self, id, delay)
+            outcome = (<Channel>self.channel).requeue(self, id, delay)
         if outcome != DONE:
             self.refuse(b"REQ", &words[1], outcome)
         return NEXT
@@ -165,7 +165,7 @@ cdef class Subscription(LogCommands):
             return self.forward(line, n)
         outcome = NOT_IN_FLIGHT
         if self.channel is not None:
-            outcome = self.channel.touch(self, id)
+            outcome = (<Channel>self.channel).touch(self, id)
         if outcome != DONE:
             self.refuse(b"TOUCH", &words[1], outcome)
         return NEXT
@@ -197,7 +197,7 @@ cdef class Subscription(LogCommands):
         """The short way of the most frequent command, of which many come together: the bytes of the
         FINs here that were of messages of this client's, and are done. Everything else goes the
         long way. Of such a run the age of the first message is taken for that of all."""
-        cdef Channel channel = self.channel
+        cdef Channel channel = <Channel>self.channel
         cdef const uint8_t *line = lines
         cdef uint64_t id
         cdef int64_t age
@@ -251,7 +251,7 @@ cdef class Subscription(LogCommands):
         return 0
 
     cdef int unsubscribe(self) except -1:
-        cdef Channel channel = self.channel
+        cdef Channel channel = <Channel>self.channel
         cdef Topic topic = self.subscribed
         self.subscribed = None
         if channel is not None:

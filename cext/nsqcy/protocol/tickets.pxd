@@ -52,8 +52,9 @@ cdef class AnswerQueue(Connection):
     cdef inline void touch_dirty(self) noexcept:
         """Have the transport flushed at the end of the turn."""
         if not self.dirty:
-            self.dirty = True
-            self.manager.dirty.append(self)
+            self.become_dirty()
+
+    cdef void become_dirty(self) noexcept
 
     cdef inline bint is_crammed(self) noexcept:
         """Whether so many answers wait for the client that it gets no more before it reads."""

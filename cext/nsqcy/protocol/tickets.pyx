@@ -43,13 +43,19 @@ cdef class AnswerQueue(Connection):
         self.drop_tickets()
         free(self.tickets)
 
-    # -- frames --
+    # -- the session manager's lists --
+
+    cdef void become_dirty(self) noexcept:
+        self.dirty = True
+        self.manager.dirty.append(self)
 
     cdef void wake(self) noexcept:
         """Have resume called this turn."""
         if not self.resumable:
             self.resumable = True
             self.manager.resumable.append(self)
+
+    # -- frames --
 
     @cython.final
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1:

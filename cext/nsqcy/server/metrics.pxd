@@ -9,8 +9,8 @@
 cimport cython
 from libc.stdint cimport uint64_t
 
-from nsqcy.broker.channel cimport Channel
-from nsqcy.broker.counters cimport CHANNEL_FIGURES, SERIES, Series, Sums
+from nsqcy.channels.channel cimport Channel
+from nsqcy.channels.counters cimport CHANNEL_FIGURES, SERIES, Series, Sums
 from nsqcy.base.histogram cimport Histogram
 from nsqcy.broker.shard cimport Shard
 from nsqcy.broker.topic cimport Topic

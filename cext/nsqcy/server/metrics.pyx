@@ -17,7 +17,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 
-from nsqcy.broker.counters cimport (
+from nsqcy.channels.counters cimport (
     CHANNEL_COUNTERS,
     CHANNEL_FIGURES,
     CHANNEL_PAUSED,

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from nsqcy.broker.channel cimport Waiter
+from nsqcy.channels.consumer cimport Waiter
 from nsqcy.server.http_fastpath cimport Sink
 from nsqcy.protocol.connection cimport Transport
 from nsqcy.protocol.session cimport Session

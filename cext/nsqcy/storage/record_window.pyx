@@ -381,7 +381,7 @@ cdef class RecordWindow:
         raise NotImplementedError
 
     cdef object new_mover(self, object channel):
-        """What moves messages of a channel to other topics (nsqcy.broker.channel.Mover)."""
+        """What moves messages of a channel to other topics (nsqcy.channels.channel.Mover)."""
         raise NotImplementedError
 
     cdef int write_copies(self, Block *block) except -1:

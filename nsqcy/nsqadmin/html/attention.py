@@ -3,12 +3,11 @@
 Pure. A sign has a mark and a background of its own: its colour alone says nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from nsqcy.cluster.stats import ChannelStats, TopicStats
 from nsqcy.nsqadmin.history.store import Subject
-from nsqcy.nsqadmin.html.elements import Cell, Markup, join, tag
 from nsqcy.nsqadmin.html.formatting import rate
 
 TITLE = "Attention"  # heading of their column
@@ -85,14 +84,3 @@ def _errors(subject: Subject, rates: LatestValues) -> list[Sign]:
         if value >= _MIN_RATE:
             found.append(Sign(f"{verb} {rate(value)}", f"Messages {verb} a second, just now"))
     return found
-
-
-def labels(seen: Sequence[Sign]) -> Markup:
-    return join(
-        [tag("span", f"⚠ {each.text}", class_="label old", title=each.help) for each in seen]
-    )
-
-
-def cell(seen: Sequence[Sign]) -> Cell:
-    """Of a table; sorted by how many there are."""
-    return Cell(tag("div", labels(seen), class_="signs") if seen else "", len(seen))

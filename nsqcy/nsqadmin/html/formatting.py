@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 
+from nsqcy.cluster.stats import ClientStats
 from nsqcy.config.durations import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND
 
 _UNITS = ((MILLISECOND, "ms"), (MICROSECOND, "µs"), (1, "ns"))
@@ -67,3 +68,12 @@ def amount(value: float) -> str:
     if value >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def client_name(client: ClientStats) -> str:
+    """`host:port`, and the client's id if it says more than that."""
+    port = client.remote_address.rpartition(":")[2]
+    host = client.hostname.lower()
+    if client.client_id.lower() in ("", host, host.partition(".")[0]):
+        return f"{client.hostname}:{port}"
+    return f"{client.hostname}:{port} ({client.client_id})"

@@ -1,11 +1,10 @@
-"""The history on pages: plots of one subject, and the small ones in tables.
+"""The history on pages: plots of one subject, and small ones in tables.
 
-Pure: a plot is a function of the history and of the time it is made for, and is complete as it
-comes; a script in the browser only reads values out and exchanges it for a newer one. Unknown
-values are gaps. A plot stretches to its box: lines keep their width, and texts stand beside it, as
-they would stretch as well.
+Pure: computes paths and texts from the history and a time; templates/plots.html draws them. A plot
+is complete without scripts; a script reads values out and replaces it with a newer one. Unknown
+values are gaps. A plot stretches to its box: lines keep their width, and texts stand beside it.
 
-No library draws them: those there are need a canvas or a browser, and these are two lines of SVG.
+No library draws them: those available need a canvas or a browser, and these are two lines of SVG.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +13,7 @@ from dataclasses import dataclass
 from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin.history.store import History, Subject, Window
 from nsqcy.nsqadmin.html import formatting
-from nsqcy.nsqadmin.html.elements import Cell, Child, Markup, Row, join, tag
 from nsqcy.nsqadmin.html.formatting import amount, rate
-from nsqcy.nsqadmin.html.location import Location
 
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 
@@ -58,8 +55,8 @@ FRAME = "1h"
 SPARK = 900  # seconds that the small ones are of
 MAX_POINTS = 360
 _SPARK_POINTS = 30
-_SPARK_BOX = 58, 16
-_BOX = 720, 160
+SPARK_BOX = 58, 16
+BOX = 720, 160
 _LABELS = 3  # parts that the axis of time is in
 
 
@@ -95,9 +92,40 @@ CHARTS = (
 
 
 @dataclass(frozen=True)
+class Line:
+    """One line of a plot. d: its path. latest: as a text. values: for scripts."""
+
+    name: str
+    d: str
+    latest: str
+    values: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """scale: texts beside the plot, the top first."""
+
+    title: str
+    unit: str
+    spoken: str
+    scale: Sequence[str]
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class Section:
+    """All plots of a subject. start: seconds since the epoch. ago: texts below the plots."""
+
+    plots: Sequence[Plot]
+    start: str
+    step: str
+    ago: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Plots:
-    """`now` is seconds of the history's clock, `since_epoch` what they are less than those of the
-    wall; without a history there is nothing to draw."""
+    """now: seconds of the history's clock. since_epoch: what the wall clock is ahead of it.
+    Without a history there is nothing to draw."""
 
     history: History | None
     now: float
@@ -109,27 +137,15 @@ class Plots:
 
     # In tables
 
-    def spark(self, subject: Subject, metric: str) -> Markup:
-        """How a figure was of late; empty where that is not known."""
+    def spark(self, subject: Subject, metric: str) -> str:
+        """Return the path of a small plot of the last minutes; empty if nothing is known."""
         if self.history is None:
-            return join()
+            return ""
         values = self.history.read_one(subject, metric, self.now, SPARK, _SPARK_POINTS)
-        if values is None:
-            return join()
-        width, height = _SPARK_BOX
-        top = scale_top(values, 1.0)
-        line = tag("path", d=line_path(values, top, width, height))
-        return tag(
-            "svg",
-            line,
-            class_="spark",
-            viewBox=f"-1 -1 {width + 2} {height + 2}",
-            preserveAspectRatio="none",
-            aria_hidden="true",
-        )
+        return "" if values is None else line_path(values, scale_top(values, 1.0), *SPARK_BOX)
 
     def latest(self, subject: Subject, metric: str) -> float | None:
-        """What it is now, as far as that is known."""
+        """Return the current value; None if it is not known."""
         if self.history is None:
             return None
         step = self.history.step
@@ -137,26 +153,19 @@ class Plots:
         known = [each for each in values or () if each == each]
         return known[-1] if known else None
 
-    # On a page of its own
+    # In a section of their own
 
-    def section(self, location: Location, subject: Subject) -> Markup:
-        """All charts of a subject, and the choice of how far they go back."""
+    def section(self, subject: Subject) -> Section | None:
+        """Return all plots of a subject; None if nothing is known."""
         if self.history is None:
-            return join()
+            return None
         seconds = FRAMES[self.frame]
         window = self.history.read(subject, self.now, seconds, MAX_POINTS)
         if window is None:
-            return join()
-        drawn = [each for chart in CHARTS if (each := self._chart(chart, window, seconds))]
-        return tag(
-            "section",
-            tag(
-                "div", tag("h2", "History", id="history"), self._choice(location), class_="heading"
-            ),
-            tag("div", drawn, class_="plots"),
-            aria_labelledby="history",
-            class_="history",
-        )
+            return None
+        drawn = [plot for chart in CHARTS if (plot := _plot(chart, window))]
+        start = f"{window.start + self.since_epoch:.3f}"
+        return Section(drawn, start, f"{window.step:g}", _times(seconds))
 
     @property
     def frames(self) -> list[str]:
@@ -165,74 +174,29 @@ class Plots:
 
     @property
     def frame(self) -> str:
-        """The chosen one, if it can be had."""
+        """The chosen one, if the history is long enough."""
         return next(each for each in (self.chosen, FRAME, *self.frames) if each in self.frames)
 
-    def _choice(self, location: Location) -> Markup:
-        links = [
-            tag(
-                "a",
-                name,
-                href=location.link(range=name),
-                aria_current="true" if name == self.frame else None,
-            )
-            for name in self.frames
-        ]
-        return tag("nav", links, class_="frames", aria_label="Time frame")
 
-    def _chart(self, chart: Chart, window: Window, seconds: int) -> Markup:
-        columns = [window.columns[metric] for metric, _ in chart.lines]
-        is_known = any(value == value for column in columns for value in column)
-        if chart.is_optional and not is_known:
-            return join()
-        width, height = _BOX
-        top = scale_top((value for column in columns for value in column), chart.least)
-        lines = [
-            tag(
-                "path",
-                d=line_path(column, top, width, height),
-                class_=f"line{place}",
-                data_values=",".join("" if each != each else f"{each:.6g}" for each in column),
-            )
-            for place, column in enumerate(columns)
-        ]
-        grid = tag(
-            "path", d=f"M0 0H{width}M0 {height // 2}H{width}M0 {height}H{width}", class_="grid"
+def _plot(chart: Chart, window: Window) -> Plot | None:
+    columns = [window.columns[metric] for metric, _ in chart.lines]
+    if chart.is_optional and not any(value == value for column in columns for value in column):
+        return None
+    top = scale_top((value for column in columns for value in column), chart.least)
+    lines = [
+        Line(
+            name,
+            line_path(column, top, *BOX),
+            _latest(chart, column),
+            ",".join("" if each != each else f"{each:.6g}" for each in column),
         )
-        svg = tag(
-            "svg",
-            *(grid, lines),
-            viewBox=f"0 -2 {width} {height + 4}",
-            preserveAspectRatio="none",
-            role="img",
-            aria_label=_spoken(chart, columns),
-        )
-        return tag(
-            "figure",
-            tag("figcaption", tag("b", chart.title), _legend(chart, columns), tag("time")),
-            tag("div", [tag("span", chart.show(each)) for each in (top, top / 2, 0.0)], class_="y"),
-            tag("div", svg, tag("i"), class_="canvas"),
-            tag("div", [tag("span", each) for each in _times(seconds)], class_="x"),
-            class_="plot",
-            tabindex=0,
-            data_start=f"{window.start + self.since_epoch:.3f}",
-            data_step=f"{window.step:g}",
-            data_unit=chart.unit,
-        )
-
-
-def _legend(chart: Chart, columns: Sequence[Sequence[float]]) -> list[Child]:
-    return [
-        tag(
-            "span",
-            *(tag("i", class_=f"line{place}"), name, " ", tag("output", _last(chart, column))),
-            class_="key",
-        )
-        for place, ((_, name), column) in enumerate(zip(chart.lines, columns, strict=True))
+        for (_, name), column in zip(chart.lines, columns, strict=True)
     ]
+    scale = [chart.show(each) for each in (top, top / 2, 0.0)]
+    return Plot(chart.title, chart.unit, _spoken(chart, columns), scale, lines)
 
 
-def _last(chart: Chart, column: Sequence[float]) -> str:
+def _latest(chart: Chart, column: Sequence[float]) -> str:
     return next((chart.show(each) for each in reversed(column) if each == each), "–")
 
 
@@ -242,12 +206,14 @@ def _spoken(chart: Chart, columns: Sequence[Sequence[float]]) -> str:
     for (_, name), column in zip(chart.lines, columns, strict=True):
         known = [each for each in column if each == each]
         most = f"at most {chart.show(max(known))}" if known else "not known"
-        parts.append(f"{name}: {_last(chart, column)} now, {most}" if known else f"{name}: {most}")
+        parts.append(
+            f"{name}: {_latest(chart, column)} now, {most}" if known else f"{name}: {most}"
+        )
     return f"{chart.title}. {'; '.join(parts)}"
 
 
 def _times(seconds: int) -> list[str]:
-    """How long ago: whoever reads it may be in another time zone than this machine."""
+    """How long ago: the reader may be in another time zone than this machine."""
     parts = [seconds * (_LABELS - place) // _LABELS for place in range(_LABELS)]
     return [*(f"−{_ago(each)}" for each in parts), "now"]
 
@@ -255,32 +221,3 @@ def _times(seconds: int) -> list[str]:
 def _ago(seconds: int) -> str:
     minutes = seconds // 60
     return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"
-
-
-# Figures with their past
-
-
-def sparked(cell: Cell, plots: Plots, subject: Subject, metric: str) -> Cell:
-    """A figure behind a small plot of it."""
-    spark = plots.spark(subject, metric)
-    return Cell([spark, " ", cell.shown], cell.value) if spark else cell
-
-
-def with_spark(cells: Sequence[Child | Cell], plots: Plots, subject: Subject) -> Row:
-    """What channel_cells() gives, with a plot of the depth."""
-    depth, *others = cells
-    assert isinstance(depth, Cell)
-    return [sparked(depth, plots, subject, "depth"), *others]
-
-
-def rate_columns(plots: Plots, metric: str) -> list[str]:
-    """`Rate In` or `Rate Out`; nothing without a history."""
-    return [f"Rate {metric.title()}"] if plots else []
-
-
-def rate_cells(plots: Plots, subject: Subject, metric: str) -> list[Cell]:
-    if not plots:
-        return []
-    value = plots.latest(subject, metric)
-    cell = Cell("", 0.0) if value is None else Cell(rate(value), value)
-    return [sparked(cell, plots, subject, metric)]

@@ -7,7 +7,7 @@ from nsqcy.nsqadmin.auth import access
 from nsqcy.nsqadmin.auth.access import LOGIN, LOGOUT, own_path
 from nsqcy.nsqadmin.auth.logins import COOKIE, Logins, TooMany
 from nsqcy.nsqadmin.context import HEADERS, AppContext, body_limit
-from nsqcy.nsqadmin.html.elements import Markup, tag
+from nsqcy.nsqadmin.html.layout import View, render
 from nsqcy.nsqadmin.requests import params, read_form
 
 MAX_FORM = 16 << 10  # bytes
@@ -75,36 +75,9 @@ def _page(
     error: str = "",
     headers: list[tuple[str, str]] | None = None,
 ) -> Reply:
-    page = app.layout(request).page("Log in", _form(app, there), error=error)
+    view = View("login.html", {"path": f"{app.options.base}{LOGIN}", "next": there})
+    page = render(app.layout(request), "Log in", view, error=error)
     return Reply(status, page, HTML, nsq=False, headers=[*HEADERS, *(headers or ())])
-
-
-def _form(app: AppContext, there: str) -> Markup:
-    path = f"{app.options.base}{LOGIN}"
-    fields = [
-        tag("label", "Name ", tag("input", name="user", autocomplete="username", required=True)),
-        tag(
-            "label",
-            "Password or token ",
-            tag(
-                "input",
-                name="password",
-                type="password",
-                autocomplete="current-password",
-                required=True,
-            ),
-        ),
-        tag("input", type="hidden", name="next", value=there) if there else None,
-        tag("button", "Log in"),
-    ]
-    # A browser that comes by a link of another site keeps its session back until it goes on here.
-    back = tag("p", tag("a", "I am logged in already", href=there)) if there else None
-    return tag(
-        "section",
-        tag("h1", "Log in"),
-        tag("form", fields, method="post", action=path, class_="login"),
-        back,
-    )
 
 
 ROUTES = (

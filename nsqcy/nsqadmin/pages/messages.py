@@ -1,6 +1,6 @@
 """The pages of a queue's messages and of policies, which NSQ does not have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from nsqcy.errors import HttpError
@@ -10,7 +10,7 @@ from nsqcy.nsqadmin import actions
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done, dead_letter_topics
 from nsqcy.nsqadmin.context import AppContext, Page, form_route, page_route, refusal, show, submit
 from nsqcy.nsqadmin.history.store import Subject
-from nsqcy.nsqadmin.html.elements import Markup
+from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.requests import params, read_form, segments
 from nsqcy.nsqadmin.views import messages as views
 from nsqcy.nsqadmin.views import policies as policy_views
@@ -28,7 +28,7 @@ def peek(app: AppContext, request: Request, topic: str, channel: str = "") -> Pa
     tab = given.get("state", "queued") if channel else "queued"
     query = MessageQuery(topic, channel, tab if tab in TABS else "queued", given)
 
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
+    def draw(cluster: ClusterView) -> View:
         if query.tab == "dead":
             return _dead_letters(app, request, cluster, query)
         node = given.get("node", "") if "ask" not in given else ""
@@ -46,7 +46,7 @@ def peek(app: AppContext, request: Request, topic: str, channel: str = "") -> Pa
 
 def _dead_letters(
     app: AppContext, request: Request, cluster: ClusterView, query: MessageQuery
-) -> Sequence[Markup]:
+) -> View:
     layout, given = app.layout(request), params(request)
     answers = cluster.policies(query.topic, query.channel)
     topics = dead_letter_topics(answers)
@@ -103,14 +103,13 @@ def policy(
     channel: str = "",
     problem: Problem | None = None,
 ) -> Page:
-    layout = app.layout(request)
+    path = app.layout(request).queue("policy", topic, channel)
 
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
+    def draw(cluster: ClusterView) -> View:
         answers = cluster.policies(topic, channel)
-        return policy_views.policy(layout, topic, channel, answers, params(request), problem)
+        return policy_views.policy(topic, channel, path, answers, params(request), problem)
 
-    names = (topic, channel) if channel else (topic,)
-    title, path = f"Policy of {'/'.join(names)}", layout.link("policy", *names)
+    title = f"Policy of {topic}/{channel}" if channel else f"Policy of {topic}"
     return Page(title, path, draw, Subject(topic=topic, channel=channel))
 
 

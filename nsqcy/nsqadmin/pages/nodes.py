@@ -1,7 +1,5 @@
 """The pages of nodes, of topics that only nsqlookupds know, and the counter."""
 
-from collections.abc import Sequence
-
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import Reply
 from nsqcy.http.router import Request
@@ -9,7 +7,7 @@ from nsqcy.nsqadmin import actions
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done
 from nsqcy.nsqadmin.context import AppContext, Page, form_route, page_route, submit
 from nsqcy.nsqadmin.history.store import Subject
-from nsqcy.nsqadmin.html.elements import Markup
+from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.requests import params, read_form, segments
 from nsqcy.nsqadmin.views import nodes as views
@@ -21,8 +19,8 @@ def nodes(app: AppContext, request: Request) -> Page:
     layout, plots = app.layout(request), app.plots(request)
     location = Location(layout.link("nodes"), params(request))
 
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
-        return views.nodes(layout, cluster.nodes(), len(cluster.lookupds), location, plots)
+    def draw(cluster: ClusterView) -> View:
+        return views.nodes(cluster.nodes(), len(cluster.lookupds), location, plots)
 
     return Page("Nodes", location.path, draw, is_live=True)
 
@@ -31,18 +29,18 @@ def node(app: AppContext, request: Request, name: str) -> Page:
     layout, plots = app.layout(request), app.plots(request)
     location = Location(layout.link("nodes", name), params(request))
 
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
+    def draw(cluster: ClusterView) -> View:
         rows = cluster.node(name)
         (found,) = rows.nodes.values()
         drain = cluster.drain_state(found)
         clients = app.clients(rows)
-        return views.node(layout, name, rows.topics, clients, location, plots, drain)
+        return views.node(name, rows.topics, clients, location, plots, drain)
 
     return Page(name, location.path, draw, Subject(node=name), is_live=True)
 
 
 def counter(app: AppContext, request: Request) -> Page:
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
+    def draw(cluster: ClusterView) -> View:
         return views.counter(cluster.everything().topics)
 
     path = app.layout(request).link("counter")
@@ -50,13 +48,12 @@ def counter(app: AppContext, request: Request) -> Page:
 
 
 def lookup(app: AppContext, request: Request) -> Page:
-    layout = app.layout(request)
+    path = app.layout(request).link("lookup")
 
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
-        inactive = cluster.inactive_topics()
-        return views.lookup(layout, cluster.lookupds, inactive, params(request))
+    def draw(cluster: ClusterView) -> View:
+        return views.lookup(cluster.lookupds, cluster.inactive_topics(), path, params(request))
 
-    return Page("Lookup", layout.link("lookup"), draw)
+    return Page("Lookup", path, draw)
 
 
 def act_on_node(app: AppContext, request: Request) -> Reply:

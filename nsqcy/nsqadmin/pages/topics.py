@@ -1,6 +1,5 @@
 """The pages of all topics, one topic, one channel, and of seeking a channel."""
 
-from collections.abc import Sequence
 from functools import partial
 
 from nsqcy.cluster.stats import sum_topics
@@ -12,7 +11,7 @@ from nsqcy.nsqadmin.cluster.answers import seek_effects
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done
 from nsqcy.nsqadmin.context import AppContext, Page, form_route, page_route, refusal, submit
 from nsqcy.nsqadmin.history.store import Subject
-from nsqcy.nsqadmin.html.elements import Markup
+from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.requests import params, read_form, segments
 from nsqcy.nsqadmin.views import seek as seek_view
@@ -23,9 +22,9 @@ def streams(app: AppContext, request: Request) -> Page:
     layout, plots = app.layout(request), app.plots(request)
     location = Location(layout.home, params(request))
 
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
+    def draw(cluster: ClusterView) -> View:
         names, rows = cluster.streams()
-        return views.streams(layout, names, sum_topics(rows.topics), location, plots)
+        return views.streams(names, sum_topics(rows.topics), location, plots)
 
     return Page("Streams", layout.home, draw, is_live=True)
 
@@ -34,9 +33,9 @@ def topic(app: AppContext, request: Request, name: str) -> Page:
     layout, plots = app.layout(request), app.plots(request)
     location = Location(layout.link("topics", name), params(request))
 
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
+    def draw(cluster: ClusterView) -> View:
         rows = cluster.topic(name)
-        return views.topic(layout, sum_topics(rows.topics)[name], location, plots)
+        return views.topic(sum_topics(rows.topics)[name], location, plots)
 
     return Page(name, location.path, draw, Subject(topic=name), is_live=True)
 
@@ -45,10 +44,10 @@ def channel(app: AppContext, request: Request, topic: str, name: str) -> Page:
     layout, plots = app.layout(request), app.plots(request)
     location = Location(layout.link("topics", topic, name), params(request))
 
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
+    def draw(cluster: ClusterView) -> View:
         rows = cluster.topic(topic, name, clients=True)
         found = sum_topics(rows.topics)[topic].channels[name]
-        return views.channel(layout, found, app.clients(rows), location, plots)
+        return views.channel(found, app.clients(rows), location, plots)
 
     about = Subject(topic=topic, channel=name)
     return Page(f"{topic}/{name}", location.path, draw, about, is_live=True)
@@ -84,17 +83,16 @@ def act_on_channel(app: AppContext, request: Request) -> Reply:
 
 
 def seek(app: AppContext, request: Request, topic: str, channel: str) -> Page:
-    layout, given = app.layout(request), params(request)
+    path, given = app.layout(request).link("seek", topic, channel), params(request)
 
-    def draw(cluster: ClusterView) -> Sequence[Markup]:
+    def draw(cluster: ClusterView) -> View:
         answers = cluster.log_positions(topic, given.get("to", "") or "latest")
         rows = cluster.topic(topic, channel)
         effects = seek_effects(channel, answers, [row.channels[channel] for row in rows.topics])
-        return seek_view.seek(layout, topic, channel, answers, effects, given)
+        return seek_view.seek(topic, channel, path, answers, effects, given)
 
-    title, path = f"Seek {topic}/{channel}", layout.link("seek", topic, channel)
     about = Subject(topic=topic, channel=channel)
-    return Page(title, path, draw, about, refusal=refusal(app, request))
+    return Page(f"Seek {topic}/{channel}", path, draw, about, refusal=refusal(app, request))
 
 
 def act_on_position(app: AppContext, request: Request) -> Reply:

@@ -1,29 +1,19 @@
 """The pages of messages: queued, in flight, deferred, or dead, node by node.
 
-Pure: functions of what was fetched. Bodies and headers are whatever a producer published: they are
-text on these pages, and never anything else.
+Pure: what was fetched becomes what the template shows. Bodies and headers are whatever a producer
+published: they are text on these pages, and never anything else.
 """
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.html import message_bodies
-from nsqcy.nsqadmin.html.elements import (
-    Child,
-    Markup,
-    Question,
-    ask,
-    join,
-    notice,
-    question_box,
-    tag,
-)
 from nsqcy.nsqadmin.html.formatting import moment, number, plural
-from nsqcy.nsqadmin.html.layout import Layout, trail
+from nsqcy.nsqadmin.html.layout import Layout, Question, View
 
 TABS = {
     "queued": "Queued",
@@ -48,7 +38,7 @@ class MessageQuery:
         return f"{self.topic}/{self.channel}" if self.channel else self.topic
 
     def path(self, layout: Layout) -> str:
-        return layout.link("peek", self.topic, *([self.channel] if self.channel else []))
+        return layout.queue("peek", self.topic, self.channel)
 
     def link(self, layout: Layout, **params: str) -> str:
         """This page with other parameters, but the same tab."""
@@ -60,12 +50,16 @@ class MessageQuery:
 
 def peek(
     layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer], waiting: int = 0
-) -> list[Markup]:
-    """What nsqds answered about one tab; `waiting`: how many messages would be redriven."""
-    return [
-        *_head(layout, subject, waiting),
-        *_nodes(layout, subject, answers),
-    ]
+) -> View:
+    """What nsqds answered about one tab. waiting: how many messages a redrive would move."""
+    return View("messages.html", _values(layout, subject, answers, waiting))
+
+
+class DeadLetterPlace(NamedTuple):
+    """A channel that has the dead letters of another one, or a topic without channels."""
+
+    name: str
+    path: str
 
 
 def dead_letters(
@@ -74,36 +68,24 @@ def dead_letters(
     topics: Sequence[str],
     places: Sequence[tuple[str, str]],
     answers: Sequence[NodeAnswer],
-) -> list[Markup]:
-    """Those of a channel. `topics`: where its policy sends them; `places`: the channels of these
-    that have them, or the topics themselves, of which the first is shown."""
-    head = _head(layout, subject)
-    if not topics:
-        link = tag("a", "policy", href=layout.link("policy", subject.topic, subject.channel))
-        return [*head, notice("Nothing dies location: the ", link, " has no dead_letter_topic.")]
-    if not places:
-        return [*head, notice(f"There is no topic {', '.join(topics)} yet: nothing has died.")]
-    (topic, channel), *others = places
-    place = MessageQuery(topic, channel, "queued", {})
-    where = tag("a", place.name, href=place.path(layout))
-    also = [
-        [", ", tag("a", f"{topic}/{each}", href=f"{subject.path(layout)}?{_via(topic, each)}")]
-        for topic, each in others
-    ]
-    redrive = join()
-    if layout.is_admin and channel:
-        redrive = tag("div", ask(place.path(layout), "Redrive …", "redrive"), class_="actions")
-    return [
-        *head,
-        tag("p", "Dead letters of this channel are in ", where, "."),
-        tag("p", "The same letters are also in", also) if also else join(),
-        redrive,
-        *_nodes(layout, subject, [_only_from(each, subject) for each in answers]),
-    ]
+) -> View:
+    """The dead letters of a channel. topics: where its policy sends them. places: the channels of
+    these that have them, or the topics themselves, of which the first is shown."""
+    found = [MessageQuery(topic, channel, "queued", {}) for topic, channel in places]
+    mine = [_only_from(each, subject) for each in answers] if places else []
+    values = _values(layout, subject, mine) | {
+        "dead_letter_topics": topics,
+        "place": found[0] if found else None,
+        "others": [
+            DeadLetterPlace(f"{each.topic}/{each.channel}", f"{subject.path(layout)}?{_via(each)}")
+            for each in found[1:]
+        ],
+    }
+    return View("dead_letters.html", values)
 
 
-def _via(topic: str, channel: str) -> str:
-    return urlencode({"state": "dead", "dead": topic, "via": channel})
+def _via(place: MessageQuery) -> str:
+    return urlencode({"state": "dead", "dead": place.topic, "via": place.channel})
 
 
 def _only_from(answers: NodeAnswer, subject: MessageQuery) -> NodeAnswer:
@@ -119,32 +101,29 @@ def _only_from(answers: NodeAnswer, subject: MessageQuery) -> NodeAnswer:
     return NodeAnswer(answers.node, answers.status, {**answers.value, "messages": mine})
 
 
-# --- what all tabs have -------------------------------------------------------------------------
+# What all tabs have
 
 
-def _head(layout: Layout, subject: MessageQuery, waiting: int = 0) -> list[Markup]:
-    return [
-        trail(layout, subject.topic, subject.channel, "Messages"),
-        tag("h1", f"Messages of {subject.name}"),
-        question_box(subject.path(layout), _question(subject, waiting)),
-        _tabs(layout, subject),
-    ]
+class Messages(NamedTuple):
+    """The messages of one node. reason: why there are none. following: link to the next ones."""
+
+    node: str
+    reason: str
+    messages: Sequence["Message"]
+    following: str
 
 
-def _tabs(layout: Layout, subject: MessageQuery) -> Markup:
-    if not subject.channel:
-        return tag("p", "What the topic has for itself: no channel has been given it yet.")
-    path = subject.path(layout)
-    links = [
-        tag(
-            "a",
-            text,
-            href=f"{path}?state={state}",
-            aria_current="page" if state == subject.tab else None,
-        )
-        for state, text in TABS.items()
-    ]
-    return tag("nav", links, class_="tabs", aria_label="Which messages")
+def _values(
+    layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer], waiting: int = 0
+) -> dict[str, object]:
+    return {
+        "subject": subject,
+        "path": subject.path(layout),
+        "tabs": TABS,
+        "asked": _question(subject, waiting),
+        "is_missing": bool(answers) and all(each.is_missing for each in answers),
+        "nodes": [_node(layout, subject, each) for each in answers],
+    }
 
 
 def _question(subject: MessageQuery, waiting: int) -> Question | None:
@@ -163,56 +142,65 @@ def _question(subject: MessageQuery, waiting: int) -> Question | None:
     return None
 
 
-def _nodes(layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer]) -> list[Markup]:
-    if answers and all(each.is_missing for each in answers):
-        text = "No nsqd can show its messages: they are NSQ's, or of an older nsqcy."
-        return [notice(text)]
-    return [_node(layout, subject, each) for each in answers]
-
-
-def _node(layout: Layout, subject: MessageQuery, answers: NodeAnswer) -> Markup:
-    title = tag("h2", tag("a", answers.node, href=layout.link("nodes", answers.node)))
+def _node(layout: Layout, subject: MessageQuery, answers: NodeAnswer) -> Messages:
     if not answers.is_done:
-        return tag("section", title, notice(answers.reason))
-    messages, following = answers.value["messages"], answers.value["next"]
-    onwards = subject.link(layout, node=answers.node, start=following) if following else ""
-    return tag(
-        "section",
-        title,
-        [_message(layout, subject, answers.node, each) for each in messages],
-        notice("No messages.") if not messages and not following else None,
-        tag("p", tag("a", "Next messages", href=onwards, rel="next")) if onwards else None,
+        return Messages(answers.node, answers.reason, (), "")
+    following = answers.value["next"]
+    return Messages(
+        answers.node,
+        "",
+        [_message(layout, subject, answers.node, each) for each in answers.value["messages"]],
+        subject.link(layout, node=answers.node, start=following) if following else "",
     )
 
 
-# --- a message ----------------------------------------------------------------------------------
+# A message
+
+
+class Body(NamedTuple):
+    """What is shown of a body. kind: JSON, text or hex. missing: bytes that are not shown.
+    whole, as_hex: links to more of it and to hex; empty where that adds nothing."""
+
+    kind: str
+    text: str
+    missing: int
+    whole: str
+    as_hex: str
+
+
+class Message(NamedTuple):
+    """title: id, or number. cancel: link that cancels a deferred message, which only users who may
+    act see. body: None if the disk does not return it."""
+
+    id: str
+    title: str
+    facts: Sequence[tuple[str, str]]
+    headers: Mapping[str, str]
+    cancel: str
+    body: Body | None
 
 
 def _message(
     layout: Layout, subject: MessageQuery, node: str, message: Mapping[str, Any]
-) -> Markup:
-    id = message["id"] or f"number {message['seq']}"
-    facts = [
-        tag("div", tag("dt", name), tag("dd", value)) for name, value in _facts(message) if value
-    ]
-    headers = [
-        tag("div", tag("dt", name), tag("dd", message_bodies.visible(value)))
-        for name, value in message["headers"].items()
-    ]
-    return tag(
-        "article",
-        tag("h3", id, " ", _cancel(layout, subject, node, message)),
-        tag("dl", facts),
-        tag("dl", headers, class_="headers", aria_label="Headers") if headers else None,
-        _body(layout, subject, node, message),
-        class_="message",
+) -> Message:
+    id = message["id"]
+    cancel = ""
+    if subject.tab == "deferred" and id:
+        cancel = layout.asking(subject.path(layout), "cancel", state="deferred", node=node, id=id)
+    return Message(
+        id,
+        id or f"number {message['seq']}",
+        [(name, value) for name, value in _facts(message) if value],
+        message["headers"],
+        cancel,
+        None if message["body"] is None else _body(layout, subject, node, message),
     )
 
 
-def _facts(message: Mapping[str, Any]) -> list[tuple[str, Child]]:
+def _facts(message: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     size = message["size"]
     consumer = message.get("consumer")
-    facts: list[tuple[str, Child]] = [
+    facts: list[tuple[str, str | None]] = [
         ("Published", _moment(message["timestamp"])),
         ("Attempts", number(message["attempts"])),
         ("Size", None if size is None else plural(size, "byte")),
@@ -230,42 +218,17 @@ def _moment(nanoseconds: int | None) -> str:
     return moment(nanoseconds) if nanoseconds else ""
 
 
-def _cancel(layout: Layout, subject: MessageQuery, node: str, message: Mapping[str, Any]) -> Markup:
-    if not layout.is_admin or subject.tab != "deferred" or not message["id"]:
-        return join()
-    path, id = subject.path(layout), message["id"]
-    return ask(path, "Cancel", "cancel", f"Cancel {id}", state="deferred", node=node, id=id)
-
-
-def _body(layout: Layout, subject: MessageQuery, node: str, message: Mapping[str, Any]) -> Markup:
-    if message["body"] is None:
-        return notice("The disk does not give it back.")
+def _body(layout: Layout, subject: MessageQuery, node: str, message: Mapping[str, Any]) -> Body:
     body = b64decode(message["body"])
     as_hex = subject.params.get("as") == "hex"
     shown = message_bodies.body_text(body, cut=message["cut"], as_hex=as_hex)
-    missing = message["size"] - len(body) + shown.left_out
-    return join(
-        tag("pre", shown.text, class_=f"body {shown.kind.lower()}", tabindex=0),
-        _below(layout, subject, node, message, shown, missing),
-    )
-
-
-def _below(
-    layout: Layout,
-    subject: MessageQuery,
-    node: str,
-    message: Mapping[str, Any],
-    shown: message_bodies.Shown,
-    missing: int,
-) -> Markup:
-    """What form it is in, how else it can be had, and what is missing."""
-    parts: list[Child] = [shown.kind]
     alone = {"node": node, "start": message["start"], "count": "1", "bytes": str(MAX_BYTES)}
-    if missing:
-        parts.append(f" · {plural(missing, 'byte')} more")
-    if message["cut"] and subject.params.get("bytes") != str(MAX_BYTES):
-        parts += [" · ", tag("a", "alone, and more of it", href=subject.link(layout, **alone))]
-    if shown.kind != message_bodies.HEX and message["size"]:
-        in_hex = subject.link(layout, **alone, **{"as": "hex"})
-        parts += [" · ", tag("a", "in hex", href=in_hex)]
-    return tag("p", parts, class_="below")
+    is_whole = not message["cut"] or subject.params.get("bytes") == str(MAX_BYTES)
+    is_hex = shown.kind == message_bodies.HEX or not message["size"]
+    return Body(
+        shown.kind,
+        shown.text,
+        message["size"] - len(body) + shown.left_out,
+        "" if is_whole else subject.link(layout, **alone),
+        "" if is_hex else subject.link(layout, **alone, **{"as": "hex"}),
+    )

@@ -1,53 +1,31 @@
 """The pages of all topics, of one topic, and of one channel.
 
-Pure: functions of what was fetched. What a user may not do has no button. Of thousands of topics
-only those of one page are drawn.
+Pure: what was fetched becomes what the templates show. Of thousands of topics, only those of one
+page are drawn.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from nsqcy.cluster.stats import ChannelStats, CursorStats, TopicFigures, TopicStats
-from nsqcy.config.durations import SECOND
+from nsqcy.cluster.stats import ChannelStats, ClientStats, CursorStats, TopicFigures, TopicStats
 from nsqcy.nsqadmin.cluster.nodes import Clients
 from nsqcy.nsqadmin.history.store import Subject
-from nsqcy.nsqadmin.html import attention, formatting
+from nsqcy.nsqadmin.html import attention
 from nsqcy.nsqadmin.html.attention import Sign
-from nsqcy.nsqadmin.html.elements import (
-    Cell,
-    Child,
-    Markup,
-    Question,
-    Row,
-    ask,
-    crumbs,
-    form,
-    join,
-    notice,
-    question_box,
-    tag,
-)
-from nsqcy.nsqadmin.html.formatting import number, plural
-from nsqcy.nsqadmin.html.layout import Layout, further
+from nsqcy.nsqadmin.html.formatting import client_name, plural
+from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.location import Location, Value
-from nsqcy.nsqadmin.html.plots import Plots, rate_cells, rate_columns, sparked, with_spark
+from nsqcy.nsqadmin.html.plots import Plots
 from nsqcy.nsqadmin.html.tables import (
     CHANNEL,
+    CLIENT_COUNTS,
     DEPTHS,
+    Columns,
+    Table,
     Times,
-    attributes,
-    channel_cells,
-    client_counts,
-    client_name,
-    connected,
-    count,
-    depths,
-    grid,
     heading,
-    line,
-    nearness,
-    page_links,
-    paused,
     table,
+    unsorted,
 )
 
 PAGE = 500  # rows
@@ -66,74 +44,80 @@ _ORDERS = {
 }
 
 
+# All topics
+
+
+@dataclass(frozen=True)
+class StreamRow:
+    name: str
+    signs: Sequence[Sign]
+    counts: Mapping[str, int]
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(topic=self.name)
+
+
 def streams(
-    layout: Layout,
-    names: Sequence[str],
-    topics: Mapping[str, TopicStats],
-    location: Location,
-    plots: Plots,
-) -> list[Markup]:
-    """All topics: those that have `q` in their names, by `sort`."""
-    if not names:
-        return [_streams_heading(location, 0, 0), notice("No Topics Found")]
-    seen = _attention(topics, plots)
+    names: Sequence[str], topics: Mapping[str, TopicStats], location: Location, plots: Plots
+) -> View:
+    """All topics: those that have `q` in their names, in the order `sort`."""
+    signs = _signs(topics, plots)
     wanted = location.params.get("q", "").casefold()
-    counts = {name: _stream_counts(topics.get(name)) for name in names if wanted in name.casefold()}
+    rows = [
+        StreamRow(name, signs.get(name, ()), _counts(topics.get(name)))
+        for name in names
+        if wanted in name.casefold()
+    ]
     orders = [each for each in _ORDERS if plots or each != "rate_in"]
 
-    def value(name: str) -> Value:
+    def value(row: StreamRow) -> Value:
         match location.sorted_by:
             case "topic":
-                return name
+                return row.name
             case "attention":
-                return len(seen.get(name, ()))
+                return len(row.signs)
             case "rate_in":
-                return plots.latest(Subject(topic=name), "in") or 0.0
+                return plots.latest(row.subject, "in") or 0.0
             case order:
-                return counts[name][order]
+                return row.counts[order]
 
-    found = location.arranged(counts, value) if location.sorted_by in orders else list(counts)
-    page, last = _page(location, len(found))
-    rows = [
-        line(_stream_row(layout, name, seen.get(name, ()), counts[name], plots))
-        for name in found[(page - 1) * PAGE : page * PAGE]
-    ]
+    if location.sorted_by in orders:
+        rows = location.arranged(rows, value)
+    page, last = _page(location, len(rows))
+    shown = rows[(page - 1) * PAGE : page * PAGE]
     headings = [heading(location, _ORDERS[each], is_text=each == "topic") for each in orders]
-    none = [] if rows else [notice("No topic has that in its name.")]
-    table = grid("Topics", headings, rows)
-    title = _streams_heading(location, len(names), sum(name in seen for name in names))
-    return [title, _search(location), table, *none, *page_links(location, page, last)]
+    values = {
+        "topics": len(names),
+        "with_signs": sum(name in signs for name in names),
+        "streams": Table("Topics", headings, shown, [each.name for each in shown]),
+        "page": page,
+        "last": last,
+        "location": location,
+        "plots": plots,
+    }
+    return View("streams.html", values)
 
 
-def _streams_heading(location: Location, topics: int, with_signs: int) -> Markup:
-    """How many there are, and a link that sorts those first that need attention."""
-    parts: list[Child] = ["Topics", " ", tag("span", number(topics), class_="count")]
-    if with_signs:
-        link = tag("a", f"⚠ {number(with_signs)}", href=location.link(sort="attention"))
-        title = "those that somebody should look at come first"
-        parts += [" ", tag("span", link, class_="label old", title=title)]
-    return tag("h1", parts)
-
-
-def _attention(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sign]]:
+def _signs(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sign]]:
     """Of the topics that have any."""
     channels = (each for stats in topics.values() for each in stats.channels.values())
     dead = {each.dead_letter_topic for each in channels}
-    seen = {
+    found = {
         name: attention.of_topic(stats, plots, has_dead_letters=name in dead)
         for name, stats in topics.items()
     }
-    return {name: found for name, found in seen.items() if found}
+    return {name: each for name, each in found.items() if each}
 
 
 def _page(location: Location, rows: int) -> tuple[int, int]:
-    """The page that is wanted, and the last one."""
+    """The requested page, and the last one."""
     last = max(1, -(-rows // PAGE))
     wanted = location.params.get("page", "")
     return min(max(1, int(wanted)) if wanted.isdecimal() and len(wanted) < 9 else 1, last), last
 
 
-def _stream_counts(stats: TopicStats | None) -> dict[str, int]:
+def _counts(stats: TopicStats | None) -> dict[str, int]:
     channels = [each.figures for each in stats.channels.values()] if stats else []
     counts = stats.figures if stats else TopicFigures()
     return {
@@ -146,57 +130,53 @@ def _stream_counts(stats: TopicStats | None) -> dict[str, int]:
     }
 
 
-def _stream_row(
-    layout: Layout, name: str, seen: Sequence[Sign], counts: Mapping[str, int], plots: Plots
-) -> Row:
-    subject = Subject(topic=name)
-    link = Cell(tag("a", name, href=layout.link("topics", name)), name)
-    depth, *others = (count(counts[each]) for each in _ORDERS if each in counts)
-    return [
-        link,
-        attention.cell(seen),
-        *rate_cells(plots, subject, "in"),
-        sparked(depth, plots, subject, "depth"),
-        *others,
+# A topic
+
+
+def topic(stats: TopicStats, location: Location, plots: Plots) -> View:
+    channels = list(stats.channels.values())
+    signs = {each.name: attention.of_channel(each, plots) for each in channels}
+    node_times = Times(each.latency for each in stats.nodes)
+    channel_times = Times(each.latency for each in channels)
+    node_columns: Columns[TopicStats] = [
+        ("NSQd Host", lambda row: row.node),
+        *DEPTHS,
+        ("Messages", lambda row: row.figures.message_count),
+        ("Channels", lambda row: len(row.channels)),
+        *node_times.columns,
     ]
-
-
-def _search(location: Location) -> Markup:
-    field = tag(
-        "input",
-        type="search",
-        name="q",
-        value=location.params.get("q", ""),
-        placeholder="Part of a name",
-        aria_label="Part of a name",
-        autocomplete="off",
-        aria_keyshortcuts="/",
-    )
-    hidden: list[Child] = [
-        tag("input", type="hidden", name=name, value=location.params[name])
-        for name in ("sort", "range")
-        if location.params.get(name)
+    channel_columns: Columns[ChannelStats] = [
+        ("Channel", lambda row: row.name),
+        (attention.TITLE, lambda row: len(signs[row.name])),
     ]
-    button = tag("button", "Search")
-    return tag("form", field, hidden, button, class_="search", role="search", action=location.path)
-
-
-# --- a topic ------------------------------------------------------------------------------------
-
-
-def topic(layout: Layout, stats: TopicStats, location: Location, plots: Plots) -> list[Markup]:
-    path = location.path
-    return [
-        crumbs(tag("a", "Streams", href=layout.home), stats.name),
-        tag("h1", stats.name, " ", attention.labels(attention.of_topic(stats, plots))),
-        question_box(path, _topic_question(stats, location.params)),
-        _topic_actions(layout, path, stats),
-        further(layout, stats.name),
-        _topic_table(layout, stats, location),
-        _channels_table(layout, stats, location, plots),
-        plots.section(location, Subject(topic=stats.name)),
-        readers_table(layout, stats),
+    if plots:
+        rate = ("Rate Out", lambda row: plots.latest(channel_subject(row), "out") or 0.0)
+        channel_columns = [*channel_columns, rate]
+    channel_columns = [
+        *channel_columns,
+        *CHANNEL,
+        *channel_times.columns,
     ]
+    values = {
+        "stats": stats,
+        "signs": attention.of_topic(stats, plots),
+        "channel_signs": signs,
+        "asked": _topic_question(stats, location.params),
+        "nodes": table("Topic Message Queue", node_columns, stats.nodes, location),
+        "node_times": node_times,
+        "channels": table("Channel Message Queues", channel_columns, channels, location),
+        "channel_times": channel_times,
+        "channel_subject": channel_subject,
+        "readers": readers(stats),
+        "location": location,
+        "plots": plots,
+        "subject": Subject(topic=stats.name),
+    }
+    return View("topic.html", values)
+
+
+def channel_subject(stats: ChannelStats) -> Subject:
+    return Subject(topic=stats.topic, channel=stats.name)
 
 
 def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | None:
@@ -224,98 +204,53 @@ def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | 
     return None
 
 
-def _topic_actions(layout: Layout, path: str, stats: TopicStats) -> Markup:
-    if not layout.is_admin:
-        return join()
-    pause = ("unpause", "UnPause Topic") if stats.figures.paused else ("pause", "Pause Topic")
-    buttons = [
-        form(path, *pause),
-        ask(path, "Empty Queue", "empty"),
-        ask(path, "Delete Topic", "delete"),
+_READERS = ("Reader", "NSQd Host", "Lag", "Position", "Heard Of")
+
+
+def readers(stats: TopicStats) -> Table[tuple[CursorStats, str]]:
+    """The named cursors of the topic's log: one row for each on each node."""
+    rows = [(cursor, node.node) for node in stats.nodes for cursor in node.cursors]
+    rows.sort(key=lambda each: (each[0].name, each[1]))
+    return table("Readers of the Log", [(title, unsorted) for title in _READERS], rows)
+
+
+# A channel
+
+
+def channel(stats: ChannelStats, clients: Clients, location: Location, plots: Plots) -> View:
+    times = Times(each.latency for each in stats.nodes)
+    has_localities = stats.figures.delivery_msg_count > 0
+    node_columns: Columns[ChannelStats] = [
+        ("NSQd Host", lambda row: row.node),
+        *CHANNEL,
+        *([("Delivery", localities)] if has_localities else []),
+        *times.columns,
     ]
-    return tag("div", buttons, class_="actions")
-
-
-def _topic_table(layout: Layout, stats: TopicStats, location: Location) -> Markup:
-    times = Times(row.latency for row in stats.nodes)
-
-    def row(first: Child | Cell, each: TopicStats) -> Row:
-        counts = [count(each.figures.message_count), count(len(each.channels))]
-        return [first, *depths(each.figures), *counts, *times.cells(each.latency)]
-
-    def host(each: TopicStats) -> Cell:
-        bury = join()
-        if layout.is_admin:
-            bury = ask(location.path, "✘", "tombstone", f"Tombstone {each.node}", node=each.node)
-        link = node_link(layout, each.node, each.hostname)
-        return Cell([bury, " ", link, " ", paused(each.figures)], each.node)
-
-    return table(
-        "Topic Message Queue",
-        ["NSQd Host", *DEPTHS, "Messages", "Channels", *times.columns],
-        [row(host(each), each) for each in stats.nodes],
-        row("Total:", stats),
-        location,
-    )
-
-
-def _channels_table(layout: Layout, stats: TopicStats, location: Location, plots: Plots) -> Markup:
-    if not stats.channels:
-        return notice("No channels exist for this topic. Messages queue until there is one.")
-    channels = list(stats.channels.values())
-    times = Times(each.latency for each in channels)
-
-    def name(each: ChannelStats) -> Cell:
-        return Cell(
-            tag("a", each.name, href=layout.link("topics", stats.name, each.name)), each.name
-        )
-
-    def row(each: ChannelStats) -> Row:
-        figures = with_spark(channel_cells(each.figures), plots, _subject(each))
-        return [
-            *(name(each), attention.cell(attention.of_channel(each, plots))),
-            *rate_cells(plots, _subject(each), "out"),
-            *(*figures, *times.cells(each.latency)),
-        ]
-
-    columns = ["Channel", attention.TITLE, *rate_columns(plots, "out"), *CHANNEL, *times.columns]
-    return table("Channel Message Queues", columns, map(row, channels), location=location)
-
-
-def _subject(stats: ChannelStats) -> Subject:
-    return Subject(topic=stats.topic, channel=stats.name)
-
-
-def node_link(layout: Layout, node: str, hostname: str) -> Markup:
-    """By the name of the host, if it is another than that of the address."""
-    host, _, port = node.rpartition(":")
-    link = layout.link("nodes", node)
-    if hostname and hostname.lower() != host.lower():
-        return join(f"{hostname}:{port} (", tag("a", node, href=link), ")")
-    return tag("a", node, href=link)
-
-
-# --- a channel ----------------------------------------------------------------------------------
-
-
-def channel(
-    layout: Layout, stats: ChannelStats, clients: Clients, location: Location, plots: Plots
-) -> list[Markup]:
-    path = location.path
-    return [
-        crumbs(
-            tag("a", "Streams", href=layout.home),
-            tag("a", stats.topic, href=layout.link("topics", stats.topic)),
-            stats.name,
+    client_columns: Columns[ClientStats] = [
+        ("Client Host", client_name),
+        ("User-Agent", lambda row: row.user_agent),
+        ("Attributes", unsorted),
+        ("NSQd Host", lambda row: row.node),
+        *CLIENT_COUNTS,
+        ("Connected", clients.connected),
+    ]
+    values = {
+        "stats": stats,
+        "signs": attention.of_channel(stats, plots),
+        "signs_of": attention.of_queue,
+        "asked": _channel_question(stats, location.params),
+        "nodes": table("Channel", node_columns, stats.nodes, location),
+        "times": times,
+        "localities": localities if has_localities else None,
+        "connections": table(
+            "Client Connections", client_columns, clients.in_order(stats.clients or ()), location
         ),
-        tag("h1", stats.name, " ", attention.labels(attention.of_channel(stats, plots))),
-        question_box(path, _channel_question(stats, location.params)),
-        _channel_actions(layout, path, stats),
-        further(layout, stats.topic, stats.name),
-        _channel_table(layout, stats, location),
-        plots.section(location, _subject(stats)),
-        _clients_table(layout, stats, clients, location),
-    ]
+        "clients": clients,
+        "location": location,
+        "plots": plots,
+        "subject": channel_subject(stats),
+    }
+    return View("channel.html", values)
 
 
 def _channel_question(stats: ChannelStats, params: Mapping[str, str]) -> Question | None:
@@ -334,41 +269,8 @@ def _channel_question(stats: ChannelStats, params: Mapping[str, str]) -> Questio
     return None
 
 
-def _channel_actions(layout: Layout, path: str, stats: ChannelStats) -> Markup:
-    if not layout.is_admin:
-        return join()
-    pause = ("unpause", "UnPause Channel") if stats.figures.paused else ("pause", "Pause Channel")
-    buttons = [
-        form(path, *pause),
-        ask(path, "Empty Queue", "empty"),
-        ask(path, "Delete Channel", "delete"),
-    ]
-    return tag("div", buttons, class_="actions")
-
-
-def _channel_table(layout: Layout, stats: ChannelStats, location: Location) -> Markup:
-    times = Times(row.latency for row in stats.nodes)
-    is_told = stats.figures.delivery_msg_count > 0
-
-    def row(first: Child | Cell, each: ChannelStats) -> Row:
-        near = [_locality(each)] if is_told else []
-        return [first, *channel_cells(each.figures), *near, *times.cells(each.latency)]
-
-    def host(each: ChannelStats) -> Cell:
-        link = node_link(layout, each.node, each.hostname)
-        return Cell([link, " ", attention.labels(attention.of_queue(each))], each.node)
-
-    near = ["Delivery"] if is_told else []
-    return table(
-        "Channel",
-        ["NSQd Host", *CHANNEL, *near, *times.columns],
-        [row(host(each), each) for each in stats.nodes],
-        row("Total:", stats),
-        location,
-    )
-
-
-def _locality(stats: ChannelStats) -> Child:
+def localities(stats: ChannelStats) -> str:
+    """Shares of the deliveries, by how near the consumers were."""
     counts = stats.figures
     whole = counts.delivery_msg_count
     if not whole:
@@ -379,49 +281,3 @@ def _locality(stats: ChannelStats) -> Child:
         ("global", counts.global_msg_count),
     )
     return ", ".join(f"{name} {100 * count / whole:.2f}%" for name, count in parts if count)
-
-
-def _clients_table(
-    layout: Layout, stats: ChannelStats, clients: Clients, location: Location
-) -> Markup:
-    if not stats.clients:
-        return notice("No clients connected to this channel.")
-    columns = ["Client Host", "User-Agent", "Attributes", "NSQd Host", "In-Flight", "Ready Count"]
-    columns += ["Finished", "Requeued", "Messages", "Connected"]
-    rows: list[Row] = [
-        [
-            client_name(each),
-            each.user_agent,
-            join(attributes(each), nearness(each, clients)),
-            Cell(tag("a", each.node, href=layout.link("nodes", each.node)), each.node),
-            *client_counts(each),
-            connected(each, clients),
-        ]
-        for each in clients.in_order(stats.clients)
-    ]
-    return table("Client Connections", columns, rows, location=location)
-
-
-_READER_COLUMNS = ("Reader", "NSQd Host", "Lag", "Position", "Heard Of")
-_OVERRUN = "Some of what it was to hold is gone"
-
-
-def readers_table(layout: Layout, stats: TopicStats) -> Markup:
-    """A row for each reader on each node; nothing where there is none."""
-    found = [(cursor, node.node) for node in stats.nodes for cursor in node.cursors]
-    if not found:
-        return join()
-    found.sort(key=lambda each: (each[0].name, each[1]))
-    rows = [_reader_row(layout, cursor, node) for cursor, node in found]
-    return table("Readers of the Log", _READER_COLUMNS, rows)
-
-
-def _reader_row(layout: Layout, cursor: CursorStats, node: str) -> list[Child]:
-    overrun = tag("span", "overrun", class_="label", title=_OVERRUN) if cursor.overrun else join()
-    return [
-        join(cursor.name, " ", overrun),
-        tag("a", node, href=layout.link("nodes", node)),
-        formatting.number(cursor.lag),
-        tag("span", formatting.number(cursor.seq), title=f"log {cursor.log_id}"),
-        f"{formatting.duration(cursor.age * SECOND)} ago",
-    ]

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.policies import DURABILITIES, Policies
-from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
+from nsqcy.channels.scheduler_state import SchedulerState
+from nsqcy.config.policies import DURABILITIES, Policies
 from nsqcy.errors import StartError
 from nsqcy.storage import journal
 from nsqcy.storage.block_pool import BlockPool

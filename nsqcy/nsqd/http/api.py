@@ -9,9 +9,9 @@ from typing import Any
 
 from nsqcy import names
 from nsqcy.base import headers as message_headers
-from nsqcy.broker.policies import DURABILITIES, RATE
 from nsqcy.broker.topic_host import DRAINING
 from nsqcy.config import durations
+from nsqcy.config.policies import DURABILITIES, RATE
 from nsqcy.daemon.topic_params import names_of_channel, topic_and_channel, valid_topic
 from nsqcy.errors import NOT_WRITTEN, HttpError
 from nsqcy.http import config_api, pprof, router

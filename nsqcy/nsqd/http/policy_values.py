@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nsqcy.broker.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies, shown
 from nsqcy.config.files import unknown_key
 from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, int64
+from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies, shown
 from nsqcy.names import quote
 from nsqcy.nsqd.options import NsqdOptions, policy_rule
 from nsqcy.options.option import Option, Value

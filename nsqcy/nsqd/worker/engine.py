@@ -14,11 +14,11 @@ import gevent
 
 from nsqcy.base.ids import IdSource
 from nsqcy.base.quantile import Percentiles
-from nsqcy.broker.events import Events
-from nsqcy.broker.policies import Policies
-from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
+from nsqcy.channels.events import Events
+from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.config.options import TLS_REQUIRED
+from nsqcy.config.policies import Policies
 from nsqcy.http.server import HttpServer, Make
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
 from nsqcy.ipc.quota import QuotaTable

@@ -11,7 +11,7 @@ import signal
 
 import gevent
 
-from nsqcy.broker import channel as channel_module
+from nsqcy.channels import channel as channel_module
 from nsqcy.ipc import mesh as mesh_module
 from nsqcy.logging.types import Lines
 from nsqcy.protocol import session as session_module

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from nsqcy import NSQ_VERSION
-from nsqcy.broker.policies import DURABILITIES
+from nsqcy.config.policies import DURABILITIES
 from nsqcy.errors import ClientError
 from nsqcy.names import quote
 from nsqcy.nsqd.options import NsqdOptions

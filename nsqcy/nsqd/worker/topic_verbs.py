@@ -12,9 +12,9 @@ import gevent
 from gevent.event import AsyncResult
 from gevent.lock import BoundedSemaphore
 
-from nsqcy.broker.channel import Channel
 from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
+from nsqcy.channels.channel import Channel
 from nsqcy.errors import NotWritten
 from nsqcy.nsqd.calls import Call, Refused, Result
 from nsqcy.nsqd.worker import peek as peeking

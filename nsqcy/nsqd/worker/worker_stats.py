@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from nsqcy.broker.events import Events
 from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
+from nsqcy.channels.events import Events
 from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.master.drain import Remains, Rest, summed
 from nsqcy.nsqd.options import NsqdOptions

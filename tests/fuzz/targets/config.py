@@ -25,7 +25,7 @@ COVERS = [
     "options/option.py",
     "config/durations.py",
     "nsqd/options.py",
-    "broker/policies.py",
+    "config/policies.py",
 ]
 COVERS += ["config/daemon_options.py", "nsqadmin/options.py"]
 TABLES = (NSQD, NSQLOOKUPD, NSQADMIN)

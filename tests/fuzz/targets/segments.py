@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from nsqcy.base.crc import crc32c
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data.audit import Audit
 from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread

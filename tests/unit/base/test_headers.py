@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqcy.base import headers as message_headers
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.testing.wire_client import sized
 from support.header_client import HeaderClient, whole
 from support.worker_core import ERROR, RESPONSE, SECOND, Core

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from nsqcy.base.ids import IdSource
-from nsqcy.broker.scheduler_state import SchedulerState
 from nsqcy.broker.shard import Shard
+from nsqcy.channels.scheduler_state import SchedulerState
 from nsqcy.config import loader
 from nsqcy.nsqd.options import NSQD, resolve
 from nsqcy.nsqd.worker.negotiate import negotiate

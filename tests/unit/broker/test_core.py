@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nsqcy.base.quantile import Percentiles
-from nsqcy.broker.policies import Policies
+from nsqcy.config.policies import Policies
 from reference import quantile as reference
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.policies import Policies
+from nsqcy.config.policies import Policies
 from support.worker_core import ERROR, RESPONSE, SECOND, Core, mpub
 
 Make = Callable[..., Core]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from support.worker_core import ERROR, RESPONSE, SECOND, Core, mpub
 
 OK = (RESPONSE, b"OK")

@@ -11,7 +11,7 @@ import pytest
 
 from nsqcy.broker import named_cursors
 from nsqcy.broker.named_cursors import NamedCursors, TooManyCursors
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.journal import NamedCursor
 from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.errors import HttpError
 from nsqcy.nsqd.worker import peek as peeking
 from support.header_client import HeaderClient

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from support.log_columns import ALL, Columns, read_columns
 from support.worker_core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, mpub
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from support.worker_core import EPOCH, RESPONSE, SECOND, Core
 
 OK = (RESPONSE, b"OK")

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy import __main__ as command
-from nsqcy.broker.policies import ChannelPolicy, Policies, TopicPolicy
 from nsqcy.config import files, loader
+from nsqcy.config.policies import ChannelPolicy, Policies, TopicPolicy
 from nsqcy.errors import (
     AS_IS,
     DATED,

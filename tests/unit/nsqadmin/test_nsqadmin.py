@@ -16,11 +16,8 @@ from nsqcy.nsqadmin.cluster.nodes import latest, version_key
 from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.graphite import passed_on
 from nsqcy.nsqadmin.html import formatting
-from nsqcy.nsqadmin.html.elements import join, tag
-from nsqcy.nsqadmin.html.layout import Layout
 from nsqcy.nsqadmin.notifications import notification
 from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions, network, resolve
-from support.strict_html import read
 
 
 def head(target: str = "/", **headers: str) -> Head:
@@ -222,32 +219,3 @@ def test_versions() -> None:
     assert sorted(set(ordered), key=version_key) == ordered
     assert version_key("1.3.0+build") == version_key("1.3.0")
     assert version_key("1.3") == version_key("0.0.0") == latest([])
-
-
-# -- markup
-
-
-def test_text_is_escaped() -> None:
-    html = tag(
-        "a", "<b>", 5, None, [tag("i", "&"), "'"], href='"x', class_="c", data_a=1, hidden=True
-    )
-    assert html == (
-        '<a href="&quot;x" class="c" data-a="1" hidden>&lt;b&gt;5<i>&amp;</i>&#x27;</a>'
-    )
-    assert tag("input", value=None, disabled=False) == "<input>"
-    assert join("<", join("<")) == "&lt;&lt;"
-
-
-def test_links() -> None:
-    layout = Layout("/b", True)
-    assert layout.link("topics", "a#ephemeral", "\udcff/..") == "/b/topics/a%23ephemeral/%FF%2F.."
-    assert (layout.home, Layout("", True).home) == ("/b", "/")
-
-
-def test_a_page() -> None:
-    page = read(Layout("", False).page("Nodes", tag("p", "x\udcff"), warning="a\n<b>", error="e"))
-    assert page.one("title").text == "Nodes - nsqadmin"
-    assert page.one("a", **{"aria-current": "page"}).text == "Nodes"
-    assert [each.text for each in page.one("div", role="status").all("p")] == ["a", "<b>"]
-    assert page.one("div", role="alert").text == "e"
-    assert page.one("body").attributes["data-admin"] == "false"

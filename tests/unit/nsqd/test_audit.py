@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data import audit_report, command
 from nsqcy.nsqd.data.audit import Audit, TopicFound, both, merged, size, without
 from nsqcy.storage import journal

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.broker.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies
+from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies
 from nsqcy.errors import StartError
 from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.policy_values import BadPolicy

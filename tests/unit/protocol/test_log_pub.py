@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.broker.producers import EXPIRY
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.io import IoThread
 from support.recorded_disk import RecordedDisk
 from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core, log_pub

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.write_failures import LINES, PERIOD, WriteFailures
 from support.worker_core import RESPONSE, SECOND, Core
 

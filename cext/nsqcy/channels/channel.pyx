@@ -1,0 +1,461 @@
+"""Channels: what happens to a message until it is finished.
+
+Owns the commands of consumers about messages in flight, what time does to messages, the policy of
+the channel and its counters. The layers below own the parts: dispatch, expiry, dead_lettering,
+redelivery, channel_consumers, message_events, inflight, deferral, channel_cursor. Knows blocks and
+entries, but neither connections nor clocks: `agenda.now` is set by whoever drives it.
+
+The balance that holds at any time:
+received = finished + queued + in flight + deferred + dropped + sampled out; see Channel.ledger().
+"""
+
+cimport cython
+from libc.stdint cimport int32_t, uint32_t
+from libc.string cimport memset
+
+from nsqcy.base.debug cimport NSQCY_DEBUG
+from nsqcy.base.heap cimport (
+    HEAP_NOWHERE,
+    HeapNode,
+    heap_check,
+    heap_due,
+    heap_first_due,
+    heap_free,
+    heap_push,
+    heap_remove,
+)
+from nsqcy.base.quantile cimport Latency
+from nsqcy.channels.counters cimport (
+    CHANNEL_CONSUMERS,
+    CHANNEL_DEAD_LETTERS,
+    CHANNEL_DEFERRED,
+    CHANNEL_DELIVERIES,
+    CHANNEL_DEPTH,
+    CHANNEL_DROPPED,
+    CHANNEL_FINISHES,
+    CHANNEL_IN_FLIGHT,
+    CHANNEL_MESSAGES,
+    CHANNEL_PAUSED,
+    CHANNEL_REQUEUES,
+    CHANNEL_TIMEOUTS,
+)
+from nsqcy.channels.dead_lettering cimport OUT_OF_ATTEMPTS
+from nsqcy.channels.deferral cimport HOLDING_TIMER
+from nsqcy.channels.discarded cimport Discarded
+from nsqcy.channels.events cimport REQUEUE, TIMEOUT
+from nsqcy.channels.inflight cimport holdings_alive
+from nsqcy.channels.on_full cimport on_full_of
+from nsqcy.channels.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
+from nsqcy.channels.scheduler_state cimport SchedulerState
+from nsqcy.storage.entry cimport Deferred, Pages
+from nsqcy.storage.record cimport record_address_of
+from nsqcy.storage.record_window cimport RecordWindow
+
+
+cdef enum:
+    DROP_AT_ONCE = 4096             # messages; what else is dropped is freed bit by bit
+
+cdef double MOST_RATE = 1e9
+
+# Objects alive, counted in the debug build.
+cdef Py_ssize_t live_channels = 0
+
+
+def live():
+    """How many channels exist, and holdings of their consumers; zeros in a release build."""
+    return {"channels": live_channels, "holdings": holdings_alive()}
+
+
+@cython.final
+cdef class Channel(Dispatch):
+    def __cinit__(self, SchedulerState agenda not None, RecordWindow window not None,
+                  str name not None):
+        global live_channels
+        if NSQCY_DEBUG:
+            live_channels += 1
+        self.agenda = agenda
+        self.window = window
+        self.store = agenda.store
+        self.name = name
+        self.ephemeral = name.endswith("#ephemeral")
+        self.mem_queue_size = agenda.mem_queue_size
+        self.dead_letter_topic = ""
+        key = name.encode()
+        self.address = record_address_of(key, len(key))
+        self.used_at = agenda.now
+        window.watch(&self.cursor)
+        window.move_cursor(&self.cursor, &window.fanout)
+        self.born_seq = window.fanout.seq
+        if agenda.percentiles.quantiles:
+            self.latency = Latency(agenda.percentiles, agenda.now)
+            self.watched = True
+
+    def __dealloc__(self):
+        # A channel that was not closed is garbage together with its topic, some of which may be
+        # cleared already: nothing of it is touched.
+        global live_channels
+        if NSQCY_DEBUG:
+            live_channels -= 1
+
+    def set_policy(self, policy):
+        """What its operator asks of the channel (nsqcy.config.policies), from now on; what is in
+        flight keeps its deadline."""
+        cdef Consumer consumer
+        self.mem_queue_size = (
+            self.agenda.mem_queue_size if policy.mem_queue_size is None else policy.mem_queue_size)
+        self.msg_timeout = policy.msg_timeout or 0
+        self.max_attempts = policy.max_attempts
+        self.dead_letter_topic = policy.dead_letter_topic
+        self.set_ttl(self.ttl)
+        self.set_rate(policy.rate)
+        self.max_depth = policy.max_depth
+        self.on_full = on_full_of(policy.on_full)
+        self.prune_after = policy.prune_after
+        self.prune_messages = policy.prune_messages
+        for consumer in self.consumers:
+            self.give_timeout(consumer)
+
+    cdef bint is_forlorn(self) noexcept:
+        """Whether its time to be pruned has come. Looked at once a second."""
+        if self.consumers or self.held() and not self.prune_messages:
+            self.used_at = self.agenda.now
+            return False
+        return self.prune_after != 0 and self.agenda.now - self.used_at >= self.prune_after
+
+    # -- numbers --
+
+    cdef void carry(self, uint64_t ahead) noexcept:
+        """What it holds now is what a restart gave it back. Of the records that it steps over, so
+        many have not been fanned out again yet."""
+        self.born_seq = self.window.fanout.seq
+        self.skipped -= self.surplus() + ahead
+        self.carried += self.held()
+        self.skipped += ahead
+
+    cdef void replay(self, uint64_t skipped) noexcept:
+        """Its cursor was put back, before so many records that are for nobody. What it gets once
+        more has had its delays."""
+        self.skipped = skipped
+        self.finished_count = 0
+        self.replay_end = self.window.fanout.seq
+        self.carried += self.depth()
+        self.touch_dirty()
+
+    cdef uint64_t activity(self) noexcept:
+        """Between two publishes, it grows with whatever happens to a message."""
+        return (self.cursor.seq + self.taken[0] + self.taken[1] + self.taken[2]
+                + self.finish_count + self.requeue_count + self.timeout_count
+                - self.queued - self.in_flight_count - self.deferred_count)
+
+    @property
+    def message_count(self):
+        """Messages received from the topic since the channel was made or loaded."""
+        return self.window.fanout.seq - self.born_seq
+
+    def counters(self):
+        """What /stats shows of the channel, as a dict."""
+        cdef uint64_t depth = self.depth()
+        cdef uint64_t memory = self.mem_queue_size
+        shown = {
+            "channel_name": self.name,
+            "depth": depth,
+            "backend_depth": 0 if self.ephemeral or depth < memory else depth - memory,
+            "in_flight_count": self.in_flight_count,
+            "deferred_count": self.deferred_count,
+            "message_count": self.message_count,
+            "zone_local_msg_count": self.taken[<int>ZONE_LOCAL],
+            "region_local_msg_count": self.taken[<int>REGION_LOCAL],
+            "global_msg_count": self.taken[<int>ANYWHERE],
+            "requeue_count": self.requeue_count,
+            "timeout_count": self.timeout_count,
+            "client_count": len(self.consumers),
+            "paused": bool(self.paused),
+            "e2e_processing_latency":
+                self.agenda.percentiles.summary([self.latency], self.agenda.now),
+        }
+        if self.unusual:
+            shown["policy"] = self.unusual
+        return shown
+
+    cdef void add_figures(self, uint64_t *figures) noexcept:
+        """Add what metrics show of the channel; of one that is gone its counters are right."""
+        figures[CHANNEL_MESSAGES] += self.window.fanout.seq - self.born_seq
+        figures[CHANNEL_DELIVERIES] += self.taken[0] + self.taken[1] + self.taken[2]
+        figures[CHANNEL_FINISHES] += self.finish_count
+        figures[CHANNEL_REQUEUES] += self.requeue_count
+        figures[CHANNEL_TIMEOUTS] += self.timeout_count
+        figures[CHANNEL_DEAD_LETTERS] += self.dead_lettered_count
+        figures[CHANNEL_DROPPED] += (self.exhausted_count + self.full_count + self.dropped_count
+                                     + self.expired_count)
+        if self.gone:
+            return
+        figures[CHANNEL_DEPTH] += self.depth()
+        figures[CHANNEL_IN_FLIGHT] += self.in_flight_count
+        figures[CHANNEL_DEFERRED] += self.deferred_count
+        figures[CHANNEL_CONSUMERS] += <uint64_t>len(self.consumers)
+        figures[CHANNEL_PAUSED] += self.paused
+
+    def ledger(self):
+        """What became of every message that it received from the topic, or back from a restart.
+        All that takes one away is counted, but for damage on disk: what no file gives back any
+        more is what is missing in the sum."""
+        cdef uint64_t received = self.message_count + self.carried + self.surplus()
+        cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
+                               + self.dropped_count + self.full_count + self.emptied_count
+                               + self.expired_count + self.cancelled_count
+                               + self.dead_lettered_count + self.exhausted_count
+                               + self.redriven_count)
+        return {
+            "received": received,
+            "finished": self.finish_count,
+            "queued": self.depth(),
+            "in_flight": self.in_flight_count,
+            "deferred": self.deferred_count,
+            "dropped": {
+                "attempts": self.exhausted_count,
+                "cancelled": self.cancelled_count,
+                "damaged": <int64_t>(received - known),
+                "emptied": self.emptied_count,
+                "full": self.full_count,
+                "overflow": self.dropped_count,
+            },
+            "dead_lettered": self.dead_lettered_count,
+            "expired": self.expired_count,
+            "redriven": self.redriven_count,
+            "sampled": self.sampled_count,
+        }
+
+    # -- commands of consumers --
+
+    cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
+        """The message in flight with this id, taken off the table if the consumer owns it."""
+        cdef uint32_t slot = self.table_find(id)
+        cdef Entry *entry = self.table[slot]
+        if entry == NULL:
+            outcome[0] = NOT_IN_FLIGHT
+            return NULL
+        if (<Holding *>entry.holding).consumer != <void *>consumer:
+            outcome[0] = NOT_OWNER
+            return NULL
+        self.table_clear(slot)
+        outcome[0] = DONE
+        return entry
+
+    cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept:
+        cdef Outcome outcome
+        cdef Entry *entry = self.held_by(consumer, id, &outcome)
+        if entry == NULL:
+            return outcome
+        if self.watched:
+            self.note_finish(entry)
+        self.no_longer_in_flight(entry)
+        self.finish_count += 1
+        consumer.finish_count += 1
+        self.drop_entry(entry)
+        return DONE
+
+    cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *:
+        """Put a message back: at once to the tail, or deferred for `delay` ns."""
+        cdef Outcome outcome
+        cdef Entry *entry = self.held_by(consumer, id, &outcome)
+        if entry == NULL:
+            return outcome
+        if self.watched:
+            self.note(REQUEUE, entry)
+        self.no_longer_in_flight(entry)
+        self.requeue_count += 1
+        consumer.requeue_count += 1
+        if self.is_exhausted(entry):
+            self.bury(entry, OUT_OF_ATTEMPTS, consumer.client_id)
+            return DONE
+        if delay:
+            self.defer_entry(entry, self.agenda.now + delay)
+            return DONE
+        if self.ephemeral:
+            # What was fanned out before has its place in the queue before it.
+            self.collect()
+        self.queue_entry(entry, 0)
+        return DONE
+
+    cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:
+        """Give the consumer its whole message timeout again, up to max-msg-timeout in all."""
+        cdef uint32_t slot = self.table_find(id)
+        cdef Entry *entry = self.table[slot]
+        cdef Holding *holding
+        cdef int64_t deadline = self.agenda.now + consumer.msg_timeout
+        cdef int64_t held
+        cdef uint32_t delivered
+        if entry == NULL:
+            return NOT_IN_FLIGHT
+        holding = <Holding *>entry.holding
+        if holding.consumer != <void *>consumer:
+            return NOT_OWNER
+        # Milliseconds modulo 2^32: right for attempts of up to 24 days. The delivery was rounded up
+        # and now is rounded down, so that a message is never taken back early.
+        delivered = entry.node.tag
+        held = <int64_t><int32_t>(<uint32_t>(self.agenda.now // 1000000) - delivered) * 1000000
+        held = max(<int64_t>0, held)
+        if held + consumer.msg_timeout >= self.agenda.max_msg_timeout:
+            deadline = self.agenda.now + self.agenda.max_msg_timeout - held
+        if entry.round != self.round:
+            # It need not come to stand where a snapshot still comes by.
+            self.pack(<Deferred *>entry)
+        self.let_go(entry)
+        self.hold_seldom(holding, entry, deadline)
+        entry.node.tag = delivered
+        return DONE
+
+    # -- time passes --
+
+    cdef int expire(self, int budget) except -1:
+        """Handle what is due, at most `budget` messages; returns how many."""
+        cdef int left = budget
+        cdef HeapNode *node
+        if self.ephemeral:
+            self.collect()
+        if self.pacer.node.index != HEAP_NOWHERE and heap_due(
+                &self.agenda.channel_timers, &self.pacer.node) <= self.agenda.now:
+            heap_remove(&self.agenda.channel_timers, &self.pacer.node)
+            self.touch_dirty()
+        while left > 0 and heap_first_due(&self.timers) <= self.agenda.now:
+            node = self.timers.slots[0].node
+            if node.tag & HOLDING_TIMER:
+                left -= self.expire_holding(<Holding *>node, left)
+                continue
+            self.queue_due(<Deferred *>node)
+            left -= 1
+        self.set_alarm()
+        return budget - left
+
+    cdef int expire_holding(self, Holding *holding, int budget) except -1:
+        """Time out what a consumer held for too long; returns how many."""
+        cdef Entry *entry = holding.first
+        cdef int expired = 0
+        cdef bint is_last
+        heap_remove(&self.timers, &holding.timer)
+        while entry != NULL and entry.due <= self.agenda.now and expired < budget:
+            expired += 1
+            self.table_clear(self.table_find(entry.id))
+            self.timeout_count += 1
+            if self.watched:
+                self.note(TIMEOUT, entry)
+            # The last message of a client that left: the holding goes with it.
+            is_last = holding.count == 1 and holding.consumer == NULL
+            if self.is_exhausted(entry):
+                self.bury_timed_out(entry)
+            else:
+                self.no_longer_in_flight(entry)
+                self.queue_entry(entry, 0)
+            if is_last:
+                return expired
+            entry = holding.first
+        if entry != NULL:
+            heap_check(heap_push(&self.timers, &holding.timer, entry.due))
+        return expired
+
+    # -- administration --
+
+    cdef void pass_over(self) noexcept:
+        """A record is fanned out that is for another channel."""
+        self.skipped += 1
+        self.born_seq += 1
+
+    def pause(self, bint paused):
+        self.paused = paused
+        self.touch_dirty()
+
+    def set_rate(self, double rate):
+        """Send consumers at most so many messages a second from now on; 0: as many as they take."""
+        if not 0 <= rate <= MOST_RATE:
+            raise ValueError(f"a rate of {rate}")
+        if rate == self.rate:
+            return
+        self.rate = rate
+        self.next_send = self.agenda.now
+        self.held_back = False
+        heap_remove(&self.agenda.channel_timers, &self.pacer.node)
+        self.touch_dirty()
+
+    def redrive(self, uint64_t limit):
+        """Have the next messages that wait, so many at most (0: all), go back to where their
+        headers say that they came from. Those that do not say stay. Returns how many are looked
+        at."""
+        cdef uint64_t count = self.depth()
+        if limit:
+            count = min(count, limit)
+        self.redriving = max(self.redriving, count)
+        self.touch_dirty()
+        return count
+
+    def empty(self):
+        """Drop everything: waiting, in flight and deferred."""
+        cdef Consumer consumer
+        self.emptied_count += self.held()
+        self.carried += self.surplus()
+        self.drop_everything()
+        self.window.move_cursor(&self.cursor, &self.window.fanout)
+        self.window.trim()
+        self.set_alarm()
+        for consumer in self.consumers:
+            consumer.in_flight = 0
+            self.check_ready(consumer)
+        if self.mover is not None:
+            self.mover.in_flight = 0
+
+    cdef int drop_everything(self) except -1:
+        """What there is little of goes at once."""
+        cdef Discarded discarded = Discarded()
+        discarded.window = self.window
+        discarded.entries = self.drop_in_flight()
+        discarded.pages = self.pages
+        memset(&self.pages, 0, sizeof(Pages))
+        # What is left are deferred messages; to take them out in order would cost as much again.
+        heap_free(&self.timers)
+        self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
+        self.excerpt = None
+        self.visit_holding(NULL)
+        memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
+        self.outgrown_left = 0
+        self.move_some(0)
+        self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
+        self.finished_count = 0
+        if discarded.free_some(DROP_AT_ONCE) == 0:
+            self.agenda.discarded.append(discarded)
+        return 0
+
+    cdef Entry *drop_in_flight(self) noexcept:
+        """Have nobody hold anything; returns what was in flight, and behind it what is queued."""
+        cdef Entry *entries = self.queue_first
+        cdef Holding *holding = self.holdings
+        cdef Holding *following
+        while holding != NULL:
+            following = holding.next
+            if holding.first != NULL:
+                holding.last.next = entries
+                entries = holding.first
+                holding.first = holding.last = NULL
+                holding.count = 0
+            if holding.timer.index != HEAP_NOWHERE:
+                heap_remove(&self.timers, &holding.timer)
+            if holding.consumer == NULL:
+                self.free_holding(holding)
+            holding = following
+        return entries
+
+    cdef int close(self) except -1:
+        """The end of the channel: its consumers are told and its messages dropped."""
+        cdef Consumer consumer
+        if self.gone:
+            return 0
+        self.gone = True
+        for consumer in list(self.consumers):
+            self.remove_consumer(consumer)
+            consumer.on_channel_gone()
+        if self.mover is not None:
+            self.remove_consumer(self.mover)
+            self.mover = None
+        self.drop_everything()
+        self.window.unwatch(&self.cursor)
+        self.drop_alarm()
+        heap_remove(&self.agenda.channel_timers, &self.pacer.node)
+        return 0

@@ -1,0 +1,31 @@
+# The consumers of a channel, and whose turn it is.
+
+from libc.stdint cimport int64_t, uint64_t
+
+from nsqcy.channels.consumer cimport Consumer
+from nsqcy.channels.inflight cimport Holding
+from nsqcy.channels.message_events cimport MessageEvents
+from nsqcy.channels.ready_ring cimport ReadyRing
+from nsqcy.storage.entry cimport Entry
+
+
+cdef class ChannelConsumers(MessageEvents):
+    cdef readonly list consumers
+    cdef ReadyRing ready
+    cdef int64_t msg_timeout                # ns, for consumers that did not ask; 0: as they came
+    cdef uint64_t taken[3]                  # deliveries by locality
+
+    cdef void give_timeout(self, Consumer consumer) noexcept
+    cdef int add_consumer(self, Consumer consumer) except -1
+    cdef void remove_consumer(self, Consumer consumer) noexcept
+    cdef void check_ready(self, Consumer consumer) noexcept
+
+    cdef inline void no_longer_in_flight(self, Entry *entry) noexcept:
+        """Off its holding and the counters (the table is the caller's)."""
+        cdef void *consumer = (<Holding *>entry.holding).consumer
+        if consumer != NULL:
+            (<Consumer>consumer).in_flight -= 1
+            if not (<Consumer>consumer).waiting:
+                self.check_ready(<Consumer>consumer)
+        self.let_go(entry)
+        self.in_flight_count -= 1

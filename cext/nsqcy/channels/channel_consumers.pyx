@@ -1,0 +1,57 @@
+"""The consumers of a channel.
+
+Owns the list of consumers, the ring of those with room, and their message timeout. Knows neither
+what they are sent nor what they send.
+"""
+
+from nsqcy.channels.ready_ring cimport enter_ring, init_place, init_ring, leave_ring
+
+
+cdef class ChannelConsumers(MessageEvents):
+    def __cinit__(self):
+        self.consumers = []
+        init_ring(&self.ready)
+
+    cdef int add_consumer(self, Consumer consumer) except -1:
+        consumer.holding = self.new_holding(<void *>consumer)
+        consumer.channel = self
+        self.give_timeout(consumer)
+        init_place(&consumer.ring_place, <void *>consumer)
+        self.consumers.append(consumer)
+        return 0
+
+    cdef void remove_consumer(self, Consumer consumer) noexcept:
+        """The client left; what it holds stays in flight until its deadlines."""
+        cdef Holding *holding = consumer.holding
+        if consumer.waiting:
+            consumer.waiting = False
+            leave_ring(&consumer.ring_place)
+        consumer.holding = NULL
+        consumer.channel = None
+        if holding != NULL:
+            holding.consumer = NULL
+            if holding.count == 0:
+                self.free_holding(holding)
+        try:
+            self.consumers.remove(consumer)
+        except ValueError:
+            pass
+        self.touch_dirty()
+
+    cdef void give_timeout(self, Consumer consumer) noexcept:
+        if not consumer.asked_timeout:
+            consumer.msg_timeout = self.msg_timeout or consumer.usual_timeout()
+
+    cdef void check_ready(self, Consumer consumer) noexcept:
+        """Enter the consumer into its ring, or take it out, as its ready count says."""
+        cdef bint ready = (
+            consumer.channel is self and consumer.in_flight < consumer.ready_count
+            and consumer.has_room())
+        if ready == consumer.waiting:
+            return
+        consumer.waiting = ready
+        if ready:
+            enter_ring(&self.ready, consumer.locality, &consumer.ring_place)
+            self.touch_dirty()
+        else:
+            leave_ring(&consumer.ring_place)

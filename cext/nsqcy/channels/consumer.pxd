@@ -1,0 +1,39 @@
+# What a channel, a topic and the log know of a client.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from nsqcy.channels.inflight cimport Holding, InFlight
+from nsqcy.channels.ready_ring cimport RingPlace
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.record_window cimport RecordWindow
+
+
+cdef class Waiter:
+    """Whoever waits for a publish to be accepted, or for an answer about a log."""
+    cdef int publish_done(self, uint64_t ticket, str error) except -1
+    cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1
+
+
+cdef class Consumer(Waiter):
+    """A client as its channel sees it: a ready count, and a place to send messages to."""
+    cdef InFlight channel           # the Channel
+    cdef Holding *holding
+    cdef RingPlace ring_place
+    cdef bint waiting               # in the ring of ready consumers
+    cdef readonly uint32_t ready_count
+    cdef readonly int64_t in_flight
+    cdef readonly int64_t msg_timeout       # ns
+    cdef readonly bint asked_timeout        # it is what the client asked for
+    cdef readonly uint32_t sample_rate
+    cdef readonly uint8_t locality
+    cdef readonly uint64_t message_count
+    cdef readonly uint64_t finish_count
+    cdef readonly uint64_t requeue_count
+    cdef readonly str client_id
+
+    cdef bint has_room(self) noexcept
+    cdef int64_t usual_timeout(self) noexcept
+    cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
+                           uint16_t attempts) except -1
+    cdef int on_channel_gone(self) except -1

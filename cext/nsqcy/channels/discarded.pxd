@@ -1,0 +1,16 @@
+# Messages of a channel that was emptied or deleted, freed bit by bit.
+
+cimport cython
+
+from nsqcy.storage.entry cimport Entry, Pages
+from nsqcy.storage.record_window cimport RecordWindow
+
+
+@cython.final
+cdef class Discarded:
+    """What a channel has dropped."""
+    cdef RecordWindow window
+    cdef Entry *entries         # linked by `next`
+    cdef Pages pages
+
+    cdef int free_some(self, int budget) noexcept

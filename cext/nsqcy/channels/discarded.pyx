@@ -1,0 +1,39 @@
+"""Messages of a channel that was emptied or deleted.
+
+Owns their entries and pages until all are freed, a bounded number a turn: freeing a million at once
+would delay every other client. Knows neither the channel nor when it is called.
+"""
+
+cimport cython
+from libc.stdint cimport uint32_t
+
+from nsqcy.storage.entry cimport Deferred, Page, deferred_of
+
+
+@cython.final
+@cython.no_gc_clear      # or it could not give back what the window has
+cdef class Discarded:
+    cdef int free_some(self, int budget) noexcept:
+        """Free so many messages; returns what is left of the budget: 0 if some may be left."""
+        cdef Entry *entry
+        cdef Page *page
+        cdef Deferred *deferred
+        cdef uint32_t left
+        while self.entries != NULL and budget > 0:
+            entry = self.entries
+            self.entries = entry.next
+            self.window.unref(entry.block)
+            self.window.store.free_entry(entry)
+            budget -= 1
+        while self.pages.first != NULL and budget > 0:
+            page = self.pages.first
+            deferred = deferred_of(page)
+            left = page.used            # the page goes with the last one
+            budget -= left
+            while left:
+                if deferred.block != NULL:
+                    self.window.unref(deferred.block)
+                    self.window.store.free_deferred(&self.pages, deferred)
+                    left -= 1
+                deferred += 1
+        return max(0, budget)

@@ -1,0 +1,33 @@
+# Which message goes to which consumer, and when.
+
+from libc.stdint cimport uint64_t
+
+from nsqcy.channels.consumer cimport Consumer
+from nsqcy.channels.expiry cimport Expiry
+from nsqcy.channels.scheduler_state cimport Timer
+from nsqcy.storage.entry cimport Entry
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.record_window cimport RecordWindow
+
+
+cdef class Dispatch(Expiry):
+    cdef readonly bint paused
+    cdef readonly double rate               # messages a second that may be sent; 0: any number
+    cdef double next_send                   # when the rate lets the next one go; monotonic, ns
+    cdef bint held_back                     # the last dispatch has sent all that it let go
+    cdef Timer pacer                        # in the agenda, until it lets one go again
+    cdef uint64_t redriving                 # so many of those that wait are to go back
+    cdef uint64_t full_count                # the oldest, because there were too many
+    cdef readonly uint64_t sampled_count    # consumed without delivery
+
+    cdef int dispatch(self, int budget) except -1
+    cdef int dispatch_at_rate(self, int budget) except -1
+    cdef int hand_out(self, int budget) except -1
+    cdef int collect(self) except -1
+    cdef Entry *take(self, int most) except? NULL
+    cdef Entry *take_sifted(self, int most) except? NULL
+    cdef inline Entry *take_record(self, Record *record) except NULL
+    cdef inline int deliver(self, RecordWindow window, Consumer consumer, Entry *entry) except -1
+    cdef int clear_out(self, int budget) except -1
+    cdef int drop_oldest(self, int budget) except -1
+    cdef int redrive_some(self, int budget) except -1

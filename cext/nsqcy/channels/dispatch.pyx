@@ -1,0 +1,239 @@
+"""Dispatch: the next message of a channel, and the consumer that gets it.
+
+Owns the order of delivery, which is that of NSQ's one queue, and the rate of a channel. Knows
+consumers by their ready ring only, and no clock but the scheduler's.
+"""
+
+from libc.stdint cimport int64_t
+
+from nsqcy.base.heap cimport HEAP_NOWHERE, heap_check, heap_push
+from nsqcy.channels.ready_ring cimport RingPlace, leave_ring, next_in_turn, pass_turn
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.entry cimport size_tag
+from nsqcy.storage.record cimport RECORD_EXPIRES, is_spoiled
+
+
+cdef enum:
+    REDRIVEN_AT_ONCE = 256          # messages on their way back
+
+    # Of a rate, in ns. What nobody wanted to have is let go later, but no more than this time's;
+    # of what a late turn could not send, more, so that the rate is kept on a busy machine too.
+    BURST = 10000000
+    MAKE_UP = 100000000
+    PACE = 1000000              # between two wake-ups: a high rate lets several go at each
+
+cdef double SECOND = 1e9
+
+
+cdef class Dispatch(Expiry):
+    def __cinit__(self):
+        self.pacer.node.index = HEAP_NOWHERE
+        self.pacer.owner = <void *>self
+
+    cdef int dispatch(self, int budget) except -1:
+        """Deliver messages, or step over records, so many of both; returns what is left of the
+        budget: 0 if something may be left that could go now."""
+        if self.redriving:
+            budget = self.redrive_some(budget)
+        if self.paused:
+            pass
+        elif self.rate:
+            budget = self.dispatch_at_rate(budget)
+        elif next_in_turn(&self.ready) != NULL:
+            budget = self.hand_out(budget)
+        if self.ttl or self.window.perishable or self.most_messages or self.most_bytes:
+            budget = self.clear_out(budget)
+        if self.mover is not None:
+            self.mover.go_on()
+        if self.queue_first == NULL:
+            self.excerpt = None
+        return budget
+
+    cdef int dispatch_at_rate(self, int budget) except -1:
+        """The same, as far as the rate lets messages go."""
+        cdef double now = self.agenda.now
+        cdef double gap = SECOND / self.rate
+        cdef uint64_t before = self.in_flight_count
+        cdef int most = 0
+        cdef int left
+        self.next_send = max(self.next_send, now - (MAKE_UP if self.held_back else BURST))
+        if self.next_send <= now:
+            most = <int>min(<double>budget, (now - self.next_send) / gap + 1)
+        left = self.hand_out(most)
+        # Not what was sampled out or found damaged, which nobody was sent.
+        self.next_send += gap * (self.in_flight_count - before)
+        self.held_back = self.next_send > now
+        if self.held_back:
+            if self.pacer.node.index == HEAP_NOWHERE:
+                heap_check(heap_push(&self.agenda.channel_timers, &self.pacer.node,
+                                     <int64_t>max(self.next_send + 1, now + PACE)))
+        elif left == 0:
+            return 0
+        return budget - most + left
+
+    cdef int hand_out(self, int budget) except -1:
+        """The same, if nothing forbids it."""
+        cdef RecordWindow window = self.window
+        cdef RingPlace *place
+        cdef Entry *entry
+        self.stepped = 0
+        while budget > self.stepped:
+            place = next_in_turn(&self.ready)
+            if place == NULL:
+                break
+            entry = self.take(budget)
+            if entry == NULL:
+                break
+            budget -= 1
+            self.deliver(window, <Consumer>place.consumer, entry)
+        return max(0, budget - self.stepped)
+
+    cdef int collect(self) except -1:
+        """An ephemeral channel turns what was fanned out into explicit entries, dropping the newest
+        beyond mem-queue-size, as nothing else may keep them."""
+        cdef Record *record
+        cdef uint64_t seq
+        while self.cursor.seq < self.window.fanout.seq:
+            if self.queued >= self.mem_queue_size:
+                # Before the record is looked at: it has blocks leave memory when it reads others.
+                seq = self.cursor.seq
+                self.dispatch(1)
+                if self.cursor.seq != seq:
+                    continue
+            record = self.record_at_cursor()
+            if record == NULL:
+                return 0
+            if record.attributes and self.passes(record):
+                self.step_over(record)
+                continue
+            if self.queued >= self.mem_queue_size:
+                self.dropped_count += 1
+            else:
+                self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
+                # The cursor is about to pass it: it waits for nothing.
+                self.queue_last.holding = NULL
+            self.window_step(record)
+        return 0
+
+    # -- the next message --
+
+    cdef Entry *take(self, int most) except? NULL:
+        """The next message to deliver, off the queue or the window, with its block in memory; NULL
+        also when this dispatch has stepped over so many records."""
+        cdef Record *record
+        if not self.sifts:
+            if self.queue_is_next(self.queue_first):
+                return self.take_queued()
+            record = self.record_at_cursor()
+            if record != NULL and not record.attributes:
+                return self.take_record(record)
+        return self.take_sifted(most)
+
+    cdef Entry *take_sifted(self, int most) except? NULL:
+        """The same where the next one may be none to deliver."""
+        cdef Entry *entry
+        cdef Record *record
+        while True:
+            entry = self.queue_first
+            if self.queue_is_next(entry):
+                if not self.sifts or not self.drop_queued():
+                    return self.take_queued()
+            else:
+                record = self.record_at_cursor()
+                if record == NULL:
+                    if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
+                        # It has just stepped over the last records before the queued one.
+                        continue
+                    return NULL
+                if not self.leaves_out(record):
+                    return self.take_record(record)
+            self.stepped += 1
+            if self.stepped >= most:
+                return NULL
+
+    cdef inline Entry *take_record(self, Record *record) except NULL:
+        """Off the window."""
+        cdef Entry *entry = self.entry_at_cursor(record)
+        self.window_step(record)
+        return entry
+
+    # -- delivery --
+
+    cdef inline int deliver(self, RecordWindow window, Consumer consumer, Entry *entry) except -1:
+        cdef Block *block = entry.block
+        cdef Record *record = <Record *>(block.data + entry.offset)
+        cdef RingPlace *place = &consumer.ring_place
+        if block.data == NULL or is_spoiled(record, entry.seq) \
+                or record.attributes & RECORD_EXPIRES:
+            if self.drop_spoiled(entry):
+                return 0
+            if block.data == NULL:
+                block = self.excerpt.block
+                record = self.excerpt.find(entry.seq)
+        self.taken[consumer.locality] += 1
+        if consumer.sample_rate and self.agenda.random_percent() > consumer.sample_rate:
+            self.sampled_count += 1
+            self.drop_entry(entry)
+            return 0
+        entry.attempts += 1
+        entry.id = record.id
+        entry.timestamp = record.timestamp
+        self.hold(consumer.holding, entry, self.agenda.now + consumer.msg_timeout)
+        self.table_add(entry)
+        self.in_flight_count += 1
+        consumer.in_flight += 1
+        consumer.message_count += 1
+        if (not consumer.send_message(window, block, record, entry.attempts)
+                or consumer.in_flight >= consumer.ready_count):
+            consumer.waiting = False
+            leave_ring(place)
+        else:
+            pass_turn(&self.ready, consumer.locality, place)
+        return 0
+
+    # -- without consumers --
+
+    cdef int clear_out(self, int budget) except -1:
+        """Drop what is too old, then what is too much; returns what is left of the budget."""
+        self.stepped = 0
+        if self.ttl or self.window.perishable:
+            self.drop_expired(budget)
+        if self.most_messages or self.most_bytes:
+            budget = self.drop_oldest(budget)
+        return max(0, budget - self.stepped)
+
+    cdef int drop_oldest(self, int budget) except -1:
+        """Drop what waits longest until no more is there than may be, with what is left of a
+        budget; returns what is left then."""
+        cdef Entry *entry
+        while budget > self.stepped and self.is_over():
+            entry = self.take(budget)
+            if entry == NULL:
+                break
+            budget -= 1
+            self.full_count += 1
+            self.drop_entry(entry)
+        return budget
+
+    cdef int redrive_some(self, int budget) except -1:
+        cdef Entry *entry
+        cdef Record *record
+        self.stepped = 0
+        while self.redriving and budget > self.stepped and (
+                self.mover is None or self.mover.in_flight < REDRIVEN_AT_ONCE):
+            entry = self.take(budget)
+            if entry == NULL:
+                if self.depth() == 0:
+                    self.redriving = 0
+                break
+            budget -= 1
+            self.redriving -= 1
+            record = self.record_of(entry)
+            if record == NULL:
+                self.drop_entry(entry)
+                continue
+            entry.id = record.id
+            entry.timestamp = record.timestamp
+            if not self.make_mover().send_back(entry, record):
+                self.queue_entry(entry, size_tag(record.body_length))
+        return max(0, budget - self.stepped)

@@ -1,0 +1,112 @@
+"""Messages of a channel that are not to be delivered any more.
+
+Owns the limits: how old a message may be, how often it is delivered, how many may wait. Knows
+neither consumers nor the order of delivery.
+"""
+
+from nsqcy.channels.dead_lettering cimport OUT_OF_ATTEMPTS, TOO_OLD
+from nsqcy.channels.events cimport EXPIRED
+from nsqcy.storage.record cimport record_expiry
+
+
+cdef class Expiry(DeadLettering):
+    cdef void set_ttl(self, int64_t ttl) noexcept:
+        self.ttl = ttl
+        self.sifts = ttl != 0 or self.max_attempts != 0
+
+    cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept:
+        """The oldest messages go when more wait than this; 0: any number."""
+        if messages != self.most_messages or bytes != self.most_bytes:
+            self.most_messages = messages
+            self.most_bytes = bytes
+            self.touch_dirty()
+
+    cdef bint is_over(self) noexcept:
+        return (self.most_messages and self.depth() > self.most_messages
+                or self.most_bytes and self.window.bytes_from(&self.cursor) > self.most_bytes)
+
+    cdef bint is_expired(self, const Record *record) noexcept:
+        """Whether a message is too old to be delivered."""
+        return (self.ttl and record.timestamp + self.ttl <= self.agenda.wall
+                or record_expiry(record) <= self.agenda.wall)
+
+    # -- dropping --
+
+    cdef bint drop_queued(self) except -1:
+        """Drop the first message of the queue if it is too old, or was delivered as often as may
+        be, as far as a start knows."""
+        cdef Entry *entry = self.queue_first
+        cdef const Record *record = self.record_of(entry)
+        if record == NULL:
+            return False
+        if self.is_exhausted(entry):
+            self.unqueue_first()
+            entry.id = record.id
+            entry.timestamp = record.timestamp
+            self.bury(entry, OUT_OF_ATTEMPTS, "")
+            return True
+        if self.is_expired(record):
+            self.unqueue_first()
+            self.bury_expired(entry, record)
+            return True
+        return False
+
+    cdef bint drop_spoiled(self, Entry *entry) except -1:
+        """Drop a message that cannot be delivered, as it is damaged or too old; whether it was."""
+        cdef const Record *record = self.record_of(entry)
+        if record == NULL:
+            self.drop_entry(entry)
+            return True
+        if not self.is_expired(record):
+            return False
+        self.bury_expired(entry, record)
+        return True
+
+    cdef int bury_expired(self, Entry *entry, const Record *record) except -1:
+        """A message that nobody holds is too old."""
+        if self.dead_letter_topic:
+            entry.id = record.id
+            entry.timestamp = record.timestamp
+            return self.bury(entry, TOO_OLD, "")
+        self.note_expired(record, entry.attempts)
+        self.drop_entry(entry)
+        return 0
+
+    cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept:
+        """A message leaves, as it is too old."""
+        self.expired_count += 1
+        if self.events is not None:
+            self.events.add(EXPIRED, record.id, attempts, self.agenda.wall, 0,
+                            self.agenda.wall - record.timestamp, self.event_names, "")
+
+    cdef bint leaves_out(self, Record *record) except -1:
+        """Step over the record at the cursor if it is not to be delivered from there."""
+        cdef Entry *entry
+        if not record.attributes and not self.ttl:
+            return False
+        if record.attributes and self.passes(record):
+            self.step_over(record)
+            return True
+        if self.is_expired(record):
+            entry = self.entry_at_cursor(record)
+            # Before it is buried: what that publishes may have the record's block leave memory.
+            self.window_step(record)
+            self.bury_expired(entry, record)
+            return True
+        return False
+
+    cdef int drop_expired(self, int budget) except -1:
+        """Drop what is too old where the next message would be taken, also without consumers."""
+        cdef Entry *entry
+        cdef Record *record
+        while budget > self.stepped:
+            entry = self.queue_first
+            if self.queue_is_next(entry):
+                if not self.drop_queued():
+                    break
+            else:
+                record = self.record_at_cursor()
+                if record == NULL or not self.leaves_out(record):
+                    break
+            self.stepped += 1
+        return 0

@@ -1,0 +1,150 @@
+# The messages of a channel that are in flight: by id, and by consumer and deadline.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from nsqcy.base.heap cimport (
+    HEAP_NOWHERE, HeapNode, heap_check, heap_due, heap_push, heap_update,
+)
+from nsqcy.channels.deferral cimport Deferral
+from nsqcy.storage.entry cimport IN_FLIGHT, Entry
+
+
+cdef enum:
+    MOVED_SLOTS = 8                 # of a table that was outgrown, with each entry that comes
+
+
+cdef Py_ssize_t holdings_alive() noexcept
+
+
+# The messages a consumer holds, in the order of their deadlines. It outlives the consumer: what a
+# dead client held stays in flight until its deadline. `timer` is never later than the first one.
+ctypedef struct Holding:
+    HeapNode timer
+    Entry *first
+    Entry *last
+    uint32_t count
+    void *consumer              # borrowed; NULL after it left
+    Holding *prev
+    Holding *next
+
+
+# Tables of entries by id: open addressing. `mask`: the number of slots, less one.
+cdef inline uint32_t home_slot(uint32_t mask, uint64_t id) noexcept nogil:
+    return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & mask
+
+
+cdef inline uint32_t find_slot(Entry **table, uint32_t mask, uint64_t id) noexcept nogil:
+    """The slot of an id, or that of the NULL that ends the search."""
+    cdef uint32_t slot = home_slot(mask, id)
+    while table[slot] != NULL and table[slot].id != id:
+        slot = (slot + 1) & mask
+    return slot
+
+
+cdef inline void enter_slot(Entry **table, uint32_t mask, Entry *entry) noexcept nogil:
+    cdef uint32_t slot = home_slot(mask, entry.id)
+    while table[slot] != NULL:
+        slot = (slot + 1) & mask
+    table[slot] = entry
+
+
+cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcept nogil:
+    """Empty a slot; entries behind it that were pushed past it move up."""
+    cdef uint32_t hole = slot
+    cdef uint32_t home
+    while True:
+        slot = (slot + 1) & mask
+        if table[slot] == NULL:
+            break
+        home = home_slot(mask, table[slot].id)
+        if ((slot - home) & mask) >= ((slot - hole) & mask):
+            table[hole] = table[slot]
+            hole = slot
+    table[hole] = NULL
+
+
+# A table that has become too small gives its entries to a larger one bit by bit: a few slots with
+# each entry that comes, and every entry that is looked for.
+cdef class InFlight(Deferral):
+    cdef readonly uint64_t in_flight_count
+    cdef Entry **table                      # in flight, by id: open addressing
+    cdef uint32_t table_mask
+    cdef Entry **outgrown                   # the table before, until all have moved; NULL: none
+    cdef uint32_t outgrown_mask
+    cdef uint32_t outgrown_left             # its slots from this one on are empty
+    cdef Holding *holdings
+    cdef Holding *unpacked_holding          # the next one of a checkpoint; NULL: all were visited
+    cdef Entry *unpacked_held               # and the next message of that; NULL: it is at its end
+
+    cdef int hold_seldom(self, Holding *holding, Entry *entry, int64_t deadline) except -1
+    cdef Holding *new_holding(self, void *consumer) except NULL
+    cdef void free_holding(self, Holding *holding) noexcept
+    cdef void visit_holding(self, Holding *holding) noexcept
+    cdef int grow_table(self) except -1
+    cdef void move_some(self, uint32_t slots) noexcept
+    cdef void move_one(self, uint32_t slot) noexcept
+    cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept
+    cdef int64_t age_of(self, uint64_t id) noexcept
+
+    cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
+        """Enter a message into a consumer's list, in the order of deadlines: nearly always last."""
+        cdef Entry *before = holding.last
+        entry.state = IN_FLIGHT
+        entry.due = deadline
+        entry.node.tag = <uint32_t>(<uint64_t>(self.agenda.now + 999999) // 1000000)
+        entry.holding = holding
+        while before != NULL and before.due > deadline:
+            before = before.prev
+        entry.prev = before
+        if before == NULL:
+            entry.next = holding.first
+            holding.first = entry
+        else:
+            entry.next = before.next
+            before.next = entry
+        if entry.next == NULL:
+            holding.last = entry
+        else:
+            entry.next.prev = entry
+        holding.count += 1
+        if holding.timer.index == HEAP_NOWHERE:
+            heap_check(heap_push(&self.timers, &holding.timer, deadline))
+            self.touch_dirty()
+        elif heap_due(&self.timers, &holding.timer) > deadline:
+            heap_update(&self.timers, &holding.timer, deadline)
+            self.touch_dirty()
+        return 0
+
+    cdef inline void let_go(self, Entry *entry) noexcept:
+        """Take a message out of its consumer's list."""
+        cdef Holding *holding = <Holding *>entry.holding
+        if self.unpacked_held == entry:
+            self.unpacked_held = entry.next
+        if entry.prev == NULL:
+            holding.first = entry.next
+        else:
+            entry.prev.next = entry.next
+        if entry.next == NULL:
+            holding.last = entry.prev
+        else:
+            entry.next.prev = entry.prev
+        holding.count -= 1
+        if holding.count == 0 and holding.consumer == NULL:
+            self.free_holding(holding)
+
+    cdef inline int table_add(self, Entry *entry) except -1:
+        if 2 * self.in_flight_count > self.table_mask:
+            self.grow_table()
+        if self.outgrown != NULL:
+            self.move_some(MOVED_SLOTS)
+        enter_slot(self.table, self.table_mask, entry)
+        return 0
+
+    cdef inline uint32_t table_find(self, uint64_t id) noexcept:
+        """The slot of an id, or that of the NULL that ends the search."""
+        cdef uint32_t slot = find_slot(self.table, self.table_mask, id)
+        if self.table[slot] == NULL and self.outgrown != NULL:
+            return self.find_outgrown(id, slot)
+        return slot
+
+    cdef inline void table_clear(self, uint32_t slot) noexcept:
+        clear_slot(self.table, self.table_mask, slot)

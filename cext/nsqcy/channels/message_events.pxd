@@ -1,0 +1,26 @@
+# What is reported of the messages of a channel: events, latency, ages.
+
+from libc.stdint cimport int64_t, uint64_t
+
+from nsqcy.base.histogram cimport FIRST_OF_AGES, Histogram, histogram_add
+from nsqcy.base.quantile cimport Latency
+from nsqcy.channels.events cimport EventKind, Events
+from nsqcy.channels.inflight cimport InFlight
+from nsqcy.storage.entry cimport Entry
+
+
+cdef class MessageEvents(InFlight):
+    cdef readonly Latency latency           # from publish to finish; None: not kept
+    cdef Events events                      # None: nobody is told
+    cdef bytes event_names
+    cdef bint watched                       # there is a latency to be kept, or somebody to tell
+    cdef Histogram *ages                    # of its topic, of finished messages; NULL: not kept
+
+    cdef void tell(self, Events events, bytes names) noexcept
+    cdef void note(self, EventKind kind, const Entry *entry) noexcept
+    cdef void note_finish(self, const Entry *entry) noexcept
+
+    cdef inline void note_ages(self, int64_t age, uint64_t count) noexcept:
+        """So many messages were finished, of which the first was so old."""
+        if self.ages != NULL:
+            histogram_add(self.ages, FIRST_OF_AGES, age, count)

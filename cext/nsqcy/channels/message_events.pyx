@@ -1,0 +1,39 @@
+"""What is reported of the messages of a channel in flight.
+
+Owns the choice of what is kept: events for a topic of events, the latency from publish to finish,
+and the ages of finished messages. Decides nothing about the messages.
+"""
+
+from libc.stdint cimport int32_t, uint32_t
+
+from nsqcy.channels.consumer cimport Consumer
+from nsqcy.channels.events cimport FINISH
+from nsqcy.channels.inflight cimport Holding
+
+
+cdef class MessageEvents(InFlight):
+    cdef void tell(self, Events events, bytes names) noexcept:
+        """From here on tell of what happens to messages."""
+        self.events = events
+        self.event_names = names
+        self.watched = True
+
+    cdef void note(self, EventKind kind, const Entry *entry) noexcept:
+        """Something happens to a message that is in flight still. For channels that are watched."""
+        cdef Holding *holding = <Holding *>entry.holding
+        # Milliseconds modulo 2^32, as touch() has it.
+        cdef int64_t held = <int32_t>(
+            <uint32_t>(self.agenda.now // 1000000) - <uint32_t>entry.node.tag)
+        cdef str client = ""
+        if self.events is None:
+            return
+        if holding.consumer != NULL:
+            client = (<Consumer>holding.consumer).client_id
+        self.events.add(kind, entry.id, entry.attempts, self.agenda.wall, held * 1000000,
+                        self.agenda.wall - entry.timestamp, self.event_names, client)
+
+    cdef void note_finish(self, const Entry *entry) noexcept:
+        if self.latency is not None:
+            # The clock may have been set back since the publish.
+            self.latency.add(max(<int64_t>0, self.agenda.wall - entry.timestamp), self.agenda.now)
+        self.note(FINISH, entry)

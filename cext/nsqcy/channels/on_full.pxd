@@ -1,0 +1,9 @@
+# What a full topic or channel does with the next message.
+
+
+cdef enum OnFull:
+    REJECT = 0                  # publishes are refused
+    DROP_OLDEST = 1             # the message that has waited longest is dropped
+    DROP_NEWEST = 2             # the new message is dropped
+
+cdef OnFull on_full_of(str name) except *

@@ -1,0 +1,79 @@
+# The queue of a channel: messages that are due, were requeued or timed out, oldest first.
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from nsqcy.base.heap cimport heap_remove
+from nsqcy.channels.channel_consumers cimport ChannelConsumers
+from nsqcy.channels.checkpoint_entries cimport Packing
+from nsqcy.storage.block cimport LOADING
+from nsqcy.storage.entry cimport Deferred, Entry
+from nsqcy.storage.readahead cimport Excerpt
+from nsqcy.storage.record cimport Record
+
+
+# A place in a walk over a channel's entries that takes many turns. Entries come and go meanwhile:
+# one that moves may be missed, or met twice.
+ctypedef struct Walk:
+    uint8_t part            # WalkPart
+    uint32_t left           # of the timers or of the table: slots before this one are to be visited
+    Entry *queued           # of the queue: the next one
+
+
+cdef enum WalkPart:
+    WALK_TIMERS = 0
+    WALK_QUEUE = 1
+    WALK_TABLE = 2
+
+
+cdef class Redelivery(ChannelConsumers):
+    cdef readonly bint ephemeral
+    cdef uint64_t mem_queue_size            # messages: its policy, from here on
+    cdef Entry *queue_first                 # redelivery, oldest first
+    cdef Entry *queue_last
+    cdef readonly uint64_t queued
+    cdef Excerpt excerpt                    # records of the queue; None: its blocks are in memory
+    cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
+    cdef Walk place                         # of the compaction that is under way
+    cdef Entry *unpacked                    # of the queue: the next one that it visits
+
+    cdef uint64_t depth(self) noexcept
+    cdef uint64_t held(self) noexcept
+    cdef int queue_record(self, const Entry *addressed) except -1
+    cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept
+    cdef void unqueue_first(self) noexcept
+    cdef bint at_hand(self, const Entry *entry) except -1
+    cdef int read_ahead(self) except -1
+    cdef Record *record_of(self, const Entry *entry) noexcept
+    cdef void begin_walk(self) noexcept
+    cdef bint walk(self, Deferred **entry) noexcept
+    cdef void begin_packing(self, Packing packing) noexcept
+    cdef int pack_more(self, int budget) noexcept
+    cdef bint is_packed(self) noexcept
+
+    cdef inline void drop_entry(self, Entry *entry) noexcept:
+        self.window.unref(entry.block)
+        self.store.free_entry(entry)
+
+    cdef inline bint queue_is_next(self, const Entry *first) noexcept:
+        """Whether the first message of the queue, if there is one, comes before the cursor's."""
+        return first != NULL and (<size_t>first.holding <= self.cursor.seq
+                                  or self.cursor.seq >= self.window.fanout.seq)
+
+    cdef inline Entry *take_queued(self) except? NULL:
+        """The first message of the queue; NULL if its record has to be read first."""
+        cdef Entry *entry = self.queue_first
+        if (entry.block.data == NULL or entry.block.flags & LOADING) and not self.at_hand(entry):
+            return NULL
+        self.unqueue_first()
+        return entry
+
+    cdef inline int queue_due(self, Deferred *deferred) except -1:
+        """A deferred message is due: an entry again, at the tail of the queue."""
+        cdef Entry *entry = self.store.new_entry()
+        cdef uint32_t size = deferred.node.tag
+        heap_remove(&self.timers, &deferred.node)
+        self.deferred_count -= 1
+        (<Deferred *>entry)[0] = deferred[0]
+        self.store.free_deferred(&self.pages, deferred)
+        self.queue_entry(entry, size)
+        return 0

@@ -1,0 +1,223 @@
+"""The queue of a channel, of messages whose place is not at its cursor.
+
+Owns the queue, the read-ahead of records that are not in memory, and walks over everything that the
+channel holds. Knows neither consumers nor why a message was queued.
+"""
+
+from nsqcy.channels.deferral cimport HOLDING_TIMER
+from nsqcy.base.heap cimport HeapNode
+from nsqcy.channels.inflight cimport MOVED_SLOTS
+from nsqcy.storage.block cimport UNREADABLE, Block
+from nsqcy.storage.entry cimport QUEUED, Page, deferred_of
+from nsqcy.storage.record cimport is_spoiled
+
+
+cdef enum:
+    READ_AHEAD = 1024               # messages of the queue that are read at once
+
+
+cdef class Redelivery(ChannelConsumers):
+    cdef uint64_t depth(self) noexcept:
+        """Messages that wait for a consumer; neither in flight nor deferred."""
+        cdef uint64_t end = self.window.fanout.seq
+        cdef uint64_t waiting = 0
+        if end > self.cursor.seq + self.skipped:
+            waiting = end - self.cursor.seq - self.skipped
+        return waiting + self.queued
+
+    cdef uint64_t held(self) noexcept:
+        """Messages it is not done with."""
+        return self.depth() + self.in_flight_count + self.deferred_count
+
+    # -- in and out --
+
+    cdef int queue_record(self, const Entry *addressed) except -1:
+        """A record was fanned out that is for this channel only."""
+        cdef Entry *entry
+        if self.cancelled is not None and self.was_cancelled(addressed.seq):
+            return 0
+        entry = self.store.new_entry()
+        entry.seq = addressed.seq
+        entry.id = addressed.id
+        entry.block = addressed.block
+        entry.offset = addressed.offset
+        entry.attempts = 0
+        entry.round = self.round
+        self.window.ref(entry.block)
+        self.skipped += 1
+        self.queue_entry(entry, addressed.node.tag)
+        return 0
+
+    cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept:
+        """To the tail: behind everything that has been fanned out so far. An ephemeral channel that
+        is full drops it. `size`: of its body, as size_tag has it."""
+        if self.ephemeral and self.queued >= self.mem_queue_size:
+            self.dropped_count += 1
+            self.drop_entry(entry)
+            return
+        entry.state = QUEUED
+        entry.node.tag = size
+        if entry.round != self.round:
+            self.pack(<Deferred *>entry)
+        entry.holding = <void *><size_t>self.window.fanout.seq
+        entry.next = NULL
+        if self.queue_last == NULL:
+            self.queue_first = entry
+        else:
+            self.queue_last.next = entry
+        self.queue_last = entry
+        self.queued += 1
+        self.touch_dirty()
+
+    cdef void unqueue_first(self) noexcept:
+        cdef Entry *entry = self.queue_first
+        self.queue_first = entry.next
+        if self.queue_first == NULL:
+            self.queue_last = NULL
+        if self.place.queued == entry:
+            self.place.queued = entry.next
+        if self.unpacked == entry:
+            self.unpacked = entry.next
+        if entry.round != self.round:
+            self.pack(<Deferred *>entry)
+        self.queued -= 1
+
+    # -- records that are not in memory --
+
+    cdef bint at_hand(self, const Entry *entry) except -1:
+        """Whether all is known of the first message of the queue, whose block is not in memory. If
+        not, it is asked for."""
+        cdef Block *block = entry.block
+        if block.flags & UNREADABLE:
+            return True
+        if block.flags & LOADING:
+            return False
+        if self.excerpt is None:
+            self.read_ahead()
+        elif self.excerpt.reading:
+            return False
+        elif self.excerpt.find(entry.seq) != NULL:
+            return True
+        elif self.excerpt.first_seq == entry.seq:
+            # There is something wrong with it. The block has the details.
+            self.window.load(block)
+        else:
+            self.read_ahead()
+        return False
+
+    cdef int read_ahead(self) except -1:
+        """Have read what is next in the queue and not in memory."""
+        cdef const Entry *entry = self.queue_first
+        cdef Excerpt excerpt = Excerpt(self.window, entry.seq)
+        cdef int left = READ_AHEAD
+        self.excerpt = None
+        if self.window.stalled:
+            return 0
+        while entry != NULL and left and excerpt.add(entry):
+            entry = entry.next
+            left -= 1
+        if excerpt.read():
+            self.excerpt = excerpt
+        return 0
+
+    cdef Record *record_of(self, const Entry *entry) noexcept:
+        """The record of a message that is queued, or was a moment ago; NULL: not in memory, or
+        damaged."""
+        cdef Block *block = entry.block
+        cdef Record *record
+        if block.data != NULL and not block.flags & LOADING:
+            record = <Record *>(block.data + entry.offset)
+            return NULL if is_spoiled(record, entry.seq) else record
+        return NULL if self.excerpt is None else self.excerpt.find(entry.seq)
+
+    # -- walks --
+
+    cdef void begin_walk(self) noexcept:
+        """Have walk begin anew."""
+        self.place.part = WALK_TIMERS
+        self.place.left = self.timers.size
+        self.place.queued = NULL
+
+    cdef bint walk(self, Deferred **entry) noexcept:
+        """One step of a walk, and the entry that is there, or NULL; False when it is at its end. It
+        goes the way of a deferred message, and backwards in what is an array, as the heap and the
+        table fill their gaps from behind."""
+        cdef Walk *place = &self.place
+        cdef HeapNode *node
+        entry[0] = NULL
+        if place.part == WALK_TIMERS:
+            place.left = min(place.left, self.timers.size)
+            if place.left:
+                place.left -= 1
+                node = self.timers.slots[place.left].node
+                if not node.tag & HOLDING_TIMER:
+                    entry[0] = <Deferred *>node
+                return True
+            place.part = WALK_QUEUE
+            place.queued = self.queue_first
+        if place.part == WALK_QUEUE:
+            if place.queued != NULL:
+                entry[0] = <Deferred *>place.queued
+                place.queued = place.queued.next
+                return True
+            place.part = WALK_TABLE
+            place.left = self.table_mask + 1
+        if self.outgrown != NULL:
+            self.move_some(MOVED_SLOTS)
+            return True
+        place.left = min(place.left, self.table_mask + 1)
+        if place.left:
+            place.left -= 1
+            entry[0] = <Deferred *>self.table[place.left]
+            return True
+        return False
+
+    # -- snapshots of the journal --
+    #
+    # A snapshot has every message that the channel held when it was begun and that is not finished
+    # when the snapshot comes to it, bit by bit: to what is in flight, to the queue and to what is
+    # deferred. What moves meanwhile is packed as it moves. `round` of a
+    # message is that of the channel when it need not be packed any more: since it was, or since it
+    # has come after the snapshot was begun, which says then that it lies behind the cursor.
+
+    cdef void begin_packing(self, Packing packing) noexcept:
+        self.packing = packing
+        self.round += 1
+        self.visit_holding(self.holdings)
+        self.unpacked = self.queue_first
+        self.pages.walked = self.pages.first
+
+    cdef int pack_more(self, int budget) noexcept:
+        """Pack so many more; returns what is left of the budget."""
+        cdef Entry *entry
+        cdef Page *page
+        cdef Deferred *deferred
+        cdef uint32_t i
+        while self.unpacked_holding != NULL and budget > 0:
+            entry = self.unpacked_held
+            budget -= 1
+            if entry == NULL:
+                self.visit_holding(self.unpacked_holding.next)
+                continue
+            self.unpacked_held = entry.next
+            if entry.round != self.round:
+                self.pack(<Deferred *>entry)
+        while self.unpacked != NULL and budget > 0:
+            entry = self.unpacked
+            self.unpacked = entry.next
+            budget -= 1
+            if entry.round != self.round:
+                self.pack(<Deferred *>entry)
+        while self.pages.walked != NULL and budget > 0:
+            page = self.pages.walked
+            self.pages.walked = page.next
+            deferred = deferred_of(page)
+            budget -= page.made
+            for i in range(page.made):
+                if deferred[i].block != NULL and deferred[i].round != self.round:
+                    self.pack(&deferred[i])
+        return max(0, budget)
+
+    cdef bint is_packed(self) noexcept:
+        return (self.unpacked_holding == NULL and self.unpacked == NULL
+                and self.pages.walked == NULL)

@@ -1,0 +1,32 @@
+# What a worker's channels share: the clocks of a turn, what is dirty, what is due.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from nsqcy.base.heap cimport Heap, HeapNode
+from nsqcy.base.quantile cimport Percentiles
+from nsqcy.channels.events cimport Events
+from nsqcy.storage.block_pool cimport BlockPool
+
+
+# A heap node that knows whose it is; `owner` is borrowed.
+ctypedef struct Timer:
+    HeapNode node
+    void *owner
+
+
+cdef class SchedulerState:
+    """What a worker has to do this turn (dirty things) and when it must wake up (timers)."""
+    cdef public int64_t now                 # monotonic, ns; read once a turn
+    cdef public int64_t wall                # wall clock, ns
+    cdef list dirty_channels
+    cdef list discarded                     # what is still to be freed, see Discarded
+    cdef Heap channel_timers
+    cdef BlockPool store
+    cdef public uint64_t mem_queue_size     # messages
+    cdef public int64_t max_msg_timeout     # ns
+    cdef public bint topology_aware
+    cdef readonly Percentiles percentiles   # of the time from publish to finish
+    cdef readonly Events events             # told of what happens to messages; None: nobody is
+    cdef public object publish_once         # for movers: see nsqcy.broker.dead_letters
+    cdef uint32_t random_state
+
+    cdef uint32_t random_percent(self) noexcept

@@ -1,0 +1,10 @@
+from nsqcy.channels.consumer import Consumer
+from nsqcy.channels.redelivery import Redelivery
+
+class Mover(Consumer): ...
+
+class DeadLettering(Redelivery):
+    @property
+    def dead_letter_topic(self) -> str: ...
+    @property
+    def dead_lettered_count(self) -> int: ...

@@ -1,0 +1,9 @@
+from nsqcy.channels.expiry import Expiry
+
+class Dispatch(Expiry):
+    @property
+    def paused(self) -> bool: ...
+    @property
+    def rate(self) -> float: ...
+    @property
+    def sampled_count(self) -> int: ...

@@ -1,0 +1,3 @@
+from nsqcy.channels.dead_lettering import DeadLettering
+
+class Expiry(DeadLettering): ...

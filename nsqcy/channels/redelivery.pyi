@@ -1,0 +1,9 @@
+from nsqcy.channels.channel_consumers import ChannelConsumers
+
+class Redelivery(ChannelConsumers):
+    @property
+    def ephemeral(self) -> bool: ...
+    @property
+    def queued(self) -> int: ...
+    @property
+    def dropped_count(self) -> int: ...

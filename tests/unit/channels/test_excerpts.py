@@ -1,0 +1,241 @@
+"""What is due and not in memory is read record by record, and its block only if much of it is."""
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqcy.config.policies import Policies, TopicPolicy
+from support.header_client import HeaderClient
+from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core
+
+Make = Callable[..., Core]
+OS = Policies(TopicPolicy("os"))
+BLOCK = 256 << 10
+FIRST = 10_000  # ms until the first is due
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Core] = []
+
+    def make(**settings: Any) -> Core:
+        path = tmp_path / str(len(made))
+        path.mkdir(exist_ok=True)
+        longest = 3600 * SECOND
+        made.append(
+            Core(path, **{"policies": OS, "budget": 0, "max_defer_timeout": longest, **settings})
+        )
+        return made[-1]
+
+    yield make
+    for core in made:
+        core.close()
+
+
+def body(number: int, size: int) -> bytes:
+    """It begins with its number, if it is large enough."""
+    return (b"%d:" % number).ljust(size, bytes([number % 251]))[:size]
+
+
+def order(count: int) -> list[int]:
+    """In which they are published."""
+    return random.Random(count).sample(range(count), count)
+
+
+def defer(core: Core, sizes: list[int], each: int = 1) -> Client:
+    """A consumer, and a message of each of these sizes, the n-th in a random order due after
+    FIRST + n * each (ms). They are where they come from only: on disk."""
+    consumer = core.client().subscribe("t", "c", 2500)
+    producer = core.client()
+    for number, size in zip(order(len(sizes)), sizes, strict=True):
+        answer = producer.publish("t", body(number, size), FIRST + number * each)
+        assert answer == (RESPONSE, b"OK")
+    return consumer
+
+
+def bytes_read(core: Core) -> int:
+    assert core.io is not None
+    return core.io.bytes_read()
+
+
+def reads(core: Core) -> int:
+    assert core.io is not None
+    return core.io.calls_made("pread")
+
+
+def segments(core: Core) -> list[Path]:
+    assert core.path is not None
+    return list(core.path.glob("t.topic/*.seg"))
+
+
+def numbers(consumer: Client, sizes: list[int]) -> list[int]:
+    """Which were delivered; each is what it was, and is finished."""
+    found = []
+    for message in consumer.messages():
+        number = int(message.body.partition(b":")[0])
+        assert message.body in {body(number, size) for size in sizes}
+        consumer.finish(message.id)
+        found.append(number)
+    return found
+
+
+def restarted(make: Make, core: Core) -> Core:
+    """Another life, with what is on disk at this moment, and room for it in memory."""
+    core.copied().rename(core.path.with_name("1"))  # type: ignore[union-attr]
+    fresh = make(budget=1 << 40, wall=core.wall)
+    fresh.load_all()
+    return fresh
+
+
+def test_of_what_is_due_only_the_records_are_read(make: Make) -> None:
+    core = make()
+    consumer = defer(core, [1000] * 1500)
+    core.advance((FIRST - 1) * MILLISECOND)
+    for turn in range(75):
+        core.advance(20 * MILLISECOND)
+        assert sorted(numbers(consumer, [1000])) == list(range(20 * turn, 20 * turn + 20))
+    # With its header and its delay each is a record of 1056 bytes.
+    in_memory = 1500 - reads(core)
+    assert bytes_read(core) == reads(core) * 1056 and in_memory < 250
+
+
+def test_they_are_read_in_the_order_of_the_file(make: Make) -> None:
+    core = make()
+    consumer = defer(core, [1000] * 600)
+    core.advance((FIRST - 1) * MILLISECOND)
+    assert core.io is not None
+    # Of thirty, ten can be read: those that lie first, not those that are due first.
+    core.io.fault("pread", nth=11, error=errno.EMFILE, times=1000)
+    core.advance(30 * MILLISECOND)
+    some = numbers(consumer, [1000])
+    assert len(some) < 10
+    core.io.clear_faults()
+    core.advance(SECOND)
+    assert some + numbers(consumer, [1000]) == list(range(600))
+
+
+def test_a_block_of_which_much_is_due_is_read_whole_if_there_is_room(make: Make) -> None:
+    core = make()
+    defer(core, [1000] * 1500)
+    core = restarted(make, core)
+    consumer = core.client().subscribe("t", "c", 2500)
+    core.settle()
+    before = reads(core)
+    core.advance((FIRST + 1500) * MILLISECOND)
+    assert sorted(numbers(consumer, [1000])) == list(range(1500))
+    assert reads(core) - before < 20
+
+
+def test_nothing_is_read_before_somebody_wants_it(make: Make) -> None:
+    core = make()
+    consumer = defer(core, [1000] * 300)
+    consumer.ready(0)
+    core.advance(2 * FIRST * MILLISECOND)
+    assert numbers(consumer, [1000]) == [] and bytes_read(core) == 0
+    consumer.ready(1)
+    core.settle()
+    assert numbers(consumer, [1000]) == [0]
+
+
+SIZES = [1, 3, 1000, 5000, 17_000, 30_000, 100_000, 190_000, 300_000]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_of_all_sizes(make: Make, seed: int) -> None:
+    """Also those of whom it is not known how large they are: what was handed back."""
+    core = make()
+    chance = random.Random(seed)
+    sizes = [chance.choice(SIZES) for _ in range(100)]
+    consumer = defer(core, sizes, chance.choice([1, 30]))
+    owed = Counter(sizes)
+    for _ in range(80):
+        core.advance(FIRST * MILLISECOND // 40)
+        for message in consumer.messages():
+            size = len(message.body)
+            assert message.body == body(int(message.body.partition(b":")[0] or b"0"), size)[:size]
+            if message.attempts < 3:
+                consumer.requeue(message.id, chance.choice([0, 0, 1, 100]))
+            else:
+                consumer.finish(message.id)
+                owed[size] -= 1
+    assert not +owed and not -owed
+
+
+def test_with_headers_it_is_larger_than_was_thought(make: Make) -> None:
+    core = make()
+    reader = HeaderClient(core)
+    reader.subscribe("t", "c", 2500)
+    producer = HeaderClient(core)
+    wanted = {b"%d:" % number: {"n": "v" * [1, 100, 4000][number % 3]} for number in range(150)}
+    for number, (sent, headers) in enumerate(wanted.items()):
+        assert producer.publish_with(sent, headers, FIRST + number) == (RESPONSE, b"OK")
+    core.advance((FIRST - 1) * MILLISECOND)
+    found = {}
+    for _ in range(15):
+        core.advance(10 * MILLISECOND)
+        found |= dict(reader.received())
+    assert found == wanted
+    assert bytes_read(core) < 2 * sum(segment.stat().st_size for segment in segments(core))
+
+
+@pytest.mark.parametrize("part", ["length", "seq", "body"])
+def test_a_damaged_record_costs_that_record(make: Make, part: str) -> None:
+    core = make()
+    consumer = defer(core, [1000] * 300)
+    (segment,) = segments(core)
+    content = bytearray(segment.read_bytes())
+    bad = order(300)[0]
+    at = content.index(b"%d:" % bad) - 56
+    content[at + {"length": 0, "seq": 8, "body": 99}[part]] ^= 8
+    segment.write_bytes(content)
+    found = []
+    for _ in range(40):
+        core.advance(FIRST // 30 * MILLISECOND)
+        found += numbers(consumer, [1000])
+    assert sorted(found) == [n for n in range(300) if n != bad]
+    assert any("damaged" in line for line in core.log.lines)
+
+
+@pytest.mark.parametrize("what", ["empty", "delete", "topic"])
+def test_a_channel_that_goes_while_it_is_read_for(make: Make, what: str) -> None:
+    core = make()
+    defer(core, [1000] * 300)
+    core.advance((FIRST - 1) * MILLISECOND)
+    topic = core.topic("t")
+    assert core.io is not None
+    assert topic is not None
+    core.io.hold("pread")
+    core.now += 10 * MILLISECOND
+    core.home.run_turn(core.now, core.wall)
+    core.io.wait_parked()
+    if what == "empty":
+        topic.empty_channel("c")
+    elif what == "delete":
+        topic.delete_channel("c")
+    else:
+        core.shard.delete_topic(b"t")
+    core.io.release()
+    core.settle()
+    assert core.store.entries == core.store.deferred == 0
+
+
+@pytest.mark.parametrize("topic", ["", "graveyard"])
+def test_what_is_too_old_when_it_is_due(make: Make, topic: str) -> None:
+    policies = Policies(
+        TopicPolicy("os", ttl=FIRST * MILLISECOND + 50 * MILLISECOND),
+        channel_sections=[("t/c", {"dead_letter_topic": topic})],
+    )
+    core = make(policies=policies)
+    consumer = defer(core, [1000] * 100)
+    consumer.ready(0)
+    core.advance(FIRST * MILLISECOND + 80 * MILLISECOND)
+    consumer.ready(2500)
+    core.advance(SECOND)
+    assert numbers(consumer, [1000]) == []
+    ledger = core.topic("t").channels["c"].ledger()  # type: ignore[union-attr]
+    assert ledger["dead_lettered" if topic else "expired"] == 100

@@ -1,0 +1,122 @@
+"""Templates: each compiles, text stays text, and every page has the same frame."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jinja2 import UndefinedError
+
+from nsqcy.cluster.stats import (
+    ChannelFigures,
+    ChannelStats,
+    ClientStats,
+    CursorStats,
+    TopicFigures,
+    TopicStats,
+)
+from nsqcy.nsqadmin.cluster.nodes import Clients
+from nsqcy.nsqadmin.history.store import Subject
+from nsqcy.nsqadmin.html.layout import Layout, View, not_found, render
+from nsqcy.nsqadmin.html.location import Location
+from nsqcy.nsqadmin.html.plots import Plots
+from nsqcy.nsqadmin.html.templates import environment
+from nsqcy.nsqadmin.views import topics as views
+from support.strict_html import Element, read
+
+LAYOUT = Layout("/b", True, "u")
+NO_PLOTS = Plots(None, 0.0, 0.0)
+
+
+def test_all_templates_are_compiled_before_the_first_request() -> None:
+    found = environment()
+    assert found.cache is not None
+    compiled = {name for _, name in found.cache}
+    assert compiled == set(found.list_templates()) >= {"layout.html", "topic.html", "login.html"}
+
+
+def test_a_value_that_is_missing_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="lookupds"):
+        render(LAYOUT, "t", View("lookup.html", {}))
+
+
+def test_links() -> None:
+    layout = Layout("/b", True)
+    assert layout.link("topics", "a#ephemeral", "\udcff/..") == "/b/topics/a%23ephemeral/%FF%2F.."
+    assert (layout.home, Layout("", True).home) == ("/b", "/")
+
+
+def test_the_frame_of_a_page() -> None:
+    text = render(Layout("", False), "Nodes", warning="a\n<b>", error="x\udcff")
+    page = read(text)
+    assert text.startswith(b"<!doctype html>")
+    assert page.one("title").text == "Nodes - nsqadmin"
+    assert page.one("a", **{"aria-current": "page"}).text == "Nodes"
+    assert [each.text for each in page.one("div", role="status").all("p")] == ["a", "<b>"]
+    assert page.one("div", role="alert").text == "x?"
+    assert page.one("body").attributes["data-admin"] == "false"
+
+
+def test_what_was_not_found() -> None:
+    def text(code: str, about: Subject) -> str:
+        return read(render(LAYOUT, "t", not_found(code, about))).one("main").text
+
+    assert text("TOPIC_NOT_FOUND", Subject(topic="<t>")).startswith("No nsqd has a topic <t>.")
+    assert text("CHANNEL_NOT_FOUND", Subject(topic="t", channel="c")).startswith("Topic t has no")
+    assert text("NODE_NOT_FOUND", Subject(node="n:1")).startswith("No nsqd n:1 is known.")
+    assert text("INTERNAL_ERROR", Subject(topic="t")) == ""
+
+
+MARKUP = st.text(alphabet="<>&\"'/=abi\u202e\n", max_size=12)
+
+
+def pages(text: str) -> list[Element]:
+    """The pages of a topic and a channel, with the text wherever a name can be."""
+    client = ClientStats(
+        node=text,
+        remote_address=text,
+        client_id=text,
+        hostname=text,
+        user_agent=text,
+        authed=True,
+        auth_identity=text,
+        auth_identity_url=f"http://{text}",
+        topology_region=text,
+        topology_zone=text,
+        tls=True,
+    )
+    waiting = ChannelFigures(depth=3)
+    channel = ChannelStats(text, text, text, text, waiting, clients=(client,))
+    channel = channel._replace(nodes=(channel,))
+    cursors = (CursorStats(text, text, overrun=True),)
+    topic = TopicStats(text, text, text, TopicFigures(), {text: channel}, cursors=cursors)
+    topic = topic._replace(nodes=(topic,))
+    clients = Clients({}, 0.0)
+    location = Location("/t", {"ask": "delete", "sort": text, "q": text})
+    shown = [
+        views.streams([text], {text: topic}, location, NO_PLOTS),
+        views.topic(topic, location, NO_PLOTS),
+        views.channel(channel, clients, location, NO_PLOTS),
+    ]
+    layout = Layout("/b", True, text)
+    return [read(render(layout, text, each, warning=text, error=text)) for each in shown]
+
+
+@settings(deadline=None, max_examples=60)
+@given(MARKUP)
+def test_text_never_becomes_markup(text: str) -> None:
+    """Whatever names and errors contain, a page has the elements that it has with a plain name."""
+    for page, plain in zip(pages(f"a{text}a"), pages("aa"), strict=True):
+        assert count(page) == count(plain)
+
+
+def count(page: Element) -> dict[str, int]:
+    """The number of elements by name; a bar has as many paragraphs as its text has lines."""
+    found: dict[str, int] = {}
+    for each in walk(page):
+        if each.name != "p":
+            found[each.name] = found.get(each.name, 0) + 1
+    return found
+
+
+def walk(element: Element) -> list[Element]:
+    below = [each for each in element.children if isinstance(each, Element)]
+    return [*below, *(deeper for each in below for deeper in walk(each))]
