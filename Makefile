@@ -24,9 +24,9 @@
 #   make dist     sdist and a wheel for each Python, tried outside of this tree without a compiler;
 #                 ARGS="3.12"  for some Pythons (docs/RELEASING.md)
 #   make audit    known vulnerabilities of what nsqcy needs;  ARGS=--strict  as for a release
-#   make conf     write the samples of conf/, docs/CONFIG.md and the tables of docs/SPARK.md,
-#                 docs/PIPELINE.md, docs/METRICS.md and docs/LOGS.md from the tables of options, metrics
-#                 and events; and the figures that `nsqcy capacity` has of docs/benchmarks.json
+#   make conf     write the samples of conf/ and the generated tables of docs/ (release/pages.py) from
+#                 the tables of options, metrics, events and checks; and the figures that
+#                 `nsqcy capacity` has of docs/benchmarks.json
 #   make dev      set up what `make quick` needs, and the linters, without Spark, browsers and locust,
 #                 and run nothing;  make clean: as it was cloned
 #
@@ -202,11 +202,7 @@ conf: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m nsqcy config sample nsqd > conf/nsqd.ini
 	$(BIN)/python -m nsqcy config sample nsqlookupd > conf/nsqlookupd.ini
 	$(BIN)/python -m nsqcy config sample nsqadmin > conf/nsqadmin.ini
-	$(BIN)/python -m nsqcy config docs > docs/CONFIG.md
-	$(BIN)/python -m nsqcy.spark.options docs/SPARK.md
-	$(BIN)/python -m nsqcy.pipeline.page docs/PIPELINE.md
-	$(BIN)/python -m nsqcy.metrics.page docs/METRICS.md
-	$(BIN)/python -m nsqcy.logging.docs docs/LOGS.md
+	$(BIN)/python -m release.pages
 	$(BIN)/python -m loadtest.bench.measured
 
 # Wheels are compiled by their own compiler, from a copy: the build of this tree is left alone.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from nsqcy import NSQ_VERSION, __version__
-from nsqcy.config import loader
+from nsqcy.config import files, loader, sample
 from nsqcy.config.options import OptionTable
 from nsqcy.errors import Stop
 from nsqcy.logging.logger import write
@@ -19,13 +19,12 @@ Usage: nsqcy COMMAND
 
   version                     print the version
   config sample [DAEMON]      print an INI file of every option with its default
-  config docs                 print docs/CONFIG.md
   config check FILE [DAEMON]  read a configuration file as the daemon would
   data import PATH            take over the files of NSQ's nsqd in a data path
   data export PATH DIR        write a stopped data path as files of NSQ's nsqd
   data check PATH             read everything in a data path, and say what a start makes of it
-  doctor [FLAGS]              check this host and a cluster, and say what to do; -help says more
-  capacity [FLAGS]            how many nsqds of which size a load takes; -help says more
+  doctor [FLAGS]              check this host and a cluster, and say what to do; --help says more
+  capacity [FLAGS]            how many nsqds of which size a load takes; --help says more
   passwd NAME                 print a user for the file of --auth-file; --help says more
   up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together; -help says more
   nsqd [FLAGS]                run nsqd; -help lists its flags
@@ -61,11 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["help" | "-h" | "-help" | "--help"]:
             write(1, usage())
         case ["config", "sample"]:
-            write_all(loader.sample(_table("nsqd")))
+            write_all(sample.sample(_table("nsqd")))
         case ["config", "sample", daemon] if daemon in _OPTIONS:
-            write_all(loader.sample(_table(daemon)))
-        case ["config", "docs"]:
-            write_all(loader.docs(map(_table, _OPTIONS)))
+            write_all(sample.sample(_table(daemon)))
         case ["config", "check", path]:
             return _check(path)
         case ["config", "check", path, daemon] if daemon in _OPTIONS:
@@ -115,8 +112,8 @@ def _table(daemon: str) -> OptionTable:
 
 def _check(path: str, daemon: str = "") -> int:
     try:
-        daemon = daemon or loader.daemon_of(loader.read_text(path))
-        file = loader.read_file(_table(daemon), path)
+        daemon = daemon or files.daemon_of(files.read_text(path))
+        file = files.read_file(_table(daemon), path)
         settings = loader.Settings(_table(daemon), {}, file)
         importlib.import_module(_OPTIONS[daemon][0]).resolve(settings)
     except Stop as stop:

@@ -88,7 +88,7 @@ class Stop(NsqError):
 
 
 class HelpWanted(Stop):
-    """`--help`: the usage, on stderr as Go's flag package has it."""
+    """`--help`: the usage, on stderr as in Go's flag package; config/arguments.py sets stdout."""
 
     exit_code = 0
     shape = AS_IS

@@ -13,22 +13,13 @@ from typing import Any
 from nsqcy.capacity import model, report
 from nsqcy.capacity.model import Host, Impossible, Load
 from nsqcy.config import loader
+from nsqcy.config.arguments import Parser
 from nsqcy.config.durations import HOUR, MILLISECOND, SECOND
-from nsqcy.config.options import (
-    BOOL,
-    DURATION,
-    FLOAT,
-    INT,
-    STRING,
-    Option,
-    OptionTable,
-    Rule,
-    split_flags,
-    usage,
-)
+from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING
 from nsqcy.config.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.errors import Stop, UsageError
 from nsqcy.logging.logger import write
+from nsqcy.options.option import Option, Rule
 
 CLASSES = ("memory", "os", "fsync")
 GB, MB, MBIT = 1e9, 1e6, 125_000.0
@@ -38,7 +29,7 @@ PERCENT = Rule("[0,95]", lambda value: 0 <= value <= 95)
 CLASS = Rule("memory, os, fsync", lambda value: value in CLASSES)
 
 LOAD = (
-    Option("rate", INT, 0, "messages published a second, all in all; required", rule=POSITIVE),
+    Option("rate", INT, None, "messages published a second, all in all; required", rule=POSITIVE),
     Option("body-bytes", INT, 1000, "size of a message", rule=POSITIVE),
     Option("topics", INT, 1, "topics that share the load", rule=POSITIVE),
     Option("channels", INT, 1, "channels of each topic", rule=NOT_NEGATIVE),
@@ -85,7 +76,7 @@ HOSTS = (
     Option("spare", INT, 1, "nsqds that may be away", rule=NOT_NEGATIVE),
 )
 OUTPUT = (Option("json", BOOL, False, "print JSON"),)
-CAPACITY = OptionTable("nsqcy capacity", {"Load": LOAD, "Hosts": HOSTS, "Output": OUTPUT})
+SECTIONS = {"load": LOAD, "hosts": HOSTS, "output": OUTPUT}
 
 
 def main(words: Sequence[str]) -> int:
@@ -105,20 +96,10 @@ def main(words: Sequence[str]) -> int:
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
     """The flags; raises a Stop."""
-    given, rest = split_flags(CAPACITY, words)
-    flags: dict[str, Any] = CAPACITY.defaults() | given
-    if rest:
-        raise _refusal(f"unexpected argument: {rest[0]}")
-    if "rate" not in given:
-        raise _refusal("--rate is required: how many messages are published a second")
-    for option in CAPACITY:
-        if option.rule and not option.rule.holds(flags[option.name]):
-            raise _refusal(f"--{option.flag} must be {option.rule.text}")
+    flags = Parser("nsqcy capacity", "Compute which hosts a load takes.", SECTIONS).values(words)
+    if flags["rate"] is None:
+        raise UsageError("--rate is required: how many messages are published a second")
     return flags
-
-
-def _refusal(text: str) -> UsageError:
-    return UsageError(f"{text}\n{usage(CAPACITY)}")
 
 
 def load_of(flags: dict[str, Any]) -> Load:

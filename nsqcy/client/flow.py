@@ -24,6 +24,10 @@ from operator import attrgetter
 from random import Random
 from typing import Literal, Protocol
 
+from nsqcy.config.options import FLOAT, INT, STRING
+from nsqcy.options.fields import declared, option
+from nsqcy.options.option import Rule
+
 STARVED = 0.85  # of its RDY in flight, and a lane may soon get no more
 
 
@@ -55,46 +59,68 @@ class State(Enum):
     TESTING = "testing"
 
 
-def demand(name: str, value: object, holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(f"{name} must be {what}, not {value!r}")
+def _finite(text: str, holds: Callable[[float], bool]) -> Rule:
+    def is_allowed(value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return math.isfinite(value) and holds(value)
+
+    return Rule(text, is_allowed)
 
 
-def is_finite(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def check_max_in_flight(value: object) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    demand("max_in_flight", value, whole, "a whole number, 0 or more")
+POSITIVE = _finite("a number above 0", lambda value: value > 0)
+MAX_IN_FLIGHT = Rule("a whole number, 0 or more", _is_whole)
+STRATEGIES = ("exponential", "full_jitter")
+
+
+def demand(name: str, value: object, rule: Rule) -> None:
+    if not rule.holds(value):
+        raise ValueError(f"{name} must be {rule.text}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
-    """Durations in seconds. A wait is `backoff_multiplier` * 2 ** level, or a part of it."""
+    """A wait is `backoff_multiplier` * 2 ** level, or a part of it."""
 
-    max_in_flight: int = 1
-    low_rdy_idle_timeout: float = 10.0
-    low_rdy_timeout: float = 30.0
-    rdy_redistribute_interval: float = 5.0
-    max_backoff_duration: float = 128.0  # 0, or less than the first wait: no backoff
-    backoff_multiplier: float = 1.0
-    backoff_strategy: Literal["exponential", "full_jitter"] = "exponential"
+    max_in_flight: int = option(
+        1, INT, "maximum of messages in flight, of all connections", MAX_IN_FLIGHT
+    )
+    low_rdy_idle_timeout: float = option(
+        10.0, FLOAT, "seconds without a message after which a connection loses its RDY", POSITIVE
+    )
+    low_rdy_timeout: float = option(
+        30.0, FLOAT, "seconds after which a connection loses its RDY in any case", POSITIVE
+    )
+    rdy_redistribute_interval: float = option(
+        5.0,
+        FLOAT,
+        "seconds between these checks, if max_in_flight is not enough for all connections",
+        _finite("at least 0.001 seconds", lambda value: value >= 0.001),
+    )
+    max_backoff_duration: float = option(
+        128.0,
+        FLOAT,
+        "maximum wait after failures, in seconds; if less than the first wait: no backoff",
+        _finite("0 or more", lambda value: value >= 0),
+    )
+    backoff_multiplier: float = option(
+        1.0, FLOAT, "seconds of a wait, times two to the power of the level", POSITIVE
+    )
+    backoff_strategy: Literal["exponential", "full_jitter"] = option(
+        "exponential",
+        STRING,
+        "exponential, or full_jitter: a random part of the wait",
+        Rule(" or ".join(STRATEGIES), STRATEGIES.__contains__),
+    )
 
     def __post_init__(self) -> None:
-        check_max_in_flight(self.max_in_flight)
-        for name in ("low_rdy_idle_timeout", "low_rdy_timeout", "backoff_multiplier"):
-            value = getattr(self, name)
-            demand(name, value, is_finite(value) and value > 0, "a number above 0")
-        interval = self.rdy_redistribute_interval
-        holds = is_finite(interval) and interval >= 0.001
-        demand("rdy_redistribute_interval", interval, holds, "at least 0.001 seconds")
-        longest = self.max_backoff_duration
-        demand("max_backoff_duration", longest, is_finite(longest) and longest >= 0, "0 or more")
-        known = self.backoff_strategy in ("exponential", "full_jitter")
-        demand("backoff_strategy", self.backoff_strategy, known, "exponential or full_jitter")
+        for each in declared(FlowSettings):
+            if each.rule:
+                demand(each.name, getattr(self, each.name), each.rule)
 
     @property
     def top_level(self) -> int:
@@ -174,7 +200,7 @@ class Flow:
 
     def set_max_in_flight(self, count: int, now: float) -> None:
         """0 pauses."""
-        check_max_in_flight(count)
+        demand("max_in_flight", count, MAX_IN_FLIGHT)
         self._max_in_flight = count
         self._spread(now)
 

@@ -1,4 +1,4 @@
-"""The options of connections, consumers and producers, and their defaults.
+"""The options of connections, consumers and producers, of which docs/CLIENT.md has the table.
 
 Owns what a value may be: nonsense is a ValueError (a wrong name a TypeError) where the consumer or
 producer is made, and not an error of some nsqd later. Durations are seconds. Knows no connection.
@@ -15,14 +15,29 @@ from typing import Any, Self, TypedDict
 
 from nsqcy import __version__
 from nsqcy.client.flow import FlowSettings
+from nsqcy.config.options import BOOL, FLOAT, INT, STRING
 from nsqcy.config.policies import DURABILITIES
 from nsqcy.names import quote
+from nsqcy.options.fields import check, option
+from nsqcy.options.option import Rule
 
 DEFAULT_PORT = 4150
 USER_AGENT = f"nsqcy/{__version__}"
 
+POSITIVE = Rule("more than 0", lambda value: 0 < value < math.inf)
+POSITIVE_OR_OFF = Rule("more than 0 or -1", lambda value: value == -1 or 0 < value < math.inf)
+NOT_NEGATIVE = Rule("0 or more", lambda value: 0 <= value < math.inf)
+
 Addresses = str | Iterable[str]
 TlsOptions = Mapping[str, Any] | ssl.SSLContext
+
+
+def at_least(low: int) -> Rule:
+    return Rule(f"{low} or more", lambda value: value >= low)
+
+
+def between(low: int, high: int) -> Rule:
+    return Rule(f"{low} to {high}", lambda value: low <= value <= high)
 
 
 class ConnectionKeywords(TypedDict, total=False):
@@ -91,74 +106,74 @@ class ProducerKeywords(ConnectionKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """What IDENTIFY says, and how the connection is made.
+    """What IDENTIFY says, and how the connection is made."""
 
-    heartbeat_interval       seconds between nsqd's heartbeats; -1 for none
-    output_buffer_size       bytes nsqd may gather before it sends; -1 for none
-    output_buffer_timeout    milliseconds it may wait for that; -1 not to
-    msg_timeout              seconds until nsqd delivers an unanswered message again; None: nsqd's
-    sample_rate              percent of the channel's messages wanted; 0: all
-    tls_v1, tls_options      TLS, verified unless told otherwise: an ssl.SSLContext, or a mapping of
-                             ca_certs, certfile, keyfile, cert_reqs, check_hostname, ciphers
-    deflate, snappy          compression; one of them
-    auth_secret              sent if nsqd asks for it
-    timeout                  seconds to connect, and to send what is left at the end; a handshake
-                             has as many, and 10 at least
-    local_address            host[:port] to connect from
-    max_msg_size             bytes of the longest message accepted; 0: any
-    durability               what a publish has to survive before it is answered: "memory", "os" or
-                             "fsync", if its topic does not promise more; None: what that promises.
-                             An nsqd that does not know of it is refused
-    headers                  whether messages have headers: those of delivered messages are there,
-                             and publishes may have some. An nsqd that does not know of them is
-                             refused
-    """
-
-    client_id: str = ""
-    hostname: str = ""
-    user_agent: str = USER_AGENT
-    heartbeat_interval: float = 30.0
-    output_buffer_size: int = 16384
-    output_buffer_timeout: int = 250
-    msg_timeout: float | None = None
-    sample_rate: int = 0
-    tls_v1: bool = False
+    client_id: str = option("", STRING, "name of this client; the short host name by default")
+    hostname: str = option("", STRING, "host name that nsqd shows; that of this machine by default")
+    user_agent: str = option(USER_AGENT, STRING, "name and version of the program")
+    heartbeat_interval: float = option(
+        30.0, FLOAT, "seconds between heartbeats of nsqd; -1 for none", POSITIVE_OR_OFF
+    )
+    output_buffer_size: int = option(
+        16384, INT, "bytes that nsqd may collect before it sends; -1 for none", at_least(-1)
+    )
+    output_buffer_timeout: int = option(
+        250, INT, "milliseconds that nsqd may wait to collect them; -1 for none", at_least(-1)
+    )
+    msg_timeout: float | None = option(
+        None,
+        FLOAT,
+        "seconds until nsqd delivers an unanswered message again; the default of nsqd by default",
+        NOT_NEGATIVE,
+    )
+    sample_rate: int = option(
+        0, INT, "percentage of the channel's messages to receive; 0 for all", between(0, 99)
+    )
+    tls_v1: bool = option(
+        False,
+        BOOL,
+        "use TLS, and verify servers unless tls_options says otherwise: an ssl.SSLContext, or a "
+        "mapping of ca_certs, certfile, keyfile, cert_reqs, check_hostname, ciphers",
+    )
     tls_options: TlsOptions | None = None
-    deflate: bool = False
-    deflate_level: int = 6
-    snappy: bool = False
-    auth_secret: str | None = None
-    timeout: float = 1.0
-    local_address: str | None = None
-    max_msg_size: int = 0
-    durability: str | None = None
-    headers: bool = False
-    topology_region: str = ""
-    topology_zone: str = ""
+    deflate: bool = option(False, BOOL, "compress by deflate")
+    deflate_level: int = option(6, INT, "level of deflate", between(1, 9))
+    snappy: bool = option(False, BOOL, "compress by snappy; not together with deflate")
+    auth_secret: str | None = option(
+        None, STRING, "secret for nsqds that require AUTH; lookupds get it too"
+    )
+    timeout: float = option(
+        1.0,
+        FLOAT,
+        "seconds to connect, and to send the rest on close; a handshake has at least 10",
+        POSITIVE,
+    )
+    local_address: str | None = option(None, STRING, "host[:port] to connect from")
+    max_msg_size: int = option(
+        0, INT, "size of the largest message accepted; 0 for any", between(0, 0x7FFFFFFF - 64)
+    )
+    durability: str | None = option(
+        None,
+        STRING,
+        "what a publish must survive before nsqd answers, if its topic guarantees less: memory, "
+        "os or fsync. The connection to an nsqd that does not support it fails",
+        Rule(", ".join(DURABILITIES), DURABILITIES.__contains__),
+    )
+    headers: bool = option(
+        False,
+        BOOL,
+        "send and receive headers of messages. The connection to an nsqd that does not support "
+        "them fails",
+    )
+    topology_region: str = option("", STRING, "region of this client")
+    topology_zone: str = option("", STRING, "zone of this client")
     # Made once of tls_options: all connections have it.
     tls_context: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
-            _of_type(name, getattr(self, name), str)
-        for name in ("auth_secret", "local_address"):
-            if getattr(self, name) is not None:
-                _of_type(name, getattr(self, name), str)
+        check(self)
         if self.deflate and self.snappy:
             raise ValueError("deflate and snappy exclude each other")
-        _whole("output_buffer_size", self.output_buffer_size, -1)
-        _whole("output_buffer_timeout", self.output_buffer_timeout, -1)
-        _whole("deflate_level", self.deflate_level, 1, 9)
-        _whole("sample_rate", self.sample_rate, 0, 99)
-        _whole("max_msg_size", self.max_msg_size, 0, 0x7FFFFFFF - 64)
-        if self.durability is not None:
-            known = self.durability in DURABILITIES
-            _check(known, "durability", self.durability, ", ".join(DURABILITIES))
-        if self.heartbeat_interval != -1:
-            _positive("heartbeat_interval", self.heartbeat_interval, " or -1")
-        _positive("timeout", self.timeout)
-        if self.msg_timeout is not None:
-            _not_negative("msg_timeout", self.msg_timeout)
         if self.tls_options is not None and not self.tls_v1:
             raise ValueError("tls_options needs tls_v1=True")
         context = tls_context(self.tls_options) if self.tls_v1 else None
@@ -210,50 +225,43 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupOptions:
-    """How lookupds are asked.
+    """How lookupds are queried."""
 
-    lookupd_poll_interval    seconds between rounds
-    lookupd_poll_jitter      share of the interval by which the rounds of one program are shifted
-    lookupd_connect_timeout, lookupd_request_timeout    seconds of one request
-    lookupd_authorization    whether auth_secret is sent to them
-    """
-
-    lookupd_poll_interval: float = 60.0
-    lookupd_poll_jitter: float = 0.3
-    lookupd_connect_timeout: float = 1.0
-    lookupd_request_timeout: float = 2.0
-    lookupd_authorization: bool = True
+    lookupd_poll_interval: float = option(60.0, FLOAT, "seconds between queries", POSITIVE)
+    lookupd_poll_jitter: float = option(
+        0.3, FLOAT, "share of the interval by which a program shifts its queries", between(0, 1)
+    )
+    lookupd_connect_timeout: float = option(1.0, FLOAT, "seconds to connect", POSITIVE)
+    lookupd_request_timeout: float = option(2.0, FLOAT, "seconds for a response", POSITIVE)
+    lookupd_authorization: bool = option(True, BOOL, "send auth_secret to lookupds")
 
     def __post_init__(self) -> None:
-        _positive("lookupd_poll_interval", self.lookupd_poll_interval)
-        _within("lookupd_poll_jitter", self.lookupd_poll_jitter, 0, 1)
-        _positive("lookupd_connect_timeout", self.lookupd_connect_timeout)
-        _positive("lookupd_request_timeout", self.lookupd_request_timeout)
+        check(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """How a consumer answers for its messages.
+    """How a consumer answers for its messages."""
 
-    max_tries            deliveries after which a message is given up; 0: none
-    requeue_delay        seconds, times its attempts: when a failed message comes again
-    max_requeue_delay    seconds that delay has at most
-    backoff_on_requeue   whether a handler that returns False slows the consumer down, or only one
-                         that fails
-    close_timeout        seconds a graceful close waits for messages in flight
-    """
-
-    max_tries: int = 5
-    requeue_delay: float = 90.0
-    max_requeue_delay: float = 900.0
-    backoff_on_requeue: bool = True
-    close_timeout: float = 30.0
+    max_tries: int = option(
+        5, INT, "deliveries after which a message is given up; 0 for no limit", at_least(0)
+    )
+    requeue_delay: float = option(
+        90.0,
+        FLOAT,
+        "seconds until a failed message is delivered again, times its attempts",
+        NOT_NEGATIVE,
+    )
+    max_requeue_delay: float = option(900.0, FLOAT, "maximum of that delay", NOT_NEGATIVE)
+    backoff_on_requeue: bool = option(
+        True, BOOL, "back off when a handler returns False, too, and not only when it fails"
+    )
+    close_timeout: float = option(
+        30.0, FLOAT, "seconds that a graceful close waits for messages in flight", NOT_NEGATIVE
+    )
 
     def __post_init__(self) -> None:
-        _whole("max_tries", self.max_tries, 0)
-        _not_negative("requeue_delay", self.requeue_delay)
-        _not_negative("max_requeue_delay", self.max_requeue_delay)
-        _not_negative("close_timeout", self.close_timeout)
+        check(self)
 
     def delay_of(self, attempts: int) -> int:
         """Milliseconds until a failed message of so many attempts comes again."""
@@ -262,26 +270,27 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a producer reacts.
+    """How a producer reacts."""
 
-    retries                   how often a publish that failed is tried on another nsqd
-    max_pending               bytes of publishes without an answer; beyond, publishers wait
-    reconnect_interval, max_reconnect_interval    seconds; the first doubles up to the second
-    close_timeout             seconds a close waits for answers
-    """
-
-    retries: int = 3
-    max_pending: int = 64 << 20
-    reconnect_interval: float = 0.5
-    max_reconnect_interval: float = 15.0
-    close_timeout: float = 30.0
+    retries: int = option(
+        3, INT, "times that a failed publish is sent to another nsqd", at_least(0)
+    )
+    max_pending: int = option(
+        64 << 20, INT, "bytes of unanswered publishes; further publishers wait", at_least(1)
+    )
+    reconnect_interval: float = option(
+        0.5,
+        FLOAT,
+        "seconds until the first reconnect; each further one waits twice as long",
+        POSITIVE,
+    )
+    max_reconnect_interval: float = option(15.0, FLOAT, "maximum of that interval", POSITIVE)
+    close_timeout: float = option(
+        30.0, FLOAT, "seconds that a close waits for answers", NOT_NEGATIVE
+    )
 
     def __post_init__(self) -> None:
-        _whole("retries", self.retries, 0)
-        _whole("max_pending", self.max_pending, 1)
-        _positive("reconnect_interval", self.reconnect_interval)
-        _positive("max_reconnect_interval", self.max_reconnect_interval)
-        _not_negative("close_timeout", self.close_timeout)
+        check(self)
 
 
 def consumer_options(
@@ -412,37 +421,6 @@ def _make_context(left: dict[str, Any]) -> ssl.SSLContext:
 
 def _milliseconds(seconds: float) -> int:
     return -1 if seconds == -1 else round(seconds * 1000)
-
-
-def _check(good: bool, name: str, value: object, allowed: str) -> None:
-    if not good:
-        raise ValueError(f"{name} cannot be {value!r} (allowed: {allowed})")
-
-
-def _of_type(name: str, value: object, *types: type) -> None:
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise TypeError(f"{name} cannot be {value!r} (allowed: {types[0].__name__})")
-
-
-def _whole(name: str, value: int, least: int, most: int | None = None) -> None:
-    _of_type(name, value, int)
-    allowed = f"{least} or more" if most is None else f"{least} to {most}"
-    _check(least <= value and (most is None or value <= most), name, value, allowed)
-
-
-def _within(name: str, value: float, least: float, most: float) -> None:
-    _of_type(name, value, float, int)
-    _check(least <= value <= most, name, value, f"{least} to {most}")
-
-
-def _positive(name: str, value: float, more: str = "") -> None:
-    _of_type(name, value, float, int)
-    _check(0 < value < math.inf, name, value, f"more than 0{more}")
-
-
-def _not_negative(name: str, value: float) -> None:
-    _of_type(name, value, float, int)
-    _check(0 <= value < math.inf, name, value, "0 or more")
 
 
 Callback = Callable[..., object]

@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterable
 
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import BOOL, LEVEL, STRING, Option, Rule
+from nsqcy.config.options import BOOL, LEVEL, STRING
 from nsqcy.errors import StartError
 from nsqcy.logging import logger
+from nsqcy.options.option import Option, Rule
 
 
 def hostname() -> str:

@@ -1,32 +1,30 @@
-"""Options of a daemon: the table, the kinds of value, and the command line.
+"""Kinds of value of daemons, and the table of a daemon's options.
 
-Owns Go's flag grammar and the reading of one value of each kind, from the command line, an INI
-file or TOML. Knows no particular option (each daemon has its table) and reads no file: that is
-config/loader.py.
-
-dataclasses would import inspect and cost a tenth of a daemon's start, so the classes are plain.
+Owns the reading of one value of each kind, from Go's command line, an INI file or TOML. Knows no
+particular option (each daemon has its table), no grammar of flags (config/flags.py) and reads no
+file (config/files.py).
 """
 
+import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from nsqcy.config import durations
-from nsqcy.errors import FloatListError, HelpWanted, UsageError
+from nsqcy.config.durations import parse_duration
 from nsqcy.logging import logger
 from nsqcy.names import quote
+from nsqcy.options.option import Kind, Option, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
 
-Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
-
 _INT64 = 1 << 63
 
 # --- one value, from text ---------------------------------------------------------------------
 
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 # Compiled when they are first needed: a start with few flags needs none.
 _INTEGER = (
     r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[oO]?(?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?[0-9])*|0)"
@@ -40,9 +38,9 @@ _TLS_VERSIONS = {"": 0, "tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 7
 
 
 def parse_bool(text: str) -> bool:
-    if text in _TRUE:
+    if text in TRUE:
         return True
-    if text in _FALSE:
+    if text in FALSE:
         return False
     raise ValueError("parse error")
 
@@ -64,25 +62,9 @@ def int64(number: int) -> int:
     return number
 
 
-def parse_duration(text: str) -> int:
-    return durations.parse_duration(text)
-
-
-def parse_string(text: str) -> str:
-    return text
-
-
 def parse_strings(text: str) -> tuple[str, ...]:
     """One occurrence of a list flag is one element, commas and all."""
     return (text,)
-
-
-def parse_words(text: str) -> tuple[str, ...]:
-    return _words(parse_strings(text))
-
-
-def _words(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(each.strip() for each in texts)
 
 
 def parse_floats(text: str) -> tuple[float, ...]:
@@ -141,10 +123,6 @@ def ini_strings(text: str) -> tuple[str, ...]:
     return tuple(_elements(text))
 
 
-def ini_words(text: str) -> tuple[str, ...]:
-    return _words(ini_strings(text))
-
-
 def ini_floats(text: str) -> tuple[float, ...]:
     return tuple(parse_float(part) for part in _elements(text))
 
@@ -180,19 +158,11 @@ def toml_duration(value: object) -> int:
     return parse_duration(_toml_text(value))
 
 
-def toml_string(value: object) -> str:
-    return _toml_text(value)
-
-
 def toml_strings(value: object) -> tuple[str, ...]:
     """An array of strings, or one string split at commas."""
     if isinstance(value, list):
         return tuple(_toml_text(element) for element in value)
     return tuple(_toml_text(value).split(","))
-
-
-def toml_words(value: object) -> tuple[str, ...]:
-    return _words(toml_strings(value))
 
 
 def toml_floats(value: object) -> tuple[float, ...]:
@@ -210,18 +180,10 @@ def _toml_float(value: object) -> float:
     raise ValueError("invalid value type")
 
 
-def toml_level(value: object) -> int:
-    return parse_level(_toml_text(value))
-
-
 def toml_tls_required(value: object) -> int:
     if isinstance(value, int):  # a bool is one
         value = str(int(value)) if abs(value) <= 1 else ""
     return parse_tls_required(_toml_text(value))
-
-
-def toml_tls_version(value: object) -> int:
-    return parse_tls_version(_toml_text(value))
 
 
 def _toml_text(value: object) -> str:
@@ -268,184 +230,91 @@ def show_tls_version(value: int) -> str:
 
 
 # --- kinds ------------------------------------------------------------------------------------
+#
+# `values` is the word that Go's usage has behind the name of a flag.
 
 
-class Kind:
-    """A type of option: how each source writes a value, and how it is shown.
-
-    `word` follows the flag's name in the usage, `typed` names the type of the value in Python. A
-    `bare` kind is boolean in the command line's eyes: without `=` it takes no word.
-    """
-
-    __slots__ = ("allowed", "bare", "ini", "parse", "show", "toml", "typed", "word")
-
-    def __init__(
-        self,
-        word: str,
-        typed: str,
-        allowed: str,
-        parse: Callable[[str], Value],
-        toml: Callable[[object], Value],
-        show: Callable[..., str],
-        *,
-        ini: Callable[[str], Value] | None = None,
-        bare: bool = False,
-    ) -> None:
-        self.word = word
-        self.typed = typed
-        self.allowed = allowed
-        self.parse = parse
-        self.toml = toml
-        self.show = show
-        self.ini = ini or (lambda text: parse(unquoted(text)))
-        self.bare = bare
-
-    @property
-    def many(self) -> bool:
-        return self.typed.startswith("tuple")
+def _stripped(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(each.strip() for each in texts)
 
 
-BOOL = Kind("", "bool", "true or false", parse_bool, toml_bool, show_bool, bare=True)
-INT = Kind("int", "int", "an integer such as 2500, 1_000 or 0x10", parse_int, toml_int, str)
-FLOAT = Kind("float", "float", "a number such as 0.5", parse_float, toml_float, show_float)
+def _decreasing(found: tuple[float, ...], more: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(sorted(found + more, reverse=True))
+
+
+BOOL = Kind("", "true or false", parse_bool, show_bool, typed="bool", toml=toml_bool, bare=True)
+INT = Kind("int", "an integer such as 2500, 1_000 or 0x10", parse_int, typed="int", toml=toml_int)
+FLOAT = Kind(
+    "float", "a number such as 0.5", parse_float, show_float, typed="float", toml=toml_float
+)
 DURATION = Kind(
     "duration",
-    "int",
     durations.ALLOWED,
     parse_duration,
-    toml_duration,
     durations.short_duration,
+    typed="int",
+    toml=toml_duration,
 )
-STRING = Kind("string", "str", "text", parse_string, toml_string, show_string)
+STRING = Kind("string", "text", str, show_string, toml=_toml_text)
 STRINGS = Kind(
     "value",
-    "tuple[str, ...]",
     "texts separated by commas",
     parse_strings,
-    toml_strings,
     show_strings,
+    typed="tuple[str, ...]",
     ini=ini_strings,
+    toml=toml_strings,
+    combine=operator.add,
 )
-# Addresses and names: blanks around one are no part of it.
+# Addresses and names, without the blanks around them.
 WORDS = Kind(
     "value",
-    STRINGS.typed,
     STRINGS.allowed,
-    parse_words,
-    toml_words,
+    lambda text: _stripped(parse_strings(text)),
     show_strings,
-    ini=ini_words,
+    typed=STRINGS.typed,
+    ini=lambda text: _stripped(ini_strings(text)),
+    toml=lambda value: _stripped(toml_strings(value)),
+    combine=operator.add,
 )
 FLOATS = Kind(
     "value",
-    "tuple[float, ...]",
     "numbers separated by commas",
     parse_floats,
-    toml_floats,
     show_floats,
+    typed="tuple[float, ...]",
     ini=ini_floats,
+    toml=toml_floats,
+    combine=_decreasing,
 )
 LEVEL = Kind(
-    "value", "int", "debug, info, warn, error or fatal", parse_level, toml_level, show_level
+    "value",
+    "debug, info, warn, error or fatal",
+    parse_level,
+    show_level,
+    typed="int",
+    toml=lambda value: parse_level(_toml_text(value)),
 )
 TLS_REQUIREMENT = Kind(
     "",
-    "int",
     "false, true or tcp-https",
     parse_tls_required,
-    toml_tls_required,
     show_tls_required,
+    typed="int",
+    toml=toml_tls_required,
     bare=True,
 )
 TLS_VERSION = Kind(
     "value",
-    "int",
     "tls1.0, tls1.1, tls1.2, tls1.3 or nothing",
     parse_tls_version,
-    toml_tls_version,
     show_tls_version,
+    typed="int",
+    toml=lambda value: parse_tls_version(_toml_text(value)),
 )
 
 
 # --- the table --------------------------------------------------------------------------------
-
-
-class Rule:
-    """What a value must be beyond its kind: `--flag must be TEXT`."""
-
-    __slots__ = ("holds", "text")
-
-    def __init__(self, text: str, holds: Callable[..., bool]) -> None:
-        self.text = text
-        self.holds = holds
-
-
-class Option:
-    """One option, declared once; everything else about it is derived.
-
-    default       the value, or what finds it out on this machine
-    default_text  how the documents put a default that differs from machine to machine
-    example       what they show in its stead
-    toml_key      its key in NSQ's own file, where that is not its name
-    in_file       whether a file may set it
-    runtime       whether it may change while the daemon runs
-    guard         whether a mistake may leave a door open: it must not be ignored
-    notice        a warning for whoever sets it, as it has no effect
-    """
-
-    __slots__ = (
-        "_default",
-        "default_text",
-        "example",
-        "flag",
-        "guard",
-        "help",
-        "in_file",
-        "kind",
-        "name",
-        "notice",
-        "rule",
-        "runtime",
-        "toml_key",
-    )
-
-    def __init__(
-        self,
-        flag: str,
-        kind: Kind,
-        default: Value | Callable[[], Value],
-        help: str,
-        *,
-        default_text: str = "",
-        example: Value = "",
-        toml_key: str = "",
-        rule: Rule | None = None,
-        in_file: bool = True,
-        runtime: bool = False,
-        guard: bool = False,
-        notice: str = "",
-    ) -> None:
-        self.flag = flag
-        self.name = flag.replace("-", "_")
-        self.toml_key = toml_key or self.name
-        self.kind = kind
-        self._default = default
-        self.default_text = default_text
-        self.example = example
-        self.help = help
-        self.rule = rule
-        self.in_file = in_file
-        self.runtime = runtime
-        self.guard = guard
-        self.notice = notice
-
-    @property
-    def default(self) -> Value:
-        return self._default() if callable(self._default) else self._default
-
-    def show(self, value: Value) -> str:
-        """`value` as an INI file would hold it."""
-        return self.kind.show(value)
 
 
 class OptionTable:
@@ -516,110 +385,3 @@ class Options:
         if not option.runtime:
             raise AttributeError(f"option {name} cannot change at run time")
         self.__dict__[name] = value
-
-
-# --- the command line -------------------------------------------------------------------------
-
-
-def parse_flags(table: OptionTable, argv: Sequence[str]) -> dict[str, Value]:
-    """Return the options set on the command line, by name.
-
-    Words behind the flags are ignored, as in NSQ, unless a door would stay open.
-    """
-    values, rest = split_flags(table, argv)
-    _check_ignored(table, argv, rest)
-    return values
-
-
-def _check_ignored(table: OptionTable, argv: Sequence[str], rest: Sequence[str]) -> None:
-    """Refuse a flag that guards a door where it, or its value, is among the ignored words."""
-    if not rest:
-        return
-    last = argv[-len(rest) - 1] if len(rest) < len(argv) else ""
-    option = table.by_flag.get(last.lstrip("-")) if last.startswith("-") else None
-    if option and option.guard and option.kind is BOOL and rest[0] in _TRUE | _FALSE:
-        value = f"-{option.flag}={rest[0]}"
-        text = f"boolean flag -{option.flag} takes no word: write {value}"
-        raise _usage_error(table, text)
-    for word in rest:
-        name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
-        option = table.by_flag.get(name)
-        if option and option.guard:
-            text = f"flag -{name} is ignored: the flags end before {quote(rest[0])}"
-            raise _usage_error(table, text)
-
-
-def split_flags(
-    table: OptionTable, argv: Sequence[str]
-) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """The options set on the command line, by name, and the words behind the flags.
-
-    Go's grammar: the first word that is no flag ends the flags, and so does `--`.
-    """
-    values: dict[str, Value] = {}
-    words = list(reversed(argv))
-    while words:
-        word = words.pop()
-        if len(word) < 2 or word[0] != "-":
-            words.append(word)
-            break
-        if word == "--":
-            break
-        name, equals, text = word[2 if word[1] == "-" else 1 :].partition("=")
-        if not name or name[0] == "-":
-            raise _usage_error(table, f"bad flag syntax: {word}")
-        option = table.by_flag.get(name)
-        if option is None:
-            if name in ("h", "help"):
-                raise HelpWanted(usage(table))
-            raise _usage_error(table, f"flag provided but not defined: -{name}")
-        if not equals:
-            if option.kind.bare:
-                text = "true"
-            elif words:
-                text = words.pop()
-            else:
-                raise _usage_error(table, f"flag needs an argument: -{name}")
-        _set(table, values, option, text)
-    return values, tuple(reversed(words))
-
-
-def _set(table: OptionTable, values: dict[str, Value], option: Option, text: str) -> None:
-    kind = option.kind
-    try:
-        value = kind.parse(text)
-    except ValueError as error:
-        if kind is FLOATS:
-            raise FloatListError(str(error)) from None
-        what = "boolean value" if kind.bare else "value"
-        where = "" if kind.bare else "flag "
-        message = f"invalid {what} {quote(text)} for {where}-{option.flag}: {error}"
-        raise _usage_error(table, message) from None
-    if kind.many:
-        value = (*values.get(option.name, ()), *value)  # type: ignore[misc]
-        if kind is FLOATS:
-            value = tuple(sorted(value, reverse=True))  # type: ignore[assignment]
-    values[option.name] = value
-
-
-def _usage_error(table: OptionTable, message: str) -> UsageError:
-    return UsageError(f"{message}\n{usage(table)}")
-
-
-def usage(table: OptionTable) -> str:
-    """As Go's flag package prints it: flags in order of their names, with one dash."""
-    lines = [f"Usage of {table.daemon}:"]
-    for _, option in sorted(table.by_flag.items()):
-        word = option.kind.word
-        lines.append(f"  -{option.flag} {word}" if word else f"  -{option.flag}")
-        many = " (may be given many times)" if option.kind.many else ""
-        lines.append(f"    \t{option.help}{many}{_default_note(option)}")
-    return "\n".join(lines)
-
-
-def _default_note(option: Option) -> str:
-    value = option.default
-    if not value:
-        return ""
-    shown = quote(value) if isinstance(value, str) else option.show(value)
-    return f" (default {shown})"

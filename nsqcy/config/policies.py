@@ -1,7 +1,7 @@
 """What operators ask of topics and channels by name: the keys, and whose word on each counts.
 
 Owns the keys, their defaults and the matching of names with patterns. Reads no file
-(config/loader.py does), serves no request (nsqd/http does) and enforces nothing: topics and
+(config/files.py does), serves no request (nsqd/http does) and enforces nothing: topics and
 channels are given their policy when they are made, and again when it changes.
 """
 
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nsqcy.config.durations import HOUR, MINUTE, SECOND
-from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING, Option, Rule
+from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING
 from nsqcy.names import EPHEMERAL, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
+from nsqcy.options.option import Option, Rule
 
 DURABILITIES = ("memory", "os", "fsync")
 ON_FULL = ("reject", "drop-oldest", "drop-newest")

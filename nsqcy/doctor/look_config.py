@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from nsqcy.cluster.discovery import host_port
-from nsqcy.config import loader
+from nsqcy.config import files
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import OptionTable, Value
+from nsqcy.config.options import OptionTable
 from nsqcy.doctor.facts import ConfigFile, Wanted
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.errors import StartError
 from nsqcy.net import listeners
+from nsqcy.options.option import Value
 
 USUAL_LOOKUPD, USUAL_NSQD = "127.0.0.1:4161", "127.0.0.1:4151"
 LOOKUPD_PORT = 4161  # where HTTP of an nsqlookupd usually is, beside its TCP port
@@ -25,9 +26,9 @@ def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
     if not path:
         return Settings(_table(daemon or "nsqd"), {}), None
     try:
-        daemon = daemon or loader.daemon_of(loader.read_text(path))
+        daemon = daemon or files.daemon_of(files.read_text(path))
         table = _table(daemon)
-        file = loader.read_file(table, path)
+        file = files.read_file(table, path)
         settings = Settings(table, {}, file)
         _module(daemon).resolve(settings)
     except StartError as error:

@@ -12,31 +12,30 @@ from typing import Any
 
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.web_client import Terms, WebClient
-from nsqcy.config import loader
+from nsqcy.config import files, loader
+from nsqcy.config.arguments import Parser
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import (
-    BOOL,
-    DURATION,
-    STRING,
-    WORDS,
-    Option,
-    OptionTable,
-    split_flags,
-    usage,
-)
+from nsqcy.config.options import BOOL, DURATION, STRING, WORDS
 from nsqcy.config.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.doctor import cluster, disk, host, look_cluster, look_config, look_host, report, topics
 from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.errors import Stop, UsageError
 from nsqcy.logging.logger import write
+from nsqcy.options.option import Option, Rule
 from nsqcy.users import token_file
 
 HOST = (
     Option("host", BOOL, True, "check this host"),
     Option("config", STRING, "", "INI or TOML file of a daemon of this host"),
-    Option("daemon", STRING, "", "the daemon it is for: nsqd, unless the file names another"),
+    Option(
+        "daemon",
+        STRING,
+        "",
+        "the daemon it is for: nsqd, unless the file names another",
+        rule=Rule(f"one of {', '.join(files.DAEMONS)}", ("", *files.DAEMONS).__contains__),
+    ),
     Option("data-path", STRING, "", "data path of nsqd, instead of the one of the file"),
 )
 CLUSTER = (
@@ -60,7 +59,7 @@ OUTPUT = (
     Option("quiet", BOOL, False, "print only what is not ok"),
     Option("checks", BOOL, False, "print the table of all checks, and look at nothing"),
 )
-DOCTOR = OptionTable("nsqcy doctor", {"Host": HOST, "Cluster": CLUSTER, "Output": OUTPUT})
+SECTIONS = {"host": HOST, "cluster": CLUSTER, "output": OUTPUT}
 
 
 def main(words: Sequence[str]) -> int:
@@ -83,26 +82,15 @@ def main(words: Sequence[str]) -> int:
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
     """The flags; raises a Stop."""
-    given, rest = split_flags(DOCTOR, words)
-    flags: dict[str, Any] = DOCTOR.defaults() | given
-    if rest:
-        raise _refusal(f"unexpected argument: {rest[0]}")
-    if flags["daemon"] not in ("", *loader.DAEMONS):
-        raise _refusal(f"--daemon must be one of {', '.join(loader.DAEMONS)}")
-    for option in DOCTOR:
-        if option.rule and not option.rule.holds(flags[option.name]):
-            raise _refusal(f"--{option.flag} must be {option.rule.text}")
+    parser = Parser("nsqcy doctor", "Check this host and a cluster, and say what to do.", SECTIONS)
+    flags = parser.values(words)
     for name in ("lookupd_http_address", "nsqd_http_address"):
         for address in flags[name]:
             try:
                 daemon_url(address)
             except ValueError as error:
-                raise _refusal(f"--{name.replace('_', '-')}: {error}") from None
+                raise UsageError(f"--{name.replace('_', '-')}: {error}") from None
     return flags
-
-
-def _refusal(text: str) -> UsageError:
-    return UsageError(f"{text}\n{usage(DOCTOR)}")
 
 
 def look_and_judge(flags: dict[str, Any]) -> list[Judged]:

@@ -9,7 +9,6 @@ from nsqcy.doctor import cluster, disk, host, topics
 from nsqcy.doctor.checks import Check, Judged
 from nsqcy.doctor.findings import LEVELS, OK, PROBLEM
 
-BEGIN, END = "<!-- checks -->\n", "<!-- end of checks -->\n"
 SECTIONS: Sequence[tuple[str, Sequence[Check[Any]]]] = (
     ("host", (*host.CHECKS, *disk.CHECKS)),
     ("cluster", (*cluster.CHECKS, *topics.CHECKS)),
@@ -51,8 +50,8 @@ def as_json(found: Sequence[Judged]) -> str:
 
 
 def table() -> str:
-    """The part of docs/DOCTOR.md that is made of the checks."""
-    rows = [BEGIN, "\n| of | check | what is told |\n", "|---|---|---|\n"]
+    """All checks, as Markdown."""
+    rows = ["| of | check | what is told |\n", "| --- | --- | --- |\n"]
     for section, checks in SECTIONS:
         rows += [f"| {section} | `{each.name}` | {each.told} |\n" for each in checks]
-    return "".join([*rows, "\n", END])
+    return "".join(rows)

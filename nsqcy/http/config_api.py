@@ -7,7 +7,8 @@ what its table marks so.
 import json
 from typing import Any
 
-from nsqcy.config.options import STRING, Option, OptionTable, Value, parse_level
+from nsqcy.config.options import STRING, OptionTable, parse_level
+from nsqcy.options.option import Option, Value
 
 
 def find(table: OptionTable, key: str) -> Option | None:

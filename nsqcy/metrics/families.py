@@ -282,3 +282,5 @@ UPSTREAM_REQUESTS = Family(
 SESSIONS = Family("nsqadmin_sessions", "gauge", "Browsers that are logged in, with --auth-file.")
 
 OF_NSQADMIN = (UPSTREAM_REQUESTS, SESSIONS, *HTTP_OF_NSQADMIN, *PROCESS)
+
+BY_DAEMON = {"nsqd": OF_NSQD, "nsqlookupd": OF_NSQLOOKUPD, "nsqadmin": OF_NSQADMIN}

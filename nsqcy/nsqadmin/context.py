@@ -12,7 +12,6 @@ import gevent
 from gevent.threadpool import ThreadPool
 
 from nsqcy.cluster.web_client import WebClient
-from nsqcy.config.options import Option, Value
 from nsqcy.errors import HttpError
 from nsqcy.http import router
 from nsqcy.http.parser import HTML, Head, Reply
@@ -32,6 +31,7 @@ from nsqcy.nsqadmin.html.plots import FRAME, Plots
 from nsqcy.nsqadmin.notifications import Notifier
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.requests import segments
+from nsqcy.options.option import Option, Value
 
 MAX_THREADS = 32  # requests that wait for others at the same time
 IDLE_THREAD = 10.0  # seconds after which a thread without work ends

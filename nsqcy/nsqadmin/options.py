@@ -20,17 +20,8 @@ from nsqcy.config.daemon_options import (
 )
 from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import (
-    BOOL,
-    DURATION,
-    INT,
-    STRING,
-    WORDS,
-    Option,
-    Options,
-    OptionTable,
-    Rule,
-)
+from nsqcy.config.options import BOOL, DURATION, INT, STRING, WORDS, Options, OptionTable
+from nsqcy.options.option import Option, Rule
 from nsqcy.users import token_file
 
 MIN_INPUT_BYTES = 4 << 20

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy.config import loader
+from nsqcy.config import files, loader
 from nsqcy.config.policies import Policies
 from nsqcy.daemon.startup import open_log, rereading
 from nsqcy.errors import StartError, Stop
@@ -112,7 +112,7 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
         return None
     from nsqcy.users import file, known
 
-    text = loader.read_text(options.auth_file)
+    text = files.read_text(options.auth_file)
     users = file.parse(options.auth_file, text)
     settings.warnings += known.warnings(options.auth_file)
     verifies = options.tls_client_auth_policy == REQUIRE_VERIFY

@@ -24,7 +24,8 @@ from nsqcy.config.daemon_options import (
     refuse,
 )
 from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from nsqcy.config.loader import PatternSection, Settings
+from nsqcy.config.files import PatternSection
+from nsqcy.config.loader import Settings
 from nsqcy.config.options import (
     BOOL,
     DURATION,
@@ -37,10 +38,8 @@ from nsqcy.config.options import (
     TLS_REQUIREMENT,
     TLS_VERSION,
     WORDS,
-    Option,
     Options,
     OptionTable,
-    Rule,
 )
 from nsqcy.config.policies import (
     CHANNEL_KEYS,
@@ -62,6 +61,7 @@ from nsqcy.config.policies import (
 )
 from nsqcy.errors import ConfigError
 from nsqcy.names import EVENTS_TOPIC, quote
+from nsqcy.options.option import Option, Rule
 from nsqcy.process.limits import available_memory, usable_cpus
 
 TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"

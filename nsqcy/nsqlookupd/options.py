@@ -19,7 +19,8 @@ from nsqcy.config.daemon_options import (
 )
 from nsqcy.config.durations import MINUTE, SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import DURATION, INT, STRING, Option, Options, OptionTable, Rule
+from nsqcy.config.options import DURATION, INT, STRING, Options, OptionTable
+from nsqcy.options.option import Option, Rule
 
 MIN_INPUT_BYTES = 4 << 20
 

@@ -17,23 +17,14 @@ from contextlib import contextmanager
 from typing import Protocol, cast
 
 from nsqcy import __version__
-from nsqcy.pipeline.options import (
-    OUTPUT,
-    SOURCE,
-    SPARK,
-    Options,
-    Table,
-    UsageError,
-    parse,
-    suggestion,
-    usage,
-)
+from nsqcy.errors import HelpWanted, UsageError
+from nsqcy.options.option import suggestion
+from nsqcy.pipeline.options import OUTPUT, Options, Table, parse
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import Missing, reason
 
 JOBS = ("archive", "verify", "compact", "replay", "rollup", "dlq", "stats", "doctor")
 COMMAND = "nsqcy-pipeline"
-COMMON_TABLES: dict[str, Table] = {"all": OUTPUT, "spark": SPARK, "source": SOURCE}
 
 
 class Job(Protocol):
@@ -63,15 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = words
     if name not in JOBS:
         return refuse(COMMAND, f"there is no job {name!r}{suggestion(name, JOBS)}")
-    if "--help" in rest or "-h" in rest:
-        print(help_of(name), end="")
-        return 0
     asked = threading.Event()  # to stop
     try:
-        options = parse(name, {each: table(each) for each in JOBS}, rest)
+        options = parse(name, {each: table(each) for each in JOBS}, rest, load(name).HELP)
         json_lines = options["json"] or not os.isatty(1)
         with terminable(asked), Report(name, json_lines=json_lines) as report:
             return load(name).run(options, report)
+    except HelpWanted as wanted:
+        print(wanted)
+        return 0
     except UsageError as error:
         return refuse(f"{COMMAND} {name}", str(error))
     except Missing as error:
@@ -117,10 +108,6 @@ def overview() -> str:
     return (
         f"Usage: {COMMAND} JOB [FLAGS]\n\n{jobs}\n\n{COMMAND} JOB --help shows the flags of one.\n"
     )
-
-
-def help_of(name: str) -> str:
-    return f"Usage: {COMMAND} {name} [FLAGS]\n\n{load(name).HELP.strip()}\n\n{usage(table(name))}\n"
 
 
 if __name__ == "__main__":

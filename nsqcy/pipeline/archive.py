@@ -13,18 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsqcy.errors import UsageError
+from nsqcy.options.kinds import BOOLEAN
+from nsqcy.options.option import Option
 from nsqcy.pipeline import checkpoint, manifests, streams
-from nsqcy.pipeline.options import (
-    DURATION,
-    FLAG,
-    PATH,
-    SOURCE,
-    SPARK,
-    TEXT,
-    Option,
-    Options,
-    UsageError,
-)
+from nsqcy.pipeline.options import DURATION, PATH, SOURCE, SPARK, TEXT, Options, choice
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.session import require_spark, uri
 
@@ -40,15 +33,14 @@ crash it goes on where it was."""
 
 OPTIONS = (
     Option("root", PATH, "archive", "the folder of the archive; one job writes it"),
-    Option("once", FLAG, "false", "archive what there is now, and end"),
-    Option("every", DURATION, "1m", "without --once: how often a batch is written"),
+    Option("once", BOOLEAN, False, "archive what there is now, and end"),
+    Option("every", DURATION, 60.0, "without --once: how often a batch is written"),
     Option("checkpoint", PATH, None, "where Spark keeps its state; in the root by default"),
     Option(
         "decode",
-        TEXT,
+        choice("none", "json", "variant"),
         "none",
         "a column `value` beside the body: by --schema, or any JSON as a variant",
-        choices=("none", "json", "variant"),
     ),
     Option(
         "schema", TEXT, None, "a file with the schema of --decode=json as DDL: `a INT, b STRING`"

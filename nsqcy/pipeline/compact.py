@@ -16,9 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsqcy.errors import UsageError
+from nsqcy.options.kinds import TOPIC_NAME
+from nsqcy.options.option import Option
 from nsqcy.pipeline import manifests
 from nsqcy.pipeline.manifests import Contents, Damaged, File, Manifest
-from nsqcy.pipeline.options import DURATION, PATH, POSITIVE, TOPIC_NAME, Option, Options, UsageError
+from nsqcy.pipeline.options import DURATION, PATH, POSITIVE, Options
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
 
@@ -34,8 +37,8 @@ meanwhile. Needs no java."""
 OPTIONS = (
     Option("root", PATH, "archive", "the folder of the archive"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
-    Option("closed-for", DURATION, "2h", "hours that were over so long ago"),
-    Option("at-least", POSITIVE, "2", "hours with so many files"),
+    Option("closed-for", DURATION, 7200.0, "hours that were over so long ago"),
+    Option("at-least", POSITIVE, 2, "hours with so many files"),
 )
 PREFIX = "compact"
 PIECE_ROWS = 65_536

@@ -9,14 +9,9 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from nsqcy.broker.dead_letter_headers import NAMES, OWN_TTL
-from nsqcy.pipeline.options import (
-    POSITIVE,
-    SOURCE,
-    SPARK,
-    TOPIC_NAME,
-    Option,
-    Options,
-)
+from nsqcy.options.kinds import TOPIC_NAME
+from nsqcy.options.option import Option
+from nsqcy.pipeline.options import POSITIVE, SOURCE, SPARK, Options
 from nsqcy.pipeline.replay import DESTINATION, PLACE, Work, chosen, publish
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.rows import HEADERS, Source, source_of
@@ -33,7 +28,7 @@ origin_topic, origin_channel, origin_id, attempts, first_time, last_client and r
 
 OPTIONS = (
     Option("republish", TOPIC_NAME, None, "publish them to this topic, with their own headers"),
-    Option("top", POSITIVE, "20", "groups that are shown, the largest"),
+    Option("top", POSITIVE, 20, "groups that are shown, the largest"),
     *PLACE,
     *DESTINATION,
     *SPARK,

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsqcy.doctor.findings import PROBLEM, Finding, ok, problem, warning
+from nsqcy.options.option import Option
 from nsqcy.pipeline import checkpoint, session
-from nsqcy.pipeline.options import PATH, SOURCE, Option, Options
+from nsqcy.pipeline.options import PATH, SOURCE, Options
 from nsqcy.pipeline.report import Report
 
 if TYPE_CHECKING:

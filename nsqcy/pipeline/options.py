@@ -6,211 +6,99 @@ mean together is the job's to check. Imports neither pyspark nor pyarrow.
 """
 
 import datetime
-import difflib
+import operator
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-TOPIC = r"[.a-zA-Z0-9_-]{1,64}"
+from nsqcy.config.arguments import Parser
+from nsqcy.errors import UsageError
+from nsqcy.options import kinds
+from nsqcy.options.kinds import BOOLEAN, EXPRESSION, TOPIC_NAME, matching
+from nsqcy.options.option import Expected, InvalidOption, Kind, Option, suggestion
 
-
-class UsageError(Exception):
-    """An option that cannot be, in one line; the exit code is 2."""
-
-
-class BadValue(Exception):
-    """What was expected instead."""
+Table = Sequence[Option]
 
 
 # --- kinds of value ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Kind:
-    """How one value is read from text. A `many` option may be given several times."""
-
-    parse: Callable[[str], Any]
-    values: str  # for help and documents
-    many: bool = False
+def _port(found: re.Match[str]) -> int:
+    if int(found[0]) > 65535:
+        raise ValueError
+    return int(found[0])
 
 
-def text(value: str) -> str:
-    if not value.strip():
-        raise BadValue("a text that is not empty")
-    return value
+def _moment(text: str) -> datetime.datetime:
+    nanoseconds = kinds.INSTANT.parse(text)
+    return kinds.EPOCH + datetime.timedelta(microseconds=nanoseconds // 1000)
 
 
-def boolean(value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise BadValue("true or false")
-    return value.lower() == "true"
+def _topics(text: str) -> str:
+    return ",".join(TOPIC_NAME.parse(name.strip()) for name in text.split(","))
 
 
-def whole(value: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", value):
-        raise BadValue("a whole number")
-    return int(value)
-
-
-def positive(value: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", value) or not int(value):
-        raise BadValue("a whole number of at least 1")
-    return int(value)
-
-
-def port(value: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", value) or int(value) > 65535:
-        raise BadValue("a port: 0 to 65535")
-    return int(value)
-
-
-def seconds(value: str) -> float:
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)", value.lower())
-    if not found:
-        raise BadValue("a duration as 500ms, 30s, 15m, 1h or 7d")
-    return float(found[1]) * UNITS[found[2]]
-
-
-def instant(value: str) -> datetime.datetime:
-    """Without a zone it is UTC."""
-    if re.fullmatch(r"[0-9]{1,14}", value):
-        return datetime.datetime.fromtimestamp(int(value) / 1000, datetime.UTC)
-    try:
-        found = datetime.datetime.fromisoformat(value)
-    except ValueError:
-        raise BadValue("ISO 8601 as 2024-05-01T12:00:00Z, or milliseconds since 1970") from None
-    return found.replace(tzinfo=found.tzinfo or datetime.UTC).astimezone(datetime.UTC)
-
-
-def size(value: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,12})([kmg]?)b?", value.lower())
-    if not found or not int(found[1]):
-        raise BadValue("a number of bytes as 512k, 256m or 2g")
-    return int(found[1]) * SIZES[found[2]]
-
-
-def memory(value: str) -> str:
-    """As Spark has them."""
-    if not re.fullmatch(r"[1-9][0-9]{0,8}[kmgt]", value.lower()):
-        raise BadValue("memory as 512m or 2g")
-    return value.lower()
-
-
-def topic(value: str) -> str:
-    if not re.fullmatch(TOPIC, value):
-        raise BadValue("a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)")
-    return value
-
-
-def topics(value: str) -> str:
-    for name in value.split(","):
-        topic(name.strip())
-    return ",".join(name.strip() for name in value.split(","))
-
-
-def expression(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise BadValue(f"a regular expression ({error})") from None
-    return text(value)
-
-
-def address(value: str) -> str:
-    value = value.strip()
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s,/\[\]]+):([0-9]{1,5})", value)
-    if not found or not 0 < int(found[2]) < 65536:
-        raise BadValue("host:port, without http://")
-    return value
-
-
-def pair(value: str) -> tuple[str, str]:
-    name, equals, rest = value.partition("=")
-    if not name.strip() or not equals:
-        raise BadValue("NAME=VALUE")
-    return name.strip(), rest
-
-
-def root(value: str) -> str:
+def _root(text: str) -> str:
     """A folder that driver and executors share."""
-    found = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+)://", value)
+    found = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+)://", text)
     if found and found[1].lower() == "file":
-        value = re.sub(r"^[^:]+://", "", value)
+        text = re.sub(r"^[^:]+://", "", text)
     elif found:
-        raise BadValue(f"a path, and {found[1]}:// is none: mount it where it can be one")
-    return text(value)
+        raise Expected(f"a path, and {found[1]}:// is none: mount it where it can be one")
+    read: str = TEXT.parse(text)
+    return read
 
 
-TEXT = Kind(text, "text")
-FLAG = Kind(boolean, "true, false")
-WHOLE = Kind(whole, "number")
-POSITIVE = Kind(positive, "number of at least 1")
-PORT = Kind(port, "port")
-DURATION = Kind(seconds, "duration")
-INSTANT = Kind(instant, "ISO 8601, ms since 1970")
-SIZE = Kind(size, "size")
-MEMORY = Kind(memory, "size")
-PATH = Kind(root, "path")
-TOPIC_NAME = Kind(topic, "name")
-TOPIC_NAMES = Kind(topics, "name,...")
-EXPRESSION = Kind(expression, "regular expression")
-TEXTS = Kind(text, "text", many=True)
-ADDRESSES = Kind(address, "host:port", many=True)
-PAIRS = Kind(pair, "NAME=VALUE", many=True)
+def choice(*words: str) -> Kind:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise Expected(f"one of {', '.join(words)}{suggestion(text, words)}")
+        return text
+
+    return Kind(", ".join(words), f"one of {', '.join(words)}", parse)
 
 
-@dataclass(frozen=True)
-class Option:
-    """A row of a table. `default` is text, as a user would write it, or None for nothing; of an
-    option that may be given several times it is a tuple of texts."""
+TEXT = matching("text", r".*\S.*", "a text that is not empty")
+POSITIVE = kinds.whole(1, "number of at least 1")
+PORT = matching("port", "[0-9]{1,5}", "a port: 0 to 65535", _port)
+DURATION = kinds.duration(
+    r"[0-9]{1,9}(?:\.[0-9]{1,6})?", "ms|s|m|h|d", "a duration as 500ms, 30s, 15m, 1h or 7d"
+)
+INSTANT = Kind(kinds.INSTANT.values, kinds.INSTANT.allowed, _moment)
+# As Spark has them.
+MEMORY = matching(
+    "size", "[1-9][0-9]{0,8}[kmgt]", "memory as 512m or 2g", lambda found: found[0].lower()
+)
+PATH = Kind("path", TEXT.allowed, _root)
+TOPIC_NAMES = Kind("name,...", TOPIC_NAME.allowed, _topics)
+ADDRESSES = kinds.repeated(kinds.address("host:port", "host:port, without http://"))
+PAIRS = matching(
+    "NAME=VALUE",
+    r"\s*([^=\s](?:[^=]*[^=\s])?)\s*=(.*)",
+    "NAME=VALUE",
+    lambda found: {found[1]: found[2]},
+    lambda pairs: ", ".join(f"{name}={value}" for name, value in pairs.items()),
+    combine=operator.or_,
+)
 
-    name: str
-    kind: Kind
-    default: str | tuple[str, ...] | None
-    help: str
-    choices: tuple[str, ...] = ()
 
-    @property
-    def values(self) -> str:
-        return ", ".join(self.choices) if self.choices else self.kind.values
-
-    def check(self, value: str) -> Any:
-        """The value of this text; raises BadValue."""
-        if self.choices and value not in self.choices:
-            raise BadValue(f"one of {', '.join(self.choices)}{suggestion(value, self.choices)}")
-        return self.kind.parse(value)
-
-    def read(self, values: Iterable[str]) -> Any:
-        """The value of these texts, of which the last one counts if there can be only one."""
-        found = [self.check(value) for value in values]
-        if not self.kind.many:
-            return found[-1]
-        return dict(found) if self.kind is PAIRS else tuple(found)
-
-    def unset(self) -> Any:
-        """The value if nobody gives one."""
-        if self.kind.many:
-            return self.read(self.default or ())
-        assert not isinstance(self.default, tuple)
-        return None if self.default is None else self.read([self.default])
+# --- the tables that jobs share ---------------------------------------------------------------
 
 
 OUTPUT = (
     Option("config", TEXT, None, "a TOML file with the tables [common] and one for each job"),
-    Option("json", FLAG, "false", "JSON lines, also on a terminal"),
+    Option("json", BOOLEAN, False, "JSON lines, also on a terminal"),
 )
 SPARK = (
     Option(
         "master", TEXT, None, "where Spark runs; local[*] unless spark-submit has said something"
     ),
     Option("driver-memory", MEMORY, "2g", "heap of the driver, which is all of it in local mode"),
-    Option("conf", PAIRS, (), "any setting of Spark; wins over what the job would set"),
-    Option("metrics-port", PORT, "0", "serve metrics to Prometheus there; 0: nowhere"),
+    Option("conf", PAIRS, {}, "any setting of Spark; wins over what the job would set"),
+    Option("metrics-port", PORT, 0, "serve metrics to Prometheus there; 0: nowhere"),
 )
 SOURCE = (
     Option("topic", TOPIC_NAME, None, "one topic"),
@@ -220,11 +108,9 @@ SOURCE = (
     Option(
         "nsqd-tcp-address", ADDRESSES, (), "nsqds; 127.0.0.1:4150 if there is no lookupd either"
     ),
-    Option("option", PAIRS, (), 'any option of format("nsq"): SPARK.md'),
+    Option("option", PAIRS, {}, 'any option of format("nsq"): SPARK.md'),
 )
 COMMON = (*OUTPUT, *SPARK, *SOURCE)
-
-Table = Sequence[Option]
 
 
 # --- what was asked for -----------------------------------------------------------------------
@@ -237,7 +123,7 @@ class Options:
     def __init__(self, table: Table, given: Mapping[str, Any]) -> None:
         self.table = table
         self.given = frozenset(given)
-        self._values = {option.name: option.unset() for option in table} | dict(given)
+        self._values = {option.flag: option.default for option in table} | dict(given)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -245,7 +131,7 @@ class Options:
     def require(self, *names: str) -> None:
         """Raises UsageError for the first of these without a value."""
         for name in names:
-            if self[name] is None or self[name] == ():
+            if self[name] in (None, ()):
                 raise UsageError(f"--{name} is needed")
 
     def require_one_subject(self) -> None:
@@ -294,61 +180,18 @@ class Options:
 # --- flags ------------------------------------------------------------------------------------
 
 
-def parse(job: str, tables: Mapping[str, Table], argv: Sequence[str]) -> Options:
+def parse(
+    job: str, tables: Mapping[str, Table], argv: Sequence[str], description: str = ""
+) -> Options:
     """The options of a job; `tables` are those of all jobs, as the file may have tables for
     them."""
     table = tables[job]
-    flags = read_flags(table, argv)
+    parser = Parser(f"nsqcy-pipeline {job}", description, {"flags": table})
+    flags = {name.replace("_", "-"): value for name, value in parser.given(argv).items()}
     given: dict[str, Any] = {}
     if "config" in flags:
         given = from_file(job, tables, flags["config"])
     return Options(table, given | flags)
-
-
-def read_flags(table: Table, argv: Sequence[str]) -> dict[str, Any]:
-    """`--name value`, `--name=value`; `--name` alone for what is true or false."""
-    by_name = {option.name: option for option in table}
-    found: dict[str, list[str]] = {}
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or not name:
-            raise UsageError(f"{word!r} is no flag; flags begin with --")
-        if name not in by_name:
-            raise UsageError(f"there is no --{name}{suggestion(name, by_name, '--')}")
-        if not equals:
-            if by_name[name].kind is FLAG:
-                value = "true"
-            elif words and not words[0].startswith("--"):
-                value = words.pop(0)
-            else:
-                raise UsageError(f"--{name} needs a value: {by_name[name].values}")
-        found.setdefault(name, []).append(value)
-    return {name: checked(by_name[name], values, f"--{name}") for name, values in found.items()}
-
-
-def checked(option: Option, values: Sequence[str], place: str) -> Any:
-    for value in values:
-        try:
-            option.check(value)
-        except BadValue as expected:
-            shown = "" if is_secret(option, value) else f" is {value!r}:"
-            raise UsageError(f"{place}{shown} expected {expected}") from None
-    return option.read(values)
-
-
-def is_secret(option: Option, value: str) -> bool:
-    return option.name == "option" and "secret" in value.lower()
-
-
-def suggestion(name: str, names: Iterable[str], before: str = "") -> str:
-    """The name that was meant, or all there are."""
-    known = list(names)
-    near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
-    if near:
-        return f"; did you mean {before}{near[0]}?"
-    return f"; there are {', '.join(before + each for each in known)}"
 
 
 # --- the file ---------------------------------------------------------------------------------
@@ -371,22 +214,27 @@ def from_file(job: str, tables: Mapping[str, Table], path: str) -> dict[str, Any
         if not isinstance(values, dict):
             raise UsageError(f"{path}: {name} is no table; write [{name}]")
         found[name] = read_table(known[name], values, f"{path}, [{name}]")
-    names = {option.name for option in tables[job]}
+    names = {option.flag for option in tables[job]}
     common = {name: value for name, value in found.get("common", {}).items() if name in names}
     return common | found.get(job, {})
 
 
 def read_table(table: Table, values: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Names may be written with _ as well."""
-    by_name = {option.name: option for option in table if option.name != "config"}
+    by_flag = {option.flag: option for option in table if option.flag != "config"}
     found = {}
     for key, value in values.items():
         name = key.replace("_", "-")
-        if name not in by_name:
-            raise UsageError(f"{place}: there is no {key!r}{suggestion(name, by_name)}")
-        option = by_name[name]
+        if name not in by_flag:
+            raise UsageError(f"{place}: there is no {key!r}{suggestion(name, by_flag)}")
+        option = by_flag[name]
         where = f"{place}, {key}"
-        found[name] = checked(option, as_texts(option, value, where), where)
+        try:
+            read = [option.parse(text, where) for text in as_texts(option, value, where)]
+        except InvalidOption as error:
+            raise UsageError(str(error)) from None
+        combine = option.kind.combine
+        found[name] = reduce(combine, read, option.default) if combine else read[0]
     return found
 
 
@@ -405,36 +253,3 @@ def as_text(value: Any, place: str) -> str:
     if isinstance(value, dict | list):
         raise UsageError(f"{place}: one value is expected")
     return str(value)
-
-
-# --- documents --------------------------------------------------------------------------------
-
-
-def shown_default(option: Option) -> str:
-    return option.default if isinstance(option.default, str) else ""
-
-
-def usage(table: Table) -> str:
-    """The flags, for `--help`."""
-    width = max(len(option.name) for option in table) + 4
-    lines = []
-    for option in table:
-        default = shown_default(option)
-        notes = [option.values if option.choices else "", f"default {default}" if default else ""]
-        if option.kind is FLAG and default == "false":
-            notes = []
-        if option.kind.many:
-            notes.append("may be repeated")
-        more = "; ".join(filter(None, notes))
-        lines.append(f"  {'--' + option.name:<{width}}{option.help}{f' ({more})' if more else ''}")
-    return "\n".join(lines)
-
-
-def documentation(table: Table) -> str:
-    """The table for docs/PIPELINE.md."""
-    lines = ["| option | values | default | meaning |", "|---|---|---|---|"]
-    for option in table:
-        default = f"`{shown_default(option)}`" if shown_default(option) else ""
-        values = option.values.replace("|", "\\|") + (", repeatable" if option.kind.many else "")
-        lines.append(f"| `--{option.name}` | {values} | {default} | {option.help} |")
-    return "\n".join(lines) + "\n"

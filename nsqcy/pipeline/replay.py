@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsqcy.options.kinds import BOOLEAN, TOPIC_NAME
+from nsqcy.options.option import Option
 from nsqcy.pipeline import manifests, rounds
 from nsqcy.pipeline.options import (
     ADDRESSES,
-    FLAG,
     INSTANT,
     PAIRS,
     PATH,
@@ -23,8 +24,6 @@ from nsqcy.pipeline.options import (
     SOURCE,
     SPARK,
     TEXT,
-    TOPIC_NAME,
-    Option,
     Options,
 )
 from nsqcy.pipeline.report import Metrics, Report
@@ -54,19 +53,19 @@ DESTINATION = (
     Option(
         "to-option",
         PAIRS,
-        (),
+        {},
         'options of format("nsq") for writing alone; --option has those of both',
     ),
     Option("rate", POSITIVE, None, "messages in a second, at most"),
-    Option("round-rows", POSITIVE, "1000000", "rows between two notes of how far it is"),
+    Option("round-rows", POSITIVE, 1_000_000, "rows between two notes of how far it is"),
     Option("tasks", POSITIVE, None, "tasks at a time; 1 keeps the order of a log"),
     Option("state", PATH, None, "where it is noted; a file here, named by what is asked for"),
 )
 OPTIONS = (
     Option("to", TOPIC_NAME, None, "the topic to publish to"),
     *PLACE,
-    Option("headers", FLAG, "true", "publish the headers of messages, too"),
-    Option("dry-run", FLAG, "false", "count the rows, and publish nothing"),
+    Option("headers", BOOLEAN, True, "publish the headers of messages, too"),
+    Option("dry-run", BOOLEAN, False, "count the rows, and publish nothing"),
     *DESTINATION,
     *SPARK,
     *SOURCE,
@@ -183,8 +182,8 @@ def publish(options: Options, report: Report, work: Work) -> None:
 def asked_for(options: Options, to: str) -> Asked:
     """What makes it this replay and no other. Where nsqds are is none of it, nor are secrets."""
     found: Asked = {"to": to}
-    there = {option.name for option in options.table}
-    for name in (*SUBJECT, *(option.name for option in PLACE), "headers", "rate"):
+    there = {option.flag for option in options.table}
+    for name in (*SUBJECT, *(option.flag for option in PLACE), "headers", "rate"):
         if name in there:
             found[name] = options[name]
     for name in ("start", "end"):

@@ -9,21 +9,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsqcy.errors import UsageError
 from nsqcy.names import EVENTS_TOPIC
+from nsqcy.options.kinds import BOOLEAN
+from nsqcy.options.option import Option
 from nsqcy.pipeline import checkpoint, manifests, minutes, streams
 from nsqcy.pipeline.minutes import BUCKETS, Count, Key
-from nsqcy.pipeline.options import (
-    DURATION,
-    FLAG,
-    INSTANT,
-    PATH,
-    SOURCE,
-    SPARK,
-    TEXT,
-    Option,
-    Options,
-    UsageError,
-)
+from nsqcy.pipeline.options import DURATION, INSTANT, PATH, SOURCE, SPARK, Options, choice
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.session import require_packages, require_spark
 
@@ -39,19 +31,18 @@ Without --once it goes on until ^C or SIGTERM."""
 
 OPTIONS = (
     Option("root", PATH, "rollup", "the folder for it; one job writes it"),
-    Option("events", FLAG, "false", f"read the topic {EVENTS_TOPIC}, too: nsqd --events"),
-    Option("once", FLAG, "false", "count what there is now, and end"),
-    Option("every", DURATION, "1m", "without --once: how often files are written"),
+    Option("events", BOOLEAN, False, f"read the topic {EVENTS_TOPIC}, too: nsqd --events"),
+    Option("once", BOOLEAN, False, "count what there is now, and end"),
+    Option("every", DURATION, 60.0, "without --once: how often files are written"),
     Option("start", INSTANT, None, "begin with what was published then; otherwise with all of it"),
-    Option("watermark", DURATION, "10m", "how long after its end a minute is closed"),
+    Option("watermark", DURATION, 600.0, "how long after its end a minute is closed"),
     Option(
         "plots",
-        TEXT,
+        choice("auto", "yes", "no"),
         "auto",
         "draw the last --plot-range; auto: if matplotlib is installed",
-        choices=("auto", "yes", "no"),
     ),
-    Option("plot-range", DURATION, "24h", "what is drawn, up to the last minute there is"),
+    Option("plot-range", DURATION, 86400.0, "what is drawn, up to the last minute there is"),
     *SPARK,
     *SOURCE,
 )

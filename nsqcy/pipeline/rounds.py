@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nsqcy.errors import UsageError
 from nsqcy.pipeline.manifests import sync_folder
-from nsqcy.pipeline.options import UsageError
 from nsqcy.pipeline.rows import Part, pieces
 
 VERSION = 1

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from nsqcy.errors import UsageError
 from nsqcy.pipeline import manifests
-from nsqcy.pipeline.options import Options, UsageError
+from nsqcy.pipeline.options import Options
 from nsqcy.pipeline.session import uri
 
 if TYPE_CHECKING:

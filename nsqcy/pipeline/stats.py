@@ -13,16 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nsqcy.pipeline.options import (
-    ADDRESSES,
-    DURATION,
-    PATH,
-    POSITIVE,
-    TEXT,
-    TOPIC_NAME,
-    Option,
-    Options,
-)
+from nsqcy.options.kinds import TOPIC_NAME
+from nsqcy.options.option import Option
+from nsqcy.pipeline.options import ADDRESSES, DURATION, PATH, POSITIVE, Options, choice
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
 
@@ -34,14 +27,19 @@ NSQ's own nsqd. Needs no java. Goes on until ^C or SIGTERM."""
 
 OPTIONS = (
     Option("root", PATH, "stats", "the folder for it"),
-    Option("every", DURATION, "10s", "how often nsqds are asked"),
+    Option("every", DURATION, 10.0, "how often nsqds are asked"),
     Option("polls", POSITIVE, None, "end after so many times"),
-    Option("format", TEXT, "parquet", "of the files", choices=("parquet", "json")),
-    Option("file-every", DURATION, "5m", "a Parquet file of so much time"),
+    Option(
+        "format",
+        choice("parquet", "json"),
+        "parquet",
+        "of the files",
+    ),
+    Option("file-every", DURATION, 300.0, "a Parquet file of so much time"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
     Option("nsqd-http-address", ADDRESSES, (), "nsqds; 127.0.0.1:4151 if there is no lookupd"),
     Option("lookupd-http-address", ADDRESSES, (), "nsqlookupds to ask for nsqds"),
-    Option("timeout", DURATION, "5s", "how long an answer may take"),
+    Option("timeout", DURATION, 5.0, "how long an answer may take"),
 )
 
 Row = dict[str, Any]

@@ -10,9 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nsqcy.errors import UsageError
+from nsqcy.options.kinds import BOOLEAN, TOPIC_NAME
+from nsqcy.options.option import Option
 from nsqcy.pipeline import checkpoint, manifests, seqs
 from nsqcy.pipeline.manifests import Contents, File
-from nsqcy.pipeline.options import FLAG, PATH, POSITIVE, TOPIC_NAME, Option, Options, UsageError
+from nsqcy.pipeline.options import PATH, POSITIVE, Options
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
 
@@ -25,7 +28,7 @@ duplicates. Exit code 1 if something is missing, changed, or there twice. Needs 
 OPTIONS = (
     Option("root", PATH, "archive", "the folder of the archive"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
-    Option("quick", FLAG, "false", "believe the manifests, and look at names and sizes only"),
+    Option("quick", BOOLEAN, False, "believe the manifests, and look at names and sizes only"),
     Option("checkpoint", PATH, None, "the checkpoint of archive; in the root by default"),
     Option("threads", POSITIVE, None, "files read at a time; as many as there are cores"),
 )

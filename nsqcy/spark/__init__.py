@@ -1,8 +1,8 @@
 """Topics as Spark data: `spark.read.format("nsq")`, `spark.readStream.format("nsq")`.
 
-Pure Python and pyarrow. Nothing here imports the rest of nsqcy but the compiled checksum, if that
-is installed, and nothing there imports this: executors get these modules by value, and need no
-nsqcy.
+Pure Python and pyarrow. Of the rest of nsqcy, modules here import only `nsqcy.options` and the
+compiled checksum, if that is installed. Nothing there imports this package: executors get it and
+`nsqcy.options` by value, and need no nsqcy.
 """
 
 import os
@@ -23,10 +23,12 @@ def register(spark: "SparkSession") -> None:
     """
     from pyspark import cloudpickle
 
+    import nsqcy.options
     import nsqcy.spark
     from nsqcy.spark.source import NsqDataSource
 
-    cloudpickle.register_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
+    for package in (nsqcy.spark, nsqcy.options):
+        cloudpickle.register_pickle_by_value(package)  # type: ignore[no-untyped-call]
     context = getattr(spark, "sparkContext", None)  # none with Spark Connect
     if context and context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable

@@ -8,7 +8,12 @@ import zipfile
 from pathlib import Path
 
 HOME = Path(__file__).parents[2]
-SHIPPED = ("nsqcy/__init__.py", "nsqcy/spark/*.py", "pyspark_nsq/__init__.py")
+SHIPPED = (
+    "nsqcy/__init__.py",
+    "nsqcy/options/*.py",
+    "nsqcy/spark/*.py",
+    "pyspark_nsq/__init__.py",
+)
 
 
 def pack(target: Path) -> None:

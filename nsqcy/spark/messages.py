@@ -21,9 +21,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from nsqcy.options.kinds import NAME_PATTERN
 from nsqcy.spark.errors import OptionError, Refused
 from nsqcy.spark.headers import BadHeaders, checked, encode
-from nsqcy.spark.options import NAME, WriteOptions
+from nsqcy.spark.options import WriteOptions
 
 PIECE = 32 << 20  # bytes of a batch that are worked on at a time
 PREPARED = pa.schema(
@@ -168,7 +169,7 @@ class Messages:
     def _topic(self, topics: pa.Array, faults: list[Fault]) -> pa.Array:
         topics = topics.fill_null(self._options.topic)
         wrong = pa.array(
-            [name for name in topics.unique().to_pylist() if not re.fullmatch(NAME, name)],
+            [name for name in topics.unique().to_pylist() if not re.fullmatch(NAME_PATTERN, name)],
             pa.string(),
         )
         faults.append(

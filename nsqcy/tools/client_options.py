@@ -7,17 +7,16 @@ nsqcy.config.options; what a keyword does is nsqcy.client's.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration
-from nsqcy.config.options import (
-    STRINGS,
-    Kind,
-    Option,
-    parse_bool,
+from nsqcy.config.durations import (
+    HOUR,
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    format_duration,
     parse_duration,
-    parse_float,
-    parse_int,
-    toml_strings,
 )
+from nsqcy.config.options import STRINGS, parse_bool, parse_float, parse_int, toml_strings
+from nsqcy.options.option import Kind, Option
 from nsqcy.tools.common import ToolError
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ READ_TIMEOUT = 60 * SECOND
 MAX_BACKOFF_DURATION = 2 * MINUTE
 
 
-class Rule(NamedTuple):
+class Bounded(NamedTuple):
     """How an option's text is read, and within what bounds the value must be."""
 
     parse: Callable[[str], Scalar]
@@ -41,8 +40,8 @@ class Rule(NamedTuple):
     show: Callable[[Any], str] = str
 
 
-def _duration(low: int | None = None, high: int | None = None) -> Rule:
-    return Rule(parse_duration, low, high, format_duration)
+def _duration(low: int | None = None, high: int | None = None) -> Bounded:
+    return Bounded(parse_duration, low, high, format_duration)
 
 
 def _word(*allowed: str) -> Callable[[str], str]:
@@ -73,46 +72,46 @@ def _readable(path: str) -> str:
         raise ValueError(f"open {path}: {getattr(error, 'strerror', error)}".lower()) from None
 
 
-_BOOL = Rule(parse_bool)
-_INT = Rule(parse_int)
-_TEXT = Rule(str)
-_FILE = Rule(_readable)
+_BOOL = Bounded(parse_bool)
+_INT = Bounded(parse_int)
+_TEXT = Bounded(str)
+_FILE = Bounded(_readable)
 _DELAY = _duration(0, HOUR)
 
-RULES: dict[str, Rule] = {
+OPTIONS: dict[str, Bounded] = {
     "dial_timeout": _duration(),
     "read_timeout": _duration(100 * MILLISECOND, 5 * MINUTE),
     "write_timeout": _duration(100 * MILLISECOND, 5 * MINUTE),
-    "local_addr": Rule(_local_address),
+    "local_addr": Bounded(_local_address),
     "lookupd_poll_interval": _duration(10 * MILLISECOND, 5 * MINUTE),
-    "lookupd_poll_jitter": Rule(parse_float, 0, 1),
+    "lookupd_poll_jitter": Bounded(parse_float, 0, 1),
     "lookupd_poll_timeout": _duration(),
     "max_requeue_delay": _DELAY,
     "default_requeue_delay": _DELAY,
-    "backoff_strategy": Rule(_word("exponential", "full_jitter")),
+    "backoff_strategy": Bounded(_word("exponential", "full_jitter")),
     "max_backoff_duration": _DELAY,
     "backoff_multiplier": _DELAY,
-    "max_attempts": Rule(parse_int, 0, 65535),
+    "max_attempts": Bounded(parse_int, 0, 65535),
     "low_rdy_idle_timeout": _duration(SECOND, 5 * MINUTE),
     "low_rdy_timeout": _duration(SECOND, 5 * MINUTE),
     "rdy_redistribute_interval": _duration(MILLISECOND, 5 * SECOND),
     "client_id": _TEXT,
     "hostname": _TEXT,
     "user_agent": _TEXT,
-    "heartbeat_interval": Rule(_heartbeat, show=format_duration),
-    "sample_rate": Rule(parse_int, 0, 99),
+    "heartbeat_interval": Bounded(_heartbeat, show=format_duration),
+    "sample_rate": Bounded(parse_int, 0, 99),
     "tls_v1": _BOOL,
     "tls_root_ca_file": _FILE,
     "tls_cert": _FILE,
     "tls_key": _FILE,
     "tls_insecure_skip_verify": _BOOL,
-    "tls_min_version": Rule(_word("ssl3.0", "tls1.0", "tls1.1", "tls1.2")),
+    "tls_min_version": Bounded(_word("ssl3.0", "tls1.0", "tls1.1", "tls1.2")),
     "deflate": _BOOL,
-    "deflate_level": Rule(parse_int, 1, 9),
+    "deflate_level": Bounded(parse_int, 1, 9),
     "snappy": _BOOL,
     "output_buffer_size": _INT,
     "output_buffer_timeout": _duration(),
-    "max_in_flight": Rule(parse_int, 0),
+    "max_in_flight": Bounded(parse_int, 0),
     "msg_timeout": _duration(0),
     "auth_secret": _TEXT,
     "skip_lookupd_authorization": _BOOL,
@@ -124,7 +123,7 @@ def read_one(text: str) -> tuple[str, Any]:
     """`option,value`, or `option` alone, which is `option,true`; ValueError says why not."""
     name, comma, value = text.partition(",")
     name = name.replace("-", "_")
-    rule = RULES.get(name)
+    rule = OPTIONS.get(name)
     if rule is None:
         raise ValueError(f"invalid option {name}")
     try:
@@ -147,11 +146,12 @@ def _parse_flag(text: str) -> tuple[str, ...]:
 
 CLIENT_OPTION = Kind(
     "value",
-    STRINGS.typed,
     "option,value",
     _parse_flag,
-    toml_strings,
     STRINGS.show,
+    typed=STRINGS.typed,
+    toml=toml_strings,
+    combine=STRINGS.combine,
 )
 
 CONSUMER_OPT = Option("consumer-opt", CLIENT_OPTION, (), "option,value of the consumer")

@@ -16,9 +16,11 @@ from nsqcy import NSQ_VERSION, __version__
 from nsqcy.config import loader
 from nsqcy.config.daemon_options import VERSION
 from nsqcy.config.durations import SECOND
-from nsqcy.config.options import DURATION, WORDS, Option, OptionTable, split_flags
+from nsqcy.config.flags import split_flags
+from nsqcy.config.options import DURATION, WORDS, OptionTable
 from nsqcy.errors import DATED, Stop, VersionWanted
 from nsqcy.logging import logger
+from nsqcy.options.option import Option
 
 __all__ = [
     "LOOKUPD_HTTP_ADDRESS",

@@ -15,7 +15,8 @@ from nsqcy.cluster.stats import ChannelFigures, NodeStats, node_stats, topic_pro
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import DURATION, INT, STRING, WORDS, Option, Options, OptionTable
+from nsqcy.config.options import DURATION, INT, STRING, WORDS, Options, OptionTable
+from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.common import ToolError
 from nsqcy.users import token_file

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from nsqcy.client.aio import Consumer
 from nsqcy.client.codec import Message, finish
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import BOOL, INT, STRING, STRINGS, Option, Options, OptionTable
+from nsqcy.config.options import BOOL, INT, STRING, STRINGS, Options, OptionTable
+from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords
 from nsqcy.tools.common import ToolError

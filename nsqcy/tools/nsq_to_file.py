@@ -30,7 +30,6 @@ from nsqcy.config.options import (
     INT,
     STRING,
     STRINGS,
-    Option,
     Options,
     OptionTable,
     parse_level,
@@ -38,6 +37,7 @@ from nsqcy.config.options import (
 from nsqcy.errors import NsqError, VersionWanted
 from nsqcy.logging import logger
 from nsqcy.names import is_valid_name
+from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.client_lines import ClientLines
 from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords

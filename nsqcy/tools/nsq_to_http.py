@@ -21,8 +21,9 @@ from nsqcy.client.codec import Message
 from nsqcy.cluster.web_client import Terms
 from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import FLOAT, INT, STRING, STRINGS, Option, Options, OptionTable
+from nsqcy.config.options import FLOAT, INT, STRING, STRINGS, Options, OptionTable
 from nsqcy.errors import RequestError
+from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords
 from nsqcy.tools.common import ToolError

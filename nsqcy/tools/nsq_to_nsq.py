@@ -14,8 +14,9 @@ from functools import partial
 from nsqcy.client.aio import Producer
 from nsqcy.client.codec import Message
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import BOOL, INT, STRING, STRINGS, WORDS, Option, Options, OptionTable
+from nsqcy.config.options import BOOL, INT, STRING, STRINGS, WORDS, Options, OptionTable
 from nsqcy.names import is_valid_name
+from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.client_options import (
     CONSUMER_OPT,

@@ -15,8 +15,9 @@ from functools import partial
 
 from nsqcy.client.aio import Producer
 from nsqcy.config.loader import Settings
-from nsqcy.config.options import INT, STRING, Option, Options, OptionTable
+from nsqcy.config.options import INT, STRING, Options, OptionTable
 from nsqcy.names import is_valid_name
+from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.client_lines import ClientLines
 from nsqcy.tools.client_options import PRODUCER_OPT, producer_keywords

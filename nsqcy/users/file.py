@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from nsqcy.config.options import FLOAT, INT, Option, Rule, unquoted
+from nsqcy.config.options import FLOAT, INT, unquoted
 from nsqcy.config.policies import (
     CHANNEL_PATTERN_ALLOWED,
     PATTERN_ALLOWED,
@@ -33,6 +33,7 @@ from nsqcy.config.policies import (
 )
 from nsqcy.errors import ConfigError
 from nsqcy.names import quote
+from nsqcy.options.option import Option, Rule
 from nsqcy.users.hashes import Token, parse_password, parse_token
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, User, Users
 
@@ -268,22 +269,14 @@ def _quota(path: str, section: _Section, option: Option) -> Any:
     value = section.values.get(option.name)
     if value is None:
         return option.default
-    try:
-        return checked_quota(option, value)
-    except ValueError as error:
-        found, allowed = error.args
-        problem = f"{option.name} of user {section.name} is {found}"
-        raise ConfigError(path, section.lines[option.name], problem, allowed) from None
-
-
-def checked_quota(option: Option, value: Any) -> Any:
-    """The number that a text or TOML means; raises ValueError of what is wrong, and what may be."""
+    place = path, section.lines[option.name]
+    problem = f"{option.name} of user {section.name} is"
     try:
         number = option.kind.parse(value) if isinstance(value, str) else option.kind.toml(value)
     except ValueError:
-        raise ValueError("no number", option.kind.allowed) from None
+        raise ConfigError(*place, f"{problem} no number", option.kind.allowed) from None
     if option.rule is not None and not option.rule.holds(number):
-        raise ValueError(str(number), option.rule.text)
+        raise ConfigError(*place, f"{problem} {number}", option.rule.text)
     return number
 
 

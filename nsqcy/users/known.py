@@ -10,7 +10,7 @@ import secrets
 import stat
 from collections.abc import Iterable
 
-from nsqcy.config import loader
+from nsqcy.config import files
 from nsqcy.users import file
 from nsqcy.users.user import User, Users
 
@@ -19,7 +19,7 @@ _OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
 def read(path: str) -> tuple[Users, list[str]]:
     """The users of a file, and what to warn of; raises ConfigError."""
-    found = file.parse(path, loader.read_text(path))
+    found = file.parse(path, files.read_text(path))
     return found, warnings(path)
 
 

@@ -7,10 +7,9 @@ terminal or from stdin, or is shown once on stderr.
 import argparse
 import getpass
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from nsqcy.config.options import Option
+from nsqcy.config.arguments import SetOption
 from nsqcy.logging.logger import write
 from nsqcy.users import file, hashes
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, VIEW
@@ -51,7 +50,7 @@ def _rights(arguments: argparse.Namespace) -> Iterator[str]:
 
 def _quotas(arguments: argparse.Namespace) -> Iterator[str]:
     for option in file.QUOTAS:
-        value = getattr(arguments, option.name)
+        value = getattr(arguments, option.name, option.default)
         if value != option.default:
             yield f"{option.name} = {option.show(value)}"
 
@@ -78,28 +77,11 @@ def _parser() -> argparse.ArgumentParser:
         "--certificate", metavar="NAME", default="", help="the name in its certificate, if it has"
     )
     for option in file.QUOTAS:
-        parser.add_argument(
-            f"--{option.flag}",
-            metavar="N",
-            type=_quota_of(option),
-            default=option.default,
-            help=option.help,
-        )
+        parser.add_argument(f"--{option.flag}", action=SetOption, option=option)
     parser.add_argument(
         "--token", action="store_true", help="make a token for a program, instead of a password"
     )
     return parser
-
-
-def _quota_of(option: Option) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            return file.checked_quota(option, text)
-        except ValueError as error:
-            found, allowed = error.args
-            raise argparse.ArgumentTypeError(f"it is {found} (allowed: {allowed})") from None
-
-    return parse
 
 
 def _password() -> str | None:

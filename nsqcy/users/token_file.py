@@ -2,9 +2,10 @@
 
 import re
 
-from nsqcy.config import loader
-from nsqcy.config.options import STRING, Option
+from nsqcy.config import files
+from nsqcy.config.options import STRING
 from nsqcy.errors import ConfigError
+from nsqcy.options.option import Option
 
 OPTION = Option(
     "auth-token-file",
@@ -19,7 +20,7 @@ def read(path: str) -> str:
     """The token; none without a path. Raises ConfigError, which does not show it."""
     if not path:
         return ""
-    token = loader.read_text(path).strip()
+    token = files.read_text(path).strip()
     if not _TOKEN.fullmatch(token):
         raise ConfigError(path, None, "there is no token in it", "one word, and nothing else")
     return token

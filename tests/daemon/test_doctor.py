@@ -95,9 +95,18 @@ def test_a_host(tmp_path: Path) -> None:
 
 
 def test_a_command_line_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
-    for word in ("--nsqd-http-address=foo", "--daemon=redis", "word", "--timeout=0"):
+    for word, text in {
+        "--nsqd-http-address=foo": "--nsqd-http-address: ",
+        "--daemon=redis": "--daemon is 'redis': expected one of nsqd, nsqlookupd, nsqadmin\n",
+        "word": "'word' is no flag; flags begin with --\n",
+        "--timeout=0": "--timeout is '0': expected > 0\n",
+    }.items():
         assert main([word]) == 2
         out, err = capfd.readouterr()
-        assert not out and "Usage of nsqcy doctor:" in err
-    assert main(["-help"]) == 0 and main(["--checks"]) == 0
+        assert not out and err.startswith(text)
+    for word in ("-help", "--help", "-h"):
+        assert main([word]) == 0
+        out, err = capfd.readouterr()
+        assert out.startswith("usage: nsqcy doctor [FLAGS]\n") and not err
+    assert main(["--checks"]) == 0
     assert capfd.readouterr().out == report.table()

@@ -69,14 +69,17 @@ def test_the_checker_sees_an_upward_import() -> None:
 def test_spark_stands_alone() -> None:
     """It goes to machines that have no nsqcy, and a daemon must not need what it needs."""
     inside = {name: imports(path) for name, path in sources() if package(name) == "spark"}
+    shared = {name: imports(path) for name, path in sources() if package(name) == "options"}
     outside = {
         name: imports(path)
         for name, path in sources()
         if package(name) not in ("spark", "pipeline")
     }
     for name, found in inside.items():
-        theirs = {each for each in ours(found) if package(each) != "spark"} - {"nsqcy"}
-        assert theirs <= {"base", "base.crc"}, f"{name}: {theirs}"
+        theirs = {each for each in ours(found) if package(each) not in ("spark", "options")}
+        assert theirs <= {"nsqcy", "base", "base.crc"}, f"{name}: {theirs}"
+    for name, found in shared.items():
+        assert {package(each) for each in ours(found)} <= {"options"}, name
     heavy = {"pyspark", "pyarrow", "pyspark_nsq"}
     for name, found in outside.items():
         assert not {each for each in ours(found) if package(each) == "spark"}, name

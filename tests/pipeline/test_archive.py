@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from nsqcy.errors import UsageError
 from nsqcy.pipeline import archive, checkpoint, manifests
 from nsqcy.pipeline.__main__ import main
-from nsqcy.pipeline.options import Options, UsageError
+from nsqcy.pipeline.options import Options
 from support.archive_files import LOG, OTHER, QUERY, HandmadeArchive
 
 

@@ -11,7 +11,6 @@ import pytest
 from nsqcy.pipeline import session
 from nsqcy.pipeline.__main__ import JOBS, main
 from nsqcy.pipeline.options import SPARK, Options
-from nsqcy.pipeline.page import rewritten, tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,16 +128,3 @@ def test_doctor_without_java_and_nsqd(
     lines = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
     assert lines[1].startswith("problem  java is not installed")
     assert lines[-1] == "problem  nsqd 127.0.0.1:1 cannot be reached: Connection refused"
-
-
-def test_tables_of_the_page() -> None:
-    page = "# Jobs\n\n<!-- options of verify -->\n\nText.\n"
-    once = rewritten(page)
-    assert "| `--quick` |" in once and once.endswith("|\n\nText.\n")
-    assert rewritten(once) == once
-
-
-def test_the_page_has_the_tables_of_the_jobs() -> None:
-    page = (ROOT / "docs" / "PIPELINE.md").read_text()
-    assert rewritten(page) == page, "run make conf"
-    assert all(f"<!-- options of {name} -->" in page for name, table in tables().items() if table)

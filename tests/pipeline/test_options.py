@@ -4,43 +4,40 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.errors import UsageError
+from nsqcy.options.kinds import BOOLEAN, EXPRESSION, SIZE, TOPIC_NAME, whole
+from nsqcy.options.option import Option
 from nsqcy.pipeline.__main__ import JOBS, table
 from nsqcy.pipeline.options import (
     ADDRESSES,
     DURATION,
-    EXPRESSION,
-    FLAG,
     INSTANT,
     MEMORY,
     PAIRS,
     PATH,
     PORT,
     POSITIVE,
-    SIZE,
     SOURCE,
     TEXT,
-    TOPIC_NAME,
     TOPIC_NAMES,
-    WHOLE,
-    Option,
     Options,
-    UsageError,
+    choice,
     parse,
-    read_flags,
 )
 
+WHOLE = whole(0)
 TABLE = (
     Option("rate", WHOLE, None, "messages a second"),
-    Option("every", DURATION, "1m", "how often"),
-    Option("size", SIZE, "8m", "of a piece"),
+    Option("every", DURATION, 60.0, "how often"),
+    Option("size", SIZE, 8 << 20, "of a piece"),
     Option("memory", MEMORY, "2g", "heap"),
     Option("root", PATH, "archive", "where"),
-    Option("dry-run", FLAG, "false", "only count"),
-    Option("kind", TEXT, "none", "of decoding", choices=("none", "json")),
-    Option("conf", PAIRS, (), "settings"),
+    Option("dry-run", BOOLEAN, False, "only count"),
+    Option("kind", choice("none", "json"), "none", "of decoding"),
+    Option("conf", PAIRS, {}, "settings"),
     *SOURCE,
 )
-TABLES = {"job": TABLE, "other": (Option("depth", WHOLE, "1", "how deep"),)}
+TABLES = {"job": TABLE, "other": (Option("depth", WHOLE, 1, "how deep"),)}
 
 
 def told(*argv: str) -> str:
@@ -70,7 +67,7 @@ def test_flags() -> None:
 
 
 def test_the_last_of_several_counts() -> None:
-    assert read_flags(TABLE, ["--rate=1", "--rate=2"]) == {"rate": 2}
+    assert parse("job", TABLES, ["--rate=1", "--rate=2"])["rate"] == 2
 
 
 @pytest.mark.parametrize(
@@ -78,10 +75,10 @@ def test_the_last_of_several_counts() -> None:
     [
         ("--rat=5", "there is no --rat; did you mean --rate?"),
         ("rate", "'rate' is no flag; flags begin with --"),
-        ("--rate", "--rate needs a value: number"),
+        ("--rate", "argument --rate: expected one argument"),
         ("--rate=x", "--rate is 'x': expected a whole number"),
         ("--every=5", "--every is '5': expected a duration as 500ms, 30s, 15m, 1h or 7d"),
-        ("--size=0", "--size is '0': expected a number of bytes as 512k, 256m or 2g"),
+        ("--size=0", "--size is '0': expected a number of bytes as 8m, 512k or 1048576"),
         ("--memory=2", "--memory is '2': expected memory as 512m or 2g"),
         ("--dry-run=yes", "--dry-run is 'yes': expected true or false"),
         ("--kind=jso", "--kind is 'jso': expected one of none, json; did you mean json?"),
@@ -177,18 +174,16 @@ BAD = {
     ADDRESSES: ("http://a:4150", "host:port, without http://"),
     DURATION: ("5", "a duration as 500ms, 30s, 15m, 1h or 7d"),
     EXPRESSION: ("(", "a regular expression (missing ), unterminated subpattern at position 0)"),
-    FLAG: ("yes", "true or false"),
+    BOOLEAN: ("yes", "true or false"),
     INSTANT: ("yesterday", "ISO 8601 as 2024-05-01T12:00:00Z, or milliseconds since 1970"),
     MEMORY: ("2", "memory as 512m or 2g"),
     PAIRS: ("a", "NAME=VALUE"),
     PATH: ("s3://b/x", "a path, and s3:// is none: mount it where it can be one"),
     PORT: ("65536", "a port: 0 to 65535"),
     POSITIVE: ("0", "a whole number of at least 1"),
-    SIZE: ("0", "a number of bytes as 512k, 256m or 2g"),
     TEXT: (" ", "a text that is not empty"),
     TOPIC_NAME: ("a b", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
     TOPIC_NAMES: ("a,", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
-    WHOLE: ("-1", "a whole number"),
 }
 
 
@@ -196,16 +191,17 @@ BAD = {
 def test_every_option_has_a_bad_value(job: str) -> None:
     tables = {name: table(name) for name in JOBS}
     for option in table(job):
-        value, expected = BAD[option.kind]
-        if option.choices:
-            expected = f"one of {', '.join(option.choices)}; there are {', '.join(option.choices)}"
+        value, expected = BAD.get(option.kind, ("?", option.kind.allowed))
+        if option.kind not in BAD:
+            assert expected == f"one of {option.kind.values}"
+            expected += f"; there are {option.kind.values}"
         with pytest.raises(UsageError) as caught:
-            parse(job, tables, [f"--{option.name}={value}"])
-        assert str(caught.value) == f"--{option.name} is {value!r}: expected {expected}"
+            parse(job, tables, [f"--{option.flag}={value}"])
+        assert str(caught.value) == f"--{option.flag} is {value!r}: expected {expected}"
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_tables_make_sense(job: str) -> None:
-    names = [option.name for option in table(job)]
+    names = [option.flag for option in table(job)]
     assert len(names) == len(set(names))
     assert Options(table(job), {})

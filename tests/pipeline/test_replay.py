@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.errors import UsageError
 from nsqcy.pipeline import replay, rounds, rows
 from nsqcy.pipeline.__main__ import main
-from nsqcy.pipeline.options import UsageError, parse
+from nsqcy.pipeline.options import parse
 from nsqcy.pipeline.rounds import Plan
 from nsqcy.pipeline.rows import Part
 from support.archive_files import LOG, OTHER, HandmadeArchive

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
+from nsqcy.options.kinds import BOOLEAN
+from nsqcy.options.option import Option
 from nsqcy.pipeline import stats, streams
 from nsqcy.pipeline.__main__ import main, terminable
-from nsqcy.pipeline.options import DURATION, FLAG, Option, Options
+from nsqcy.pipeline.options import DURATION, Options
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.streams import Watch, lags
 
 OFFSET = '{"pos": {"orders": {"a": %d, "b": %d}}, "v": 1}'
-TABLE = (Option("once", FLAG, "false", "to the end"), Option("every", DURATION, "1m", "how often"))
+TABLE = (Option("once", BOOLEAN, False, "to the end"), Option("every", DURATION, 60.0, "how often"))
 AWAY = f"[STREAM_FAILED]\nTraceback (most recent call last):\n  x\n{streams.AWAY}nsq: h:1 is away"
 
 

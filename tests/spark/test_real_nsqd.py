@@ -310,15 +310,18 @@ def test_executors_need_no_nsqcy(daemon: Nsqd, topic: str, tmp_path: Path) -> No
     """The source by value, read in a process where nsqcy cannot be imported."""
     from pyspark import cloudpickle
 
+    import nsqcy.options
     import nsqcy.spark
     from nsqcy.spark.source import NsqDataSource
 
     publish(daemon, topic, 0, 1000)
-    cloudpickle.register_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
+    for package in (nsqcy.spark, nsqcy.options):
+        cloudpickle.register_pickle_by_value(package)  # type: ignore[no-untyped-call]
     try:
         (tmp_path / "source").write_bytes(cloudpickle.dumps(NsqDataSource(given(daemon, topic))))
     finally:
-        cloudpickle.unregister_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
+        for package in (nsqcy.spark, nsqcy.options):
+            cloudpickle.unregister_pickle_by_value(package)  # type: ignore[no-untyped-call]
     (tmp_path / "spark_types.py").write_text(READ_ALL)
     done = subprocess.run(
         [sys.executable, "-c", BY_VALUE, str(tmp_path), str(tmp_path / "source")],

@@ -14,11 +14,13 @@ from nsqcy.spark import register
 def unset(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from pyspark import cloudpickle
 
+    import nsqcy.options
     import nsqcy.spark
 
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     yield
-    cloudpickle.unregister_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
+    for package in (nsqcy.spark, nsqcy.options):
+        cloudpickle.unregister_pickle_by_value(package)  # type: ignore[no-untyped-call]
 
 
 def session(**more: Any) -> Any:

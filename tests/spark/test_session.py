@@ -281,6 +281,7 @@ def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_p
 def check_by_value(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
     from pyspark import cloudpickle
 
+    import nsqcy.options
     import nsqcy.spark
 
     register(spark)
@@ -291,7 +292,8 @@ def check_by_value(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
         frame.write.format("nsq").mode("append").options(**options).save()
         assert spark.read.format("nsq").options(**options).load().count() == 1
     finally:
-        cloudpickle.unregister_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
+        for package in (nsqcy.spark, nsqcy.options):
+            cloudpickle.unregister_pickle_by_value(package)  # type: ignore[no-untyped-call]
 
 
 CHECKS = [

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 # A package imports only from rows above its own. Its modules may import each other, in no circle.
 ROWS = [
-    "nsqcy errors names base logging metrics util",
+    "nsqcy errors names base logging metrics options util",
     "cluster config ipc net storage",
     "channels process",
     "broker",

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from nsqcy.cluster.discovery import daemon_url
-from nsqcy.config.options import Option
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.http import config_api
 from nsqcy.http.parser import JSON, Fault, Reply
@@ -14,6 +13,7 @@ from nsqcy.nsqadmin.context import AppContext, body_limit
 from nsqcy.nsqadmin.graphite import passed_on
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqadmin.requests import segments
+from nsqcy.options.option import Option
 from nsqcy.util.gotext import json_bytes
 
 _KEEP = (("Cache-Control", "public, max-age=31536000, immutable"),)

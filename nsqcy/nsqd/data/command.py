@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nsqcy.config import loader
+from nsqcy.config import files, loader
 from nsqcy.errors import StartError, Stop
 from nsqcy.logging.logger import write
 from nsqcy.names import is_valid_name
@@ -159,7 +159,7 @@ def _check(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 def _settings(config_file: str) -> loader.Settings:
     """Of a configuration file, as nsqd would read it; the defaults without one."""
-    file = loader.read_file(NSQD, config_file) if config_file else None
+    file = files.read_file(NSQD, config_file) if config_file else None
     return loader.Settings(NSQD, {}, file)
 
 

@@ -11,7 +11,6 @@ from nsqcy import names
 from nsqcy.base import headers as message_headers
 from nsqcy.broker.topic_host import DRAINING
 from nsqcy.config import durations
-from nsqcy.config.options import Option
 from nsqcy.config.policies import DURABILITIES, RATE
 from nsqcy.daemon.topic_params import names_of_channel, topic_and_channel, valid_topic
 from nsqcy.errors import NOT_WRITTEN, HttpError
@@ -41,6 +40,7 @@ from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker import peek, positions
 from nsqcy.nsqd.worker import topic_verbs as verbs
+from nsqcy.options.option import Option
 from nsqcy.process.control import is_unreachable
 from nsqcy.server.http_fastpath import Sink
 from nsqcy.util.gotext import json_bytes

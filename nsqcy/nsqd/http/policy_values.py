@@ -8,11 +8,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nsqcy.config.loader import unknown_key
-from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, Option, Value, int64
+from nsqcy.config.files import unknown_key
+from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, int64
 from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies, shown
 from nsqcy.names import quote
 from nsqcy.nsqd.options import NsqdOptions, policy_rule
+from nsqcy.options.option import Option, Value
 
 
 class BadPolicy(Exception):
@@ -80,7 +81,8 @@ def _value(option: Option, value: Any) -> Value:
     if kind is FLOAT and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if kind not in (BOOL, INT, FLOAT) and isinstance(value, str):
-        return kind.parse(value)
+        read: Value = kind.parse(value)
+        return read
     raise ValueError("invalid value type")
 
 

@@ -9,12 +9,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from nsqcy.config.options import Value
 from nsqcy.errors import StartError
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_valid_name
 from nsqcy.nsqd.http.policy_values import BadPolicy, merged, read
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.options.option import Value
 from nsqcy.util import files
 
 FILE = "policies.json"

@@ -7,8 +7,8 @@ master does. Workers import this module, so it imports no part of the master.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from nsqcy.config.options import Value
 from nsqcy.nsqd.calls import Call, Result
+from nsqcy.options.option import Value
 
 if TYPE_CHECKING:
     from nsqcy.nsqd.master.diagnosis import Diagnosis

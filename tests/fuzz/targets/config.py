@@ -6,8 +6,11 @@ The first byte of an input says whose file the rest is, or that it is the words 
 import tempfile
 from pathlib import Path
 
-from nsqcy.config import loader
+from nsqcy.config import files, loader
 from nsqcy.config.durations import format_duration, parse_duration
+from nsqcy.config.flags import parse_flags
+from nsqcy.config.options import OptionTable
+from nsqcy.config.sample import sample
 from nsqcy.errors import Stop
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqadmin.options import resolve as resolve_admin
@@ -16,14 +19,17 @@ from nsqcy.nsqlookupd.options import NSQLOOKUPD
 
 COVERS = [
     "config/loader.py",
+    "config/files.py",
     "config/options.py",
+    "config/flags.py",
+    "options/option.py",
     "config/durations.py",
     "nsqd/options.py",
     "config/policies.py",
 ]
 COVERS += ["config/daemon_options.py", "nsqadmin/options.py"]
 TABLES = (NSQD, NSQLOOKUPD, NSQADMIN)
-SAMPLES = [loader.sample(table) for table in TABLES]
+SAMPLES = [sample(table) for table in TABLES]
 WORDS = [f"{option.name} = ".encode() for table in TABLES for option in table if option.in_file]
 WORDS += [f"--{option.flag}=".encode() for option in NSQD]
 WORDS += [b"[topic a*]", b"[channel a*/b]", b"[nsqd]", b"1h30m", b"0x10", b"1_000", b"true", b"\n"]
@@ -32,8 +38,8 @@ WORDS += [b"[topic a*]", b"[channel a*/b]", b"[nsqd]", b"1h30m", b"0x10", b"1_00
 def seeds() -> list[bytes]:
     """Samples with every second of their settings made."""
     found = []
-    for number, sample in enumerate(SAMPLES):
-        lines = [line for line in sample.split("\n") if not line.startswith("# ")]
+    for number, text in enumerate(SAMPLES):
+        lines = [line for line in text.split("\n") if not line.startswith("# ")]
         for start in range(0, len(lines), 12):
             part = "\n".join(line.lstrip("#") for line in lines[start : start + 12])
             found.append(bytes([number]) + f"[{TABLES[number].daemon}]\n{part}".encode())
@@ -54,7 +60,7 @@ def one(data: bytes) -> None:
     try:
         if kind == b"\3":
             words = text.decode("utf-8", "surrogateescape").split("\n")
-            found = loader.Settings(NSQD, loader.parse_flags(NSQD, words))
+            found = loader.Settings(NSQD, parse_flags(NSQD, words))
         else:
             found = _file(TABLES[kind[0] % 3] if kind else NSQD, text)
         if found.table is NSQD:
@@ -65,10 +71,10 @@ def one(data: bytes) -> None:
         str(stop).encode("utf-8", "surrogateescape")
 
 
-def _file(table: loader.OptionTable, content: bytes) -> loader.Settings:
+def _file(table: OptionTable, content: bytes) -> loader.Settings:
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         Path(file.name).write_bytes(content)
-        found = loader.Settings(table, {}, loader.read_file(table, file.name))
+        found = loader.Settings(table, {}, files.read_file(table, file.name))
     for each in found.warnings:
         each.encode("utf-8", "surrogateescape")
     return found

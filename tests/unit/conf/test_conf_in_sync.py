@@ -1,4 +1,4 @@
-"""conf/*.ini and docs/CONFIG.md are what the option tables say."""
+"""conf/*.ini are what the option tables say."""
 
 import re
 from collections.abc import Callable
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.config import loader
+from nsqcy.config import files, loader
 from nsqcy.config.options import Options, OptionTable
+from nsqcy.config.sample import sample
 from nsqcy.nsqadmin import options as nsqadmin
 from nsqcy.nsqd import options as nsqd
 from nsqcy.nsqlookupd import options as nsqlookupd
+from nsqcy.options.option import Option
 
 ROOT = Path(__file__).parents[3]
 TABLES = [nsqd.NSQD, nsqlookupd.NSQLOOKUPD, nsqadmin.NSQADMIN]
@@ -29,17 +31,12 @@ def sample_file(table: OptionTable) -> Path:
 
 @each_table
 def test_the_sample_file_is_the_tables(table: OptionTable) -> None:
-    assert sample_file(table).read_text() == loader.sample(table), "run `make conf`"
-
-
-def test_the_documentation_is_the_tables() -> None:
-    text = (ROOT / "docs/CONFIG.md").read_text()
-    assert text == loader.docs(TABLES), "run `make conf`"
+    assert sample_file(table).read_text() == sample(table), "run `make conf`"
 
 
 @each_table
 def test_the_sample_file_loads_and_sets_nothing(table: OptionTable) -> None:
-    file = loader.read_file(table, str(sample_file(table)))
+    file = files.read_file(table, str(sample_file(table)))
     assert file.values == {}
     assert file.warnings == []
 
@@ -51,7 +48,7 @@ def test_the_sample_file_holds_every_option_at_its_default(
     text = sample_file(table).read_text()
     path = tmp_path / "sample.ini"
     path.write_text(re.sub(r"(?m)^#(\w+ =)", r"\1", text))
-    file = loader.read_file(table, str(path))
+    file = files.read_file(table, str(path))
     assert file.values.keys() == {option.name for option in table if option.in_file}
     for option in table:
         if option.in_file and not option.default_text:
@@ -61,13 +58,13 @@ def test_the_sample_file_holds_every_option_at_its_default(
 
 @each_table
 def test_the_sample_file_is_no_wider_than_a_screen(table: OptionTable) -> None:
-    assert all(len(line) <= 130 for line in loader.sample(table).splitlines())
+    assert all(len(line) <= 130 for line in sample(table).splitlines())
 
 
 @pytest.mark.parametrize(
     "option", [option for table in TABLES for option in table], ids=lambda option: option.flag
 )
-def test_every_option_is_explained(option: loader.Option) -> None:
+def test_every_option_is_explained(option: Option) -> None:
     assert option.help
     assert not option.help.endswith(".")
     assert "`" not in option.help  # Go's usage would take it for the name of the value

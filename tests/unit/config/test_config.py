@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy import __main__ as command
-from nsqcy.config import loader
+from nsqcy.config import files, loader
 from nsqcy.config.policies import ChannelPolicy, Policies, TopicPolicy
 from nsqcy.errors import (
     AS_IS,
@@ -657,11 +657,11 @@ PATTERN_LINES = st.builds(
 )
 
 
-def read_or_refuse(directory: Path, data: bytes) -> loader.FileSettings | None:
+def read_or_refuse(directory: Path, data: bytes) -> files.FileSettings | None:
     path = directory / "any"
     path.write_bytes(data)
     try:
-        file = loader.read_file(NSQD, str(path))
+        file = files.read_file(NSQD, str(path))
     except ConfigError as error:
         assert error.file == str(path)
         assert str(path) in str(error)

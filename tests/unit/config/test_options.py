@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from nsqcy.config import durations, loader
 from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND, parse_duration
-from nsqcy.config.options import OptionTable, parse_flags, parse_int, usage
+from nsqcy.config.flags import parse_flags, usage
+from nsqcy.config.options import OptionTable, parse_int
 from nsqcy.errors import (
     AS_IS,
     DATED,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -236,9 +235,3 @@ def test_only_a_problem_makes_the_exit_code() -> None:
 def test_many_names_are_one_line() -> None:
     assert several("ba") == "a, b"
     assert several(map(str, range(100, 101 + NAMES_SHOWN))).endswith(" and 1 more")
-
-
-def test_the_table_of_the_document_is_that_of_the_code() -> None:
-    """After a change of a check: `nsqcy doctor --checks` prints it."""
-    page = (Path(__file__).parents[3] / "docs" / "DOCTOR.md").read_text()
-    assert report.table() in page

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import pytest
 
-from nsqcy.logging import docs
 from nsqcy.logging.events import EVENTS
 from nsqcy.logging.logger import LEVELS
 
@@ -92,11 +91,6 @@ def test_rows_are_told_apart_and_well_formed() -> None:
         assert event.level in LEVELS
         assert not taken & set(event.fields)
         assert "|" not in event.text + event.told
-
-
-def test_the_documentation_is_the_table() -> None:
-    text = (ROOT / "docs" / "LOGS.md").read_text()
-    assert docs.rewritten(text) == text, "run `make conf`"
 
 
 def test_runbooks_name_events_that_there_are() -> None:

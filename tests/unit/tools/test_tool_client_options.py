@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from nsqcy.client.options import consumer_options, producer_options
-from nsqcy.config.options import OptionTable, parse_flags
+from nsqcy.config.flags import parse_flags
+from nsqcy.config.options import OptionTable
 from nsqcy.errors import UsageError
 from nsqcy.testing.certificates import make
 from nsqcy.tools.client_options import (
     CONSUMER_OPT,
+    OPTIONS,
     PRODUCER_OPT,
-    RULES,
     consumer_keywords,
     producer_keywords,
 )
@@ -90,7 +91,7 @@ def test_bounds_are_within(name: str) -> None:
 
 
 def test_every_range_is_tried() -> None:
-    assert {name for name, rule in RULES.items() if rule.low is not None} == BOUNDS.keys()
+    assert {name for name, rule in OPTIONS.items() if rule.low is not None} == BOUNDS.keys()
 
 
 DEFAULTS = {"max_backoff_duration": 120.0}
@@ -144,7 +145,7 @@ def test_keywords_of_a_consumer(option: str, keywords: dict[str, Any]) -> None:
 
 def test_every_option_is_tried() -> None:
     tried = {option.partition(",")[0].replace("-", "_") for option, _ in GIVEN}
-    assert tried == RULES.keys() - {"tls_root_ca_file", "tls_cert", "tls_key"}
+    assert tried == OPTIONS.keys() - {"tls_root_ca_file", "tls_cert", "tls_key"}
 
 
 def test_the_last_of_each_counts() -> None:

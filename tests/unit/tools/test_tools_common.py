@@ -7,7 +7,8 @@ import pytest
 
 from nsqcy import NSQ_VERSION, errors
 from nsqcy.config.durations import SECOND
-from nsqcy.config.options import INT, Option, OptionTable
+from nsqcy.config.options import INT, OptionTable
+from nsqcy.options.option import Option
 from nsqcy.tools import common
 from nsqcy.tools.common import ToolError, parse, require_one_source, require_positive, run
 

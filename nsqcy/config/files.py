@@ -1,0 +1,302 @@
+"""Configuration files: INI with sections of our own, and TOML as NSQ has it.
+
+Knows no particular option and checks no value beyond its kind. Which source of a value counts is
+config/loader.py.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from nsqcy.config.durations import format_duration
+from nsqcy.config.options import (
+    DURATION,
+    LEVEL,
+    TLS_REQUIREMENT,
+    TLS_VERSION,
+    OptionTable,
+    unquoted,
+)
+from nsqcy.errors import CoerceError, ConfigError, ParseError
+from nsqcy.names import quote
+from nsqcy.options.option import Option, Value
+
+DAEMONS = ("nsqd", "nsqlookupd", "nsqadmin")
+
+# What makes a file INI: a header of ours before anything else. TOML has no names with blanks, and
+# its tables mean nothing to NSQ.
+_INI_START = r"\[\s*(?:(" + "|".join(DAEMONS) + r")\s*\]|(?:topic|channel)\s)"
+
+# NSQ looks at these before the others, with a text of their own.
+_PARSED_FIRST = (LEVEL, TLS_REQUIREMENT, TLS_VERSION)
+
+_NEARLY = 0.8  # how much alike two keys are of which one may be a mistake for the other
+
+# Words that Go's field names have in capitals.
+_CAPITALS = {"nsqlookupd": "NSQLookupd"} | {
+    word: word.upper() for word in ("id", "tcp", "http", "https", "tls", "udp", "e2e", "ca")
+}
+
+
+class Section:
+    """What a part of a file says: values by option name, and the line of each."""
+
+    __slots__ = ("lines", "path", "values")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.values: dict[str, Value] = {}
+        self.lines: dict[str, int | None] = {}
+
+    def place(self, name: str) -> str:
+        return _place(self.path, self.lines[name])
+
+
+class PatternSection(Section):
+    """What one says of the topics, or of the channels (`kind`), whose names match `pattern`; its
+    header is in line `line`."""
+
+    __slots__ = ("kind", "line", "pattern")
+
+    def __init__(self, path: str, line: int, kind: str, pattern: str) -> None:
+        super().__init__(path)
+        self.line = line
+        self.kind = kind
+        self.pattern = pattern
+
+
+class FileSettings(Section):
+    """What one file says: of the daemon, of topics and of channels; and what was ignored."""
+
+    __slots__ = ("patterns", "warnings")
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.patterns: list[PatternSection] = []
+        self.warnings: list[str] = []
+
+
+def read_file(table: OptionTable, path: str) -> FileSettings:
+    """The settings in a file of either format; raises ConfigError."""
+    text = read_text(path)
+    if _first_header(text):
+        return _read_ini(table, path, text)
+    return _read_toml(table, path, text)
+
+
+def read_text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        reason = (error.strerror or "unreadable").lower()
+        raise ConfigError(path, None, f"open {path}: {reason}") from None
+    except ValueError:
+        raise ConfigError(path, None, "a path cannot hold a zero byte") from None
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(path, line, "not UTF-8") from None
+
+
+def daemon_of(text: str) -> str:
+    """The daemon a file is for: the one an INI file names first; TOML is taken for nsqd's."""
+    header = _first_header(text)
+    return (header and header[1]) or "nsqd"
+
+
+def _first_header(text: str) -> re.Match[str] | None:
+    for line in text.split("\n"):
+        line = line.strip()
+        if line and not line.startswith("#"):
+            return re.match(_INI_START, line)
+    return None
+
+
+# INI: `key = value` lines in the daemon's section, and in `[topic PATTERN]` and `[channel PATTERN]`
+# where it has options by name. Nothing is escaped or interpolated; `#` starts a comment at
+# the start of a line only.
+
+
+def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
+    found = FileSettings(path)
+    section: Section = found
+    keys: Mapping[str, Option] = {}
+    first_lines: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            name = _section_name(table, path, number, line)
+            if name in first_lines:
+                problem = f"section [{name}] is already at line {first_lines[name]}"
+                raise ConfigError(path, number, problem, "one section of a name")
+            first_lines[name] = number
+            if name == table.daemon:
+                section, keys = found, table.by_ini_key
+            else:
+                kind, _, pattern = name.partition(" ")
+                section = PatternSection(path, number, kind, pattern)
+                keys = table.by_pattern[kind]
+                found.patterns.append(section)
+        else:
+            _read_ini_line(keys, section, number, line)
+    return found
+
+
+def _section_name(table: OptionTable, path: str, number: int, line: str) -> str:
+    """`nsqd`, `topic PATTERN` or `channel PATTERN`."""
+    allowed = f"[{table.daemon}]"
+    if table.by_pattern:
+        allowed += ", [topic PATTERN] or [channel TOPICPATTERN/CHANNELPATTERN]"
+    if not line.endswith("]"):
+        raise ConfigError(path, number, f"not a section header: {line}", allowed)
+    words = line[1:-1].split(None, 1)
+    if words == [table.daemon]:
+        return table.daemon
+    if len(words) == 2 and words[0] in table.by_pattern:
+        return f"{words[0]} {words[1].strip()}"
+    raise ConfigError(path, number, f"unknown section {line}", allowed)
+
+
+def _read_ini_line(keys: Mapping[str, Option], found: Section, number: int, line: str) -> None:
+    key, equals, text = (part.strip() for part in line.partition("="))
+    if not equals or not key:
+        allowed = "key = value, or # and a comment"
+        raise ConfigError(found.path, number, f"not a setting: {line}", allowed)
+    option = keys.get(key)
+    if option is None:
+        raise ConfigError(found.path, number, *unknown_key(key, keys))
+    if option.name in found.values:
+        problem = f"{key} is already set at line {found.lines[option.name]}"
+        raise ConfigError(found.path, number, problem, "each option once")
+    try:
+        found.values[option.name] = _ini_value(option, text)
+    except ValueError as error:
+        problem = f"{key}: invalid value {quote(text)}: {error}"
+        raise ConfigError(found.path, number, problem, option.kind.allowed) from None
+    found.lines[option.name] = number
+
+
+def _ini_value(option: Option, text: str) -> Value:
+    kind = option.kind
+    value: Value = kind.ini(text) if kind.ini else kind.parse(unquoted(text))
+    return value
+
+
+def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
+    """What is wrong with it, and the keys there are."""
+    import difflib
+
+    names = sorted(allowed)
+    near = difflib.get_close_matches(key.replace("-", "_").lower()[:64], names, 1)
+    meant = f", did you mean {near[0]}?" if near else ""
+    return f"unknown key {quote(key)}{meant}", ", ".join(names)
+
+
+# TOML: flat keys, as NSQ reads them. What NSQ ignores is ignored here, with a warning.
+
+
+def _read_toml(table: OptionTable, path: str, text: str) -> FileSettings:
+    found = FileSettings(path)
+    known: list[tuple[Option, object]] = []
+    for key, value in _parse_toml(table, path, text).items():
+        if option := table.by_toml_key.get(key):
+            known.append((option, value))
+            found.lines[option.name] = _toml_line(text, key)
+        else:
+            _refuse_guard(table, path, text, key, value)
+            place = _place(path, _toml_line(text, key))
+            found.warnings.append(f"{place}: {_ignored(table, key, value)}")
+    known.sort(key=lambda pair: pair[0].kind not in _PARSED_FIRST)
+    for option, value in known:
+        found.values[option.name] = _toml_value(found, option, value)
+    return found
+
+
+def _parse_toml(table: OptionTable, path: str, text: str) -> dict[str, object]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(path, None, "arrays or tables nested too deep") from None
+    except ValueError as error:  # a TOMLDecodeError, or a number int() refuses
+        reason, _, position = str(error).partition(" (at line ")
+        line = re.match("[0-9]+", position)
+        allowed = f"TOML, or INI that starts with [{table.daemon}]"
+        raise ConfigError(path, int(line[0]) if line else None, reason, allowed) from None
+
+
+def _toml_value(found: FileSettings, option: Option, value: object) -> Value:
+    try:
+        read: Value = option.kind.toml(value)
+    except ValueError as error:
+        line = found.lines[option.name]
+        allowed = option.kind.allowed
+        shown = _go_value(value)
+        if option.kind in _PARSED_FIRST:
+            setting = f"{option.toml_key} {shown}"
+            raise ParseError(found.path, line, str(error), allowed, setting) from None
+        default = option.default
+        if option.kind is DURATION and isinstance(default, int):
+            default = format_duration(default)
+        setting = f"{shown} ({_go_value(default)}) for field {_go_field(option)}"
+        problem = f"{option.toml_key}: {error}"
+        raise CoerceError(found.path, line, problem, allowed, setting) from None
+    return read
+
+
+def _refuse_guard(table: OptionTable, path: str, text: str, key: str, value: object) -> None:
+    """Raise ConfigError if what is about to be ignored was to guard a door."""
+    named = {f"{key}.{each}": each for each in value} if isinstance(value, dict) else {key: key}
+    for shown, each in named.items():
+        if option := _guard_meant(table, each):
+            problem = f"unknown key {quote(shown)}, did you mean {option.toml_key}?"
+            allowed = ", ".join(sorted(table.by_toml_key))
+            raise ConfigError(path, _toml_line(text, key), problem, allowed)
+
+
+def _guard_meant(table: OptionTable, key: str) -> Option | None:
+    """The option that guards a door and has nearly this name."""
+    import difflib
+
+    name = key.replace("-", "_").lower()[:64]
+    near = difflib.get_close_matches(name, table.by_ini_key, 1, _NEARLY)
+    option = table.by_ini_key[near[0]] if near else None
+    return option if option and option.guard else None
+
+
+def _ignored(table: OptionTable, key: str, value: object) -> str:
+    if isinstance(value, dict):
+        hint = f"an INI file starts with [{table.daemon}]"
+        return f"table [{key}] is ignored ({hint})"
+    hint = ""
+    if option := table.by_ini_key.get(key.replace("-", "_")):
+        hint = f" (the key of --{option.flag} is {option.toml_key})"
+    return f"unknown key {quote(key)} is ignored{hint}"
+
+
+def _toml_line(text: str, key: str) -> int | None:
+    """The line a top-level key stands in, which tomllib does not tell: good enough for a text."""
+    match = re.search(rf"""^[ \t]*\[*[ \t]*["']?{re.escape(key)}["']?[ \t]*[=.\]]""", text, re.M)
+    return text.count("\n", 0, match.start()) + 1 if match else None
+
+
+def _place(path: str, line: int | None) -> str:
+    return path if line is None else f"{path}, line {line}"
+
+
+def _go_value(value: object) -> str:
+    """As Go's %v shows it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{' '.join(map(_go_value, value))}]"
+    return str(value)
+
+
+def _go_field(option: Option) -> str:
+    words = option.toml_key.split("_")
+    return "".join(_CAPITALS.get(word, word.capitalize()) for word in words)

@@ -1,0 +1,67 @@
+"""The sample of a configuration file: an INI file of every option with its default."""
+
+from collections.abc import Iterator
+
+from nsqcy.config.options import OptionTable
+from nsqcy.options.option import Option
+
+PATTERN_EXAMPLES = {"topic": "orders.*", "channel": "orders.*/billing"}
+
+_SAMPLE_HEAD = """\
+# Every option of {daemon}, with its default. Written by `nsqcy config sample`.
+#
+# An option on the command line (--{flag}={value}) beats the one here. A line that starts
+# with # is a comment; anywhere else # ; and % are ordinary characters. Quotes around a value keep
+# the blanks at its ends. A duration is a number with a unit: 250ms, 2s, 1.5h30m.
+
+[{daemon}]
+"""
+
+
+_PATTERN_SAMPLE_HEAD = """\
+# --- Topics and channels by name ---
+#
+# A section of its own sets these for the topics, or for the channels, that a pattern matches: * for
+# anything, ? for one character, [abc] and [!abc] for one of them and for another one. Of several
+# sections that match, the last one counts for each key; what none of them says is as it is above.
+#"""
+
+
+def sample(table: OptionTable) -> str:
+    """An INI file of every option, each commented out at its default."""
+    example = next(option for option in table if option.in_file)
+    lines = [
+        _SAMPLE_HEAD.format(
+            daemon=table.daemon, flag=example.flag, value=example.show(example.default)
+        )
+    ]
+    for title, options in table.sections.items():
+        lines += [f"# --- {title} ---", ""]
+        for option in options:
+            if option.in_file:
+                lines += [f"# {_comment(option)}", f"#{_setting(option)}", ""]
+    if table.by_pattern:
+        lines += [_PATTERN_SAMPLE_HEAD, *_pattern_sample(table), ""]
+    return "\n".join(lines)
+
+
+def _pattern_sample(table: OptionTable) -> Iterator[str]:
+    for kind, options in table.by_pattern.items():
+        yield f"#   [{kind} {PATTERN_EXAMPLES[kind]}]"
+        for option in options.values():
+            yield f"#   {option.name} = {option.show(option.example)}"
+
+
+def _comment(option: Option) -> str:
+    notes = []
+    if option.rule:
+        notes.append(f"must be {option.rule.text}")
+    if option.default_text:
+        notes.append(f"default: {option.default_text}")
+    return f"{option.help} ({'; '.join(notes)})" if notes else option.help
+
+
+def _setting(option: Option) -> str:
+    # The default of one machine is no default for the next.
+    value = option.example if option.default_text else option.default
+    return f"{option.name} = {option.show(value)}".rstrip()

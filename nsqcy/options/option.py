@@ -1,0 +1,168 @@
+"""Declaration of an option: name, kind, default, help and bounds; and the error of a bad value.
+
+A kind parses a value from text and formats it: see `nsqcy.options.kinds` for options of our own,
+`nsqcy.config.options` for those of daemons. Owns no syntax of a command line or a file, and no
+particular option.
+
+dataclasses would import inspect and cost a tenth of a daemon's start, so the classes are plain.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
+
+
+class Expected(ValueError):
+    """A bad text, where what is allowed depends on it; else a kind raises a plain ValueError."""
+
+
+class InvalidOption(ValueError):
+    """A bad value of an option. The text names the option, the value and what is allowed."""
+
+    def __init__(self, name: str, text: str, allowed: str) -> None:
+        shown = "" if "secret" in f"{name}{text}".lower() else f" is {text!r}:"
+        super().__init__(f"{name}{shown} expected {allowed}")
+
+
+class Rule:
+    """Bounds of a value: `--flag must be TEXT`."""
+
+    __slots__ = ("holds", "text")
+
+    def __init__(self, text: str, holds: Callable[..., bool]) -> None:
+        self.text = text
+        self.holds = holds
+
+
+class Kind:
+    """A type of option: how each source writes a value, and how to format a value.
+
+    values    allowed texts in a word or two, for help and documentation
+    allowed   the same for the end of an error
+    typed     the Python type of a value
+    ini       parses the text in an INI file, if its syntax differs from the command line's
+    toml      converts a value of a TOML file
+    bare      whether the option without a value means true
+    combine   joins the values of an option that may be given many times
+    """
+
+    __slots__ = ("allowed", "bare", "combine", "ini", "parse", "show", "toml", "typed", "values")
+
+    def __init__(
+        self,
+        values: str,
+        allowed: str,
+        parse: Callable[[str], Any],
+        show: Callable[..., str] = str,
+        *,
+        typed: str = "str",
+        ini: Callable[[str], Any] | None = None,
+        toml: Callable[[Any], Any] | None = None,
+        bare: bool = False,
+        combine: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        self.values = values
+        self.allowed = allowed
+        self.parse = parse
+        self.show = show
+        self.typed = typed
+        self.ini = ini
+        self.toml: Callable[[Any], Any] = toml or parse
+        self.bare = bare
+        self.combine = combine
+
+    @property
+    def many(self) -> bool:
+        return self.combine is not None
+
+
+class Option:
+    """One option, declared once; everything else about it is derived.
+
+    default       the value, or a function that returns it; None if there is none
+    default_text  documentation of a default that differs from machine to machine
+    example       the value that a sample file shows instead
+    toml_key      its key in NSQ's own file, if that is not its name
+    in_file       whether a file may set it
+    runtime       whether it may change while the daemon runs
+    guard         whether it restricts access, so that a misplaced or misspelt one is an error
+    notice        a warning if it is set, as it has no effect
+    """
+
+    __slots__ = (
+        "_default",
+        "default_text",
+        "example",
+        "flag",
+        "guard",
+        "help",
+        "in_file",
+        "kind",
+        "name",
+        "notice",
+        "rule",
+        "runtime",
+        "toml_key",
+    )
+
+    def __init__(
+        self,
+        flag: str,
+        kind: Kind,
+        default: Any,
+        help: str,
+        *,
+        default_text: str = "",
+        example: Value = "",
+        toml_key: str = "",
+        rule: Rule | None = None,
+        in_file: bool = True,
+        runtime: bool = False,
+        guard: bool = False,
+        notice: str = "",
+    ) -> None:
+        self.flag = flag
+        self.name = flag.replace("-", "_")
+        self.toml_key = toml_key or self.name
+        self.kind = kind
+        self._default = default
+        self.default_text = default_text
+        self.example = example
+        self.help = help
+        self.rule = rule
+        self.in_file = in_file
+        self.runtime = runtime
+        self.guard = guard
+        self.notice = notice
+
+    @property
+    def default(self) -> Any:
+        return self._default() if callable(self._default) else self._default
+
+    def parse(self, text: str, name: str) -> Any:
+        """Return the value of `text`; raise InvalidOption, which calls the option `name`."""
+        try:
+            value = self.kind.parse(text)
+        except Expected as expected:
+            raise InvalidOption(name, text, str(expected)) from None
+        except ValueError:
+            raise InvalidOption(name, text, self.kind.allowed) from None
+        if self.rule and not self.rule.holds(value):
+            raise InvalidOption(name, text, self.rule.text)
+        return value
+
+    def show(self, value: Any) -> str:
+        """Return text that parses to `value`."""
+        return self.kind.show(value)
+
+
+def suggestion(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return the end of an error about an unknown name: the most similar one, or all."""
+    import difflib  # slow, and daemons need it for errors only
+
+    known = list(names)
+    near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
+    if near:
+        return f"; did you mean {prefix}{near[0]}?"
+    return f"; there are {', '.join(prefix + each for each in known)}"
