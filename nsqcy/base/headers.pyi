@@ -1,6 +1,6 @@
 from collections.abc import Iterable, Mapping
 
-VALUE_MOST: int
+MAX_VALUE: int
 ALLOWED_NAMES: str
 
 def encode(pairs: Iterable[tuple[bytes, bytes]]) -> bytes: ...

@@ -14,6 +14,6 @@ class LogAccess(Retention):
         state: str,
         limit: int,
         after: tuple[int, int] | None,
-        body_most: int,
+        max_body: int,
         done: Callable[[str | None], object],
     ) -> Peek: ...

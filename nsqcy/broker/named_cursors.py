@@ -11,7 +11,7 @@ from typing import Any
 from nsqcy.errors import NsqError
 from nsqcy.storage.journal import NamedCursor
 
-CURSORS_MOST = 1000  # of a topic
+MAX_CURSORS = 1000  # of a topic
 SECOND = 1_000_000_000
 
 
@@ -33,8 +33,8 @@ class NamedCursors:
         return name in self._cursors
 
     def set(self, cursor: NamedCursor) -> None:
-        if cursor.name not in self._cursors and len(self._cursors) >= CURSORS_MOST:
-            raise TooManyCursors(f"a topic has at most {CURSORS_MOST} named cursors")
+        if cursor.name not in self._cursors and len(self._cursors) >= MAX_CURSORS:
+            raise TooManyCursors(f"a topic has at most {MAX_CURSORS} named cursors")
         self._cursors[cursor.name] = cursor
         self._cursors.move_to_end(cursor.name)
         self._overrun.discard(cursor.name)

@@ -41,7 +41,7 @@ class Peek(LogRead):
         state: str,
         limit: int,
         after: tuple[int, int] | None,
-        body_most: int,
+        max_body: int,
         done: Callable[[str | None], object],
     ) -> Peek: ...
     @property

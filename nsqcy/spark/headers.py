@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 BYTES_MOST = 4096
 COUNT_MOST = 32
-VALUE_MOST = 65535
+MAX_VALUE = 65535
 NAME = re.compile(rb"[a-z0-9-]{1,255}")
 TTL = re.compile(rb"(?!0*$)[0-9]{1,12}")
 

@@ -49,7 +49,7 @@ class Lives:
     def step(self) -> None:
         """A few ops of the thread, and what follows from each."""
         for _ in range(self.chance.randint(1, 6)):
-            self.core.home.run_turn(self.core.now, self.core.wall)
+            self.core.manager.run_turn(self.core.now, self.core.wall)
             self.core.io.step_now()
         self.listen()
 

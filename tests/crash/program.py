@@ -145,11 +145,11 @@ class Program:
     def step(self) -> bool:
         """Have one op of the thread done, and see what follows."""
         core = self.core
-        core.home.run_turn(core.now, core.wall)
+        core.manager.run_turn(core.now, core.wall)
         done = any(core.io.step_now(lane) for lane in self.chance.sample(LANES, len(LANES)))
         self.disk.take(core.io.recorded())
         core.io.poll_now()
-        due = core.home.run_turn(core.now, core.wall)
+        due = core.manager.run_turn(core.now, core.wall)
         self.look()
         return done or due <= core.now
 
@@ -399,7 +399,7 @@ class Program:
             if self.core.shard.health == "OK" and not self.faults:
                 self.checkpoint()
         else:
-            self.core.home.run_turn(self.core.now, self.core.wall)  # what comes is of this time
+            self.core.manager.run_turn(self.core.now, self.core.wall)  # what comes is of this time
 
     def checkpoint(self) -> None:
         """Journals are on disk, and say what is so."""

@@ -90,7 +90,7 @@ class Scene:
     def begin_to_publish(self, steps: int) -> None:
         """So many ops are made of it."""
         self.core.client().send(b"PUB f\n\0\0\0\6nobody")
-        self.core.home.run_turn(self.core.now, self.core.wall)
+        self.core.manager.run_turn(self.core.now, self.core.wall)
         for _ in range(steps):
             assert self.core.io.step_now()
         self.disk.take(self.core.io.recorded())

@@ -30,7 +30,7 @@ def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:
 
 def alive(core: Core) -> dict[str, int]:
     core.settle()
-    return live_objects.count(core.manager, core.store)
+    return live_objects.count(core.manager, core.pool)
 
 
 def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:

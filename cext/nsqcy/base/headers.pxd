@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 
 cdef enum:
-    HEADERS_MOST = 4096         # bytes of all of a message
+    MAX_HEADERS = 4096         # bytes of all of a message
     HEADERS_COUNT = 32
     HEADERS_SIZE = 2            # bytes of the length before them
     HEADERS_ROOM = 4098         # bytes that may come on top of a body

@@ -25,7 +25,7 @@ cdef enum Fault:
 cdef enum:
     TTL_DIGITS = 12     # of milliseconds: 31 years
 
-VALUE_MOST = 65535
+MAX_VALUE = 65535
 ALLOWED_NAMES = "allowed are 1 to 255 of a-z, 0-9 and -"
 
 
@@ -71,7 +71,7 @@ cdef Fault find_fault(const uint8_t *at, size_t n, size_t *place, size_t *number
     cdef size_t name_end
     cdef size_t i
     place[0] = number[0] = 0
-    if n > HEADERS_MOST:
+    if n > MAX_HEADERS:
         return TOO_LONG
     while place[0] < n:
         number[0] = count
@@ -107,7 +107,7 @@ cdef str headers_fault(const uint8_t *at, size_t n):
     if fault == FAULTLESS:
         return None
     if fault == TOO_LONG:
-        return f"headers of {n} bytes (at most {HEADERS_MOST})"
+        return f"headers of {n} bytes (at most {MAX_HEADERS})"
     if fault == TOO_MANY:
         return f"more than {HEADERS_COUNT} headers"
     if fault == CUT:
@@ -130,8 +130,8 @@ def encode(pairs not None):
         if not 0 < len(name) < 256:
             shown = name[:64].decode("ascii", "backslashreplace")
             raise ValueError(f'header name "{shown}" ({ALLOWED_NAMES})')
-        if len(value) > VALUE_MOST:
-            raise ValueError(f"headers of {len(value)} bytes (at most {HEADERS_MOST})")
+        if len(value) > MAX_VALUE:
+            raise ValueError(f"headers of {len(value)} bytes (at most {MAX_HEADERS})")
         store_be16(size, <uint16_t>len(value))
         whole.append(len(name))
         whole += name

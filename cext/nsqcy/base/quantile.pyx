@@ -16,9 +16,9 @@ from libc.string cimport memmove, memset
 
 
 cdef enum:
-    FRESH_MOST = 500            # values that are merged into the samples at once
+    MAX_FRESH = 500            # values that are merged into the samples at once
     FRESH_LEAST = 16
-    MERGED_MOST = 2048          # samples of merged sketches that are not thinned out
+    MAX_MERGED = 2048          # samples of merged sketches that are not thinned out
 
 cdef double ERROR = 0.005
 cdef double LIFT = 0.01         # a quantile is looked for so much above its place
@@ -88,7 +88,7 @@ cdef int reserve(Sketch *sketch, uint32_t room) noexcept nogil:
 
 cdef int reserve_fresh(Sketch *sketch) noexcept nogil:
     cdef uint32_t room = min(max(2 * sketch.fresh_room, <uint32_t>FRESH_LEAST),
-                             <uint32_t>FRESH_MOST)
+                             <uint32_t>MAX_FRESH)
     cdef int64_t *fresh = <int64_t *>realloc(sketch.fresh, room * sizeof(int64_t))
     if fresh == NULL:
         return -1
@@ -147,7 +147,7 @@ cdef void thin(Sketch *sketch) noexcept nogil:
 
 cdef int merge_fresh(Sketch *into, Sketch *source) noexcept nogil:
     """Add the fresh values of a sketch (they stay in it, sorted); -1 if there is no memory."""
-    cdef Sample others[FRESH_MOST]
+    cdef Sample others[MAX_FRESH]
     cdef uint32_t n = source.fresh_count
     cdef uint32_t i
     sort(source.fresh, n)
@@ -164,7 +164,7 @@ cdef inline void insert(Sketch *sketch, int64_t value) noexcept nogil:
         return
     sketch.fresh[sketch.fresh_count] = value
     sketch.fresh_count += 1
-    if sketch.fresh_count == FRESH_MOST:
+    if sketch.fresh_count == MAX_FRESH:
         if merge_fresh(sketch, sketch) == 0:
             thin(sketch)
         sketch.fresh_count = 0
@@ -175,7 +175,7 @@ cdef int absorb(Sketch *into, Sketch *source) noexcept nogil:
     if merge(into, source.samples, source.size, source.count) < 0 \
             or merge_fresh(into, source) < 0:
         return -1
-    if into.size > MERGED_MOST:
+    if into.size > MAX_MERGED:
         thin(into)
     return 0
 

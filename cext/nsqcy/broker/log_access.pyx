@@ -163,11 +163,11 @@ cdef class LogAccess(Retention):
             columns))
 
     def peek(self, str channel not None, str state not None, int limit, after,
-             uint32_t body_most, done):
+             uint32_t max_body, done):
         """Look at messages of a channel, or with "" at those of the topic itself, and call
         done(None) when that was done, or done(reason) if it cannot be: see nsqcy.broker.peek."""
         return self.begin_read(Peek(
-            self, self.channels[channel] if channel else None, state, limit, after, body_most,
+            self, self.channels[channel] if channel else None, state, limit, after, max_body,
             done))
 
     cdef LogRead begin_read(self, LogRead read):

@@ -22,7 +22,7 @@ cdef struct Write:
 
 
 cdef class OverflowLog(Checkpoints):
-    cdef uint64_t least                 # least_seq as of the last turn
+    cdef uint64_t least                 # min_seq as of the last turn
     cdef bint failing                   # a write failed; what waits for the log is being undone
     cdef str error
     cdef uint64_t writes                # under way

@@ -61,7 +61,7 @@ cdef class OverflowLog(Checkpoints):
             return 0
         if self.pending_messages == 0:
             self.gate = max(self.promised, self.floor)
-            self.least = self.least_seq()
+            self.least = self.min_seq()
             if not self.must_overflow():
                 self.overflowing = False
                 self.seal()

@@ -19,9 +19,9 @@ from nsqcy.storage.record_window cimport Hole
 
 cdef enum:
     LARGEST_PEEK = 1048576          # bytes of JSON, or one message
-    LOOKED_MOST = 65536             # records; an answer may have fewer messages for it ...
-    TAKEN_MOST = 16777216           # ... and bytes of blocks
-    PASSED_MOST = 65536             # of the queue: nobody pages beyond
+    MAX_LOOKED = 65536             # records; an answer may have fewer messages for it ...
+    MAX_TAKEN = 16777216           # ... and bytes of blocks
+    MAX_PASSED = 65536             # of the queue: nobody pages beyond
 
 
 # A message that its channel holds.
@@ -65,7 +65,7 @@ cdef class Peek(LogRead):
     cdef bint has_times                 # they are in the order of them
     cdef int64_t ahead                  # of the wall clock before the monotonic one
     cdef int limit                      # messages of either kind
-    cdef uint32_t body_most
+    cdef uint32_t max_body
     cdef uint64_t bytes                 # of the answer that either kind makes
     cdef uint64_t looked                # records
     cdef uint64_t taken                 # bytes of blocks

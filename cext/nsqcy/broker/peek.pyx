@@ -63,12 +63,12 @@ cdef class Peek(LogRead):
     """
 
     def __cinit__(self, RecordWindow window not None, Channel channel, str state, int limit, after,
-                  uint32_t body_most, done):
+                  uint32_t max_body, done):
         self.window = window
         self.channel = channel
         self.waiter = PeekWaiter(done)
         self.limit = limit
-        self.body_most = body_most
+        self.max_body = max_body
         self.clients = []
         self.entries = []
         self.records = []
@@ -104,7 +104,7 @@ cdef class Peek(LogRead):
 
     cdef int hold_queued(self, uint64_t passed) except -1:
         cdef const Entry *entry = self.channel.queue_first
-        if passed > PASSED_MOST:
+        if passed > MAX_PASSED:
             return 0
         while entry != NULL and passed:
             entry = entry.next
@@ -229,8 +229,8 @@ cdef class Peek(LogRead):
 
     cdef bint wants_records(self) noexcept:
         return (self.next_seq < self.end and len(self.records) < self.limit
-                and self.bytes < LARGEST_PEEK and self.looked < LOOKED_MOST
-                and (self.taken < TAKEN_MOST or self.count != 0))
+                and self.bytes < LARGEST_PEEK and self.looked < MAX_LOOKED
+                and (self.taken < MAX_TAKEN or self.count != 0))
 
     cdef int read_record(self) except? -1:
         """Go on to the next one of the window; returns what it has cost."""
@@ -314,7 +314,7 @@ cdef class Peek(LogRead):
         seen.timestamp = record.timestamp
         seen.size = record.body_length
         seen.body = PyBytes_FromStringAndSize(
-            <const char *>record_body(record), min(record.body_length, self.body_most))
+            <const char *>record_body(record), min(record.body_length, self.max_body))
         seen.headers = PyBytes_FromStringAndSize(<const char *>headers, length)
         # Base64, and escapes at their longest.
         self.bytes += 4 * <uint64_t>len(seen.body) // 3 + 6 * length

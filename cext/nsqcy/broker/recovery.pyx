@@ -132,7 +132,7 @@ cdef class Recovery:
         topic.started = True
         # What was read need not have been synced.
         topic.journal_due = topic.promised == FSYNC
-        topic.least = topic.least_seq()
+        topic.least = topic.min_seq()
         for channel in topic.channels.values():
             channel.carry(ahead.get(channel.name, 0))
         topic.journal_due = True     # the one there is says that nothing was published since

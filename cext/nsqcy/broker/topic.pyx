@@ -362,7 +362,7 @@ cdef class Topic(Publishing):
                 self.write_down()
         self.settle(&self.visible)
         self.settle(&self.fanout)
-        self.least = self.least_seq()
+        self.least = self.min_seq()
         if self.hole_count:
             self.drop_holes(self.least)
         if self.polls and not self.hurried and self.retains and self.stable < self.visible.seq:

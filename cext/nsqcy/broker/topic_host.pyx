@@ -6,7 +6,7 @@ them. This module does not import topics, so that topics can import it.
 
 cdef enum:
     SNAPSHOT_BUDGET = 4096          # entries packed for snapshots of journals in a turn
-    ANSWERS_MOST = 67108864         # bytes of answers to reads; above it they become short
+    MAX_ANSWERS = 67108864         # bytes of answers to reads; above it they become short
     SHORT_ANSWER = 262144
 
 
@@ -46,8 +46,8 @@ cdef class TopicHost:
         """How large an answer to a read may be: many, and those that nobody takes, make each other
         short."""
         cdef uint64_t room = 0
-        if self.reserved < ANSWERS_MOST:
-            room = (ANSWERS_MOST - self.reserved) // 2
+        if self.reserved < MAX_ANSWERS:
+            room = (MAX_ANSWERS - self.reserved) // 2
         return min(wanted, max(room, <uint64_t>SHORT_ANSWER))
 
     # -- reports --

@@ -55,7 +55,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 cdef enum:
     DROP_AT_ONCE = 4096             # messages; what else is dropped is freed bit by bit
 
-cdef double MOST_RATE = 1e9
+cdef double MAX_RATE = 1e9
 
 # Objects alive, counted in the debug build.
 cdef Py_ssize_t live_channels = 0
@@ -369,7 +369,7 @@ cdef class Channel(Dispatch):
 
     def set_rate(self, double rate):
         """Send consumers at most so many messages a second from now on; 0: as many as they take."""
-        if not 0 <= rate <= MOST_RATE:
+        if not 0 <= rate <= MAX_RATE:
             raise ValueError(f"a rate of {rate}")
         if rate == self.rate:
             return

@@ -109,7 +109,7 @@ cdef class Deferral(ChannelCursor):
         cdef Deferred *deferred
         cdef uint32_t i
         while page != NULL:
-            if page.least_id <= id <= page.most_id:
+            if page.min_id <= id <= page.max_id:
                 deferred = deferred_of(page)
                 for i in range(page.made):
                     if deferred[i].block != NULL and deferred[i].id == id:

@@ -41,7 +41,7 @@ cdef class Dispatch(Expiry):
             budget = self.dispatch_at_rate(budget)
         elif next_in_turn(&self.ready) != NULL:
             budget = self.hand_out(budget)
-        if self.ttl or self.window.perishable or self.most_messages or self.most_bytes:
+        if self.ttl or self.window.perishable or self.max_messages or self.max_bytes:
             budget = self.clear_out(budget)
         if self.mover is not None:
             self.mover.go_on()
@@ -198,7 +198,7 @@ cdef class Dispatch(Expiry):
         self.stepped = 0
         if self.ttl or self.window.perishable:
             self.drop_expired(budget)
-        if self.most_messages or self.most_bytes:
+        if self.max_messages or self.max_bytes:
             budget = self.drop_oldest(budget)
         return max(0, budget - self.stepped)
 

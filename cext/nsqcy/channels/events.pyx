@@ -19,7 +19,7 @@ cdef extern from "Python.h":
 cdef enum:
     RING = 16384            # events that can wait: a mebibyte
     BATCH = 1024            # lines made in a turn
-    CLIENT_MOST = 512       # characters of what a client calls itself
+    MAX_CLIENT = 512       # characters of what a client calls itself
 
 cdef tuple KINDS = (b"finish", b"requeue", b"timeout", b"dead-letter", b"expired")
 
@@ -106,7 +106,7 @@ cdef class Events:
             client = <str>event.client
             if client is not self.client:
                 self.client = client
-                self.client_json = json.dumps(client[:CLIENT_MOST]).encode()
+                self.client_json = json.dumps(client[:MAX_CLIENT]).encode()
             lines.append(
                 b'{"time":%d,"kind":"%b",%b,"id":"%016x","attempts":%d,"in_flight":%d,"age":%d,'
                 b'"client":%b}' % (

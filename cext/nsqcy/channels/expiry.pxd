@@ -11,8 +11,8 @@ cdef class Expiry(DeadLettering):
     cdef uint16_t max_attempts              # 0: any number
     cdef bint sifts                         # what is queued may be too old, or out of attempts
     cdef int64_t ttl                        # ns from the publish; 0: for ever
-    cdef uint64_t most_messages             # that wait; the oldest beyond them go. 0: any number
-    cdef uint64_t most_bytes
+    cdef uint64_t max_messages             # that wait; the oldest beyond them go. 0: any number
+    cdef uint64_t max_bytes
     cdef int stepped                        # records it has stepped over in this dispatch
     cdef uint64_t expired_count             # too old to be delivered
 

@@ -16,14 +16,14 @@ cdef class Expiry(DeadLettering):
 
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept:
         """The oldest messages go when more wait than this; 0: any number."""
-        if messages != self.most_messages or bytes != self.most_bytes:
-            self.most_messages = messages
-            self.most_bytes = bytes
+        if messages != self.max_messages or bytes != self.max_bytes:
+            self.max_messages = messages
+            self.max_bytes = bytes
             self.touch_dirty()
 
     cdef bint is_over(self) noexcept:
-        return (self.most_messages and self.depth() > self.most_messages
-                or self.most_bytes and self.window.bytes_from(&self.cursor) > self.most_bytes)
+        return (self.max_messages and self.depth() > self.max_messages
+                or self.max_bytes and self.window.bytes_from(&self.cursor) > self.max_bytes)
 
     cdef bint is_expired(self, const Record *record) noexcept:
         """Whether a message is too old to be delivered."""

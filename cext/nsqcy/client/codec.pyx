@@ -15,7 +15,7 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 from nsqcy.base.bytes cimport load_be16, load_be32, load_be64, store_be32
-from nsqcy.base.headers cimport HEADERS_MOST, HEADERS_ROOM, HEADERS_SIZE
+from nsqcy.base.headers cimport MAX_HEADERS, HEADERS_ROOM, HEADERS_SIZE
 from nsqcy.protocol.wire cimport FRAME_HEADER, MESSAGE, MESSAGE_HEADER, Output
 
 from nsqcy.base import headers as _headers
@@ -355,7 +355,7 @@ cdef Headered new_headered(Codec codec, const uint8_t *at, size_t length):
     cdef size_t headers = 0
     if length >= MESSAGE_HEADER + HEADERS_SIZE:
         headers = load_be16(at + MESSAGE_HEADER)
-    if length < MESSAGE_HEADER + HEADERS_SIZE + headers or headers > HEADERS_MOST:
+    if length < MESSAGE_HEADER + HEADERS_SIZE + headers or headers > MAX_HEADERS:
         raise ProtocolError(f"{codec.address} sent a message of {length} bytes"
                             f" with {headers} bytes of headers")
     message = Headered.__new__(Headered)

@@ -9,7 +9,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
-    WORKERS_MOST = 64
+    MAX_WORKERS = 64
 
 cdef struct Used:
     uint64_t key                  # of the user; 0: nobody has this yet
@@ -20,7 +20,7 @@ cdef struct Used:
     uint64_t waited               # ns, of all connections together
     uint64_t publishes_refused
     uint64_t connections_refused
-    uint32_t connections[WORKERS_MOST]
+    uint32_t connections[MAX_WORKERS]
 
 
 cdef class QuotaTable:

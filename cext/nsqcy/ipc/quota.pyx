@@ -31,7 +31,7 @@ cdef enum:
     BURST = SECOND              # what may be published at once, after a rest
     SLICE = 10_000_000          # of time, whose worth one publisher after the other gets
 cdef int64_t TOLD_AGAIN = 60 * <int64_t>SECOND
-cdef double COST_MOST = 1e17    # ns that one publish may cost: three years
+cdef double MAX_COST = 1e17    # ns that one publish may cost: three years
 
 
 @cython.final
@@ -43,7 +43,7 @@ cdef class QuotaTable:
         PyObject_GetBuffer(memory, &self._view, PyBUF_WRITABLE)
         if <size_t>self._view.buf % 8:
             raise ValueError("the memory of quotas is not aligned")
-        if not 0 <= worker < WORKERS_MOST:
+        if not 0 <= worker < MAX_WORKERS:
             raise ValueError(f"there is no worker {worker}")
         self._rows = <size_t>self._view.len // sizeof(Used)
         self.worker = worker
@@ -106,7 +106,7 @@ cdef class Quota:
         """How many there are, at all workers."""
         cdef uint32_t count = 0
         cdef int i
-        for i in range(WORKERS_MOST):
+        for i in range(MAX_WORKERS):
             count += load_relaxed_u32(&self.used.connections[i])
         return count
 
@@ -202,7 +202,7 @@ cdef inline int64_t _owed(const uint64_t *until, int64_t now) noexcept:
 
 
 cdef inline void _pay(uint64_t *until, int64_t now, double seconds) noexcept:
-    cdef uint64_t cost = <uint64_t>min(seconds * SECOND, COST_MOST)
+    cdef uint64_t cost = <uint64_t>min(seconds * SECOND, MAX_COST)
     cdef uint64_t seen = load_acquire_u64(until)
     while not compare_exchange_u64(until, &seen, max(seen, <uint64_t>now) + cost):
         pass

@@ -19,7 +19,7 @@ cdef extern from "Python.h":
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    SECRET_MOST = 65536         # bytes of a secret that a server is asked about
+    MAX_SECRET = 65536         # bytes of a secret that a server is asked about
 
 cdef const char *AUTH = b"AUTH"
 
@@ -51,10 +51,10 @@ cdef class Authorizer(InputBuffer):
             return self.fatal(b"E_INVALID AUTH already set")
         if self.manager.auth is None:
             return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
-        if size > SECRET_MOST:
+        if size > MAX_SECRET:
             self.manager.log.warn(
                 f"PROTOCOL(V2): [{self.remote_address}] AUTH failed "
-                f"a secret of {size} bytes (at most {SECRET_MOST})",
+                f"a secret of {size} bytes (at most {MAX_SECRET})",
                 event="secret_too_long", client=self.remote_address)
             return self.fatal(b"E_AUTH_FAILED AUTH failed")
         self.secret = PyBytes_FromStringAndSize(<const char *>rest + 4, size)

@@ -22,7 +22,7 @@ from nsqcy.protocol.wire cimport (
     word_is,
 )
 from nsqcy.broker.log_reader import COLUMN_NAMES as _COLUMN_NAMES
-from nsqcy.broker.named_cursors import CURSORS_MOST as _CURSORS_MOST
+from nsqcy.broker.named_cursors import MAX_CURSORS as _MAX_CURSORS
 from nsqcy.broker.named_cursors import TooManyCursors
 from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
 
@@ -33,7 +33,7 @@ cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # until all know who owns a new 
 
 cdef enum:
     LOG_WORDS = 7               # of a line: the name and its parameters
-    LOG_WAIT_MOST = 60000       # ms
+    MAX_LOG_WAIT = 60000       # ms
 
 cdef const char *LOG_PUB = b"LOG_PUB"
 cdef const char *LOG_META = b"LOG_META"
@@ -233,9 +233,9 @@ cdef class LogCommands(PublishCommands):
                 return self.bad_number(LOG_META, b"wait", &words[2])
             if not parse_number(words[3].at, words[3].length, &after):
                 return self.bad_number(LOG_META, b"sequence number", &words[3])
-        if wait > LOG_WAIT_MOST:
+        if wait > MAX_LOG_WAIT:
             return self.fatal(
-                b"E_INVALID LOG_META wait %d out of range 0-%d" % (wait, LOG_WAIT_MOST))
+                b"E_INVALID LOG_META wait %d out of range 0-%d" % (wait, MAX_LOG_WAIT))
         if wait == 0 or topic.stable_seq() > after:
             answer = topic.log_meta()
             self.respond(answer, len(answer))
@@ -324,7 +324,7 @@ cdef class LogCommands(PublishCommands):
         try:
             topic.set_cursor(name, place, seq, answer)
         except TooManyCursors:
-            self.answer(answer.ticket, REFUSED, b"E_LOG_CURSORS %d" % _CURSORS_MOST)
+            self.answer(answer.ticket, REFUSED, b"E_LOG_CURSORS %d" % _MAX_CURSORS)
         return NEXT
 
     cdef Parsed delete_log_cursor(self, Topic topic, str name) except RAISED:

@@ -12,7 +12,7 @@ from libc.stdint cimport uint8_t
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MOVE_MOST = 65536           # bytes unread, and unsent, that a session may take along
+    MAX_MOVE = 65536           # bytes unread, and unsent, that a session may take along
     MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
     MOVE_BYTES = 1048576        # forwarded to one owner that make a producer move there, or
     MOVE_FORWARDS = 256         # as many publishes, and for so long that what they cost the owner
@@ -37,8 +37,8 @@ cdef class Migration(Routing):
 
     cdef bint is_light(self, int owner) except *:
         """Whether the session can go to `owner` with what it carries, and the owner has room."""
-        return (self.output.pending() <= MOVE_MOST and self.kept_end - self.kept_start <= MOVE_MOST
-                and self.auth_size() <= MOVE_MOST
+        return (self.output.pending() <= MAX_MOVE and self.kept_end - self.kept_start <= MAX_MOVE
+                and self.auth_size() <= MAX_MOVE
                 and self.manager.mesh.shared.busy(owner) < MOVE_BUSY)
 
     cdef size_t auth_size(self) except? 0:

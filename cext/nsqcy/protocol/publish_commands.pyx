@@ -9,7 +9,7 @@ from libc.string cimport memcmp, memcpy
 
 from nsqcy.base.bytes cimport load_be16, load_be32
 from nsqcy.base.headers cimport (
-    HEADERS_MOST,
+    MAX_HEADERS,
     HEADERS_ROOM,
     HEADERS_SIZE,
     headers_are_valid,
@@ -153,9 +153,9 @@ cdef class PublishCommands(Migration):
                 b"E_BAD_MESSAGE %s message of %d bytes has no room for the length of its headers"
                 % (<bytes>command, n))
         headers = load_be16(message)
-        if headers > HEADERS_MOST:
+        if headers > MAX_HEADERS:
             return self.fatal(b"E_BAD_MESSAGE %s headers of %d bytes (at most %d)" % (
-                <bytes>command, headers, <int>HEADERS_MOST))
+                <bytes>command, headers, <int>MAX_HEADERS))
         body = <int64_t>n - HEADERS_SIZE - <int64_t>headers
         if body < 0:
             return self.fatal(

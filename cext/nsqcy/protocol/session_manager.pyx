@@ -17,7 +17,7 @@ from nsqcy.protocol.connection cimport Transport
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MOVES_MOST = 16             # sessions gone from here in a second, before producers must wait
+    MAX_MOVES = 16             # sessions gone from here in a second, before producers must wait
     DRAIN_BYTES = 1048576       # of the rings in one turn
 
 
@@ -130,7 +130,7 @@ cdef class SessionManager:
     cdef bint may_lose_more(self) noexcept:
         """Whether a producer may move now. Many that meet an idle owner at once would all go there
         before its figure says what the first of them cost."""
-        return self.lost < MOVES_MOST or self.scheduler.now - self.lost_since >= SECOND
+        return self.lost < MAX_MOVES or self.scheduler.now - self.lost_since >= SECOND
 
     cdef int lose(self, Connection session, int owner) except -1:
         """Have a session moved at the end of the turn."""

@@ -14,16 +14,16 @@ from nsqcy.protocol.session_manager cimport SessionManager
 
 cdef enum:
     # Bytes of the output's buffer above which commands wait; messages alone never fill it so far.
-    ANSWERS_MOST = 1048576
-    TICKETS_MOST = 4096         # answers outstanding; more commands wait
-    FORWARDED_MOST = 1048576    # bytes of forwarded commands not answered
+    MAX_ANSWERS = 1048576
+    MAX_TICKETS = 4096         # answers outstanding; more commands wait
+    MAX_FORWARDED = 1048576    # bytes of forwarded commands not answered
 
 
 # An answer that is still to come.
 ctypedef struct Ticket:
     uint8_t state               # TicketState
     const char *command         # a static name: PUB, MPUB, DPUB
-    uint32_t forwarded          # bytes it counts against FORWARDED_MOST
+    uint32_t forwarded          # bytes it counts against MAX_FORWARDED
     void *text                  # owned bytes: a response, or the text of an error frame
 
 cdef enum TicketState:
@@ -61,7 +61,7 @@ cdef class AnswerQueue(Connection):
         cdef size_t waiting = self.output.end - self.output.start
         if self.aside is not None:
             waiting += len(self.aside)
-        return waiting > ANSWERS_MOST
+        return waiting > MAX_ANSWERS
 
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
     cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1

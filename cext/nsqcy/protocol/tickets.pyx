@@ -209,7 +209,7 @@ cdef class AnswerQueue(Connection):
         self.ticket_count = 0
 
     cdef bint can_pipeline(self) noexcept:
-        return self.ticket_count < TICKETS_MOST and self.forwarded < FORWARDED_MOST
+        return self.ticket_count < MAX_TICKETS and self.forwarded < MAX_FORWARDED
 
     cdef int publish_done(self, uint64_t number, str error) except -1:
         cdef Ticket *ticket

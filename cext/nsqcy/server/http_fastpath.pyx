@@ -28,9 +28,9 @@ cdef extern from "time.h" nogil:
 cdef enum:
     RECEIVE_SIZE = 65536
     SEND_SIZE = 262144          # of an answer, in one turn
-    HEAD_MOST = 1024            # longer heads have no shape
-    SHAPES_MOST = 512
-    DIGITS_MOST = 9             # of a length
+    MAX_HEAD = 1024            # longer heads have no shape
+    MAX_SHAPES = 512
+    MAX_DIGITS = 9             # of a length
 
 cdef bytes LENGTH = b"\r\nContent-Length: "
 cdef bytes LENGTH_AS_WELL = b"\r\ncontent-length: "
@@ -49,7 +49,7 @@ cdef Py_ssize_t read_length(const uint8_t *data, Py_ssize_t n, Py_ssize_t *lengt
     cdef Py_ssize_t at = 0
     length[0] = 0
     while at < n and c'0' <= data[at] <= c'9':
-        if at == DIGITS_MOST:
+        if at == MAX_DIGITS:
             return 0
         length[0] = 10 * length[0] + data[at] - c'0'
         at += 1
@@ -238,7 +238,7 @@ cdef class Connection:
     cdef Shape shape_of(self, const uint8_t *data, Py_ssize_t n):
         """The shape of the head that data begin with; None if it has none, or is not complete."""
         cdef dict shapes = self.server.shapes
-        cdef Py_ssize_t size = find(data, min(n, HEAD_MOST), END) + len(END)
+        cdef Py_ssize_t size = find(data, min(n, MAX_HEAD), END) + len(END)
         cdef Py_ssize_t cut
         cdef Py_ssize_t digits
         cdef Py_ssize_t length
@@ -259,7 +259,7 @@ cdef class Connection:
         found = shapes.get(text, UNKNOWN)
         if found is UNKNOWN:
             found = self.learn(data[:size], length)
-            if len(shapes) >= SHAPES_MOST:
+            if len(shapes) >= MAX_SHAPES:
                 shapes.clear()
             shapes[text] = found
             if found is not None:

@@ -75,10 +75,10 @@ cdef enum:
     READ = 1                # libev's flags
     WRITE = 2
     PIECES = 32             # stretches of one send
-    DRAIN_MOST = 1048576    # unread bytes thrown away at a close, so that it is no reset
+    MAX_DRAIN = 1048576    # unread bytes thrown away at a close, so that it is no reset
     ENCODE_PIECE = 65536    # plain bytes encoded at once
-    ENCODE_MOST = 262144    # and for one session in one turn
-    DECODE_MOST = 262144    # decoded bytes of one session in one turn
+    MAX_ENCODE = 262144    # and for one session in one turn
+    MAX_DECODE = 262144    # decoded bytes of one session in one turn
 
 
 cdef inline int64_t clock_ns(int clock) noexcept nogil:
@@ -209,7 +209,7 @@ cdef class SocketTransport(Transport):
             self.say_goodbye()
         # Closing with unread input resets the connection, and the peer may lose our last words.
         shutdown(self.fd, SHUT_WR)
-        while n > 0 and drained < DRAIN_MOST:
+        while n > 0 and drained < MAX_DRAIN:
             n = recv(self.fd, self.loop.manager.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
             drained += max(n, 0)
         close(self.fd)
@@ -359,7 +359,7 @@ cdef class SocketTransport(Transport):
 
     cdef int flush_encoded(self) except -1:
         cdef Session session = <Session>self.session
-        cdef size_t most = ENCODE_MOST
+        cdef size_t most = MAX_ENCODE
         while self.send_held():
             if self.handshake is not None or not session.output.pending():
                 break
@@ -402,7 +402,7 @@ cdef class SocketTransport(Transport):
         cdef bytes piece
         cdef size_t done = 0
         self.queued = False
-        while self.wanted and not self.drained and done < DECODE_MOST and self.fd >= 0:
+        while self.wanted and not self.drained and done < MAX_DECODE and self.fd >= 0:
             try:
                 piece = self.decode()
             except LayerEnd:

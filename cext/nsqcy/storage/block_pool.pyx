@@ -346,8 +346,8 @@ cdef class BlockPool:
         if page.used == PAGE_ROOM:
             leave_room(pages, page)
         deferred.id = id
-        page.least_id = min(page.least_id, id)
-        page.most_id = max(page.most_id, id)
+        page.min_id = min(page.min_id, id)
+        page.max_id = max(page.max_id, id)
         self.deferred += 1
         return deferred
 
@@ -362,8 +362,8 @@ cdef class BlockPool:
         cdef Page *page = <Page *>self.new_cell(&self.page_slabs)
         page.free = NULL
         page.used = page.made = 0
-        page.least_id = <uint64_t>-1
-        page.most_id = 0
+        page.min_id = <uint64_t>-1
+        page.max_id = 0
         page.prev = NULL
         page.next = pages.first
         if page.next != NULL:

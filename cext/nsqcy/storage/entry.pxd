@@ -71,8 +71,8 @@ ctypedef struct Page:
     Page *next
     Page *prev_with_room
     Page *next_with_room
-    uint64_t least_id       # its messages have had ids from this ...
-    uint64_t most_id        # ... to this
+    uint64_t min_id       # its messages have had ids from this ...
+    uint64_t max_id        # ... to this
     uint32_t used
     uint32_t made
 

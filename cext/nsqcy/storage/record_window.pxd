@@ -121,7 +121,7 @@ cdef class RecordWindow:
     cdef void truncate(self, uint64_t seq) noexcept
     cdef void rest(self) noexcept
     cdef void discard(self) noexcept
-    cdef uint64_t least_seq(self) noexcept
+    cdef uint64_t min_seq(self) noexcept
     cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept
     cdef const Cursor *last_reader(self) noexcept
     cdef bint only_keeps(self, const Cursor *cursor) noexcept

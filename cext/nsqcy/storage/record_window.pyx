@@ -274,7 +274,7 @@ cdef class RecordWindow:
         return (self.newest.position + self.newest.size
                 - cursor.block.position - cursor.offset)
 
-    cdef uint64_t least_seq(self) noexcept:
+    cdef uint64_t min_seq(self) noexcept:
         """The sequence number of the reader that is furthest behind."""
         return self.last_reader().seq
 

@@ -369,9 +369,9 @@ def test_copies_that_a_compaction_makes(core: Core) -> None:
             reader.requeue(message.id, 60_000)
         else:
             reader.finish(message.id)
-    before = core.store.resident_bytes
+    before = core.pool.resident_bytes
     for _ in range(20):
         core.advance(SECOND)
-    assert core.store.resident_bytes < before / 2
+    assert core.pool.resident_bytes < before / 2
     core.advance(60 * SECOND)
     assert sorted(reader.received(), key=body_of) == sorted(kept, key=body_of)

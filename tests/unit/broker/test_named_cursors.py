@@ -177,7 +177,7 @@ def test_a_topic_without_a_log(make: Make) -> None:
 
 
 def test_a_topic_has_so_many(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named_cursors, "CURSORS_MOST", 2)
+    monkeypatch.setattr(named_cursors, "MAX_CURSORS", 2)
     core = make()
     fill(core, 1, 10)
     assert put(core, "a", 1) == put(core, "b", 1) == 1
@@ -465,5 +465,5 @@ def test_the_order_of_use() -> None:
     assert [one.name for one in table.expire(3)] == []
     assert [one.name for one in table.expire(4)] == ["a"]
     with pytest.raises(TooManyCursors):
-        for n in range(named_cursors.CURSORS_MOST + 1):
+        for n in range(named_cursors.MAX_CURSORS + 1):
             table.set(cursor(str(n)))
