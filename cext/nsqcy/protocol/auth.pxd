@@ -14,6 +14,9 @@ cdef class Authorizer(InputBuffer):
     cdef uint64_t auth_ticket       # of the AUTH command
     cdef readonly bytes secret      # never to be logged
     cdef readonly object authorization
+    cdef readonly bint authed       # as /stats shows it
+    cdef readonly str auth_identity
+    cdef readonly str auth_identity_url
     cdef public tuple certificate_names  # those of its certificate, if that was verified
     cdef int64_t auth_expires
     cdef int64_t may_publish_until  # to the topic published to last

@@ -27,6 +27,7 @@ cdef const char *AUTH = b"AUTH"
 cdef class Authorizer(InputBuffer):
     def __cinit__(self):
         self.certificate_names = ()
+        self.auth_identity = self.auth_identity_url = ""
 
     # -- the command --
 

@@ -88,9 +88,6 @@ cdef class Connection(Consumer):
     cdef readonly bint upgraded     # TLS or a codec has been agreed on: not again
     cdef bint moving                # is on its way to the worker of its topic
     cdef int64_t quota_due          # when a publish that waits for its quota is retried; 0: none
-    cdef readonly bint authed       # as /stats shows it
-    cdef readonly str auth_identity
-    cdef readonly str auth_identity_url
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1
     cdef int end_of_input(self) except -1

@@ -42,7 +42,6 @@ cdef class Connection(Consumer):
     def __cinit__(self):
         self.output = Output()
         self.user_agent = self.topology_region = self.topology_zone = ""
-        self.auth_identity = self.auth_identity_url = ""
         self.locality = ANYWHERE
         self.output_buffer_size = 16384
         self.reading = True
