@@ -3,6 +3,7 @@ a part of a message, and none that was acknowledged is missing."""
 
 import errno
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from nsqcy.tools.files.codecs import Codec, Gzip, Plain, Zstd
 from nsqcy.tools.files.names import FileNames
 from nsqcy.tools.files.writer import Moment, Rules, TopicFiles
-from support import delimited_messages
 from support.memory_disk import Killed, MemoryDisk
+
+delimited_messages: Any = pytest.importorskip("support.delimited_messages")
 
 CODECS: dict[str, Codec] = {"": Plain(), ".gz": Gzip(6), ".zst": Zstd(3)}
 START = 1_700_000_000

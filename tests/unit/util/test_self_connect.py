@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import gevent.socket
 import pytest
@@ -14,11 +15,11 @@ from nsqcy.cluster.web_client import RequestError, Terms, WebClient
 from nsqcy.doctor.look_doors import knock
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.metadata import Picture
-from nsqcy.spark.errors import Unreachable
-from nsqcy.spark.v2 import Access, Connection
 from nsqcy.util.self_connect import reaches_itself, refuse_itself
 from support.gevent_hub import Lines, wait_until
 from support.nsqd_process import free_port
+
+v2: Any = pytest.importorskip("nsqcy.spark.v2")
 
 
 @pytest.fixture
@@ -110,8 +111,8 @@ def test_http(port: int) -> None:
 
 
 def test_spark(port: int) -> None:
-    with pytest.raises(Unreachable, match=f"nsqd 127.0.0.1:{port} .*Connection refused"):
-        Connection(f"127.0.0.1:{port}", Access())
+    with pytest.raises(v2.Unreachable, match=f"nsqd 127.0.0.1:{port} .*Connection refused"):
+        v2.Connection(f"127.0.0.1:{port}", v2.Access())
 
 
 def test_the_doctor(port: int) -> None:
