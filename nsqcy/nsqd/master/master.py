@@ -13,6 +13,7 @@ import faulthandler
 import signal
 import traceback
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import gevent
 from gevent.event import AsyncResult
@@ -37,13 +38,12 @@ from nsqcy.nsqd.stats import statsd
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.stats.gathering import Gathering
 from nsqcy.nsqd.stats.metrics import Metrics, Whole
+from nsqcy.nsqd.worker.messages import GetShare, RefusePublishes, WriteMetrics
 from nsqcy.process import spawn
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.control import Answer
 from nsqcy.process.service import Notifier
 from nsqcy.process.watchdog import Watchdog
-
-SHARE_LIMIT = 5.0  # seconds a worker may take to make its share of /stats
 
 CLEAN, FAILED = 0, 1
 
@@ -95,10 +95,11 @@ class Master:
         )
         self._requests = WorkerRequests(
             self._workers,
-            self._topics,
-            self._gathering,
-            Metrics(self._ask_metrics, self._facts, data_path),
             MasterSide(
+                self._workers,
+                self._topics,
+                self._gathering,
+                Metrics(self._ask_metrics, self._facts, data_path),
                 PolicyStore(kept or policy_file.Kept(data_path), self._workers, context, lines),
                 self._options,
                 self._drain,
@@ -214,13 +215,13 @@ class Master:
     def _refuse(self, reason: str | None) -> None:
         """Have every worker, and those that start later, refuse what would be written."""
         self._launcher.context["refusal"] = reason
-        self._workers.notify("refuse", reason=reason)
+        self._workers.notify(RefusePublishes(reason))
 
     def _ask_shares(self, query: Query) -> list[Answer]:
-        return list(self._workers.ask_ready("share", SHARE_LIMIT, **query._asdict()).values())
+        return list(self._workers.ask_ready(GetShare(query)).values())
 
-    def _ask_metrics(self, buffer: int, compress: bool) -> dict[int, Answer]:
-        return self._workers.ask_ready("metrics", SHARE_LIMIT, (buffer,), compress=compress)
+    def _ask_metrics(self, buffer: int, compress: bool) -> dict[int, dict[str, Any]]:
+        return self._workers.ask_ready(WriteMetrics(compress, (buffer,)))
 
     def _facts(self) -> Whole:
         """What metrics show beside the workers' shares."""

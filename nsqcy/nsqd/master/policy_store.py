@@ -14,8 +14,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master import policy_file
 from nsqcy.nsqd.master.workers import Workers
 from nsqcy.nsqd.options import NsqdOptions
-
-CHANGE_LIMIT = 5.0  # seconds workers may take to apply a change
+from nsqcy.nsqd.worker.messages import PoliciesChanged
 
 
 class PolicyStore:
@@ -62,4 +61,4 @@ class PolicyStore:
         values = kept.values(NsqdOptions.restore(self._context["options"]))
         self._context["policies"]["set"] = values
         changed = {name: values.get(name, {}) for name in names}
-        self._workers.gather("policies_changed", CHANGE_LIMIT, changed=changed)
+        self._workers.gather(PoliciesChanged(changed))

@@ -17,6 +17,7 @@ from nsqcy.nsqd.master import metadata
 from nsqcy.nsqd.master.placement import Placement
 from nsqcy.nsqd.master.workers import Workers
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.worker.messages import EndHold, Placed
 
 
 class TopicRegistry:
@@ -76,18 +77,20 @@ class TopicRegistry:
         known = self.placement.worker_of(topic) is not None
         worker = self.placement.place(topic)
         if not known:
-            self._workers.notify("placed", topic=topic, worker=worker)
+            self._workers.notify(Placed(topic, worker))
         return worker
 
-    def topic_created(self, index: int, topic: str, held: bool = False) -> bool:
-        """Whether it is new. held: it waits for the channels that nsqlookupds know."""
+    def topic_created(self, topic: str) -> bool:
+        """Whether it is new."""
         self.placement.place(topic)
         changed = self.picture.create_topic(topic)
         if changed:
             self._announce(protocol.REGISTER, topic)
-        if held:
-            gevent.spawn(self._seed, index, topic)
         return changed
+
+    def discover_channels(self, worker: int, topic: str) -> None:
+        """Send a worker the channels of a new topic that nsqlookupds know; never waits."""
+        gevent.spawn(self._discover_channels, worker, topic)
 
     def channel_created(self, topic: str, channel: str) -> bool:
         """Whether it is new."""
@@ -127,15 +130,15 @@ class TopicRegistry:
         if self.lookup is not None:
             self.lookup.change(protocol.Command(verb, topic, channel))
 
-    def _seed(self, index: int, topic: str) -> None:
+    def _discover_channels(self, worker: int, topic: str) -> None:
         channels: list[str] = []
         try:
             if self._seeding is not None:
                 channels = self._seeding.channels(topic)
         finally:
-            handle = self._workers.get(index)
+            handle = self._workers.get(worker)
             if handle is not None:
-                handle.channel.notify("seed", topic=topic, channels=channels)
+                EndHold(topic, channels).notify(handle.channel)
 
 
 def _is_durable(topic: str, channel: str) -> bool:

@@ -18,7 +18,7 @@ from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
 from nsqcy.nsqd.stats import gathering, metrics, metrics_buffer
 from nsqcy.nsqd.stats.forms import Query
-from nsqcy.process.control import Answer, Request
+from nsqcy.process.control import Answer
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.metrics import Exposition
 from nsqcy.server.transport import Loop
@@ -72,13 +72,11 @@ class WorkerStats:
             events=self._event_counts(),
         )
 
-    def metrics(self, request: Request) -> dict[str, Any]:
-        """Write the share of /metrics to the shared buffer that comes with the request."""
-        (buffer,) = request.fds
+    def metrics(self, buffer: int, compress: bool) -> dict[str, Any]:
+        """Write the share of /metrics to a shared buffer, and close its descriptor."""
+        writer = metrics_buffer.Writer(buffer, self._home.index + 1)
         try:
-            return self._write_metrics(
-                metrics_buffer.Writer(buffer, self._home.index + 1), **request.args
-            )
+            return self._write_metrics(writer, compress)
         finally:
             os.close(buffer)
 
@@ -122,11 +120,12 @@ class WorkerStats:
             if not topic.gone:
                 yield from (Rest(topic.name, *each) for each in topic.remains())
 
-    def inspect(self, what: str) -> Answer:
+    def inspect(self, what: str) -> bytes:
+        """What `debug.tell` says of `what`."""
         text = debug.tell(what)
         if what == "memory":
             text += debug.table(self._counters())
-        return Answer(blob=text.encode(errors="replace"))
+        return text.encode(errors="replace")
 
     def _counters(self) -> dict[str, int]:
         store = self._shard.store
