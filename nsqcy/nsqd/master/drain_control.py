@@ -1,4 +1,4 @@
-"""What draining does to the rest of nsqd: `drain.Surroundings`, and the switch.
+"""What draining does to the rest of nsqd: `drain.DrainEffects`, and the switch.
 
 Owns how nsqlookupds and workers hear of it; the order is drain's.
 """
@@ -66,7 +66,7 @@ class DrainControl:
         """nsqd exits."""
         self._drain.stop()
 
-    # -- drain.Surroundings
+    # -- drain.DrainEffects
 
     def withdraw(self) -> None:
         if self._lookup is not None:

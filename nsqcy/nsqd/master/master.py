@@ -36,8 +36,8 @@ from nsqcy.nsqd.master.workers import Phase, Workers
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import statsd
 from nsqcy.nsqd.stats.forms import Query
-from nsqcy.nsqd.stats.gathering import Gathering
 from nsqcy.nsqd.stats.metrics import Metrics, Whole
+from nsqcy.nsqd.stats.stats_page import StatsPages
 from nsqcy.nsqd.worker.messages import GetShare, RefusePublishes, WriteMetrics
 from nsqcy.process import spawn
 from nsqcy.process.acceptor import Acceptor
@@ -51,7 +51,7 @@ CLEAN, FAILED = 0, 1
 class Master:
     """One nsqd. `run` lives until the end and gives the exit code.
 
-    `reread` reads the configuration again; None if it is wrong now. `kept` is what was set for
+    `reread` reads the configuration again; None if it is wrong now. `saved` is what was set for
     topics and channels over HTTP.
     """
 
@@ -63,7 +63,7 @@ class Master:
         lines: logger.Log,
         reread: Callable[[], Reread | None] = lambda: None,
         notifier: Notifier | None = None,
-        kept: policy_file.Kept | None = None,
+        saved: policy_file.SavedPolicies | None = None,
     ) -> None:
         context = launcher.context
         options = NsqdOptions.restore(context["options"]) if context.get("options") else None
@@ -90,7 +90,7 @@ class Master:
             on_change=self._report_serving,
             log=lines,
         )
-        self._gathering = Gathering(
+        self._stats = StatsPages(
             self._ask_shares, count, context.get("started", 0), lambda: self._drain.under_way
         )
         self._requests = WorkerRequests(
@@ -98,9 +98,11 @@ class Master:
             MasterSide(
                 self._workers,
                 self._topics,
-                self._gathering,
+                self._stats,
                 Metrics(self._ask_metrics, self._facts, data_path),
-                PolicyStore(kept or policy_file.Kept(data_path), self._workers, context, lines),
+                PolicyStore(
+                    saved or policy_file.SavedPolicies(data_path), self._workers, context, lines
+                ),
                 self._options,
                 self._drain,
                 Diagnosis(self._workers, count, self._phase, self._drain, self._guard),
@@ -168,9 +170,7 @@ class Master:
     def _start_statsd(self) -> None:
         options = self._launcher.context.get("options")
         if options and options["statsd_address"]:
-            self._statsd = statsd.Pusher(
-                NsqdOptions.restore(options), self._gathering.whole, self._log
-            )
+            self._statsd = statsd.Pusher(NsqdOptions.restore(options), self._stats.whole, self._log)
             self._statsd.start()
 
     def _report_serving(self) -> None:

@@ -125,7 +125,7 @@ class SaveTopicPause(WorkerReport[None]):
     paused: bool
 
     def run(self, target: MasterSide) -> None:
-        if target.topics.picture.pause_topic(self.topic, self.paused):
+        if target.topics.known_topics.pause_topic(self.topic, self.paused):
             target.topics.save(self.topic)
 
 
@@ -138,5 +138,5 @@ class SaveChannelPause(WorkerReport[None]):
     paused: bool
 
     def run(self, target: MasterSide) -> None:
-        if target.topics.picture.pause_channel(self.topic, self.channel, self.paused):
+        if target.topics.known_topics.pause_channel(self.topic, self.channel, self.paused):
             target.topics.save(self.topic, self.channel)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.master.policy_store import PolicyStore
     from nsqcy.nsqd.master.topic_registry import TopicRegistry
     from nsqcy.nsqd.master.workers import Workers
-    from nsqcy.nsqd.stats.gathering import Gathering
     from nsqcy.nsqd.stats.metrics import Metrics
+    from nsqcy.nsqd.stats.stats_page import StatsPages
 
 SAVE_TIMEOUT = 30.0  # seconds: the master writes and syncs a file before it answers
 ALL_TIMEOUT = 30.0  # it asks nsqlookupds and all workers
@@ -32,7 +32,7 @@ class MasterSide(NamedTuple):
 
     workers: "Workers"
     topics: "TopicRegistry"
-    stats: "Gathering"
+    stats: "StatsPages"
     metrics: "Metrics"
     policies: "PolicyStore"
     options: "LiveOptions"

@@ -30,7 +30,7 @@ from nsqcy.nsqd.master.drain import Remains
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker.http_backend import HttpBackend
-from nsqcy.nsqd.worker.live_objects import Census
+from nsqcy.nsqd.worker.live_objects import LiveObjects
 from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.messages import EngineMessage
 from nsqcy.nsqd.worker.metadata_notifier import MasterNotices, MetadataNotifier
@@ -216,9 +216,9 @@ class Engine:
         )
         self._stopped = False
         self._loop.start()
-        self._census = None
+        self._live_objects = None
         if COUNTED:
-            self._census = Census(f"worker {self._index}", self._home, store, boot.log)
+            self._live_objects = LiveObjects(f"worker {self._index}", self._home, store, boot.log)
 
     # -- the life of the worker
 
@@ -310,8 +310,8 @@ class Engine:
             self._handshakes.close()
         self._shard.save()
         self._io.close()
-        if self._census is not None:
-            self._census.tell()
+        if self._live_objects is not None:
+            self._live_objects.tell()
         self._notifier.finish()  # nsqd.dat is to have what was answered
 
     # -- authorization

@@ -17,7 +17,7 @@ from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.backend import Message
 from nsqcy.nsqd.master.verbs import GetMetrics, GetReasons, GetStats, Inspect, Live, MasterVerb
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.nsqd.stats import gathering, metrics_buffer
+from nsqcy.nsqd.stats import metrics_buffer, stats_page
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker.main import Boot
@@ -162,7 +162,7 @@ class HttpBackend:
         own = self._owned.health()
         gevent.joinall(asked)
         values = [each.value for each in asked if each.value is not None]
-        return gathering.overall_health([own, *values], self._workers)
+        return stats_page.overall_health([own, *values], self._workers)
 
     def _peer_health(self, peer: int) -> Any:
         try:

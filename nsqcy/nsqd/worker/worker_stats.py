@@ -16,7 +16,7 @@ from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.master.drain import Remains, Rest, summed
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
-from nsqcy.nsqd.stats import gathering, metrics, metrics_buffer
+from nsqcy.nsqd.stats import metrics, metrics_buffer, stats_page
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.process.control import Answer
 from nsqcy.protocol.session_manager import SessionManager
@@ -61,13 +61,13 @@ class WorkerStats:
     def share(self, query: Query) -> Answer:
         """Of /stats."""
         self._give_way()
-        walk = gathering.Walk(query, self._give_way, time.time_ns())
+        walk = stats_page.Walk(query, self._give_way, time.time_ns())
         topics = self._topics(query.topic)
-        return gathering.pack(
+        return stats_page.pack(
             walk.topics(topics),
             walk.producers(self._home.producers()),
             known=bool(topics),
-            health=gathering.Health(self._shard.health, self._shard.health_at),
+            health=stats_page.Health(self._shard.health, self._shard.health_at),
             memory=stats.process_memory(),
             events=self._event_counts(),
         )
@@ -114,7 +114,7 @@ class WorkerStats:
         return summed(self._rests())
 
     def _rests(self) -> Iterator[Rest]:
-        slices = gathering.Slices(self._give_way)
+        slices = stats_page.Slices(self._give_way)
         for topic in list(self._shard.topics.values()):
             slices.step()
             if not topic.gone:
