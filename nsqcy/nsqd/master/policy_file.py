@@ -1,7 +1,7 @@
 """policies.json: what was set for topics and channels over HTTP, as it outlives nsqd.
 
-`SavedPolicies` is what the file says, by topic and by "topic/channel". Calls block: a process with a
-hub makes them in a thread. A file that cannot be read is set aside; what is in it and not allowed
+`SavedPolicies` is what the file says, by topic and by "topic/channel". Calls block: a process with
+a hub makes them in a thread. A file that cannot be read is set aside; what is in it and not allowed
 stays in it.
 """
 
