@@ -180,7 +180,7 @@ cov: trace
 
 # -- checking
 
-lint: $(BUILT) $(VENV)/.extra-test
+lint: $(BUILT) $(VENV)/.extra-dev
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint cext/nsqcy

@@ -206,7 +206,8 @@ class Files(streams.Sink):
         writer = frame.write.mode("overwrite").partitionBy("topic", "dt", "hr", "batch")
         writer = writer.option("partitionOverwriteMode", "dynamic")
         writer.parquet(uri(self._root))
-        return seen.get
+        counts: dict[str, Any] = seen.get
+        return counts
 
     def _decoded(self, frame: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f

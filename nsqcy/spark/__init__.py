@@ -7,7 +7,7 @@ nsqcy.
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,8 @@ def register(spark: "SparkSession") -> None:
     import nsqcy.spark
     from nsqcy.spark.source import NsqDataSource
 
-    cloudpickle.register_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
+    untyped: Any = cloudpickle
+    untyped.register_pickle_by_value(nsqcy.spark)
     context = getattr(spark, "sparkContext", None)  # none with Spark Connect
     if context and context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable

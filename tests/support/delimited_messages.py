@@ -4,7 +4,9 @@ import gzip
 import re
 from collections.abc import Iterator
 
-import zstandard
+import pytest
+
+zstandard = pytest.importorskip("zstandard")
 
 # A number, the length of the rest, and the rest, which may look like anything.
 HEAD = re.compile(rb"\[([0-9]+) ([0-9]+)\]")

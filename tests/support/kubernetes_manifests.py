@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
+import pytest
+
+yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "conf" / "kubernetes"

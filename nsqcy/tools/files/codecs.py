@@ -123,10 +123,12 @@ class ZstdFrame:
         self._frame = compressor.compressobj()
 
     def add(self, data: bytes) -> bytes:
-        return self._frame.compress(data)
+        compressed: bytes = self._frame.compress(data)
+        return compressed
 
     def end(self) -> bytes:
-        return self._frame.flush()
+        rest: bytes = self._frame.flush()
+        return rest
 
 
 class Zstd:

@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import kubernetes_validate
 import pytest
 
 import nsqcy
@@ -29,6 +28,8 @@ from support.kubernetes_manifests import (
     before_stopping,
     of_kind,
 )
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 DAEMONS: dict[str, tuple[Any, Any, Any]] = {
     "nsqd": (nsqd.NSQD, nsqd.resolve, nsqd_api.ROUTES),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 
 from nsqcy.tools.common import ToolError
 from nsqcy.tools.files import disk as disks
@@ -20,6 +19,8 @@ from nsqcy.tools.files.names import FileNames
 from nsqcy.tools.files.notes import Note
 from nsqcy.tools.files.writer import FileInUse, Moment, Rules, TopicFiles
 from support.memory_disk import MemoryDisk
+
+zstandard = pytest.importorskip("zstandard")
 
 NOON = 1_700_000_000  # 22:13:20, twenty seconds into a minute
 FORMAT = "<TOPIC><REV>.log"

@@ -14,8 +14,6 @@ from nsqcy.cluster.web_client import RequestError, Terms, WebClient
 from nsqcy.doctor.look_doors import knock
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.metadata import KnownTopics
-from nsqcy.spark.errors import Unreachable
-from nsqcy.spark.v2 import Access, Connection
 from nsqcy.util.self_connect import reaches_itself, refuse_itself
 from support.gevent_hub import Lines, wait_until
 from support.nsqd_process import free_port
@@ -110,6 +108,10 @@ def test_http(port: int) -> None:
 
 
 def test_spark(port: int) -> None:
+    pytest.importorskip("pyarrow")
+    from nsqcy.spark.errors import Unreachable
+    from nsqcy.spark.v2 import Access, Connection
+
     with pytest.raises(Unreachable, match=f"nsqd 127.0.0.1:{port} .*Connection refused"):
         Connection(f"127.0.0.1:{port}", Access())
 
