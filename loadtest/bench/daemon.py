@@ -2,24 +2,14 @@
 
 import contextlib
 import json
-import os
-import re
-import subprocess
-import sys
-import tempfile
-import threading
-import time
 import urllib.request
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from loadtest.bench import procfs
+from nsqcy import testing
 
-ROOT = Path(__file__).parents[2]
-LISTENING = re.compile(r"\b(TCP|HTTP): listening on (\S+)")
-START_BUDGET = 30.0
 ANSWER_BUDGET = 30.0
 
 Address = tuple[str, int]
@@ -85,53 +75,13 @@ def running(target: str, http: str | None, pid: int) -> Daemon:
 
 
 @contextlib.contextmanager
-def private(workers: int, python: str = sys.executable, **options: Any) -> Iterator[Daemon]:
+def private(workers: int, **options: Any) -> Iterator[Daemon]:
     """An nsqd of this tree on free ports; options are flags with underscores."""
-    with tempfile.TemporaryDirectory(prefix="nsqcy-bench-") as folder:
-        flags = {
-            "workers": workers,
-            "tcp_address": "127.0.0.1:0",
-            "http_address": "127.0.0.1:0",
-            "data_path": folder,
-        } | options
-        process = subprocess.Popen(
-            [python, "-m", "nsqcy.nsqd.main"]
-            + [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # a Ctrl-C is for us, who end it
-        )
+    with contextlib.closing(testing.nsqd(workers=workers, **options)) as nsqd:
+        nsqd.start()
+        tcp, http = parse_address(nsqd.tcp_address), parse_address(nsqd.http_address)
         try:
-            yield _started(process, workers, folder)
+            yield Daemon(tcp, http, nsqd.process.pid, nsqd.data_path, workers)
         finally:
             # What is left in its folder is of no interest: it need not be saved.
-            procfs.end(procfs.family(process.pid))
-            process.wait()
-
-
-def _started(process: "subprocess.Popen[str]", workers: int, folder: str) -> Daemon:
-    """The daemon, once it answers."""
-    log: deque[str] = deque(maxlen=50)
-    addresses: dict[str, Address] = {}
-    reader = threading.Thread(target=_read, args=(process, log, addresses), daemon=True)
-    reader.start()
-    deadline = time.monotonic() + START_BUDGET
-    while len(addresses) < 2 or len(procfs.family(process.pid)) <= workers:
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("nsqd does not start:\n" + "".join(log))
-        time.sleep(0.02)
-    daemon = Daemon(addresses["TCP"], addresses["HTTP"], process.pid, folder, workers)
-    while daemon._request("/ping", "GET") != b"OK":
-        time.sleep(0.02)
-    return daemon
-
-
-def _read(process: "subprocess.Popen[str]", log: deque[str], found: dict[str, Address]) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        log.append(line)
-        if match := LISTENING.search(line):
-            found[match[1]] = parse_address(match[2])
+            procfs.end(procfs.family(nsqd.process.pid))

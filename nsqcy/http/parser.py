@@ -205,7 +205,7 @@ def parse_query(query: str) -> dict[str, str] | None:
     return params
 
 
-Kept = bool | frozenset[bytes]
+HeaderSelection = bool | frozenset[bytes]
 
 
 class _HeadParser:
@@ -213,7 +213,7 @@ class _HeadParser:
     the method is taken off here, and the parser always sees POST.
     """
 
-    def __init__(self, keep_headers: Kept) -> None:
+    def __init__(self, keep_headers: HeaderSelection) -> None:
         self.complete = False
         self._keep_all = keep_headers is True
         self._wanted = set(keep_headers) if isinstance(keep_headers, frozenset) else set()
@@ -320,7 +320,7 @@ class HeadCache:
         first of each of these names, in lower case
     """
 
-    def __init__(self, keep_headers: Kept = False) -> None:
+    def __init__(self, keep_headers: HeaderSelection = False) -> None:
         self.keep_headers = keep_headers
         self._heads: dict[bytes, Head] = {}
 

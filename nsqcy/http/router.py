@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from nsqcy.errors import HttpError
-from nsqcy.http.parser import HTML, JSON, PLAIN, Body, Fault, Head, Kept, Reply
+from nsqcy.http.parser import HTML, JSON, PLAIN, Body, Fault, Head, HeaderSelection, Reply
 from nsqcy.logging.types import Lines
 from nsqcy.server.http_fastpath import Sink
 from nsqcy.util.gotext import json_bytes
@@ -256,7 +256,7 @@ class Api:
     """What connections need of a daemon, and the surroundings of its handlers."""
 
     router: Router
-    reads_headers: Kept = False
+    reads_headers: HeaderSelection = False
     """Which headers handlers and the gate look at, other than X-Nsq- ones."""
 
     def __init__(self, limits: Limits, log: Lines, gate: Gate | None = None) -> None:

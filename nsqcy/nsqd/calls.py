@@ -2,20 +2,21 @@
 
 A call is a frozen dataclass. Its fields are the arguments, `run` executes in the other process, and
 `Result` is what the caller gets. The control channel carries the name of the class and the fields
-as JSON, so a call needs no other declaration. Owns that encoding; knows no topic, no worker and no
-master.
+as JSON, so a call needs no other declaration; the fields `blob` and `fds` travel beside the JSON.
+A call whose result nobody waits for is sent by `notify`. Owns that encoding; knows no topic, no
+worker and no master.
 """
 
-from collections.abc import Callable
-from dataclasses import fields
+import os
+from dataclasses import fields, replace
 from types import UnionType
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, get_args, get_type_hints
 
-from nsqcy.process.control import Answer, RemoteError, Request
+from nsqcy.process import ancillary
+from nsqcy.process.control import Answer, Channel, RemoteError, Request
 
 Target = TypeVar("Target", contravariant=True)
 Result = TypeVar("Result")
-Ask = Callable[..., Answer]
 
 Refusal = Literal[
     "TOPIC_NOT_FOUND",
@@ -42,10 +43,10 @@ class Call(Generic[Target, Result]):
     """
 
     kinds: ClassVar[dict[str, type[Any]]]
-    timeout: ClassVar[float]
-    """Seconds that the caller waits."""
-    returns_bytes: ClassVar[bool] = False
-    """Whether the result travels beside the JSON."""
+    timeout: ClassVar[float | None]
+    """Seconds that the caller waits; None: until the other process answers or dies."""
+    returns: ClassVar[Literal["value", "blob", "answer"]] = "value"
+    """How the result travels: as JSON, as bytes beside it, or as an `Answer` of both."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -66,23 +67,53 @@ class Call(Generic[Target, Result]):
             raise ValueError(f"there is no method {request.method}")
         types = _types(call)
         arguments = {name: _restored(types[name], each) for name, each in request.args.items()}
+        beside = {"blob": request.blob, "fds": request.fds}
+        arguments |= {name: each for name, each in beside.items() if name in types}
         return cast("Self", call(**arguments))
 
     def serve(self, target: Target) -> Answer:
         """Run for another process."""
         result: Any = self.run(target)
-        return Answer(blob=result) if self.returns_bytes else Answer(result)
+        if self.returns == "answer":
+            return cast("Answer", result)
+        return Answer(blob=result) if self.returns == "blob" else Answer(result)
 
-    def send(self, ask: Ask, worker: int | None) -> Result:
-        """Have it run in another process; `ask` is `MasterLink.ask`. Raises what that raises."""
-        arguments = {name: getattr(self, name) for name in _types(type(self))}
+    def send(self, channel: Channel, to: int | None = None) -> Result:
+        """Run it at the other end of the channel, or in worker `to`; raises Refused, and what
+        `Channel.call` raises."""
         try:
-            answer = ask(worker, type(self).__name__, self.timeout, **arguments)
+            answer = channel.call(type(self).__name__, self.timeout, to=to, **self._arguments())
         except RemoteError as error:
             if str(error) in get_args(Refusal):
                 raise Refused(cast("Refusal", str(error))) from None
             raise
-        return cast("Result", answer.blob if self.returns_bytes else answer.value)
+        if self.returns == "answer":
+            return cast("Result", answer)
+        return cast("Result", answer.blob if self.returns == "blob" else answer.value)
+
+    def notify(self, channel: Channel) -> None:
+        """Run it at the other end of the channel, without a result."""
+        channel.notify(type(self).__name__, **self._arguments())
+
+    def duplicate(self) -> Self:
+        """The same call with descriptors of its own: each channel closes those it sends."""
+        arguments = self._arguments()
+        if "fds" not in arguments:
+            return self
+        return cast("Self", replace(cast("Any", self), fds=tuple(map(os.dup, arguments["fds"]))))
+
+    def _arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _types(type(self))}
+
+
+def serve(request: Request, *offers: tuple[type[Call[Any, Any]], Any]) -> Answer:
+    """Run a request as a call of the first kind that has it, each at the target it comes with;
+    ValueError if there is none."""
+    for kind, target in offers:
+        if request.method in kind.kinds:
+            return kind.decode(request).serve(target)
+    ancillary.close_all(request.fds)
+    raise ValueError(f"there is no method {request.method}")
 
 
 def _types(call: type[Any]) -> dict[str, Any]:
@@ -92,7 +123,9 @@ def _types(call: type[Any]) -> dict[str, Any]:
 
 
 def _restored(kind: Any, value: Any) -> Any:
-    """JSON makes a list of every tuple."""
+    """JSON makes a list of every tuple, and a text of every key."""
+    if isinstance(value, dict) and get_args(kind)[:1] == (int,):
+        return {int(key): each for key, each in value.items()}
     if not isinstance(value, list):
         return value
     for each in get_args(kind) if isinstance(kind, UnionType) else (kind,):

@@ -72,11 +72,11 @@ def _run(argv: Sequence[str]) -> int:
         options = derive(options, {each.kind: each.port for each in bound})
         _import(options, lines, notifier)
         by_name = policies(settings, options)
-        kept = policy_file.load(data_path, lines)
-        for name, values in kept.values(options, lines).items():
+        saved = policy_file.load(data_path, lines)
+        for name, values in saved.values(options, lines).items():
             by_name.set(name, values)
         context = _context(options, by_name, bound, tls, users)
-        return _serve(options, context, argv, lines, bound, lock_fd, notifier, kept)
+        return _serve(options, context, argv, lines, bound, lock_fd, notifier, saved)
     except BaseException:
         for each in bound:
             each.close()
@@ -171,7 +171,7 @@ def _serve(
     bound: list[listeners.Listener],
     lock_fd: int,
     notifier: service.Notifier,
-    kept: policy_file.Kept,
+    saved: policy_file.SavedPolicies,
 ) -> int:
     launcher = Launcher(options.workers, lock_fd, context, ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
@@ -188,7 +188,7 @@ def _serve(
         return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
 
     reread = rereading(read, lines)
-    return Master(launcher, bound, options.data_path, lines, reread, notifier, kept).run(born)
+    return Master(launcher, bound, options.data_path, lines, reread, notifier, saved).run(born)
 
 
 def _context(

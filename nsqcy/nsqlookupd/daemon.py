@@ -21,7 +21,7 @@ from nsqcy.logging.logger import Log
 from nsqcy.net.listeners import Listener
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.options import LookupdOptions
-from nsqcy.nsqlookupd.protocol import Home, Session
+from nsqcy.nsqlookupd.protocol import Session, SessionContext
 from nsqcy.nsqlookupd.registry import Moment, Registry
 from nsqcy.process.handoff import Accepted
 from nsqcy.process.service import Notifier
@@ -59,7 +59,7 @@ class Daemon(daemon.Daemon):
         self.options = options
         self._known = known
         self.held = 0  # bytes of half-sent commands
-        self.home = Home(registry, _identity(options, listeners), log)
+        self.context = SessionContext(registry, _identity(options, listeners), log)
         self._connections: set[Connection] = set()
 
     def run(self) -> int:
@@ -103,7 +103,7 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
     def __init__(self, daemon: Daemon, item: Accepted) -> None:
         super().__init__()
         self._daemon = daemon
-        self._session = Session(daemon.home, item.peer)
+        self._session = Session(daemon.context, item.peer)
         self._sock = gevent.socket.socket(fileno=item.sock.detach())
         self._held = 0
 

@@ -43,7 +43,7 @@ _FIELDS: gojson.Fields = {
 _REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
 
 
-class Home(NamedTuple):
+class SessionContext(NamedTuple):
     """What all sessions share."""
 
     registry: Registry
@@ -70,11 +70,11 @@ class Session:
     is left is to send what the turn gave. `leave` when the connection is over, however it ended.
     """
 
-    __slots__ = ("_buffer", "_eof", "_home", "_peer", "_scanned", "_size", "_state", "address")
+    __slots__ = ("_buffer", "_context", "_eof", "_peer", "_scanned", "_size", "_state", "address")
 
-    def __init__(self, home: Home, address: str) -> None:
+    def __init__(self, context: SessionContext, address: str) -> None:
         self.address = address
-        self._home = home
+        self._context = context
         self._peer: Peer | None = None
         self._state = _State.MAGIC
         self._buffer = bytearray()
@@ -123,14 +123,14 @@ class Session:
 
     def leave(self) -> None:
         """Over: whatever this peer had, it has no more."""
-        log = self._home.log
+        log = self._context.log
         if self._peer is not None:
             log.info(
                 f"PROTOCOL(V1): [{self.address}] exiting ioloop",
                 event="nsqd_left",
                 client=self.address,
             )
-            for registration in self._home.registry.leave(self._peer):
+            for registration in self._context.registry.leave(self._peer):
                 log.info(f"DB: client({self.address}) UNREGISTER {registration}")
             self._peer = None
         self._end()
@@ -138,10 +138,10 @@ class Session:
     def _refused(self, error: ClientError) -> None:
         if self.spoke:
             text = str(error)[:_LOGGED]
-            self._home.log.error(
+            self._context.log.error(
                 f"[{self.address}] - {text}", event="client_error", client=self.address, error=text
             )
-            self._home.log.error(f"client({self.address}) - {text}")
+            self._context.log.error(f"client({self.address}) - {text}")
         self._end()
 
     def _end(self) -> None:
@@ -174,13 +174,13 @@ class Session:
         magic = self._take(len(MAGIC))
         if magic is None:
             if self._eof:
-                self._home.log.error("failed to read protocol version - EOF")
+                self._context.log.error("failed to read protocol version - EOF")
             return None
         if magic != MAGIC:
             shown = magic.decode("latin-1")
-            self._home.log.error(f"client({self.address}) bad protocol magic '{shown}'")
+            self._context.log.error(f"client({self.address}) bad protocol magic '{shown}'")
             raise ClientError("E_BAD_PROTOCOL")
-        self._home.log.info(f"CLIENT({self.address}): desired protocol magic '  V1'")
+        self._context.log.info(f"CLIENT({self.address}): desired protocol magic '  V1'")
         self._state = _State.LINE
         return b""
 
@@ -235,30 +235,30 @@ class Session:
         if not all(said[name] for name in _REQUIRED):
             raise ClientError("E_BAD_BODY", "IDENTIFY missing fields")
         del said["remote_address"]
-        home = self._home
+        context = self._context
         peer = self._peer = Peer(self.address, now, **said)
-        home.log.info(
+        context.log.info(
             f"CLIENT({self.address}): IDENTIFY Address:{peer.broadcast_address}"
             f" TCP:{peer.tcp_port} HTTP:{peer.http_port} Version:{peer.version}",
             event="nsqd_identified",
             client=self.address,
             broadcast_address=peer.broadcast_address,
         )
-        for registration in home.registry.identify(peer):
-            home.log.info(f"DB: client({self.address}) REGISTER {registration}")
-        return home.identity
+        for registration in context.registry.identify(peer):
+            context.log.info(f"DB: client({self.address}) REGISTER {registration}")
+        return context.identity
 
     def _register(self, params: list[str], now: Moment) -> bytes:
         peer, topic, channel = self._about("REGISTER", params)
-        for registration in self._home.registry.register(peer, topic, channel):
-            self._home.log.info(f"DB: client({self.address}) REGISTER {registration}")
+        for registration in self._context.registry.register(peer, topic, channel):
+            self._context.log.info(f"DB: client({self.address}) REGISTER {registration}")
         return b"OK"
 
     def _unregister(self, params: list[str], now: Moment) -> bytes:
         peer, topic, channel = self._about("UNREGISTER", params)
-        log = self._home.log
+        log = self._context.log
         asked = CHANNEL if channel else TOPIC
-        for registration in self._home.registry.unregister(peer, topic, channel):
+        for registration in self._context.registry.unregister(peer, topic, channel):
             if registration.category == asked:
                 log.info(f"DB: client({self.address}) UNREGISTER {registration}")
             else:
@@ -267,8 +267,8 @@ class Session:
 
     def _ping(self, params: list[str], now: Moment) -> bytes:
         if self._peer is not None:
-            passed = format_duration(self._home.registry.ping(self._peer, now))
-            self._home.log.info(f"CLIENT({self.address}): pinged (last ping {passed})")
+            passed = format_duration(self._context.registry.ping(self._peer, now))
+            self._context.log.info(f"CLIENT({self.address}): pinged (last ping {passed})")
         return b"OK"
 
     def _about(self, command: str, params: list[str]) -> tuple[Peer, str, str]:

@@ -255,13 +255,12 @@ class Channel:
         method: str,
         /,
         *,
-        to: int | None = None,
         blob: bytes = b"",
         fds: Sequence[int] = (),
         **args: Any,
     ) -> None:
-        """Tell the peer. To a peer that is gone: nothing happens."""
-        self._send(Message(NOTIFY, _request_header(method, args, to), blob, tuple(fds)))
+        """Notify the peer. To a peer that is gone: nothing happens."""
+        self._send(Message(NOTIFY, _request_header(method, args, None), blob, tuple(fds)))
 
     def call(
         self,

@@ -10,11 +10,47 @@ import os
 import pathlib
 import socket
 import time
+from dataclasses import dataclass
+from typing import ClassVar
 
 import gevent
 
-from nsqcy.nsqd.master.verbs import ChangeOption
+from nsqcy.nsqd import calls
+from nsqcy.nsqd.master import reports
+from nsqcy.nsqd.master.verbs import ChangeOption, MasterVerb
 from nsqcy.process.control import Answer
+
+
+class ToyCall(calls.Call):
+    timeout: ClassVar[float] = 5.0
+
+
+@dataclass(frozen=True)
+class Echo(ToyCall):
+    returns = "answer"
+    text: str
+    blob: bytes
+    fds: tuple[int, ...]
+
+    def run(self, engine):
+        words = b""
+        for fd in self.fds:
+            with os.fdopen(fd, "rb") as file:
+                words += file.read()
+        return Answer(f"{engine.boot.worker} {self.text}", self.blob + words)
+
+
+@dataclass(frozen=True)
+class Fail(ToyCall):
+    def run(self, engine):
+        raise ValueError("told to fail")
+
+
+@dataclass(frozen=True)
+class DescribeWorkers(MasterVerb):
+    """Served by toy_nsqd."""
+
+    timeout: ClassVar[float] = 5.0
 
 
 class ToyEngine:
@@ -56,13 +92,7 @@ class ToyEngine:
         self.events.append(f"{name} {value}")
 
     def call(self, request):
-        blob = request.blob
-        for fd in request.fds:
-            with os.fdopen(fd, "rb") as file:
-                blob += file.read()
-        if request.method == "fail":
-            raise ValueError("told to fail")
-        return Answer(f"{self.boot.worker} {request.args.get('text', '')}", blob)
+        return calls.serve(request, (ToyCall, self))
 
     def stop(self):
         for fd in list(self.clients):
@@ -111,28 +141,28 @@ class ToyEngine:
                 fd = os.memfd_create("words")
                 os.pwrite(fd, b"words", 0)
                 blob = b"x" * 200_000
-                answer = master.ask(int(worker), "echo", 5, text=text, blob=blob, fds=[fd])
+                answer = master.ask(int(worker), Echo(text, blob, (fd,)))
                 reply = f"{answer.value} {len(answer.blob)}"
             case ["!fail", worker]:
                 try:
-                    master.ask(int(worker), "fail", 5)
+                    master.ask(int(worker), Fail())
                     reply = "no error"
                 except Exception as error:
                     reply = f"{type(error).__name__} {error}"
             case ["!create", topic]:
-                reply = master.topic_created(topic)
+                reply = master.notify(reports.TopicCreated(self.boot.worker, topic, False))
             case ["!channel", topic, channel]:
-                reply = master.channel_created(topic, channel)
+                reply = master.notify(reports.ChannelCreated(topic, channel))
             case ["!delete", topic]:
-                reply = master.topic_deleted(topic)
+                reply = master.call(reports.SaveTopicDeletion(topic))
             case ["!pause", topic]:
-                reply = master.topic_paused(topic, True)
+                reply = master.call(reports.SaveTopicPause(topic, True))
             case ["!place", topic]:
-                reply = master.place(topic)
+                reply = master.call(reports.Place(topic))
             case ["!events"]:
                 reply = ";".join(self.events)
             case ["!workers"]:
-                reply = repr(master.ask(None, "workers", 5).value)
+                reply = repr(master.call(DescribeWorkers()))
             case ["!sockopts"]:
                 options = [
                     sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
@@ -142,6 +172,6 @@ class ToyEngine:
                 ]
                 reply = " ".join(map(str, options))
             case ["!level", level]:
-                reply = ChangeOption("log_level", int(level)).send(master.ask, None)
+                reply = master.call(ChangeOption("log_level", int(level)))
         sock.setblocking(True)
         sock.sendall(f"{reply}\n".encode())

@@ -55,10 +55,10 @@ def show_workers(nsqd):
     """Have the master answer `!workers`."""
     called = nsqd._requests.called
 
-    def answer(index, request):
-        if request.method == "workers":
+    def answer(request):
+        if request.method == "DescribeWorkers":
             return nsqd._lifecycle.describe()
-        return called(index, request)
+        return called(request)
 
     nsqd._requests.called = answer
 

@@ -27,7 +27,7 @@ from nsqcy.nsqd.http.https import HttpsConnection
 from nsqcy.nsqd.master.verbs import ChangeOption, ForgetPolicies, MasterVerb
 from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
-from nsqcy.nsqd.stats import gathering
+from nsqcy.nsqd.stats import stats_page
 from nsqcy.nsqd.worker import topic_verbs as verbs
 from nsqcy.nsqd.worker.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
@@ -180,16 +180,16 @@ class MemoryBackend:
 
     def stats(self, query: stats.Query) -> bytes:
         topics = [FakeTopic(it) for name, it in self.topics.items() if query.topic in ("", name)]
-        walk = gathering.Walk(query, lambda: None, 0)
-        share = gathering.pack(
+        walk = stats_page.Walk(query, lambda: None, 0)
+        share = stats_page.pack(
             walk.topics(topics),
             b"",
             known=bool(topics),
-            health=gathering.Health(self.health(), 0),
+            health=stats_page.Health(self.health(), 0),
             memory=stats.process_memory(),
         )
-        whole = gathering.merge([share], 1)
-        return gathering.page(whole, query, started=START_TIME * 10**9, now=time.time_ns())
+        whole = stats_page.merge([share], 1)
+        return stats_page.page(whole, query, started=START_TIME * 10**9, now=time.time_ns())
 
     def command_line(self) -> str:
         return "\0".join(sys.argv)

@@ -1,19 +1,25 @@
 """Calls between processes: what arrives is what was sent, and a refusal keeps its code."""
 
 import json
+import os
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
-from nsqcy.nsqd.calls import Call, Refused, Result
+from nsqcy.nsqd.calls import Call, Refused, Result, serve
+from nsqcy.nsqd.master import reports
+from nsqcy.nsqd.master import verbs as master_verbs
+from nsqcy.nsqd.stats.forms import Query
+from nsqcy.nsqd.worker import messages
 from nsqcy.nsqd.worker import topic_verbs as verbs
 from nsqcy.nsqd.worker.peek import Look
 from nsqcy.nsqd.worker.positions import Place
 from nsqcy.process.control import Answer, RemoteError, Request
 
 TIME = 1_700_000_000_000_000_000
-VERBS: list[verbs.TopicVerb[Any]] = [
+CALLS: list[Call[Any, Any]] = [
     verbs.CreateTopic("t"),
     verbs.PauseTopic("t", True),
     verbs.DescribeLog("t", None),
@@ -23,6 +29,14 @@ VERBS: list[verbs.TopicVerb[Any]] = [
     verbs.ListDeferred("t", "c", 10, (-1, 1 << 62)),
     verbs.Peek("t", "", Look("queued", 1, None, 100)),
     verbs.Peek("t", "c", Look("queued", 1, (5, 6), 100)),
+    master_verbs.SetPolicy("t", {"rate": 1}),
+    master_verbs.GetStats(Query(json=True, topic="t\udc80")),
+    reports.TopicCreated(1, "t", True),
+    messages.Load([{"name": "t", "paused": False, "channels": []}], {"t": 1}, {0: 3, 2: 1}),
+    messages.OptionChanged("lookupd_tcp_address", ["127.0.0.1:4160"]),
+    messages.AdoptSession({"a": 1}, 1, b"in\xff", (7,)),
+    messages.WriteMetrics(True, (8,)),
+    messages.GetShare(Query()),
 ]
 
 
@@ -43,54 +57,89 @@ class Append(Table[int]):
 
 @dataclass(frozen=True)
 class Join(Table[bytes]):
-    returns_bytes: ClassVar[bool] = True
+    returns = "blob"
 
     def run(self, target: list[int]) -> bytes:
         return bytes(target)
 
 
+@dataclass(frozen=True)
+class Measure(Table[int]):
+    fds: tuple[int, ...]
+
+    def run(self, target: list[int]) -> int:
+        return os.fstat(self.fds[0]).st_ino
+
+
+def request_of(
+    method: str, *, blob: bytes = b"", fds: tuple[int, ...] = (), **args: Any
+) -> Request:
+    return Request(method, json.loads(json.dumps(args)), blob, fds)
+
+
 class Far:
-    """A process that answers as the control channel would have it."""
+    """A channel to a process that serves a table."""
 
     def __init__(self) -> None:
         self.table: list[int] = []
 
-    def ask(self, worker: int | None, method: str, timeout: float, /, **args: Any) -> Answer:
-        request = Request(method, json.loads(json.dumps(args)))
+    def call(self, method: str, timeout: float, /, to: int | None, **args: Any) -> Answer:
         try:
-            return Table.decode(request).serve(self.table)
+            return serve(
+                request_of(method, **args), (messages.EngineMessage, None), (Table, self.table)
+            )
         except Exception as error:
             raise RemoteError(str(error)) from None
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=repr)
-def test_a_verb_arrives_as_it_was_sent(verb: verbs.TopicVerb[Any]) -> None:
+@pytest.mark.parametrize("call", CALLS, ids=repr)
+def test_a_call_arrives_as_it_was_sent(call: Call[Any, Any]) -> None:
     sent: list[Request] = []
-
-    def ask(worker: int, method: str, timeout: float, /, **args: Any) -> Answer:
-        sent.append(Request(method, json.loads(json.dumps(args))))
-        return Answer()
-
-    verb.send(ask, 1)
-    assert verbs.TopicVerb.decode(sent[0]) == verb
+    channel: Any = SimpleNamespace(
+        notify=lambda method, **args: sent.append(request_of(method, **args))
+    )
+    call.notify(channel)
+    assert type(call).decode(sent[0]) == call
 
 
 def test_results_come_back() -> None:
-    far = Far()
-    assert Append(3).send(far.ask, 0) == 1
-    assert Append(4).send(far.ask, 0) == 2
-    assert Join().send(far.ask, 0) == b"\3\4"
+    far: Any = Far()
+    assert Append(3).send(far) == 1
+    assert Append(4).send(far) == 2
+    assert Join().send(far) == b"\3\4"
+
+
+def test_a_duplicate_has_descriptors_of_its_own() -> None:
+    ours, theirs = os.pipe()
+    os.close(theirs)
+    call = Measure((ours,)).duplicate()
+    inode = os.fstat(ours).st_ino
+    os.close(ours)
+    far: Any = Far()
+    assert call.send(far) == inode
+    os.close(call.fds[0])
+    assert Append(1).duplicate() == Append(1)
+
+
+def test_descriptors_of_an_unknown_call_are_closed() -> None:
+    ours, theirs = os.pipe()
+    with pytest.raises(ValueError, match="there is no method Unknown"):
+        serve(Request("Unknown", {}, fds=(theirs,)), (Table, []))
+    assert os.read(ours, 1) == b""  # its only writer is closed
+    os.close(ours)
 
 
 def test_a_refusal_keeps_its_code() -> None:
+    far: Any = Far()
     with pytest.raises(Refused, match="NOT_READ"):
-        Append(-1).send(Far().ask, 0)
+        Append(-1).send(far)
 
 
 def test_another_error_stays_that_of_the_far_end() -> None:
+    far: Any = Far()
+    Append(256).send(far)
     with pytest.raises(RemoteError, match="must be in range"):
-        Append(256).send(far := Far().ask, 0)
-        Join().send(far, 0)
+        Join().send(far)
 
 
 def test_kinds_of_calls_have_names_of_their_own() -> None:

@@ -238,9 +238,9 @@ class Check:
 
     def run(self, *, bad: bool = False) -> Found:
         found = self._found
-        picture = metadata.Picture()
+        known_topics = metadata.KnownTopics()
         try:
-            picture = metadata.load(self._data_path, self._lines)
+            known_topics = metadata.load(self._data_path, self._lines)
         except StartError as error:
             found.refused = str(error)
             self._lines.error(found.refused)
@@ -250,9 +250,9 @@ class Check:
             self._check_queue(queue, bad)
         io = IoThread(read_only=True)
         try:
-            for name in sorted(picture):
+            for name in sorted(known_topics):
                 if os.path.isdir(os.path.join(self._data_path, f"{name}.topic")):
-                    self._check_topic(io, picture, name)
+                    self._check_topic(io, known_topics, name)
         finally:
             io.close()
         self._lines.info(f"{self._data_path}: {found.unreadable} places unreadable")
@@ -296,8 +296,8 @@ class Check:
         self._found.queues.append(QueueFound(queue.name, reader.count))
         self._lines.info(f"{queue.name}: {reader.count} messages to deliver")
 
-    def _check_topic(self, io: IoThread, picture: metadata.Picture, name: str) -> None:
-        entry = picture.get(name)
+    def _check_topic(self, io: IoThread, known_topics: metadata.KnownTopics, name: str) -> None:
+        entry = known_topics.get(name)
         found = Audit(
             io,
             self._data_path,

@@ -278,19 +278,19 @@ class Export:
             )
 
     def _write(self, directory: str) -> None:
-        picture = metadata.load(self._data_path, self._lines)
+        known_topics = metadata.load(self._data_path, self._lines)
         io = IoThread()
         try:
-            for topic in list(picture):
-                self._write_topic(io, directory, picture, topic)
+            for topic in list(known_topics):
+                self._write_topic(io, directory, known_topics, topic)
         finally:
             io.close()
-        metadata.replace_file(directory, metadata.dump(picture))
+        metadata.replace_file(directory, metadata.dump(known_topics))
 
     def _write_topic(
-        self, io: IoThread, directory: str, picture: metadata.Picture, topic: str
+        self, io: IoThread, directory: str, known_topics: metadata.KnownTopics, topic: str
     ) -> None:
-        entry = picture.get(topic)
+        entry = known_topics.get(topic)
         assert entry is not None
         if not os.path.isdir(os.path.join(self._data_path, f"{topic}.topic")):
             return

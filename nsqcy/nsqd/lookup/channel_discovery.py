@@ -33,7 +33,7 @@ ANSWER_MOST = 5 << 20
 SECOND = 1_000_000_000
 
 
-class Seeding:
+class ChannelDiscovery:
     """Finds the channels of new topics."""
 
     def __init__(self, lookup: Lookup, settings: "Settings", log: Lines) -> None:

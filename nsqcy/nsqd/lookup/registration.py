@@ -1,11 +1,10 @@
 """nsqd's side of discovery: a greenlet for each lookupd, which is told what topics there are.
 
-What a lookupd is told first is the whole picture, and then each change at once. One that is away is
-told nothing, and has nothing kept for it: when it is back it hears the whole picture again. Knows
-no workers and no clients.
+A lookupd is sent all topics first, and then each change at once. Nothing is sent to one that is
+away, or kept for it: when it is back it is sent all topics again. Knows no workers and no clients.
 
-    connect ──► IDENTIFY ──► the whole picture ──► changes, and PING every 15 s
-       ▲                                               │
+    connect ──► IDENTIFY ──► all topics ──► changes, and PING every 15 s
+       ▲                                   │
        └── after a while, longer each time ◄── any error, or an end
 """
 
@@ -32,7 +31,7 @@ from nsqcy.nsqd.lookup.protocol import (
     PeerFailure,
     Where,
 )
-from nsqcy.nsqd.master.metadata import Picture
+from nsqcy.nsqd.master.metadata import KnownTopics
 from nsqcy.util.self_connect import refuse_itself
 
 STEP_LIMIT = 1.0  # seconds for a connect, a write and each answer
@@ -67,7 +66,7 @@ class Peer:
         self._sock: Any = None
         self._answers = protocol.Answers(lookup.answer_most)
         self._doing = "connecting"
-        self._told = False  # it knows the picture, as of when `_sync` was made
+        self._told = False  # it knows all topics, as of when `_sync` was made
         self._behind = False  # too much has changed to tell
         self._sync: list[bytes] = []
         self._pending: deque[Command] = deque()
@@ -84,7 +83,7 @@ class Peer:
     def change(self, command: Command) -> None:
         """Something came or went."""
         if not self._told:
-            return  # it will be in the picture
+            return  # it will be among the known topics
         if len(self._pending) < PENDING_MOST:
             self._pending.append(command)
         else:
@@ -336,7 +335,7 @@ class Lookup:
 
     def __init__(
         self,
-        picture: Picture,
+        known_topics: KnownTopics,
         identity: dict[str, Any],
         answer_most: int,
         lines: logger.Log,
@@ -346,7 +345,7 @@ class Lookup:
         self.log = lines
         self.identity = identity
         self.answer_most = answer_most
-        self._picture = picture
+        self._known_topics = known_topics
         self._look_up = look_up
         self._addresses: dict[str, Address] = {}
         self._peers: dict[Where, Peer] = {}
@@ -411,13 +410,13 @@ class Lookup:
     # -- what they are told
 
     def everything(self) -> list[bytes]:
-        """The whole picture; a topic goes with its channels where it has any."""
+        """All known topics; a topic goes with its channels where it has any."""
         if self._withdrawn:
             return []
-        return [command.wire for name in self._picture for command in self._registering(name)]
+        return [command.wire for name in self._known_topics for command in self._registering(name)]
 
     def _registering(self, name: str) -> list[Command]:
-        topic = self._picture.get(name)
+        topic = self._known_topics.get(name)
         channels = (topic.channels if topic else None) or ("",)
         return [Command(REGISTER, name, channel) for channel in channels]
 
@@ -435,9 +434,9 @@ class Lookup:
         lookupds that are connected know, or after so many seconds."""
         if not self._withdrawn:
             self._withdrawn = True
-            for name in self._picture:
+            for name in self._known_topics:
                 # Its channels first: with the topic, lookupds take away all that is left of it.
-                for pair in reversed(self._picture.pairs(name)):
+                for pair in reversed(self._known_topics.pairs(name)):
                     self._tell(Command(UNREGISTER, *pair))
         self._await_all(limit)
 
@@ -445,7 +444,7 @@ class Lookup:
         """Register everything again."""
         if self._withdrawn:
             self._withdrawn = False
-            for name in self._picture:
+            for name in self._known_topics:
                 for command in self._registering(name):
                     self._tell(command)
         self._await_all(limit)

@@ -10,11 +10,8 @@ from nsqcy.nsqd.master import readiness
 from nsqcy.nsqd.master.disk_guard import DiskGuard
 from nsqcy.nsqd.master.drain_control import DrainControl
 from nsqcy.nsqd.master.workers import Phase, Workers
-from nsqcy.process.control import Answer
+from nsqcy.nsqd.worker.messages import GetHealth, InspectWorker
 from nsqcy.util import debug
-
-HEALTH_LIMIT = 2.0  # seconds workers may take to report their health; clients wait for it
-INSPECT_LIMIT = 20.0  # seconds workers may take to describe themselves
 
 
 class Diagnosis:
@@ -40,8 +37,8 @@ class Diagnosis:
         if self._phase.ending:
             return ["exiting"]
         answers = {
-            index: each.value if isinstance(each, Answer) else None
-            for index, each in self._workers.gather_ready("health", HEALTH_LIMIT).items()
+            index: None if isinstance(each, Exception) else each
+            for index, each in self._workers.gather_ready(GetHealth()).items()
         }
         disk = self._guard.refusal if self._guard is not None else None
         found = readiness.reasons(self._count, answers, disk, time.time_ns())
@@ -51,7 +48,7 @@ class Diagnosis:
         """What `debug.tell` says in every process."""
         told = [f"== master, pid {os.getpid()}\n{debug.tell(what)}"]
         pids = {each.index: each.pid for each in self._workers}
-        for index, answer in self._workers.gather("inspect", INSPECT_LIMIT, what=what).items():
-            text = answer.blob.decode() if isinstance(answer, Answer) else f"{answer}\n"
+        for index, answer in self._workers.gather(InspectWorker(what)).items():
+            text = f"{answer}\n" if isinstance(answer, Exception) else answer.decode()
             told.append(f"== worker {index}, pid {pids.get(index, 0)}\n{text}")
         return "\n".join(told)

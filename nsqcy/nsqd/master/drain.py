@@ -1,6 +1,6 @@
 """Draining: nsqd takes no publishes any more, is emptied by its consumers, and exits.
 
-Owns the order of it, and the counting. Knows no workers and no lookupds: `Surroundings` do.
+Owns the order of it, and the counting. Knows no workers and no lookupds: `DrainEffects` do.
 
     begin ──► lookupds are told ──► publishes are refused ──► looks at what is left
                                                                 │            │
@@ -92,7 +92,7 @@ def _most(places: list[Rest]) -> list[Rest]:
     return heapq.nlargest(SHOWN, places, key=lambda each: each.messages)
 
 
-class Surroundings(Protocol):
+class DrainEffects(Protocol):
     """What the master does for it; each of these may wait."""
 
     def withdraw(self) -> None:
@@ -114,10 +114,10 @@ class Surroundings(Protocol):
 class Drain:
     """Of one nsqd."""
 
-    def __init__(self, around: Surroundings, log: Lines) -> None:
+    def __init__(self, effects: DrainEffects, log: Lines) -> None:
         self.since = 0.0  # wall clock, s; 0: there is none
         self.left: Remains | None = None  # as of the latest look
-        self._around = around
+        self._effects = effects
         self._log = log
         self._deadline = 0.0  # monotonic, s; 0: none
         self._turns = BoundedSemaphore()  # who begins it and who ends it, one after the other
@@ -137,9 +137,9 @@ class Drain:
                 return
             self.since = time.time()
             self._log.info("DRAIN: begins; lookupds are told", event="drain_begins")
-            self._around.withdraw()
+            self._effects.withdraw()
             self._log.info("DRAIN: publishes are refused", event="drain_refuses_publishes")
-            self._around.refuse_publishes(True)
+            self._effects.refuse_publishes(True)
             self._greenlet = gevent.spawn(self._watch)
 
     def cancel(self) -> None:
@@ -150,8 +150,8 @@ class Drain:
             self.stop()
             self._deadline = self.since = 0.0
             self.left = None
-            self._around.refuse_publishes(False)
-            self._around.restore()
+            self._effects.refuse_publishes(False)
+            self._effects.restore()
             self._log.info(
                 "DRAIN: ended by request; publishes are accepted", event="drain_cancelled"
             )
@@ -169,7 +169,7 @@ class Drain:
             shown["since"] = int(self.since)
             if self._deadline:
                 shown["seconds_left"] = max(0, round(self._deadline - time.monotonic()))
-        left = self._around.remains()
+        left = self._effects.remains()
         shown["left"] = None if left is None else _shown(left)
         return shown
 
@@ -185,11 +185,11 @@ class Drain:
         was_empty = False
         while True:
             gevent.sleep(LOOK_EVERY)
-            self.left = left = self._around.remains()
+            self.left = left = self._effects.remains()
             empty = left is not None and left.messages == 0
             if empty and was_empty:
                 self._log.info("DRAIN: nothing is left", event="drain_done")
-                self._around.end(EMPTY)
+                self._effects.end(EMPTY)
                 return
             was_empty = empty
             if self._deadline and time.monotonic() >= self._deadline:
@@ -198,7 +198,7 @@ class Drain:
                     event="drain_over",
                     messages=left.messages if left else None,
                 )
-                self._around.end(NOT_EMPTY)
+                self._effects.end(NOT_EMPTY)
                 return
             if left and not empty and time.monotonic() - told_at >= TELL_EVERY:
                 told_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What draining does to the rest of nsqd: `drain.Surroundings`, and the switch.
+"""What draining does to the rest of nsqd: `drain.DrainEffects`, and the switch.
 
 Owns how nsqlookupds and workers hear of it; the order is drain's.
 """
@@ -10,10 +10,8 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.drain import Drain, Remains, merged
 from nsqcy.nsqd.master.workers import Phase, Workers
-from nsqcy.process.control import Answer
+from nsqcy.nsqd.worker.messages import GetRemains, SetDraining
 
-CHANGE_LIMIT = 5.0  # seconds workers may take to apply a change
-REMAINS_LIMIT = 5.0  # seconds workers may take to count what is left
 LOOKUPS_LIMIT = 5.0  # seconds nsqlookupds may take to unregister topics
 
 
@@ -68,7 +66,7 @@ class DrainControl:
         """nsqd exits."""
         self._drain.stop()
 
-    # -- drain.Surroundings
+    # -- drain.DrainEffects
 
     def withdraw(self) -> None:
         if self._lookup is not None:
@@ -80,11 +78,11 @@ class DrainControl:
 
     def refuse_publishes(self, refuse: bool) -> None:
         self._context["draining"] = refuse
-        self._workers.gather("draining", CHANGE_LIMIT, draining=refuse)
+        self._workers.gather(SetDraining(refuse))
 
     def remains(self) -> Remains | None:
         if len(self._workers) < self._count or not all(each.ready for each in self._workers):
             return None
-        answers = self._workers.gather("remains", REMAINS_LIMIT).values()
-        parts = [each.value for each in answers if isinstance(each, Answer)]
+        answers = self._workers.gather(GetRemains()).values()
+        parts = [each for each in answers if not isinstance(each, Exception)]
         return merged(parts) if len(parts) == len(answers) else None

@@ -3,15 +3,13 @@
 Owns how a change reaches the master, every worker, and those that start later.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from nsqcy.logging.logger import Log
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.workers import Workers
-
-CHANGE_LIMIT = 5.0  # seconds workers may take to apply a change
+from nsqcy.nsqd.worker.messages import OptionChanged, RenewTls, RenewUsers
 
 
 class Reread(NamedTuple):
@@ -55,7 +53,7 @@ class LiveOptions:
         changed = self._on_change.get(name)
         if changed is not None:
             changed(value)
-        self._workers.gather("option_changed", CHANGE_LIMIT, name=name, value=value)
+        self._workers.gather(OptionChanged(name, value))
 
     def adopt(self, found: Reread) -> None:
         """Apply what was read again."""
@@ -66,12 +64,12 @@ class LiveOptions:
             self.change("lookupd_tcp_address", self.lookupds)
         if found.tls is not None:
             self._context["tls"] = found.tls
-            self._workers.notify("tls", blob=json.dumps(found.tls).encode())
+            self._workers.notify(RenewTls(found.tls))
             self._log.info("TLS: the certificate files were read again", event="tls_reloaded")
         # An nsqd that started without a file of users gets one only by a restart.
         if found.users is not None and self._context.get("users") is not None:
             self._context["users"] = found.users
-            self._workers.notify("users", blob=found.users.encode())
+            self._workers.notify(RenewUsers(found.users))
             self._log.info("AUTH: the file of users was read again", event="auth_file_reloaded")
 
     def _set_log_level(self, level: int) -> None:

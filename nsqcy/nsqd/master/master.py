@@ -13,6 +13,7 @@ import faulthandler
 import signal
 import traceback
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import gevent
 from gevent.event import AsyncResult
@@ -35,15 +36,14 @@ from nsqcy.nsqd.master.workers import Phase, Workers
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import statsd
 from nsqcy.nsqd.stats.forms import Query
-from nsqcy.nsqd.stats.gathering import Gathering
 from nsqcy.nsqd.stats.metrics import Metrics, Whole
+from nsqcy.nsqd.stats.stats_page import StatsPages
+from nsqcy.nsqd.worker.messages import GetShare, RefusePublishes, WriteMetrics
 from nsqcy.process import spawn
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.control import Answer
 from nsqcy.process.service import Notifier
 from nsqcy.process.watchdog import Watchdog
-
-SHARE_LIMIT = 5.0  # seconds a worker may take to make its share of /stats
 
 CLEAN, FAILED = 0, 1
 
@@ -51,7 +51,7 @@ CLEAN, FAILED = 0, 1
 class Master:
     """One nsqd. `run` lives until the end and gives the exit code.
 
-    `reread` reads the configuration again; None if it is wrong now. `kept` is what was set for
+    `reread` reads the configuration again; None if it is wrong now. `saved` is what was set for
     topics and channels over HTTP.
     """
 
@@ -63,7 +63,7 @@ class Master:
         lines: logger.Log,
         reread: Callable[[], Reread | None] = lambda: None,
         notifier: Notifier | None = None,
-        kept: policy_file.Kept | None = None,
+        saved: policy_file.SavedPolicies | None = None,
     ) -> None:
         context = launcher.context
         options = NsqdOptions.restore(context["options"]) if context.get("options") else None
@@ -90,16 +90,19 @@ class Master:
             on_change=self._report_serving,
             log=lines,
         )
-        self._gathering = Gathering(
+        self._stats = StatsPages(
             self._ask_shares, count, context.get("started", 0), lambda: self._drain.under_way
         )
         self._requests = WorkerRequests(
             self._workers,
-            self._topics,
-            self._gathering,
-            Metrics(self._ask_metrics, self._facts, data_path),
             MasterSide(
-                PolicyStore(kept or policy_file.Kept(data_path), self._workers, context, lines),
+                self._workers,
+                self._topics,
+                self._stats,
+                Metrics(self._ask_metrics, self._facts, data_path),
+                PolicyStore(
+                    saved or policy_file.SavedPolicies(data_path), self._workers, context, lines
+                ),
                 self._options,
                 self._drain,
                 Diagnosis(self._workers, count, self._phase, self._drain, self._guard),
@@ -167,9 +170,7 @@ class Master:
     def _start_statsd(self) -> None:
         options = self._launcher.context.get("options")
         if options and options["statsd_address"]:
-            self._statsd = statsd.Pusher(
-                NsqdOptions.restore(options), self._gathering.whole, self._log
-            )
+            self._statsd = statsd.Pusher(NsqdOptions.restore(options), self._stats.whole, self._log)
             self._statsd.start()
 
     def _report_serving(self) -> None:
@@ -214,13 +215,13 @@ class Master:
     def _refuse(self, reason: str | None) -> None:
         """Have every worker, and those that start later, refuse what would be written."""
         self._launcher.context["refusal"] = reason
-        self._workers.notify("refuse", reason=reason)
+        self._workers.notify(RefusePublishes(reason))
 
     def _ask_shares(self, query: Query) -> list[Answer]:
-        return list(self._workers.ask_ready("share", SHARE_LIMIT, **query._asdict()).values())
+        return list(self._workers.ask_ready(GetShare(query)).values())
 
-    def _ask_metrics(self, buffer: int, compress: bool) -> dict[int, Answer]:
-        return self._workers.ask_ready("metrics", SHARE_LIMIT, (buffer,), compress=compress)
+    def _ask_metrics(self, buffer: int, compress: bool) -> dict[int, dict[str, Any]]:
+        return self._workers.ask_ready(WriteMetrics(compress, (buffer,)))
 
     def _facts(self) -> Whole:
         """What metrics show beside the workers' shares."""

@@ -1,6 +1,6 @@
 """nsqd.dat: the names of topics and channels and whether they are paused.
 
-`Picture` is what the master knows of them, from what the workers tell; `load` and `dump` are the
+`KnownTopics` is what the master knows of them, from what workers report; `load` and `dump` are the
 file's format, byte for byte NSQ's; `Store` writes it, off the hub, one write at a time. Knows no
 messages and no processes.
 """
@@ -26,7 +26,7 @@ _TOPIC_SUFFIX = ".topic"
 
 
 class Topic:
-    """One topic of the picture: paused or not, and the same of its channels, by name."""
+    """A known topic: paused or not, and the same of its channels, by name."""
 
     __slots__ = ("channels", "paused")
 
@@ -35,7 +35,7 @@ class Topic:
         self.channels = {} if channels is None else channels
 
 
-class Picture:
+class KnownTopics:
     """All topics and channels there are. What was deleted is gone from it at once."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class Picture:
     def __contains__(self, topic: str) -> bool:
         return topic in self._topics
 
-    def replace(self, other: "Picture") -> None:
-        """Become like another picture."""
+    def replace(self, other: "KnownTopics") -> None:
+        """Become like another one."""
         self._topics = dict(other._topics)
 
     def get(self, topic: str) -> Topic | None:
@@ -126,13 +126,13 @@ class Picture:
         }
 
 
-def dump(picture: Picture) -> bytes:
+def dump(known_topics: KnownTopics) -> bytes:
     """The content of nsqd.dat: durable topics and their durable channels."""
     topics = []
-    for name in picture:
+    for name in known_topics:
         if is_ephemeral(name):
             continue
-        entry = picture.entry(name)
+        entry = known_topics.entry(name)
         durable = [each for each in entry["channels"] if not is_ephemeral(each["name"])]
         topics.append({**entry, "channels": durable or None})
     content = {"topics": topics or None, "version": NSQ_VERSION}
@@ -148,13 +148,13 @@ class _Entry(NamedTuple):
     channels: list[Any]
 
 
-def load(data_path: str, log: Lines) -> Picture:
+def load(data_path: str, log: Lines) -> KnownTopics:
     """What nsqd.dat says, and the `.topic` directories it does not know of.
 
     Raises StartError, with NSQ's text, when the file is there and cannot be used.
     """
     path = os.path.join(data_path, FILE)
-    picture = Picture()
+    known_topics = KnownTopics()
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
@@ -165,35 +165,35 @@ def load(data_path: str, log: Lines) -> Picture:
             f"failed to load metadata - failed to read metadata from {path} - {reason}"
         ) from None
     try:
-        _fill(picture, content, log)
+        _fill(known_topics, content, log)
     except ValueError as error:
         raise StartError(
             f"failed to load metadata - failed to parse metadata in {path} - {error}"
         ) from None
-    _adopt(picture, data_path, log)
-    return picture
+    _adopt(known_topics, data_path, log)
+    return known_topics
 
 
-def _fill(picture: Picture, content: bytes, log: Lines) -> None:
+def _fill(known_topics: KnownTopics, content: bytes, log: Lines) -> None:
     topics = [_entry(item, "topics") for item in _list(_parse(content), "topics")]
     channels = [[_entry(item, "channels") for item in topic.channels] for topic in topics]
     for topic, its_channels in zip(topics, channels, strict=True):
         if not is_valid_name(topic.name):
             log.warn(f"skipping creation of invalid topic {topic.name}")
             continue
-        picture.create_topic(topic.name)
+        known_topics.create_topic(topic.name)
         if topic.paused:
-            picture.pause_topic(topic.name, True)
+            known_topics.pause_topic(topic.name, True)
         for channel in its_channels:
             if not is_valid_name(channel.name):
                 log.warn(f"skipping creation of invalid channel {channel.name}")
                 continue
-            picture.create_channel(topic.name, channel.name)
+            known_topics.create_channel(topic.name, channel.name)
             if channel.paused:
-                picture.pause_channel(topic.name, channel.name, True)
+                known_topics.pause_channel(topic.name, channel.name, True)
 
 
-def _adopt(picture: Picture, data_path: str, log: Lines) -> None:
+def _adopt(known_topics: KnownTopics, data_path: str, log: Lines) -> None:
     """Topics whose directory is there though the file does not name them."""
     with os.scandir(data_path or ".") as entries:
         found = [
@@ -201,13 +201,13 @@ def _adopt(picture: Picture, data_path: str, log: Lines) -> None:
         ]
     for directory in sorted(found):
         topic = directory.removesuffix(_TOPIC_SUFFIX)
-        if topic not in picture and is_valid_name(topic):
+        if topic not in known_topics and is_valid_name(topic):
             log.warn(
                 f"adopting topic {topic}: it has a directory but is not in {FILE}",
                 event="topic_adopted",
                 topic=topic,
             )
-            picture.create_topic(topic)
+            known_topics.create_topic(topic)
 
 
 def _parse(content: bytes) -> dict[str, Any]:
@@ -305,13 +305,13 @@ def replace_file(data_path: str, content: bytes) -> None:
 
 
 class Store:
-    """Writes a picture to nsqd.dat, off the hub: one write at a time, however many ask.
+    """Writes the known topics to nsqd.dat, off the hub: one write at a time, however many ask.
 
     Each who waits gets a write that began after it asked, so what it changed is in it.
     """
 
-    def __init__(self, picture: Picture, data_path: str, log: Lines) -> None:
-        self._picture = picture
+    def __init__(self, known_topics: KnownTopics, data_path: str, log: Lines) -> None:
+        self._known_topics = known_topics
         self._data_path = data_path
         self._path = os.path.join(data_path, FILE)
         self._log = log
@@ -357,7 +357,7 @@ class Store:
             event="metadata_persisting",
             path=self._path,
         )
-        content = dump(self._picture)
+        content = dump(self._known_topics)
         error: OSError | None = gevent.get_hub().threadpool.apply(self._replace, (content,))
         if error is not None:
             self._log.error(

@@ -1,7 +1,8 @@
 """policies.json: what was set for topics and channels over HTTP, as it outlives nsqd.
 
-`Kept` is what the file says, by topic and by "topic/channel". Calls block: who has a hub makes them
-off it. A file that cannot be read is set aside; what is in it and not allowed stays in it.
+`SavedPolicies` is what the file says, by topic and by "topic/channel". Calls block: a process with
+a hub makes them in a thread. A file that cannot be read is set aside; what is in it and not allowed
+stays in it.
 """
 
 import json
@@ -21,7 +22,7 @@ FILE = "policies.json"
 VERSION = 1
 
 
-class Kept:
+class SavedPolicies:
     """What was set, by topic and by "topic/channel", each key with its value as JSON has it."""
 
     def __init__(self, data_path: str, said: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -32,14 +33,14 @@ class Kept:
         """Those of a topic, and of its channels, that something is set for."""
         return [name for name in self._said if name.partition("/")[0] == topic]
 
-    def change(self, name: str, values: Mapping[str, Any] | None) -> "Kept":
+    def change(self, name: str, values: Mapping[str, Any] | None) -> "SavedPolicies":
         """What is set after this was said; None takes everything back."""
         said = dict(self._said)
         left = {} if values is None else merged(said.get(name, {}), values)
         said.pop(name, None)
         if left:
             said[name] = left
-        return Kept(self._data_path, said)
+        return SavedPolicies(self._data_path, said)
 
     def values(
         self, options: NsqdOptions, lines: Lines | None = None
@@ -77,7 +78,7 @@ class Kept:
         return None
 
 
-def load(data_path: str, lines: Lines) -> Kept:
+def load(data_path: str, lines: Lines) -> SavedPolicies:
     """What the file says; nothing if there is none, or it is damaged. Raises StartError."""
     path = os.path.join(data_path, FILE)
     try:
@@ -91,20 +92,20 @@ def load(data_path: str, lines: Lines) -> Kept:
             error=str(error),
         )
         lines.error(f"it was set aside as {aside}")
-        return Kept(data_path)
+        return SavedPolicies(data_path)
 
 
-def look(data_path: str) -> Kept:
+def look(data_path: str) -> SavedPolicies:
     """The same, and whatever is there stays as it is. Raises ValueError if it is damaged."""
     path = os.path.join(data_path, FILE)
     try:
         with open(path, "rb") as file:
             content = file.read()
     except FileNotFoundError:
-        return Kept(data_path)
+        return SavedPolicies(data_path)
     except OSError as error:
         raise StartError(f"failed to load policies - {path}: {_reason(error)}") from None
-    return Kept(data_path, _parse(path, content))
+    return SavedPolicies(data_path, _parse(path, content))
 
 
 def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:

@@ -14,18 +14,21 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master import policy_file
 from nsqcy.nsqd.master.workers import Workers
 from nsqcy.nsqd.options import NsqdOptions
-
-CHANGE_LIMIT = 5.0  # seconds workers may take to apply a change
+from nsqcy.nsqd.worker.messages import PoliciesChanged
 
 
 class PolicyStore:
     """What is set for topics and channels over HTTP."""
 
     def __init__(
-        self, kept: policy_file.Kept, workers: Workers, context: dict[str, Any], log: Lines
+        self,
+        saved: policy_file.SavedPolicies,
+        workers: Workers,
+        context: dict[str, Any],
+        log: Lines,
     ) -> None:
         """context: what workers boot with."""
-        self._kept = kept
+        self._saved = saved
         self._workers = workers
         self._context = context
         self._log = log
@@ -38,28 +41,28 @@ class PolicyStore:
         changed.
         """
         with self._lock:
-            self._keep(self._kept.change(name, values), [name])
+            self._keep(self._saved.change(name, values), [name])
 
     def forget(self, topic: str, channel: str) -> None:
         """Drop the policies of a deleted topic and its channels, or of one channel."""
         with self._lock:
             name = f"{topic}/{channel}"
-            names = [each for each in self._kept.names(topic) if not channel or each == name]
-            kept = self._kept
+            names = [each for each in self._saved.names(topic) if not channel or each == name]
+            saved = self._saved
             for each in names:
-                kept = kept.change(each, None)
+                saved = saved.change(each, None)
             if names:
-                self._keep(kept, names)
+                self._keep(saved, names)
 
-    def _keep(self, kept: policy_file.Kept, names: list[str]) -> None:
-        error: OSError | None = gevent.get_hub().threadpool.apply(kept.try_to_write)
+    def _keep(self, saved: policy_file.SavedPolicies, names: list[str]) -> None:
+        error: OSError | None = gevent.get_hub().threadpool.apply(saved.try_to_write)
         if error is not None:
             self._log.error(
                 f"failed to persist policies - {error}", event="policies_failed", error=str(error)
             )
             raise NotWritten
-        self._kept = kept
-        values = kept.values(NsqdOptions.restore(self._context["options"]))
+        self._saved = saved
+        values = saved.values(NsqdOptions.restore(self._context["options"]))
         self._context["policies"]["set"] = values
         changed = {name: values.get(name, {}) for name in names}
-        self._workers.gather("policies_changed", CHANGE_LIMIT, changed=changed)
+        self._workers.gather(PoliciesChanged(changed))

@@ -11,12 +11,13 @@ from nsqcy.errors import NotWritten
 from nsqcy.logging.logger import Log
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.lookup import protocol
-from nsqcy.nsqd.lookup.channel_discovery import Seeding
+from nsqcy.nsqd.lookup.channel_discovery import ChannelDiscovery
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master import metadata
 from nsqcy.nsqd.master.placement import Placement
 from nsqcy.nsqd.master.workers import Workers
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.worker.messages import EndHold, Placed
 
 
 class TopicRegistry:
@@ -26,30 +27,30 @@ class TopicRegistry:
         self, data_path: str, workers: int, alive: Workers, options: NsqdOptions | None, log: Log
     ) -> None:
         """options: None without nsqlookupds."""
-        self.picture = metadata.Picture()
+        self.known_topics = metadata.KnownTopics()
         self.placement = Placement(workers)
         self.lookup: Lookup | None = None
-        self._store = metadata.Store(self.picture, data_path, log)
+        self._store = metadata.Store(self.known_topics, data_path, log)
         self._data_path = data_path
         self._workers = alive
         self._log = log
-        self._seeding: Seeding | None = None
+        self._discovery: ChannelDiscovery | None = None
         if options is not None:
             self.lookup = Lookup(
-                self.picture, protocol.identity(options), options.max_body_size, log
+                self.known_topics, protocol.identity(options), options.max_body_size, log
             )
-            self._seeding = Seeding(self.lookup, options, log)
+            self._discovery = ChannelDiscovery(self.lookup, options, log)
 
     def load(self) -> None:
         """Read nsqd.dat and place its topics."""
-        self.picture.replace(metadata.load(self._data_path, self._log))
-        for topic in sorted(self.picture):
+        self.known_topics.replace(metadata.load(self._data_path, self._log))
+        for topic in sorted(self.known_topics):
             self.placement.place(topic)
 
     def prepare_discovery(self) -> None:
         """Import what queries to nsqlookupds need."""
-        if self._seeding is not None:
-            self._seeding.prepare()
+        if self._discovery is not None:
+            self._discovery.prepare()
 
     def persist(self) -> None:
         """Write nsqd.dat; raises OSError."""
@@ -57,18 +58,18 @@ class TopicRegistry:
 
     def topics_of(self, worker: int) -> list[dict[str, Any]]:
         """The entries of the topics that a worker is to load."""
-        topics = [each for each in self.picture if self.placement.place(each) == worker]
-        return [self.picture.entry(topic) for topic in topics]
+        topics = [each for each in self.known_topics if self.placement.place(each) == worker]
+        return [self.known_topics.entry(topic) for topic in topics]
 
     def worker_died(self, index: int) -> None:
         """Forget its ephemeral topics and channels."""
         placed = self.placement.table().items()
         topics = {name for name, worker in placed if worker == index}
-        before = [pair for name in topics for pair in self.picture.pairs(name)]
-        for topic in self.picture.forget_ephemeral(topics):
+        before = [pair for name in topics for pair in self.known_topics.pairs(name)]
+        for topic in self.known_topics.forget_ephemeral(topics):
             self.placement.retire(topic)
         for topic, channel in before:
-            if (topic, channel) not in self.picture.pairs(topic):
+            if (topic, channel) not in self.known_topics.pairs(topic):
                 self._announce(protocol.UNREGISTER, topic, channel)
 
     def place(self, topic: str) -> int:
@@ -76,22 +77,24 @@ class TopicRegistry:
         known = self.placement.worker_of(topic) is not None
         worker = self.placement.place(topic)
         if not known:
-            self._workers.notify("placed", topic=topic, worker=worker)
+            self._workers.notify(Placed(topic, worker))
         return worker
 
-    def topic_created(self, index: int, topic: str, held: bool = False) -> bool:
-        """Whether it is new. held: it waits for the channels that nsqlookupds know."""
+    def topic_created(self, topic: str) -> bool:
+        """Whether it is new."""
         self.placement.place(topic)
-        changed = self.picture.create_topic(topic)
+        changed = self.known_topics.create_topic(topic)
         if changed:
             self._announce(protocol.REGISTER, topic)
-        if held:
-            gevent.spawn(self._seed, index, topic)
         return changed
+
+    def discover_channels(self, worker: int, topic: str) -> None:
+        """Send a worker the channels of a new topic that nsqlookupds know; never waits."""
+        gevent.spawn(self._discover_channels, worker, topic)
 
     def channel_created(self, topic: str, channel: str) -> bool:
         """Whether it is new."""
-        changed = self.picture.create_channel(topic, channel)
+        changed = self.known_topics.create_channel(topic, channel)
         if changed:
             self._announce(protocol.REGISTER, topic, channel)
         return changed
@@ -99,13 +102,13 @@ class TopicRegistry:
     def topic_deleted(self, topic: str) -> bool:
         """Whether there was one."""
         self.placement.retire(topic)
-        for pair in self.picture.pairs(topic):
+        for pair in self.known_topics.pairs(topic):
             self._announce(protocol.UNREGISTER, *pair)
-        return self.picture.delete_topic(topic)
+        return self.known_topics.delete_topic(topic)
 
     def channel_deleted(self, topic: str, channel: str) -> bool:
         """Whether there was one."""
-        changed = self.picture.delete_channel(topic, channel)
+        changed = self.known_topics.delete_channel(topic, channel)
         if changed:
             self._announce(protocol.UNREGISTER, topic, channel)
         return changed
@@ -127,15 +130,15 @@ class TopicRegistry:
         if self.lookup is not None:
             self.lookup.change(protocol.Command(verb, topic, channel))
 
-    def _seed(self, index: int, topic: str) -> None:
+    def _discover_channels(self, worker: int, topic: str) -> None:
         channels: list[str] = []
         try:
-            if self._seeding is not None:
-                channels = self._seeding.channels(topic)
+            if self._discovery is not None:
+                channels = self._discovery.channels(topic)
         finally:
-            handle = self._workers.get(index)
+            handle = self._workers.get(worker)
             if handle is not None:
-                handle.channel.notify("seed", topic=topic, channels=channels)
+                EndHold(topic, channels).notify(handle.channel)
 
 
 def _is_durable(topic: str, channel: str) -> bool:

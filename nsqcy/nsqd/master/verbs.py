@@ -8,21 +8,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from nsqcy.nsqd.calls import Call, Result
+from nsqcy.nsqd.stats.forms import Query
 from nsqcy.options.option import Value
+from nsqcy.process.control import Answer
 
 if TYPE_CHECKING:
     from nsqcy.nsqd.master.diagnosis import Diagnosis
     from nsqcy.nsqd.master.drain_control import DrainControl
     from nsqcy.nsqd.master.live_options import LiveOptions
     from nsqcy.nsqd.master.policy_store import PolicyStore
+    from nsqcy.nsqd.master.topic_registry import TopicRegistry
+    from nsqcy.nsqd.master.workers import Workers
+    from nsqcy.nsqd.stats.metrics import Metrics
+    from nsqcy.nsqd.stats.stats_page import StatsPages
 
 SAVE_TIMEOUT = 30.0  # seconds: the master writes and syncs a file before it answers
 ALL_TIMEOUT = 30.0  # it asks nsqlookupds and all workers
+GATHER_TIMEOUT = 15.0  # for a round of queries under way, and the next one
 
 
 class MasterSide(NamedTuple):
-    """The parts of the master, as verbs find them."""
+    """The parts of the master, as verbs and reports find them."""
 
+    workers: "Workers"
+    topics: "TopicRegistry"
+    stats: "StatsPages"
+    metrics: "Metrics"
     policies: "PolicyStore"
     options: "LiveOptions"
     drain: "DrainControl"
@@ -93,11 +104,37 @@ class GetDrain(MasterVerb[dict[str, Any]]):
 
 
 @dataclass(frozen=True)
+class GetStats(MasterVerb[bytes]):
+    """The page of /stats."""
+
+    timeout: ClassVar[float] = GATHER_TIMEOUT
+    returns = "blob"
+    query: Query
+
+    def run(self, target: MasterSide) -> bytes:
+        return target.stats.page(self.query)
+
+
+@dataclass(frozen=True)
+class GetMetrics(MasterVerb[Answer]):
+    """The plan of the page of /metrics, with its buffer; its content type, and whether it is
+    compressed."""
+
+    timeout: ClassVar[float] = GATHER_TIMEOUT
+    returns = "answer"
+    accept: str
+    accept_encoding: str
+
+    def run(self, target: MasterSide) -> Answer:
+        return target.metrics.page(self.accept, self.accept_encoding)
+
+
+@dataclass(frozen=True)
 class Inspect(MasterVerb[bytes]):
     """What `debug.tell` says of `what`, in every process."""
 
     timeout: ClassVar[float] = 30.0
-    returns_bytes: ClassVar[bool] = True
+    returns = "blob"
     what: str
 
     def run(self, target: MasterSide) -> bytes:

@@ -16,6 +16,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
 from nsqcy.nsqd.master.workers import Phase, Requests, WorkerHandle, Workers
+from nsqcy.nsqd.worker.messages import Load, PeerDown, PeerUp, Stop
 from nsqcy.process import arbiter
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.arbiter import Arbiter, describe
@@ -89,7 +90,7 @@ class WorkerLifecycle:
         alive = [child for child in self.arbiter.children if child.pid]
         self.arbiter.signal_all(signal.SIGCONT)  # one that is stopped has things to save too
         for handle in self._workers:
-            gevent.spawn(handle.ask, "stop", None, {})
+            gevent.spawn(handle.ask, Stop())
         if not self.arbiter.wait(STOP_LIMIT):
             self._log.error(
                 f"workers have not stopped within {STOP_LIMIT:g} s, killing them",
@@ -149,8 +150,8 @@ class WorkerLifecycle:
 
     def _peer_down(self, handle: WorkerHandle, index: int) -> None:
         """Until it answers or dies: as long as it may touch the rings they cannot be reset."""
-        greenlet = gevent.spawn(handle.ask, "peer_down", None, {"worker": index})
-        while greenlet.value is None:
+        greenlet = gevent.spawn(handle.ask, PeerDown(index))
+        while not greenlet.ready():
             greenlet.join(NAG)
             if not greenlet.ready():
                 self._log.warn(
@@ -169,10 +170,10 @@ class WorkerLifecycle:
             return  # it leaves by itself, and is started again
         if self._workers.get(handle.index) is not handle or self._phase.ending:
             return
-        generation = self._slots.view(handle.index).generation
+        peer_up = PeerUp(handle.index, self._slots.view(handle.index).generation)
         for other in self._workers:
             if other is not handle and other.knows_peers:
-                other.channel.notify("peer_up", worker=handle.index, generation=generation)
+                peer_up.notify(other.channel)
         self._log.info(f"worker {handle.index}: up again", event="worker_up", worker=handle.index)
         self._let_in(handle)
 
@@ -203,13 +204,8 @@ class WorkerLifecycle:
             if other.index != handle.index and (other.ready or not self._phase.started)
         }
         handle.knows_peers = True
-        handle.channel.call(
-            "load",
-            None,
-            topics=self._topics.topics_of(handle.index),
-            table=self._topics.placement.table(),
-            peers=peers,
-        )
+        topics, table = self._topics.topics_of(handle.index), self._topics.placement.table()
+        Load(topics, table, peers).send(handle.channel)
 
     def _handle(self, born: Born) -> WorkerHandle:
         return WorkerHandle(born, self._slots, self._acceptor, self._requests, self.hung_up)

@@ -3,18 +3,18 @@
 Owns the control channels. Knows neither what the calls mean nor when a worker starts or ends.
 """
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import gevent
 from gevent.event import Event
 
 from nsqcy.logging.types import Lines
+from nsqcy.nsqd.calls import Call, Result
 from nsqcy.nsqd.master.launcher import Born
 from nsqcy.process.acceptor import Acceptor
-from nsqcy.process.control import Answer, CallTimeout, Channel, ChannelClosed, RemoteError, Request
+from nsqcy.process.control import CallTimeout, Channel, ChannelClosed, RemoteError, Request
 from nsqcy.process.handoff import Accepted, Sender
 from nsqcy.process.heartbeat import Slots
 
@@ -32,7 +32,7 @@ class Phase:
 class Requests(Protocol):
     """Who answers workers."""
 
-    def called(self, index: int, request: Request) -> Any: ...
+    def called(self, request: Request) -> Any: ...
     def notified(self, index: int, request: Request) -> None: ...
 
 
@@ -81,23 +81,18 @@ class WorkerHandle:
         return True
 
     def called(self, request: Request) -> Any:
-        return self._requests.called(self.index, request)
+        return self._requests.called(request)
 
     def notified(self, request: Request) -> None:
-        if request.method == "up" and request.to is None:
-            self.up.set()
-        else:
-            self._requests.notified(self.index, request)
+        self._requests.notified(self.index, request)
 
     def hung_up(self, reason: str) -> None:
         self._hung_up(self)
 
-    def ask(
-        self, method: str, timeout: float | None, args: dict[str, Any], fds: Sequence[int] = ()
-    ) -> Answer | Exception:
-        """The answer, or what went wrong."""
+    def ask(self, call: Call[Any, Result]) -> Result | Exception:
+        """The result, or what went wrong."""
         try:
-            return self.channel.call(method, timeout, fds=fds, **args)
+            return call.send(self.channel)
         except (CallTimeout, ChannelClosed, RemoteError) as error:
             return error
 
@@ -125,39 +120,43 @@ class Workers:
     def remove(self, index: int) -> WorkerHandle | None:
         return self._handles.pop(index, None)
 
-    def notify(self, method: str, /, *, blob: bytes = b"", **args: Any) -> None:
+    def on_up(self, index: int) -> None:
+        """A worker has booted."""
+        handle = self.get(index)
+        if handle is not None:
+            handle.up.set()
+
+    def notify(self, call: Call[Any, None]) -> None:
         """Notify every worker."""
         for handle in self:
-            handle.channel.notify(method, blob=blob, **args)
+            call.notify(handle.channel)
 
-    def gather(self, method: str, timeout: float, /, **args: Any) -> dict[int, Answer | Exception]:
-        """Ask every worker at once; an answer or what went wrong, by worker."""
-        asked = {
-            index: gevent.spawn(handle.ask, method, timeout, args)
-            for index, handle in sorted(self._handles.items())
-        }
-        gevent.joinall(list(asked.values()))
-        return {index: greenlet.value for index, greenlet in asked.items()}
+    def gather(self, call: Call[Any, Result]) -> dict[int, Result | Exception]:
+        """Ask every worker at once; a result or what went wrong, by worker."""
+        return _gather(call, self)
 
-    def gather_ready(
-        self, method: str, timeout: float, fds: Sequence[int] = (), /, **args: Any
-    ) -> dict[int, Answer | Exception]:
-        """Ask the workers that have loaded their topics. Each gets duplicates of the
-        descriptors."""
-        asked = {
-            index: gevent.spawn(handle.ask, method, timeout, args, [os.dup(fd) for fd in fds])
-            for index, handle in sorted(self._handles.items())
-            if handle.ready
-        }
-        gevent.joinall(list(asked.values()))
-        return {index: greenlet.value for index, greenlet in asked.items()}
+    def gather_ready(self, call: Call[Any, Result]) -> dict[int, Result | Exception]:
+        """Ask the workers that have loaded their topics."""
+        return _gather(call, (handle for handle in self if handle.ready))
 
-    def ask_ready(
-        self, method: str, timeout: float, fds: Sequence[int] = (), /, **args: Any
-    ) -> dict[int, Answer]:
+    def ask_ready(self, call: Call[Any, Result]) -> dict[int, Result]:
         """As `gather_ready`, without those that do not answer in time."""
-        answers = self.gather_ready(method, timeout, fds, **args)
-        for index, answer in answers.items():
-            if isinstance(answer, RemoteError):  # a bug there
-                self._log.error(f"worker {index}: {method}: {answer}", worker=index)
-        return {index: each for index, each in answers.items() if isinstance(each, Answer)}
+        found = {}
+        for index, result in self.gather_ready(call).items():
+            if not isinstance(result, Exception):
+                found[index] = result
+            elif isinstance(result, RemoteError):  # a bug there
+                name = type(call).__name__
+                self._log.error(f"worker {index}: {name}: {result}", worker=index)
+        return found
+
+
+def _gather(
+    call: Call[Any, Result], handles: Iterable[WorkerHandle]
+) -> dict[int, Result | Exception]:
+    asked = {
+        handle.index: gevent.spawn(handle.ask, call.duplicate())
+        for handle in sorted(handles, key=lambda handle: handle.index)
+    }
+    gevent.joinall(list(asked.values()))
+    return {index: greenlet.value for index, greenlet in asked.items()}

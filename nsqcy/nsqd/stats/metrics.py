@@ -136,7 +136,7 @@ class Metrics:
 
     def __init__(
         self,
-        ask_all: Callable[[int, bool], Mapping[int, Answer]],
+        ask_all: Callable[[int, bool], Mapping[int, Mapping[str, Any]]],
         whole: Callable[[], Whole],
         data_path: str,
     ) -> None:
@@ -157,9 +157,7 @@ class Metrics:
     def _page(self, form: "Form") -> tuple[SharedBuffer, bytes]:
         disk = gevent.get_hub().threadpool.apply(disk_space, (self._data_path,))
         shared = SharedBuffer()
-        shares = {
-            index: answer.value for index, answer in self._ask_all(shared.fd, form.gzip).items()
-        }
+        shares = self._ask_all(shared.fd, form.gzip)
         whole = self._whole()
         generations = {each["worker"]: each["generation"] for each in whole.workers}
         for summed in self._sums:

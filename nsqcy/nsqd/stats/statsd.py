@@ -17,7 +17,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral
 from nsqcy.net.listeners import parse
 from nsqcy.nsqd.stats.forms import LATENCY, Query
-from nsqcy.nsqd.stats.gathering import Whole
+from nsqcy.nsqd.stats.stats_page import Whole
 from nsqcy.nsqd.worker.slices import Turns
 
 SECOND = 1_000_000_000

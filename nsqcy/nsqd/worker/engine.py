@@ -5,7 +5,6 @@ parts do is theirs: topic_verbs, http_backend, worker_stats, session_migration, 
 """
 
 import functools
-import json
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,12 +24,15 @@ from nsqcy.ipc.quota import QuotaTable
 from nsqcy.ipc.ring import Shared
 from nsqcy.logging.logger import Log
 from nsqcy.names import EVENTS_TOPIC
+from nsqcy.nsqd import calls
 from nsqcy.nsqd.http.api import Api, tls_required
+from nsqcy.nsqd.master.drain import Remains
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker.http_backend import HttpBackend
-from nsqcy.nsqd.worker.live_objects import Census
+from nsqcy.nsqd.worker.live_objects import LiveObjects
 from nsqcy.nsqd.worker.main import Boot
+from nsqcy.nsqd.worker.messages import EngineMessage
 from nsqcy.nsqd.worker.metadata_notifier import MasterNotices, MetadataNotifier
 from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
@@ -38,7 +40,7 @@ from nsqcy.nsqd.worker.session_migration import SessionMigration
 from nsqcy.nsqd.worker.slices import Turns
 from nsqcy.nsqd.worker.topic_verbs import TopicOwner, TopicVerb
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
-from nsqcy.process.control import Request
+from nsqcy.process.control import Answer, Request
 from nsqcy.protocol.session import COUNTED, Session
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher
@@ -119,7 +121,7 @@ class Engine:
         shared = boot.shared
         assert isinstance(shared, Shared)  # toys have their own, but no engine of this kind
         self._shared = shared
-        notices = MasterNotices(boot.master, self._is_held, boot.log)
+        notices = MasterNotices(boot.worker, boot.master, self._is_held, boot.log)
         self._notifier = MetadataNotifier(notices.send)
         hub = gevent.get_hub()
         self._pool = pool = BlockPool(options.memory_bytes)
@@ -214,9 +216,9 @@ class Engine:
         )
         self._stopped = False
         self._loop.start()
-        self._census = None
+        self._live_objects = None
         if COUNTED:
-            self._census = Census(f"worker {self._index}", self._manager, pool, boot.log)
+            self._live_objects = LiveObjects(f"worker {self._index}", self._manager, pool, boot.log)
 
     # -- the life of the worker
 
@@ -308,17 +310,9 @@ class Engine:
             self._handshakes.close()
         self._shard.save()
         self._io.close()
-        if self._census is not None:
-            self._census.tell()
+        if self._live_objects is not None:
+            self._live_objects.tell()
         self._notifier.finish()  # nsqd.dat is to have what was answered
-
-    def _renew_tls(self, request: Request) -> None:
-        """The certificate files have been read again: new handshakes use them."""
-        from nsqcy.nsqd.worker import tls
-
-        if self._handshakes is not None:
-            material = tls.Material(**json.loads(request.blob))
-            self._handshakes.context, _ = tls.make_context(material)
 
     # -- authorization
 
@@ -334,64 +328,64 @@ class Engine:
             return servers
         return self._users.authorizer(servers, lambda: self._loop.enter(), log)
 
-    def _renew_users(self, request: Request) -> None:
-        """The file of users has been read again, and found good."""
+    # -- control messages of the master and of other workers (messages.Engine)
+
+    def call(self, request: Request) -> Any:
+        return calls.serve(request, (EngineMessage, self), (TopicVerb, self._owned))
+
+    def adopt_session(self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes) -> None:
+        self._migration.adopt(fd, state, unread, unsent)
+
+    def renew_tls(self, material: dict[str, Any]) -> None:
+        """New handshakes use this certificate."""
+        from nsqcy.nsqd.worker import tls
+
+        if self._handshakes is not None:
+            self._handshakes.context, _ = tls.make_context(tls.Material(**material))
+
+    def renew_users(self, text: str) -> None:
         if self._users is not None:
-            self._users.renew(request.blob.decode())
+            self._users.renew(text)
             self._loop.enter()
             self._manager.quotas_changed()
             self._http.unlearn()
 
-    # -- control messages of the master and of other workers
-
-    def call(self, request: Request) -> Any:
-        args = request.args
-        match request.method:
-            case "adopt_session":
-                self._migration.adopt(request)
-            case "tls":
-                self._renew_tls(request)
-            case "users":
-                self._renew_users(request)
-            case "seed":
-                self._seed(args["topic"], args["channels"])
-            case "policies_changed":
-                self._policies_changed(args["changed"])
-            case "refuse":
-                self._shard.set_refusal(args["reason"])
-            case "draining":
-                self._loop.enter()
-                self._shard.set_draining(args["draining"])
-            case "share":
-                return self._stats.share(Query(**args))
-            case "metrics":
-                return self._stats.metrics(request)
-            case "remains":
-                return self._stats.remains()
-            case "inspect":
-                return self._stats.inspect(args["what"])
-            case "health":
-                return self._owned.health()
-            case _:
-                return TopicVerb.decode(request).serve(self._owned)
-        return None
-
-    def _seed(self, topic: str, channels: list[str]) -> None:
-        """Give a new topic the channels that nsqlookupds know it to have."""
+    def end_hold(self, topic: str, channels: list[str]) -> None:
         found = self._owned.find(topic)
         if found is not None and found.held:
             for channel in channels:
                 found.channel(channel)
             found.end_hold()
 
-    def _policies_changed(self, changed: dict[str, dict[str, Any]]) -> None:
-        """changed: all values that are set, by topic or `topic/channel`."""
+    def policies_changed(self, changed: dict[str, dict[str, Any]]) -> None:
         self._loop.enter()
         policies = self._shard.policies
         assert policies is not None
         for name, values in changed.items():
             policies.set(name, values)
             self._shard.policies_changed(name)
+
+    def refuse_publishes(self, reason: str | None) -> None:
+        self._shard.set_refusal(reason)
+
+    def set_draining(self, draining: bool) -> None:
+        self._loop.enter()
+        self._shard.set_draining(draining)
+
+    def share(self, query: Query) -> Answer:
+        return self._stats.share(query)
+
+    def metrics(self, buffer: int, compress: bool) -> dict[str, Any]:
+        return self._stats.metrics(buffer, compress)
+
+    def remains(self) -> Remains:
+        return self._stats.remains()
+
+    def inspect(self, what: str) -> bytes:
+        return self._stats.inspect(what)
+
+    def health(self) -> dict[str, Any]:
+        return self._owned.health()
 
     def _give_way(self) -> None:
         """Let one event-loop iteration pass; numbers are exact when this returns."""

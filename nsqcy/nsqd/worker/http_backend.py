@@ -15,12 +15,13 @@ from nsqcy import NSQ_VERSION
 from nsqcy.nsqd.calls import Refused, Result
 from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.backend import Message
-from nsqcy.nsqd.master.verbs import GetReasons, Inspect, Live, MasterVerb
+from nsqcy.nsqd.master.verbs import GetMetrics, GetReasons, GetStats, Inspect, Live, MasterVerb
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.nsqd.stats import gathering, metrics_buffer
+from nsqcy.nsqd.stats import metrics_buffer, stats_page
 from nsqcy.nsqd.stats.coalescer import RequestCoalescer
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.nsqd.worker.main import Boot
+from nsqcy.nsqd.worker.messages import GetPeerHealth
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.topic_verbs import CreateTopic, TopicOwner, TopicVerb
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
@@ -28,8 +29,6 @@ from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import NO_ROOM, Publisher, TopicSink
 from nsqcy.util import debug, procfs
 
-HEALTH_TIMEOUT = 5.0  # seconds another worker may take to answer
-GATHER_TIMEOUT = 15.0  # seconds the master may take, for a round under way and the next one
 NO_ANSWER = "the master does not answer"
 SECOND = 1_000_000_000
 
@@ -111,7 +110,7 @@ class HttpBackend:
             raise Refused("TOPIC_NOT_FOUND")
         if owner == self._index:
             return verb.run(self._owned)
-        return verb.send(self._master.ask, owner)
+        return self._master.ask(owner, verb)
 
     def policy(self, topic: str, channel: str) -> dict[str, Any]:
         policies = self._owned.shard.policies
@@ -122,18 +121,16 @@ class HttpBackend:
 
     def at_master(self, verb: MasterVerb[Result]) -> Result:
         """Run a verb in the master."""
-        return verb.send(self._master.ask, None)
+        return self._master.call(verb)
 
     def stats(self, query: Query) -> bytes:
         return self._pages.ask(query)
 
     def _page(self, query: Query) -> bytes:
-        return self._master.ask(None, "stats", GATHER_TIMEOUT, **query._asdict()).blob
+        return self.at_master(GetStats(query))
 
     def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
-        found = self._master.ask(
-            None, "metrics", GATHER_TIMEOUT, accept=accept, accept_encoding=accept_encoding
-        )
+        found = self.at_master(GetMetrics(accept, accept_encoding))
         content_type, is_compressed = found.value
         (buffer,) = found.fds
         try:
@@ -165,11 +162,11 @@ class HttpBackend:
         own = self._owned.health()
         gevent.joinall(asked)
         values = [each.value for each in asked if each.value is not None]
-        return gathering.overall_health([own, *values], self._workers)
+        return stats_page.overall_health([own, *values], self._workers)
 
     def _peer_health(self, peer: int) -> Any:
         try:
-            return self._master.ask(peer, "health", HEALTH_TIMEOUT).value
+            return self._master.ask(peer, GetPeerHealth())
         except (CallTimeout, ChannelClosed, RemoteError):
             return None
 

@@ -1,8 +1,7 @@
 """What is alive in the compiled parts of a process: the counters of a debug build.
 
-A debug build's worker tells them in a log line, on SIGUSR1 and at a clean exit, where a test reads
-them: what went up by garbage must have come down again. A release build counts nothing, and its
-workers have no census.
+A debug build's worker logs them in one line, on SIGUSR1 and at a clean exit. Tests read it: what
+garbage has increased must have decreased again. A release build counts nothing.
 """
 
 import gc
@@ -40,8 +39,8 @@ def count(manager: SessionManager, pool: BlockPool) -> dict[str, int]:
     return found
 
 
-class Census:
-    """Counts when it is asked to. `name` says whose the figures are."""
+class LiveObjects:
+    """Counts them on request. `name` says whose the figures are."""
 
     def __init__(self, name: str, manager: SessionManager, pool: BlockPool, log: Lines) -> None:
         self._name = name

@@ -23,7 +23,9 @@ import gevent
 from gevent.event import AsyncResult
 
 from nsqcy.logging import logger as log
+from nsqcy.nsqd.master.reports import Up
 from nsqcy.nsqd.worker.master_link import MasterLink
+from nsqcy.nsqd.worker.messages import ProcessMessage
 from nsqcy.process import arbiter, openfiles, spawn
 from nsqcy.process.control import Channel, Request
 from nsqcy.process.handoff import Receiver
@@ -130,48 +132,35 @@ class Worker:
         pipe.start(gevent.spawn, self._end, arbiter.ORPHANED)
         _thread.start_new_thread(_outlive, (self._alive,))
         self._channel.start()
-        self._link.up()
+        self._link.notify(Up(self.index))
         code: int = self._done.get()
         pipe.stop()
         pipe.close()
         return code
 
-    # -- the master speaks
+    # -- messages of the master, and of other workers through it
 
     def called(self, request: Request) -> Any:
         """Answer the master, or another worker through it."""
-        args = request.args
-        match request.method:
-            case "load":
-                self._load(**args)
-            case "peer_down":
-                self._engine.peer_down(args["worker"])
-            case "option_changed":
-                self._option_changed(**args)
-            case "stop":
-                self._end(arbiter.CLEAN)
-            case _:
-                return self._engine.call(request)
-        return None
+        if request.method in ProcessMessage.kinds:
+            return ProcessMessage.decode(request).serve(self)
+        return self._engine.call(request)
 
     def notified(self, request: Request) -> None:
         """Take note of what the master says."""
-        args = request.args
-        match request.method:
-            case "placed":
-                self._engine.placed(args["topic"], args["worker"])
-            case "peer_up":
-                self._engine.peer_up(args["worker"], args["generation"])
-            case _:
-                self._engine.call(request)
+        self.called(request)
 
     def hung_up(self, reason: str) -> None:
         """The master is gone, or believes that we are."""
         gevent.spawn(self._end, arbiter.ORPHANED)
 
-    def _load(self, topics: list[Any], table: dict[str, int], peers: dict[str, int]) -> None:
+    # -- messages.Process
+
+    def load(
+        self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]
+    ) -> None:
         try:
-            self._engine.load(topics, table, {int(key): value for key, value in peers.items()})
+            self._engine.load(topics, table, peers)
         except Exception:
             # The master has the text from the answer; the log has the place.
             self._log.error(
@@ -183,10 +172,22 @@ class Worker:
         if not self._ending:
             self._receiver.start()
 
-    def _option_changed(self, name: str, value: Any) -> None:
+    def placed(self, topic: str, worker: int) -> None:
+        self._engine.placed(topic, worker)
+
+    def peer_up(self, worker: int, generation: int) -> None:
+        self._engine.peer_up(worker, generation)
+
+    def peer_down(self, worker: int) -> None:
+        self._engine.peer_down(worker)
+
+    def change_option(self, name: str, value: Any) -> None:
         if name == "log_level":
             self._log.level = value
         self._engine.option_changed(name, value)
+
+    def stop(self) -> None:
+        self._end(arbiter.CLEAN)
 
     # -- the end
 

@@ -10,6 +10,12 @@ import gevent
 from gevent import Greenlet
 
 from nsqcy.logging.logger import Log
+from nsqcy.nsqd.master.reports import (
+    ChannelCreated,
+    SaveChannelDeletion,
+    SaveTopicDeletion,
+    TopicCreated,
+)
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
@@ -53,8 +59,11 @@ class MetadataNotifier:
 class MasterNotices:
     """Logs an event and reports it to the master."""
 
-    def __init__(self, master: MasterLink, is_held: Callable[[str], bool], log: Log) -> None:
+    def __init__(
+        self, worker: int, master: MasterLink, is_held: Callable[[str], bool], log: Log
+    ) -> None:
         """is_held: whether a topic waits for the channels that nsqlookupds know."""
+        self._worker = worker
         self._master = master
         self._is_held = is_held
         self._log = log
@@ -69,10 +78,10 @@ class MasterNotices:
         match kind:
             case "topic_created":
                 self._log.info(f"TOPIC({topic}): created", event="topic_created", topic=topic)
-                self._master.topic_created(topic, self._is_held(topic))
+                self._master.notify(TopicCreated(self._worker, topic, self._is_held(topic)))
             case "topic_deleted":
                 self._log.info(f"TOPIC({topic}): deleting", event="topic_deleted", topic=topic)
-                self._master.topic_deleted(topic)
+                self._master.call(SaveTopicDeletion(topic))
             case "channel_created":
                 self._log.info(
                     f"TOPIC({topic}): new channel({channel})",
@@ -80,7 +89,7 @@ class MasterNotices:
                     topic=topic,
                     channel=channel,
                 )
-                self._master.channel_created(topic, channel or "")
+                self._master.notify(ChannelCreated(topic, channel or ""))
             case "channel_deleted":
                 self._log.info(
                     f"TOPIC({topic}): deleting channel {channel}",
@@ -88,4 +97,4 @@ class MasterNotices:
                     topic=topic,
                     channel=channel,
                 )
-                self._master.channel_deleted(topic, channel or "")
+                self._master.call(SaveChannelDeletion(topic, channel or ""))

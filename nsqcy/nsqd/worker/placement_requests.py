@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import gevent
 
+from nsqcy.nsqd.master.reports import Place
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.process.control import CallTimeout
 
@@ -31,7 +32,7 @@ class PlacementRequests:
         """Return when the owner of a topic is known."""
         while True:
             try:
-                worker = self._master.place(topic)
+                worker = self._master.call(Place(topic))
             except CallTimeout:
                 continue
             self._placed(topic, worker)

@@ -6,15 +6,15 @@ affair.
 
 import os
 from collections import deque
+from typing import Any
 
 import gevent
 
 from nsqcy.nsqd.worker.master_link import MasterLink
-from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, Request, is_unreachable
+from nsqcy.nsqd.worker.messages import AdoptSession
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, is_unreachable
 from nsqcy.protocol.session import Session
 from nsqcy.server.transport import Loop, accept_move
-
-ADOPT_TIMEOUT = 5.0  # seconds the other worker may take to answer
 
 
 class SessionMigration:
@@ -32,17 +32,10 @@ class SessionMigration:
         self._leaving.append((session, owner))
         self._wake.send()
 
-    def adopt(self, request: Request) -> None:
+    def adopt(self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes) -> None:
         """Go on with a session that another worker has handed over."""
         self._loop.enter()
-        unread = request.args["unread"]
-        accept_move(
-            self._loop,
-            request.fds[0],
-            request.args["state"],
-            request.blob[:unread],
-            request.blob[unread:],
-        )
+        accept_move(self._loop, fd, state, unread, unsent)
 
     def _spawn(self) -> None:
         while self._leaving:
@@ -55,15 +48,7 @@ class SessionMigration:
         state, unread, unsent = session.pack()
         fd = os.dup(session.fileno())
         try:
-            self._master.ask(
-                owner,
-                "adopt_session",
-                ADOPT_TIMEOUT,
-                blob=unread + unsent,
-                fds=(fd,),
-                state=state,
-                unread=len(unread),
-            )
+            self._master.ask(owner, AdoptSession(state, len(unread), unread + unsent, (fd,)))
         except (CallTimeout, ChannelClosed, RemoteError) as error:
             self._loop.enter()
             if is_unreachable(error):

@@ -17,6 +17,7 @@ from nsqcy.broker.topic import Topic
 from nsqcy.channels.channel import Channel
 from nsqcy.errors import NotWritten
 from nsqcy.nsqd.calls import Call, Refused, Result
+from nsqcy.nsqd.master.reports import SaveChannel, SaveChannelPause, SaveTopic, SaveTopicPause
 from nsqcy.nsqd.worker import peek as peeking
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.nsqd.worker.positions import Place
@@ -80,7 +81,7 @@ class TopicOwner:
     def save_channel(self, topic: Topic, channel: str) -> None:
         """Return when nsqd.dat names a new channel of a durable topic: it survives a kill."""
         if topic.durability != "memory":
-            self.master.save_channel(topic.name, channel)
+            self.master.call(SaveChannel(topic.name, channel))
 
     def wake(self) -> None:
         """Have the event loop poll without waiting: at the end of a turn nothing else does."""
@@ -112,7 +113,7 @@ class CreateTopic(TopicVerb[None]):
         if found is None:
             raise Refused("TOO_MANY_TOPICS")
         if is_new and found.durability != "memory":
-            target.master.save_topic(self.topic)
+            target.master.call(SaveTopic(self.topic))
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class PauseTopic(TopicVerb[None]):
 
     def run(self, target: TopicOwner) -> None:
         target.topic(self.topic).pause(self.paused)
-        target.master.topic_paused(self.topic, self.paused)
+        target.master.call(SaveTopicPause(self.topic, self.paused))
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class PauseChannel(TopicVerb[None]):
 
     def run(self, target: TopicOwner) -> None:
         target.topic_of(self.topic, self.channel).pause_channel(self.channel, self.paused)
-        target.master.channel_paused(self.topic, self.channel, self.paused)
+        target.master.call(SaveChannelPause(self.topic, self.channel, self.paused))
 
 
 @dataclass(frozen=True)
@@ -296,7 +297,7 @@ class ListDeferred(TopicVerb[dict[str, Any]]):
 class Peek(TopicVerb[bytes]):
     """A page of messages as JSON, of a channel or, with "", of the topic's own backlog."""
 
-    returns_bytes: ClassVar[bool] = True
+    returns = "blob"
     topic: str
     channel: str
     look: peeking.Look

@@ -16,9 +16,9 @@ from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.master.drain import Remains, Rest, summed
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
-from nsqcy.nsqd.stats import gathering, metrics, metrics_buffer
+from nsqcy.nsqd.stats import metrics, metrics_buffer, stats_page
 from nsqcy.nsqd.stats.forms import Query
-from nsqcy.process.control import Answer, Request
+from nsqcy.process.control import Answer
 from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.metrics import Exposition
 from nsqcy.server.transport import Loop
@@ -61,24 +61,22 @@ class WorkerStats:
     def share(self, query: Query) -> Answer:
         """Of /stats."""
         self._give_way()
-        walk = gathering.Walk(query, self._give_way, time.time_ns())
+        walk = stats_page.Walk(query, self._give_way, time.time_ns())
         topics = self._topics(query.topic)
-        return gathering.pack(
+        return stats_page.pack(
             walk.topics(topics),
             walk.producers(self._manager.producers()),
             known=bool(topics),
-            health=gathering.Health(self._shard.health, self._shard.health_at),
+            health=stats_page.Health(self._shard.health, self._shard.health_at),
             memory=stats.process_memory(),
             events=self._event_counts(),
         )
 
-    def metrics(self, request: Request) -> dict[str, Any]:
-        """Write the share of /metrics to the shared buffer that comes with the request."""
-        (buffer,) = request.fds
+    def metrics(self, buffer: int, compress: bool) -> dict[str, Any]:
+        """Write the share of /metrics to a shared buffer, and close its descriptor."""
+        writer = metrics_buffer.Writer(buffer, self._manager.index + 1)
         try:
-            return self._write_metrics(
-                metrics_buffer.Writer(buffer, self._manager.index + 1), **request.args
-            )
+            return self._write_metrics(writer, compress)
         finally:
             os.close(buffer)
 
@@ -116,17 +114,18 @@ class WorkerStats:
         return summed(self._rests())
 
     def _rests(self) -> Iterator[Rest]:
-        slices = gathering.Slices(self._give_way)
+        slices = stats_page.Slices(self._give_way)
         for topic in list(self._shard.topics.values()):
             slices.step()
             if not topic.gone:
                 yield from (Rest(topic.name, *each) for each in topic.remains())
 
-    def inspect(self, what: str) -> Answer:
+    def inspect(self, what: str) -> bytes:
+        """What `debug.tell` says of `what`."""
         text = debug.tell(what)
         if what == "memory":
             text += debug.table(self._counters())
-        return Answer(blob=text.encode(errors="replace"))
+        return text.encode(errors="replace")
 
     def _counters(self) -> dict[str, int]:
         pool = self._shard.pool

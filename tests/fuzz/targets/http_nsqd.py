@@ -15,7 +15,12 @@ COVERS = [
     "http/parser.py",
     "http/router.py",
 ]
-COVERS += ["nsqd/http/mpub.py", "nsqd/http/api.py"]
+COVERS += [
+    "nsqd/http/mpub.py",
+    "nsqd/http/api.py",
+    "nsqd/http/publishing.py",
+    "nsqd/http/settings.py",
+]
 WORDS = [b"\r\n", b"\r\n\r\n", b"HTTP/1.1\r\n", b"HTTP/1.0\r\n", b"Content-Length: ", b"0\r\n\r\n"]
 WORDS += [b"Transfer-Encoding: chunked\r\n", b"X-Nsq-a: b\r\n", b"POST /pub?topic=a HTTP/1.1\r\n"]
 WORDS += [method + b" " for method in METHODS if method] + [each for each in PATHS if len(each) > 2]

@@ -6,7 +6,7 @@ import struct
 import zlib
 from itertools import pairwise
 
-from nsqcy.nsqlookupd.protocol import Home, Session
+from nsqcy.nsqlookupd.protocol import Session, SessionContext
 from nsqcy.nsqlookupd.registry import Moment, Registry
 
 COVERS = ["nsqlookupd/protocol.py", "nsqlookupd/registry.py", "util/gojson.py"]
@@ -58,7 +58,7 @@ class Lines(list[str]):
 
 def said(pieces: list[bytes]) -> object:
     registry, log = Registry(1, 1), Lines()
-    session = Session(Home(registry, b"identity", log), "1.2.3.4:5")
+    session = Session(SessionContext(registry, b"identity", log), "1.2.3.4:5")
     output = b""
     for piece in [*pieces, None]:
         if piece is None:

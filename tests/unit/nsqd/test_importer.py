@@ -364,15 +364,15 @@ def test_there_and_back(
         listed.append({"name": topic, "paused": paused, "channels": names or None})
     for name, its in queues.items():
         write_queue(data, name, its, limit=limit)
-    picture = {"topics": listed, "version": "1.3.0"}
-    (data / "nsqd.dat").write_text(json.dumps(picture))
+    known_topics = {"topics": listed, "version": "1.3.0"}
+    (data / "nsqd.dat").write_text(json.dumps(known_topics))
     expected = {name: Counter(its) for name, its in queues.items() if its}
 
     run(data, max_bytes_per_file=limit)
     out = data.with_name(data.name + "-out")
     Export(str(data), str(out), Log(), max_bytes_per_file=limit).run()
     assert {name: Counter(its) for name, its in nsq_diskqueue.queues(out).items()} == expected
-    assert json.loads((out / "nsqd.dat").read_bytes()) == picture
+    assert json.loads((out / "nsqd.dat").read_bytes()) == known_topics
 
     # What a worker makes of it.
     core = Core(data)

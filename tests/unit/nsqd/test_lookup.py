@@ -11,7 +11,7 @@ import pytest
 from nsqcy.nsqd.lookup import registration as module
 from nsqcy.nsqd.lookup.protocol import REGISTER, UNREGISTER, Command
 from nsqcy.nsqd.lookup.registration import Lookup
-from nsqcy.nsqd.master.metadata import Picture
+from nsqcy.nsqd.master.metadata import KnownTopics
 from support.fake_nsqlookupd import HANG_UP, OK, SILENCE, FakeLookupd
 from support.gevent_hub import Lines, wait_until
 from support.nsqd_process import free_port
@@ -41,8 +41,8 @@ def lookupd() -> Iterator[Callable[..., FakeLookupd]]:
 def make() -> Iterator[Callable[..., Lookup]]:
     made: list[Lookup] = []
 
-    def make(*addresses: str, picture: Picture | None = None, **other: Any) -> Lookup:
-        lookup = Lookup(picture or Picture(), IDENTITY, 1000, Debugged(), **other)
+    def make(*addresses: str, known_topics: KnownTopics | None = None, **other: Any) -> Lookup:
+        lookup = Lookup(known_topics or KnownTopics(), IDENTITY, 1000, Debugged(), **other)
         made.append(lookup)
         lookup.set_addresses(addresses)
         return lookup
@@ -96,9 +96,9 @@ def test_attempts_are_further_and_further_apart(make, pauses):
 def test_so_they_are_when_a_lookupd_hangs_up_soon(make, lookupd, pauses):
     one = lookupd()
     one.answers = lambda command: HANG_UP if command.startswith("REGISTER") else OK
-    picture = Picture()
-    picture.create_topic("t")
-    lookup = make(one.address, picture=picture)
+    known_topics = KnownTopics()
+    known_topics.create_topic("t")
+    lookup = make(one.address, known_topics=known_topics)
     wait_until(lambda: len(pauses) >= 4)
     assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
     assert said(lookup, "REGISTER of everything - ") >= 4
@@ -139,12 +139,12 @@ def test_an_answer_that_trickles_in_is_too_late(make, lookupd, monkeypatch):
 def test_a_lookupd_that_is_too_far_behind_is_told_all_anew(make, lookupd, monkeypatch):
     monkeypatch.setattr(module, "PENDING_MOST", 5)
     one = lookupd()
-    picture = Picture()
-    lookup = make(one.address, picture=picture)
+    known_topics = KnownTopics()
+    lookup = make(one.address, known_topics=known_topics)
     wait_until(lambda: lookup.peers[0].info)
     gevent.sleep(0)
     for number in range(20):
-        picture.create_topic(f"t{number}")
+        known_topics.create_topic(f"t{number}")
         lookup.change(Command(REGISTER, f"t{number}"))
     wait_until(lambda: len(one.links) == 2 and len(one.told()) == 20)
     assert said(lookup, "too far behind") == 1
@@ -160,10 +160,10 @@ def test_nothing_is_kept_for_one_that_is_away(make, monkeypatch):
 
 def test_many_topics_at_once(make, lookupd):
     one = lookupd()
-    picture = Picture()
+    known_topics = KnownTopics()
     for number in range(700):
-        picture.create_channel(f"t{number}", "c")
-    lookup = make(one.address, picture=picture)
+        known_topics.create_channel(f"t{number}", "c")
+    lookup = make(one.address, known_topics=known_topics)
     wait_until(lambda: len(one.told()) == 700)
     lookup.change(Command(UNREGISTER, "t5", "c"))
     wait_until(lambda: one.told()[700:] == ["UNREGISTER t5 c"])
@@ -175,10 +175,10 @@ def test_a_command_that_is_refused(make, lookupd):
     one.answers = lambda command: (
         b"E_BAD_TOPIC no" if len(one.links) == 1 and " t" in command else OK
     )
-    picture = Picture()
-    lookup = make(one.address, picture=picture)
+    known_topics = KnownTopics()
+    lookup = make(one.address, known_topics=known_topics)
     wait_until(lambda: lookup.peers[0].info)
-    picture.create_topic("t")
+    known_topics.create_topic("t")
     lookup.change(Command(REGISTER, "t"))
     wait_until(lambda: len(one.links) == 2 and one.told() == ["REGISTER t"])
     assert said(lookup, "REGISTER t - E_BAD_TOPIC no") <= 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nsqcy.errors import StartError
 from nsqcy.nsqd.master import metadata
-from nsqcy.nsqd.master.metadata import Picture, Store, dump, load
+from nsqcy.nsqd.master.metadata import KnownTopics, Store, dump, load
 
 
 class Lines:
@@ -37,35 +37,37 @@ def read(tmp_path, content):
     return load(str(tmp_path), lines), [text for _, text in lines.all]
 
 
-def picture_of(**topics):
-    picture = Picture()
+def known_topics_of(**topics):
+    known_topics = KnownTopics()
     for topic, channels in topics.items():
-        picture.create_topic(topic)
+        known_topics.create_topic(topic)
         for channel in channels:
-            picture.create_channel(topic, channel)
-    return picture
+            known_topics.create_channel(topic, channel)
+    return known_topics
 
 
 @pytest.mark.case("C310")
 def test_the_empty_file():
-    assert dump(Picture()) == b'{"topics":null,"version":"1.3.0"}'
+    assert dump(KnownTopics()) == b'{"topics":null,"version":"1.3.0"}'
 
 
 @pytest.mark.case("C311")
 def test_the_whole_file():
-    picture = picture_of(t1=["c1", "e#ephemeral"], t2=[])
-    picture.create_channel("gone#ephemeral", "c")
-    picture.pause_topic("t1", True)
-    picture.pause_channel("t1", "c1", True)
-    assert dump(picture) == (
+    known_topics = known_topics_of(t1=["c1", "e#ephemeral"], t2=[])
+    known_topics.create_channel("gone#ephemeral", "c")
+    known_topics.pause_topic("t1", True)
+    known_topics.pause_channel("t1", "c1", True)
+    assert dump(known_topics) == (
         b'{"topics":[{"name":"t1","paused":true,"channels":[{"name":"c1","paused":true}]},'
         b'{"name":"t2","paused":false,"channels":null}],"version":"1.3.0"}'
     )
 
 
 def test_only_ephemeral_channels_make_a_null():
-    picture = picture_of(t=["e#ephemeral"])
-    assert json.loads(dump(picture))["topics"] == [{"name": "t", "paused": False, "channels": None}]
+    known_topics = known_topics_of(t=["e#ephemeral"])
+    assert json.loads(dump(known_topics))["topics"] == [
+        {"name": "t", "paused": False, "channels": None}
+    ]
 
 
 def test_a_missing_file_is_a_fresh_start(tmp_path):
@@ -74,8 +76,8 @@ def test_a_missing_file_is_a_fresh_start(tmp_path):
 
 @pytest.mark.parametrize("content", [b"{}", b"null", b'{"topics":null}', b'{"topics":[]}', b" {} "])
 def test_nothing_in_it(tmp_path, content):
-    picture, lines = read(tmp_path, content)
-    assert (list(picture), lines) == ([], [])
+    known_topics, lines = read(tmp_path, content)
+    assert (list(known_topics), lines) == ([], [])
 
 
 @pytest.mark.case("C329")
@@ -87,9 +89,9 @@ def test_invalid_names_are_skipped(tmp_path):
             {},
         ]
     }
-    picture, lines = read(tmp_path, json.dumps(content).encode())
-    assert list(picture) == ["good"]
-    assert picture.entry("good") == {
+    known_topics, lines = read(tmp_path, json.dumps(content).encode())
+    assert list(known_topics) == ["good"]
+    assert known_topics.entry("good") == {
         "name": "good",
         "paused": True,
         "channels": [{"name": "c", "paused": False}],
@@ -103,15 +105,15 @@ def test_invalid_names_are_skipped(tmp_path):
 
 def test_ephemeral_entries_written_by_hand_are_created(tmp_path):
     content = b'{"topics":[{"name":"t#ephemeral","channels":[{"name":"c#ephemeral"}]}]}'
-    picture, _ = read(tmp_path, content)
-    assert list(picture) == ["t#ephemeral"]
-    assert list(picture.get("t#ephemeral").channels) == ["c#ephemeral"]
+    known_topics, _ = read(tmp_path, content)
+    assert list(known_topics) == ["t#ephemeral"]
+    assert list(known_topics.get("t#ephemeral").channels) == ["c#ephemeral"]
 
 
 def test_keys_in_any_case_and_unknown_ones(tmp_path):
     content = b'{"Topics":[{"NAME":"t","extra":1,"Channels":[null,{"name":"c"}]}],"more":{}}'
-    picture, lines = read(tmp_path, content)
-    assert list(picture.get("t").channels) == ["c"]
+    known_topics, lines = read(tmp_path, content)
+    assert list(known_topics.get("t").channels) == ["c"]
     assert lines == ["skipping creation of invalid channel "]
 
 
@@ -187,11 +189,11 @@ JSON = st.recursive(
 @given(st.dictionaries(st.just("topics"), JSON))
 def test_any_json_loads_or_is_refused(tmp_path_factory, value):
     try:
-        picture, _ = read(tmp_path_factory.mktemp("fuzz"), json.dumps(value).encode())
+        known_topics, _ = read(tmp_path_factory.mktemp("fuzz"), json.dumps(value).encode())
     except StartError as error:
         assert "failed to parse metadata" in str(error)
     else:
-        dump(picture)
+        dump(known_topics)
 
 
 CHANGES = st.tuples(
@@ -203,64 +205,64 @@ CHANGES = st.tuples(
 
 @given(st.lists(CHANGES, max_size=30))
 def test_what_is_written_is_read_again(tmp_path_factory, changes):
-    picture = Picture()
+    known_topics = KnownTopics()
     for what, topic, channel in changes:
-        change(picture, what, topic, channel)
-    read_again, lines = read(tmp_path_factory.mktemp("trip"), dump(picture))
+        change(known_topics, what, topic, channel)
+    read_again, lines = read(tmp_path_factory.mktemp("trip"), dump(known_topics))
     assert lines == []
-    assert dump(read_again) == dump(picture)
+    assert dump(read_again) == dump(known_topics)
 
 
-def change(picture, what, topic, channel):
+def change(known_topics, what, topic, channel):
     pausing = what == "pause"
     match what, channel:
         case "create", None:
-            picture.create_topic(topic)
+            known_topics.create_topic(topic)
         case "create", _:
-            picture.create_channel(topic, channel)
+            known_topics.create_channel(topic, channel)
         case "delete", None:
-            picture.delete_topic(topic)
+            known_topics.delete_topic(topic)
         case "delete", _:
-            picture.delete_channel(topic, channel)
+            known_topics.delete_channel(topic, channel)
         case _, None:
-            picture.pause_topic(topic, pausing)
+            known_topics.pause_topic(topic, pausing)
         case _:
-            picture.pause_channel(topic, channel, pausing)
+            known_topics.pause_channel(topic, channel, pausing)
 
 
 def test_changes_say_whether_they_changed_anything():
-    picture = Picture()
-    assert picture.create_channel("t", "c")
-    assert not picture.create_topic("t")
-    assert not picture.create_channel("t", "c")
-    assert picture.pause_channel("t", "c", True)
-    assert not picture.pause_channel("t", "c", True)
-    assert not picture.pause_channel("t", "other", True)
-    assert not picture.pause_topic("other", True)
-    assert picture.delete_channel("t", "c")
-    assert not picture.delete_channel("t", "c")
-    assert not picture.delete_channel("other", "c")
-    assert picture.delete_topic("t")
-    assert not picture.delete_topic("t")
+    known_topics = KnownTopics()
+    assert known_topics.create_channel("t", "c")
+    assert not known_topics.create_topic("t")
+    assert not known_topics.create_channel("t", "c")
+    assert known_topics.pause_channel("t", "c", True)
+    assert not known_topics.pause_channel("t", "c", True)
+    assert not known_topics.pause_channel("t", "other", True)
+    assert not known_topics.pause_topic("other", True)
+    assert known_topics.delete_channel("t", "c")
+    assert not known_topics.delete_channel("t", "c")
+    assert not known_topics.delete_channel("other", "c")
+    assert known_topics.delete_topic("t")
+    assert not known_topics.delete_topic("t")
 
 
 def test_what_dies_with_a_worker():
-    picture = picture_of(t=["c", "e#ephemeral"], u=["e#ephemeral"])
-    picture.create_topic("x#ephemeral")
-    picture.create_topic("y#ephemeral")
-    assert picture.forget_ephemeral({"t", "x#ephemeral", "never"}) == ["x#ephemeral"]
-    assert list(picture) == ["t", "u", "y#ephemeral"]
-    assert list(picture.get("t").channels) == ["c"]
-    assert list(picture.get("u").channels) == ["e#ephemeral"]
+    known_topics = known_topics_of(t=["c", "e#ephemeral"], u=["e#ephemeral"])
+    known_topics.create_topic("x#ephemeral")
+    known_topics.create_topic("y#ephemeral")
+    assert known_topics.forget_ephemeral({"t", "x#ephemeral", "never"}) == ["x#ephemeral"]
+    assert list(known_topics) == ["t", "u", "y#ephemeral"]
+    assert list(known_topics.get("t").channels) == ["c"]
+    assert list(known_topics.get("u").channels) == ["e#ephemeral"]
 
 
 def test_directories_not_listed_are_adopted(tmp_path):
     for name in ("known.topic", "lost.topic", "...topic", "not a name.topic", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "file.topic").write_text("no directory")
-    picture, lines = read(tmp_path, b'{"topics":[{"name":"known","paused":true}]}')
-    assert list(picture) == ["known", "..", "lost"]
-    assert picture.get("known").paused
+    known_topics, lines = read(tmp_path, b'{"topics":[{"name":"known","paused":true}]}')
+    assert list(known_topics) == ["known", "..", "lost"]
+    assert known_topics.get("known").paused
     assert lines == [
         f"adopting topic {name}: it has a directory but is not in nsqd.dat"
         for name in ("..", "lost")
@@ -284,7 +286,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(os, "fsync", fail)
     lines = Lines()
     with pytest.raises(OSError, match="No space"):
-        Store(Picture(), str(tmp_path), lines).persist()
+        Store(KnownTopics(), str(tmp_path), lines).persist()
     assert (tmp_path / "nsqd.dat").read_text() == "old"
     assert lines.all[-1][0] == "error"
     assert "no space left on device" in lines.all[-1][1]
@@ -306,13 +308,13 @@ class SlowWrites:
 
 def test_who_waits_gets_a_write_that_began_after_it_asked(monkeypatch):
     writes = SlowWrites(monkeypatch)
-    picture = Picture()
-    store = Store(picture, "", Lines())
-    picture.create_topic("a")
+    known_topics = KnownTopics()
+    store = Store(known_topics, "", Lines())
+    known_topics.create_topic("a")
     first = gevent.spawn(store.persist)
     while not writes.contents:
         gevent.sleep(0.001)
-    picture.create_topic("b")
+    known_topics.create_topic("b")
     later = [gevent.spawn(store.persist) for _ in range(3)]
     gevent.sleep(0)
     writes.go.release()
@@ -326,12 +328,12 @@ def test_who_waits_gets_a_write_that_began_after_it_asked(monkeypatch):
 def test_creations_share_a_write_and_a_deleted_topic_is_never_written(monkeypatch):
     writes = SlowWrites(monkeypatch)
     writes.go.release(100)
-    picture = Picture()
-    store = Store(picture, "", Lines())
+    known_topics = KnownTopics()
+    store = Store(known_topics, "", Lines())
     for name in ("a", "b", "c"):
-        picture.create_topic(name)
+        known_topics.create_topic(name)
         store.persist_soon()
-    picture.delete_topic("b")
+    known_topics.delete_topic("b")
     while not writes.contents:
         gevent.sleep(0.001)
     assert [topic["name"] for topic in writes.contents[0]] == ["a", "c"]
@@ -340,12 +342,12 @@ def test_creations_share_a_write_and_a_deleted_topic_is_never_written(monkeypatc
 
 def test_what_changes_during_a_write_is_written_after_it(monkeypatch):
     writes = SlowWrites(monkeypatch)
-    picture = Picture()
-    store = Store(picture, "", Lines())
+    known_topics = KnownTopics()
+    store = Store(known_topics, "", Lines())
     store.persist_soon()
     while not writes.contents:
         gevent.sleep(0.001)
-    picture.create_topic("a")
+    known_topics.create_topic("a")
     store.persist_soon()
     writes.go.release(2)
     while len(writes.contents) < 2:

@@ -104,7 +104,7 @@ def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, said: dict[str, dict[str, Any]]
 ) -> None:
     path = str(tmp_path_factory.mktemp("kept"))
-    kept = policy_file.Kept(path)
+    kept = policy_file.SavedPolicies(path)
     for name, values in said.items():
         kept = kept.change(name, values)
     kept.write()
@@ -117,7 +117,7 @@ def test_what_is_written_is_read(
 
 
 def test_the_names_of_a_topic(tmp_path: Path) -> None:
-    kept = policy_file.Kept(str(tmp_path))
+    kept = policy_file.SavedPolicies(str(tmp_path))
     for name in ("a", "a/c", "a/d", "ab", "ab/c"):
         kept = kept.change(name, {"max_depth": 1})
     assert sorted(kept.names("a")) == ["a", "a/c", "a/d"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nsqcy.nsqd.worker.messages import AdoptSession
 from nsqcy.nsqd.worker.session_migration import SessionMigration
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
@@ -46,8 +47,8 @@ def test_nobody_executes_twice_what_a_session_brings_along(
 ) -> None:
     """A worker that dies with the question may have had the session, and the publish in it."""
 
-    def ask(*_: Any, fds: tuple[int, ...], **__: Any) -> None:
-        for fd in fds:
+    def ask(worker: int, call: AdoptSession) -> None:
+        for fd in call.fds:
             os.close(fd)
         if error is not None:
             raise error

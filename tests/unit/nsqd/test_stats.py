@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy import __version__
-from nsqcy.nsqd.stats import gathering
+from nsqcy.nsqd.stats import stats_page
 from nsqcy.nsqd.stats.forms import MEMORY_KEYS, Query, humanize, merge_memory, process_memory
-from nsqcy.nsqd.stats.gathering import SLICE, Health, Slices, Walk, Whole
+from nsqcy.nsqd.stats.stats_page import SLICE, Health, Slices, Walk, Whole
 from nsqcy.process.control import Answer
 
 START = 1_795_173_510
@@ -132,7 +132,7 @@ WELL = Health("OK", 0)
 def share(worker: Worker, query: Query, health: Health = WELL) -> Answer:
     topics = [topic for topic in worker[0] if query.topic in ("", topic.name)]
     walk = Walk(query, lambda: None, NOW_NS)
-    return gathering.pack(
+    return stats_page.pack(
         walk.topics(topics),
         walk.producers(worker[1]),
         known=bool(topics),
@@ -142,12 +142,12 @@ def share(worker: Worker, query: Query, health: Health = WELL) -> Answer:
 
 
 def gather(crew: Sequence[Worker], query: Query) -> Whole:
-    return gathering.merge([share(worker, query) for worker in crew], len(crew))
+    return stats_page.merge([share(worker, query) for worker in crew], len(crew))
 
 
 def body(crew: Sequence[Worker], **options: Any) -> bytes:
     query = Query(**({"json": True, "include_mem": False} | options))
-    return gathering.page(gather(crew, query), query, started=STARTED_NS, now=NOW_NS)
+    return stats_page.page(gather(crew, query), query, started=STARTED_NS, now=NOW_NS)
 
 
 def merged(crew: Sequence[Worker] = CREW, **options: Any) -> Any:
@@ -401,8 +401,8 @@ def test_health_is_the_latest_or_that_a_worker_is_missing() -> None:
         share(CREW[0], query, Health("NOK - disk", 5)),
         share(CREW[1], query, Health("OK", 4)),
     ]
-    assert gathering.merge(shares, 2).health == "NOK - disk"
-    missing = gathering.merge(shares[1:], 3)
+    assert stats_page.merge(shares, 2).health == "NOK - disk"
+    missing = stats_page.merge(shares[1:], 3)
     assert missing.health == "NOK - 2 of 3 workers are being restarted"
     assert not missing.complete and [name for name, _ in missing.topics] == [b"t1"]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nsqcy.nsqd.stats import statsd
 from nsqcy.nsqd.stats.forms import MEMORY_KEYS, Query
-from nsqcy.nsqd.stats.gathering import Whole
+from nsqcy.nsqd.stats.stats_page import Whole
 from nsqcy.nsqd.stats.statsd import DEFAULT_PACKET, Pusher, Writer, dial, packets
 
 NO_LATENCY = {"count": 0, "percentiles": None}
@@ -206,7 +206,7 @@ def test_an_address_that_is_none(address: str) -> None:
 
 
 class Fleeting:
-    """A gathering of one topic; counts how often it was asked."""
+    """The stats of one topic; counts how often it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[Query] = []
@@ -274,10 +274,10 @@ def test_a_push_is_spread_over_the_interval(monkeypatch: pytest.MonkeyPatch) -> 
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     listener.bind(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"
-    gathering, notes = Fleeting(), Notes()
-    pusher = Pusher(options(address), gathering, notes)
+    stats, notes = Fleeting(), Notes()
+    pusher = Pusher(options(address), stats, notes)
     pusher._push()
-    assert gathering.asked == [Query(json=True, include_clients=False)]
+    assert stats.asked == [Query(json=True, include_clients=False)]
     assert len(pauses) > 5 and set(pauses) == {59 / len(pauses)}
     got = [listener.recv(1000) for _ in pauses]
     assert b"".join(got).startswith(b"p.topic.t.message_count:13|c\n")

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from nsqcy.nsqlookupd.protocol import MAX_BODY, MAX_LINE, Home, Session
+from nsqcy.nsqlookupd.protocol import MAX_BODY, MAX_LINE, Session, SessionContext
 from nsqcy.nsqlookupd.registry import Moment, Registry
 
 NOW = Moment(0, 0)
@@ -32,7 +32,7 @@ class Client:
     def __init__(self) -> None:
         self.registry = Registry(1, 1)
         self.log = Lines()
-        self.session = Session(Home(self.registry, b"identity", self.log), "1.2.3.4:5")
+        self.session = Session(SessionContext(self.registry, b"identity", self.log), "1.2.3.4:5")
         self.output = b""
 
     def say(self, data: bytes) -> None:

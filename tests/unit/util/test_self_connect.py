@@ -14,7 +14,7 @@ from nsqcy.client.runtime import GeventRuntime, ThreadRuntime
 from nsqcy.cluster.web_client import RequestError, Terms, WebClient
 from nsqcy.doctor.look_doors import knock
 from nsqcy.nsqd.lookup.registration import Lookup
-from nsqcy.nsqd.master.metadata import Picture
+from nsqcy.nsqd.master.metadata import KnownTopics
 from nsqcy.util.self_connect import reaches_itself, refuse_itself
 from support.gevent_hub import Lines, wait_until
 from support.nsqd_process import free_port
@@ -78,7 +78,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 def test_nsqd_and_its_nsqlookupd(port: int) -> None:
     log = Lines()
     log.debug = log.info
-    lookup = Lookup(Picture(), {}, 1000, log)
+    lookup = Lookup(KnownTopics(), {}, 1000, log)
     lookup.set_addresses([f"127.0.0.1:{port}"])
     try:
         wait_until(lambda: any(" - " in line for line in log.all))

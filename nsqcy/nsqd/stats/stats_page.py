@@ -1,4 +1,4 @@
-"""Gathering /stats: the share each worker makes, and the page the master makes of all shares.
+"""/stats: the share each worker makes, and the page the master makes of all shares.
 
 A worker walks its topics in slices, so that deliveries go on between them, and answers with pieces
 of the page that are ready as they are; the master sorts and joins them. Nothing is parsed again.
@@ -221,7 +221,7 @@ def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool =
     )
 
 
-class Gathering:
+class StatsPages:
     """The master's answers to those who ask for the whole.
 
     `ask_all` asks every worker that is up for its share. `started` is nsqd's start, wall clock ns;

@@ -1,0 +1,40 @@
+"""What the handlers of nsqd's routes share: the backend, the options, and errors as HTTP sees them.
+
+Knows no route.
+"""
+
+from nsqcy.errors import NOT_WRITTEN, HttpError
+from nsqcy.http import router
+from nsqcy.http.router import Gate
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.calls import Refusal, Refused
+from nsqcy.nsqd.http.backend import Backend
+from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.process.control import is_unreachable
+
+# Of a verb; 404 for what is not found.
+_REFUSED_STATUS: dict[Refusal, int] = {
+    "CHANNEL_EXISTS": 409,
+    "NOT_READ": 503,
+    "TOO_MANY_TOPICS": 400,
+}
+
+
+class Context(router.Api):
+    """Passed to every handler of a worker."""
+
+    reads_headers = frozenset((b"accept", b"accept-encoding", b"authorization"))
+
+    def __init__(
+        self, backend: Backend, options: NsqdOptions, log: Lines, gate: Gate | None = None
+    ) -> None:
+        super().__init__(options, log, gate)
+        self.backend = backend
+        self.options = options
+
+    def refusal(self, error: Exception) -> HttpError | None:
+        if isinstance(error, Refused):
+            return HttpError(_REFUSED_STATUS.get(error.code, 404), error.code)
+        if str(error) == NOT_WRITTEN:
+            return HttpError(503, NOT_WRITTEN)
+        return HttpError(503, "UNREACHABLE") if is_unreachable(error) else None

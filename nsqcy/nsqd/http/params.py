@@ -1,0 +1,24 @@
+"""Parameters that several routes of nsqd read alike.
+
+Knows no route.
+"""
+
+from nsqcy import names
+from nsqcy.daemon.topic_params import valid_topic
+from nsqcy.errors import HttpError
+from nsqcy.http.router import Request, required, whole
+
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def topic_of(params: dict[str, str]) -> str:
+    """The topic of the query; refused if its name is invalid."""
+    return valid_topic(params, "INVALID_TOPIC")
+
+
+def any_topic(request: Request) -> str:
+    """The topic of the query; with an invalid name it does not exist."""
+    topic = required(whole(request), "topic")
+    if not names.is_valid_name(topic):
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    return topic

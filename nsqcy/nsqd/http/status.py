@@ -1,0 +1,60 @@
+"""What this nsqd says about itself: health, /info, /stats and /metrics."""
+
+from typing import Any
+
+from nsqcy.errors import HttpError
+from nsqcy.http.parser import JSON, PLAIN, Reply
+from nsqcy.http.router import Request, whole
+from nsqcy.nsqd.http.context import Context
+from nsqcy.nsqd.http.params import BOOLEANS
+from nsqcy.nsqd.stats.forms import Query
+
+
+def ping(api: Context, request: Request) -> str:
+    health = api.backend.health()
+    if health != "OK":
+        raise HttpError(500, health)
+    return health
+
+
+def ready(api: Context, request: Request) -> str:
+    """Whether to send clients here."""
+    reasons = api.backend.reasons()
+    if reasons:
+        raise HttpError(503, "\n".join(reasons))
+    return "OK"
+
+
+def live(api: Context, request: Request) -> str:
+    """Whether to leave nsqd alone; one that is not ready need not be killed."""
+    problem = api.backend.live()
+    if problem is not None:
+        raise HttpError(503, problem)
+    return "OK"
+
+
+def info(api: Context, request: Request) -> dict[str, Any]:
+    return api.backend.info()
+
+
+def stats(api: Context, request: Request) -> Reply:
+    params = whole(request)
+    query = Query(
+        json=params.get("format") == "json",
+        topic=params.get("topic", ""),
+        channel=params.get("channel", ""),
+        include_clients=BOOLEANS.get(params.get("include_clients", ""), True),
+        include_mem=BOOLEANS.get(params.get("include_mem", ""), True),
+        ledger=BOOLEANS.get(params.get("ledger", ""), False),
+    )
+    return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
+
+
+def metrics(api: Context, request: Request) -> Reply:
+    """For Prometheus, which asks every few seconds."""
+    head = request.head
+    content_type, is_compressed, page = api.backend.metrics(
+        head.header("Accept"), head.header("Accept-Encoding")
+    )
+    headers = [("Content-Encoding", "gzip")] if is_compressed else []
+    return Reply(200, page, content_type, nsq=False, headers=headers, logged=False)

@@ -1,0 +1,89 @@
+"""Topics and channels: create, delete, empty, pause, seek, and the facts of a log."""
+
+from nsqcy import names
+from nsqcy.daemon.topic_params import topic_and_channel
+from nsqcy.errors import HttpError
+from nsqcy.http.parser import JSON, Reply
+from nsqcy.http.router import Request, required, whole
+from nsqcy.nsqd.http.context import Context
+from nsqcy.nsqd.http.params import any_topic, topic_of
+from nsqcy.nsqd.master.verbs import ForgetPolicies
+from nsqcy.nsqd.worker import positions
+from nsqcy.nsqd.worker import topic_verbs as verbs
+from nsqcy.util.gotext import json_bytes
+
+
+def create_topic(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.CreateTopic(topic_of(request.params)))
+
+
+def delete_topic(api: Context, request: Request) -> None:
+    topic = any_topic(request)
+    api.backend.at_owner(verbs.DeleteTopic(topic))
+    api.backend.at_master(ForgetPolicies(topic))
+
+
+def empty_topic(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.EmptyTopic(topic_of(whole(request))))
+
+
+def pause_topic(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.PauseTopic(any_topic(request), True))
+
+
+def unpause_topic(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.PauseTopic(any_topic(request), False))
+
+
+def topic_log(api: Context, request: Request) -> Reply:
+    topic, at = any_topic(request), request.params.get("at")
+    place = None if at is None else _place("AT", at)
+    return Reply(200, json_bytes(api.backend.at_owner(verbs.DescribeLog(topic, place))), JSON)
+
+
+def create_channel(api: Context, request: Request) -> Reply | None:
+    topic, channel = topic_and_channel(request)
+    start = request.params.get("start")
+    if start is not None:
+        return _seek(api, topic, channel, "START", start, create=True)
+    api.backend.at_owner(verbs.CreateChannel(topic, channel))
+    return None
+
+
+def seek_channel(api: Context, request: Request) -> Reply:
+    topic, channel = topic_and_channel(request)
+    to = required(request.params, "to")
+    return _seek(api, topic, channel, "TO", to, create=False)
+
+
+def delete_channel(api: Context, request: Request) -> None:
+    topic, channel = topic_and_channel(request)
+    api.backend.at_owner(verbs.DeleteChannel(topic, channel))
+    api.backend.at_master(ForgetPolicies(topic, channel))
+
+
+def empty_channel(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.EmptyChannel(*topic_and_channel(request)))
+
+
+def pause_channel(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.PauseChannel(*topic_and_channel(request), True))
+
+
+def unpause_channel(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.PauseChannel(*topic_and_channel(request), False))
+
+
+def _seek(api: Context, topic: str, channel: str, param: str, text: str, *, create: bool) -> Reply:
+    place = _place(param, text)
+    if names.is_ephemeral(channel) or names.is_ephemeral(topic):
+        raise HttpError(400, f"INVALID_{param}: what is ephemeral keeps no place in a log")
+    found = api.backend.at_owner(verbs.SeekChannel(topic, channel, place, create))
+    return Reply(200, json_bytes({"seq": found}), JSON)
+
+
+def _place(param: str, text: str) -> positions.Place:
+    try:
+        return positions.parse(text)
+    except ValueError:
+        raise HttpError(400, f"INVALID_{param}: allowed are {positions.ALLOWED}") from None

@@ -1,0 +1,142 @@
+"""What a worker reports to the master about itself and its topics.
+
+A report is one class: its fields are what is sent, `run` is what the master does. A `Save…` report
+returns when nsqd.dat says so; after a notification nsqd.dat is written later. Workers import this
+module, so it imports no part of the master.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nsqcy.nsqd.calls import Call, Result
+from nsqcy.nsqd.master.verbs import MasterSide
+
+PLACE_TIMEOUT = 5.0
+SAVE_TIMEOUT = 30.0  # the master writes and syncs nsqd.dat before it answers
+
+
+class WorkerReport(Call[MasterSide, Result]):
+    """A message of a worker."""
+
+    timeout: ClassVar[float] = SAVE_TIMEOUT
+
+
+@dataclass(frozen=True)
+class Up(WorkerReport[None]):
+    """The worker has booted and can be told what to load."""
+
+    worker: int
+
+    def run(self, target: MasterSide) -> None:
+        target.workers.on_up(self.worker)
+
+
+@dataclass(frozen=True)
+class Place(WorkerReport[int]):
+    """The worker a topic belongs to; the master places it if it is new."""
+
+    timeout: ClassVar[float] = PLACE_TIMEOUT
+    topic: str
+
+    def run(self, target: MasterSide) -> int:
+        return target.topics.place(self.topic)
+
+
+@dataclass(frozen=True)
+class TopicCreated(WorkerReport[None]):
+    """A topic of the worker exists. is_held: the answer is `EndHold`, with the channels it is to
+    have."""
+
+    worker: int
+    topic: str
+    is_held: bool
+
+    def run(self, target: MasterSide) -> None:
+        changed = target.topics.topic_created(self.topic)
+        if self.is_held:
+            target.topics.discover_channels(self.worker, self.topic)
+        if changed:
+            target.topics.save_soon(self.topic)
+
+
+@dataclass(frozen=True)
+class ChannelCreated(WorkerReport[None]):
+    """A channel of a topic of the worker exists."""
+
+    topic: str
+    channel: str
+
+    def run(self, target: MasterSide) -> None:
+        if target.topics.channel_created(self.topic, self.channel):
+            target.topics.save_soon(self.topic, self.channel)
+
+
+@dataclass(frozen=True)
+class SaveTopic(WorkerReport[None]):
+    """A topic of the worker exists."""
+
+    topic: str
+
+    def run(self, target: MasterSide) -> None:
+        if target.topics.topic_created(self.topic):
+            target.topics.save(self.topic)
+
+
+@dataclass(frozen=True)
+class SaveChannel(WorkerReport[None]):
+    """A channel of a topic of the worker exists."""
+
+    topic: str
+    channel: str
+
+    def run(self, target: MasterSide) -> None:
+        if target.topics.channel_created(self.topic, self.channel):
+            target.topics.save(self.topic, self.channel)
+
+
+@dataclass(frozen=True)
+class SaveTopicDeletion(WorkerReport[None]):
+    """A topic is no more."""
+
+    topic: str
+
+    def run(self, target: MasterSide) -> None:
+        if target.topics.topic_deleted(self.topic):
+            target.topics.save(self.topic)
+
+
+@dataclass(frozen=True)
+class SaveChannelDeletion(WorkerReport[None]):
+    """A channel is no more."""
+
+    topic: str
+    channel: str
+
+    def run(self, target: MasterSide) -> None:
+        if target.topics.channel_deleted(self.topic, self.channel):
+            target.topics.save(self.topic, self.channel)
+
+
+@dataclass(frozen=True)
+class SaveTopicPause(WorkerReport[None]):
+    """A topic was paused or unpaused."""
+
+    topic: str
+    paused: bool
+
+    def run(self, target: MasterSide) -> None:
+        if target.topics.known_topics.pause_topic(self.topic, self.paused):
+            target.topics.save(self.topic)
+
+
+@dataclass(frozen=True)
+class SaveChannelPause(WorkerReport[None]):
+    """A channel was paused or unpaused."""
+
+    topic: str
+    channel: str
+    paused: bool
+
+    def run(self, target: MasterSide) -> None:
+        if target.topics.known_topics.pause_channel(self.topic, self.channel, self.paused):
+            target.topics.save(self.topic, self.channel)

@@ -1,0 +1,277 @@
+"""What the master and other workers send to a worker, besides the verbs of topics.
+
+A message is one class: its fields are what is sent, `run` is what the worker does. Those to the
+process concern its life, those to the engine what it serves. The master imports this module, so it
+imports no part of a worker.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from nsqcy.nsqd.calls import Call, Result
+from nsqcy.nsqd.stats.forms import Query
+from nsqcy.process.control import Answer
+
+CHANGE_LIMIT = 5.0  # seconds a worker may take to apply a change
+SHARE_LIMIT = 5.0  # seconds it may take to make its share of /stats or /metrics
+REMAINS_LIMIT = 5.0  # seconds it may take to count what is left
+INSPECT_LIMIT = 20.0  # seconds it may take to describe itself
+HEALTH_LIMIT = 2.0  # seconds it may take to report its health; clients wait for it
+PEER_HEALTH_LIMIT = 5.0  # the same, through the master
+ADOPT_LIMIT = 5.0  # seconds it may take to go on with a session
+
+
+# To the process
+
+
+class Process(Protocol):
+    """`worker.main.Worker`."""
+
+    def load(
+        self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]
+    ) -> None: ...
+    def placed(self, topic: str, worker: int) -> None: ...
+    def peer_up(self, worker: int, generation: int) -> None: ...
+    def peer_down(self, worker: int) -> None: ...
+    def change_option(self, name: str, value: Any) -> None: ...
+    def stop(self) -> None: ...
+
+
+class ProcessMessage(Call[Process, Result]):
+    """A message about the life of the worker."""
+
+
+@dataclass(frozen=True)
+class Load(ProcessMessage[None]):
+    """Load topics, and begin to accept connections. See `worker.main.Engine.load`."""
+
+    timeout: ClassVar[None] = None
+    topics: list[dict[str, Any]]
+    table: dict[str, int]
+    peers: dict[int, int]
+
+    def run(self, target: Process) -> None:
+        target.load(self.topics, self.table, self.peers)
+
+
+@dataclass(frozen=True)
+class Placed(ProcessMessage[None]):
+    """A topic has an owner."""
+
+    topic: str
+    worker: int
+
+    def run(self, target: Process) -> None:
+        target.placed(self.topic, self.worker)
+
+
+@dataclass(frozen=True)
+class PeerUp(ProcessMessage[None]):
+    """Another worker is up, with fresh rings of this generation."""
+
+    worker: int
+    generation: int
+
+    def run(self, target: Process) -> None:
+        target.peer_up(self.worker, self.generation)
+
+
+@dataclass(frozen=True)
+class PeerDown(ProcessMessage[None]):
+    """Another worker died; its rings are not in use here when this returns."""
+
+    timeout: ClassVar[None] = None
+    worker: int
+
+    def run(self, target: Process) -> None:
+        target.peer_down(self.worker)
+
+
+@dataclass(frozen=True)
+class OptionChanged(ProcessMessage[None]):
+    """An option has a new value."""
+
+    timeout: ClassVar[float] = CHANGE_LIMIT
+    name: str
+    value: Any
+
+    def run(self, target: Process) -> None:
+        target.change_option(self.name, self.value)
+
+
+@dataclass(frozen=True)
+class Stop(ProcessMessage[None]):
+    """Save everything and exit."""
+
+    timeout: ClassVar[None] = None
+
+    def run(self, target: Process) -> None:
+        target.stop()
+
+
+# To the engine
+
+
+class Engine(Protocol):
+    """`worker.engine.Engine`."""
+
+    def adopt_session(
+        self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes
+    ) -> None: ...
+    def renew_tls(self, material: dict[str, Any]) -> None: ...
+    def renew_users(self, text: str) -> None: ...
+    def end_hold(self, topic: str, channels: list[str]) -> None: ...
+    def policies_changed(self, changed: dict[str, dict[str, Any]]) -> None: ...
+    def refuse_publishes(self, reason: str | None) -> None: ...
+    def set_draining(self, draining: bool) -> None: ...
+    def share(self, query: Query) -> Answer: ...
+    def metrics(self, buffer: int, compress: bool) -> dict[str, Any]: ...
+    def remains(self) -> Any: ...
+    def inspect(self, what: str) -> bytes: ...
+    def health(self) -> dict[str, Any]: ...
+
+
+class EngineMessage(Call[Engine, Result]):
+    """A message about what the worker serves."""
+
+
+@dataclass(frozen=True)
+class AdoptSession(EngineMessage[None]):
+    """Go on with a session of another worker: its state, its socket, and in `blob` the bytes that
+    it has not read (`unread` of them) and not sent."""
+
+    timeout: ClassVar[float] = ADOPT_LIMIT
+    state: dict[str, Any]
+    unread: int
+    blob: bytes
+    fds: tuple[int, ...]
+
+    def run(self, target: Engine) -> None:
+        unread, unsent = self.blob[: self.unread], self.blob[self.unread :]
+        target.adopt_session(self.fds[0], self.state, unread, unsent)
+
+
+@dataclass(frozen=True)
+class RenewTls(EngineMessage[None]):
+    """The certificate files were read again. material: of `nsqcy.nsqd.worker.tls`."""
+
+    material: dict[str, Any]
+
+    def run(self, target: Engine) -> None:
+        target.renew_tls(self.material)
+
+
+@dataclass(frozen=True)
+class RenewUsers(EngineMessage[None]):
+    """The file of users was read again, and is valid."""
+
+    text: str
+
+    def run(self, target: Engine) -> None:
+        target.renew_users(self.text)
+
+
+@dataclass(frozen=True)
+class EndHold(EngineMessage[None]):
+    """Give a new topic the channels that nsqlookupds know it to have."""
+
+    topic: str
+    channels: list[str]
+
+    def run(self, target: Engine) -> None:
+        target.end_hold(self.topic, self.channels)
+
+
+@dataclass(frozen=True)
+class PoliciesChanged(EngineMessage[None]):
+    """changed: all values that are set, by topic or `topic/channel`."""
+
+    timeout: ClassVar[float] = CHANGE_LIMIT
+    changed: dict[str, dict[str, Any]]
+
+    def run(self, target: Engine) -> None:
+        target.policies_changed(self.changed)
+
+
+@dataclass(frozen=True)
+class RefusePublishes(EngineMessage[None]):
+    """Refuse publishes for this reason, or accept them again (None)."""
+
+    reason: str | None
+
+    def run(self, target: Engine) -> None:
+        target.refuse_publishes(self.reason)
+
+
+@dataclass(frozen=True)
+class SetDraining(EngineMessage[None]):
+    """Refuse publishes because nsqd drains, or accept them again."""
+
+    timeout: ClassVar[float] = CHANGE_LIMIT
+    draining: bool
+
+    def run(self, target: Engine) -> None:
+        target.set_draining(self.draining)
+
+
+@dataclass(frozen=True)
+class GetShare(EngineMessage[Answer]):
+    """The worker's share of /stats."""
+
+    timeout: ClassVar[float] = SHARE_LIMIT
+    returns = "answer"
+    query: Query
+
+    def run(self, target: Engine) -> Answer:
+        return target.share(self.query)
+
+
+@dataclass(frozen=True)
+class WriteMetrics(EngineMessage[dict[str, Any]]):
+    """Write the worker's share of /metrics to the shared buffer in `fds`."""
+
+    timeout: ClassVar[float] = SHARE_LIMIT
+    compress: bool
+    fds: tuple[int, ...]
+
+    def run(self, target: Engine) -> dict[str, Any]:
+        return target.metrics(self.fds[0], self.compress)
+
+
+@dataclass(frozen=True)
+class GetRemains(EngineMessage[Any]):
+    """What consumers of the worker's topics are not done with: the fields of a `drain.Remains`."""
+
+    timeout: ClassVar[float] = REMAINS_LIMIT
+
+    def run(self, target: Engine) -> Any:
+        return target.remains()
+
+
+@dataclass(frozen=True)
+class InspectWorker(EngineMessage[bytes]):
+    """What `debug.tell` says of `what` in the worker."""
+
+    timeout: ClassVar[float] = INSPECT_LIMIT
+    returns = "blob"
+    what: str
+
+    def run(self, target: Engine) -> bytes:
+        return target.inspect(self.what)
+
+
+@dataclass(frozen=True)
+class GetHealth(EngineMessage[dict[str, Any]]):
+    """The outcome of the worker's latest write to a log, and when it was."""
+
+    timeout: ClassVar[float] = HEALTH_LIMIT
+
+    def run(self, target: Engine) -> dict[str, Any]:
+        return target.health()
+
+
+@dataclass(frozen=True)
+class GetPeerHealth(GetHealth):
+    """The same, of another worker."""
+
+    timeout: ClassVar[float] = PEER_HEALTH_LIMIT
