@@ -1,5 +1,6 @@
 """Which nsqds there are: those that were named, and those that lookupds tell of."""
 
+import http.client
 import json
 import logging
 import re
@@ -14,6 +15,8 @@ from nsqcy.spark.options import Options, WriteOptions
 from nsqcy.spark.v2 import Access, reason
 
 LOG = logging.getLogger("nsqcy.spark")
+FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
+"""Of a lookupd that is not there, or that answers something else than a lookupd does."""
 
 
 class Discovery:
@@ -68,7 +71,7 @@ class Discovery:
             try:
                 for topic in self._topics_at(address):
                     self._nsqds.setdefault(topic, set()).update(self._nsqds_at(address, topic))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except FAILURES as error:
                 failures.append(f"{address}: {reason(error)}")
         return failures
 
@@ -107,7 +110,7 @@ def all_nsqds(options: WriteOptions) -> list[str]:
             try:
                 nodes = get(f"http://{address}/nodes", options.access)
                 found.update(tcp_address(producer) for producer in nodes.get("producers") or [])
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except FAILURES as error:
                 failures.append(f"{address}: {reason(error)}")
         if len(failures) < len(options.lookupds):
             break
@@ -127,6 +130,8 @@ def get(url: str, access: Access) -> dict[str, Any]:
     timeout = max(access.connect_timeout, 1.0)
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         found = json.load(answer)
+    if not isinstance(found, dict):
+        raise ValueError("its answer is not a JSON object")
     return dict(found.get("data") or found)  # older ones wrap it
 
 

@@ -29,12 +29,14 @@ def addresses(daemons: list[Nsqd]) -> list[str]:
 
 
 class Publishing:
-    """Numbered publishes by many tasks; `third` is set when a third of them have been answered."""
+    """Numbered publishes by many tasks; `third` is set when a third of them have been answered, and
+    the tasks wait then until `go_on` is."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
         self.answers: Counter[Any] = Counter()
         self.third = asyncio.Event()
+        self.go_on = asyncio.Event()
         self._numbers = iter(range(PUBLISHES))
 
     async def run(self) -> None:
@@ -45,8 +47,9 @@ class Publishing:
     async def _publish(self) -> None:
         for number in self._numbers:
             self.answers[await self.producer.publish(TOPIC, b"%d" % number)] += 1
-            if self.answers.total() == PUBLISHES // 3:
+            if self.answers.total() >= PUBLISHES // 3:
                 self.third.set()
+                await self.go_on.wait()
 
 
 async def received(daemons: list[Nsqd], count: int) -> Counter[bytes]:
@@ -71,6 +74,7 @@ def test_one_of_three_is_stopped(three: list[Nsqd]) -> None:
             publishing = Publishing(producer)
             running = asyncio.create_task(publishing.run())
             await publishing.third.wait()
+            publishing.go_on.set()
             await asyncio.to_thread(three[0].stop)
             await running
         assert publishing.answers == {b"OK": PUBLISHES}
@@ -98,8 +102,10 @@ def test_one_of_three_freezes_and_dies(three: list[Nsqd]) -> None:
             frozen = producer.core.nsqds[
                 next(each for each in producer.core.nsqds if str(each) == three[0].tcp_address)
             ]
-            while not frozen.pending:
-                await asyncio.sleep(0)
+            publishing.go_on.set()
+            async with asyncio.timeout(60):
+                while not frozen.pending:
+                    await asyncio.sleep(0.001)
             three[0].kill()
             await running
             assert publishing.answers == {b"OK": PUBLISHES}

@@ -1,15 +1,18 @@
 """Which nsqds there are, by what lookupds say."""
 
+import contextlib
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from nsqcy.spark.discovery import Discovery
+from nsqcy.spark.discovery import Discovery, all_nsqds
 from nsqcy.spark.errors import Refused, Unreachable
-from nsqcy.spark.options import parse
+from nsqcy.spark.options import parse, parse_write
 from nsqcy.spark.source import NsqDataSource
 from support.fake_log_nsqd import FakeTopic, LogBroker
 from support.fake_lookup_http import LookupPages
@@ -67,6 +70,51 @@ def test_a_topic_that_one_of_them_does_not_know() -> None:
         found = discovery(one, two)
         found.refresh()
         assert found.nsqds("t") == ["b:3"]
+
+
+@contextlib.contextmanager
+def answering(data: bytes) -> Iterator[str]:
+    """The address of a server that answers every connection like this."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    conn, _ = listener.accept()
+                except OSError:
+                    return
+                with conn:
+                    conn.recv(65536)
+                    conn.sendall(data)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"garbage\r\n\r\n", "garbage"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "IncompleteRead"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "not a JSON object"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{", "Expecting property name"),
+    ],
+)
+def test_a_server_that_is_no_lookupd(data: bytes, problem: str) -> None:
+    with answering(data) as address, Pages({"t": ["a:1"]}) as real:
+        with pytest.raises(Unreachable, match=problem):
+            discovery(lookupdHttpAddresses=address).refresh()
+        with pytest.raises(Unreachable, match=problem):
+            quick = {"fetchOffset.retryIntervalMs": "1", "lookupdHttpAddresses": address}
+            all_nsqds(parse_write({"topic": "t"} | quick))
+        found = discovery(lookupdHttpAddresses=f"{address},{real.address}")
+        found.refresh()
+        assert found.nsqds("t") == ["a:1"]
 
 
 def test_what_was_known_is_kept(caplog: pytest.LogCaptureFixture) -> None:
