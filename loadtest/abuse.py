@@ -10,43 +10,18 @@ marked.
 import argparse
 import contextlib
 import resource
-import select
 import statistics
 import struct
-import threading
 import time
 from collections.abc import Callable
 
-from loadtest.nsqd import Nsqd, publish
+from loadtest.many_clients import Loop, publish, send_as_far_as_it_goes
+from loadtest.nsqd import Nsqd
 from nsqcy.testing.wire_client import Conn, batch
 
 ENOUGH = 0.8
 BODY = bytes(200)
 BATCH = 100
-
-
-class Loop:
-    """A thread that runs `step` until it is stopped; what it raised is raised by `stop`."""
-
-    def __init__(self, step: Callable[[], object]) -> None:
-        self._step = step
-        self._halt = False
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._halt:
-                self._step()
-        except BaseException as failure:
-            self._failure = failure
-
-    def stop(self) -> None:
-        self._halt = True
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
 
 
 class Load:
@@ -94,19 +69,11 @@ def never_reads(daemon: Nsqd) -> list[Conn]:
     ]
 
 
-def send_as_far_as_it_goes(conn: Conn, data: bytes) -> None:
-    """Send until the socket takes nothing for a while."""
-    sent = 0
-    conn.socket.setblocking(False)
-    while sent < len(data) and select.select([], [conn.socket], [], 0.001)[1]:
-        sent += conn.socket.send(data[sent : sent + 262144])
-
-
 def half_sent_bodies(daemon: Nsqd) -> list[Conn]:
     command = b"MPUB half\n" + batch([bytes(100_000)] * 49)
     conns = [Conn(daemon.address) for _ in range(200)]
     for conn in conns:
-        send_as_far_as_it_goes(conn, command[:-1])
+        send_as_far_as_it_goes(conn, command[:-1], quiet=0.001)
     return conns
 
 

@@ -3,16 +3,14 @@
 Knows no load and no figures.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import psutil
 
 from loadtest.bench import procfs
 from nsqcy import testing
-from nsqcy.nsqd.master.placement import Placement
 from nsqcy.testing.http_requests import Web
-from nsqcy.testing.wire_client import Address, Conn, sized
+from nsqcy.testing.wire_client import Address, Conn
 
 
 class Nsqd(testing.Nsqd):
@@ -54,13 +52,3 @@ class Nsqd(testing.Nsqd):
         """The index of the worker that has the socket of a connection."""
         workers = self.workers
         return workers.index(procfs.holder(workers, conn.socket.getsockname()[1]))
-
-
-def owners(workers: int, names: Iterable[str]) -> dict[str, int]:
-    """The worker of each topic, when they are created in this order in a new daemon."""
-    placement = Placement(workers)
-    return {name: placement.place(name) for name in names}
-
-
-def publish(topic: str, body: bytes) -> bytes:
-    return b"PUB " + topic.encode() + b"\n" + sized(body)

@@ -24,7 +24,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from loadtest.nsqd import Nsqd, owners
+from loadtest.many_clients import owners
+from loadtest.nsqd import Nsqd
 from nsqcy.protocol.wire import finish_all
 from nsqcy.testing.certificates import make
 from nsqcy.testing.encoded_connection import client_context, connect

@@ -8,7 +8,8 @@ Prints bytes of memory a topic over all processes, and how long publishing and a
 import argparse
 import time
 
-from loadtest.nsqd import Nsqd, publish
+from loadtest.many_clients import publish
+from loadtest.nsqd import Nsqd
 from nsqcy.testing.wire_client import RESPONSE
 
 AHEAD = 200

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from conftest import Starter
+from loadtest.many_clients import Loop
 from nsqcy.testing.certificates import make
 from nsqcy.testing.encoded_connection import client_context, connect
 from nsqcy.testing.http_requests import Web, eventually
-from support.many_clients import Loop, homes
+from support.many_clients import homes
 from support.nsqd_process import Nsqd
 
 MEMORY_KEYS = [

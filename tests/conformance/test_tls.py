@@ -13,6 +13,7 @@ import cramjam
 import pytest
 
 from conftest import Starter, keep
+from loadtest.many_clients import Loop, publish
 from nsqcy.testing.certificates import Files, Identity, make
 from nsqcy.testing.encoded_connection import (
     IDENTIFIER,
@@ -24,7 +25,6 @@ from nsqcy.testing.encoded_connection import (
 )
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import MESSAGE, Conn, Hangup, Message, sized, split_frames
-from support.many_clients import Loop, publish
 from support.nsqd_process import Nsqd, run
 from support.weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
 

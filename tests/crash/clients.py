@@ -19,6 +19,7 @@ from crash.history import (
     Refused,
     Requeued,
 )
+from loadtest.many_clients import publish
 from nsqcy.testing.wire_client import (
     ERROR,
     HEARTBEAT,
@@ -33,7 +34,6 @@ from nsqcy.testing.wire_client import (
     batch,
     sized,
 )
-from support.many_clients import publish
 from support.nsqd_process import Nsqd
 
 SIZES = [20, 100, 100, 100, 100, 100, 500, 3_000, 20_000]

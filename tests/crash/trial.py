@@ -15,8 +15,8 @@ import psutil
 from crash.checker import Findings, check
 from crash.clients import HttpPublisher, Subscriber, TcpPublisher
 from crash.history import Created, Died, Event, story
+from loadtest.many_clients import Loop, owners
 from nsqcy.testing.http_requests import eventually
-from support.many_clients import Loop, owners
 from support.nsqd_process import Nsqd, free_port
 
 TOPICS = ["a", "b", "c"]  # in the order in which a start places them

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from loadtest.many_clients import publish, send_as_far_as_it_goes
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import RESPONSE, Conn, Hangup, batch, sized
 from support.concurrent_cases import together
-from support.many_clients import pss, publish, send_as_far_as_it_goes
+from support.many_clients import pss
 from support.nsqd_process import Nsqd
 from support.sanitizer import at_most
 

@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from conftest import Starter
+from loadtest.many_clients import Loop, owners
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn, Hangup, Silence
-from support.many_clients import Loop, Producer, Taker, homes, homes_of, owners
+from support.many_clients import Producer, Taker, homes, homes_of
 from support.nsqd_process import Nsqd, free_port
 
 WORKERS = 4

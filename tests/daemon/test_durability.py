@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from conftest import Starter
+from loadtest.many_clients import owners
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn
-from support.many_clients import homes, owners
+from support.many_clients import homes
 from support.nsqd_process import Nsqd
 
 TOPICS = [f"t{number}" for number in range(6)]

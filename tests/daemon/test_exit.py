@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from loadtest.many_clients import Loop, publish
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import MESSAGE, UNKNOWN_ID, Conn, Hangup
-from support.many_clients import Loop, Producer, Taker, publish
+from support.many_clients import Producer, Taker
 from support.nsqd_process import Nsqd
 
 LIMIT = 5.0

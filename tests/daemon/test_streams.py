@@ -8,19 +8,11 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from loadtest.many_clients import Loop, owners, publish, send_as_far_as_it_goes
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import ERROR, MESSAGE, RESPONSE, Conn, Message
 from support.concurrent_cases import together
-from support.many_clients import (
-    Loop,
-    Producer,
-    Taker,
-    frames_until_end,
-    homes,
-    owners,
-    publish,
-    send_as_far_as_it_goes,
-)
+from support.many_clients import Producer, Taker, frames_until_end, homes
 from support.nsqd_process import Nsqd
 
 WORKERS = 4

@@ -1,17 +1,15 @@
 """Many connections at once: where their homes are, and threads that publish and consume."""
 
-import select
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from socket import socket as Socket
 
 import psutil
 
-from nsqcy.nsqd.master.placement import Placement
+from loadtest.many_clients import publish
 from nsqcy.testing.http_requests import eventually
-from nsqcy.testing.wire_client import RESPONSE, Conn, Frame, Hangup, Message, Silence, sized
+from nsqcy.testing.wire_client import RESPONSE, Conn, Frame, Hangup, Message, Silence
 from support.nsqd_process import Nsqd
 
 
@@ -38,12 +36,6 @@ def homes_of(daemon: Nsqd, sockets: Iterable[Socket], pids: list[int] | None = N
     return [held[port] for port in ports]
 
 
-def owners(workers: int, names: Iterable[str]) -> dict[str, int]:
-    """The worker of each topic, when they are created in this order in a new daemon."""
-    placement = Placement(workers)
-    return {name: placement.place(name) for name in names}
-
-
 def pss(daemon: Nsqd) -> int:
     """Bytes of memory of all its processes, what they share counted once."""
     total = 0
@@ -51,38 +43,6 @@ def pss(daemon: Nsqd) -> int:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         total += next(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
     return total * 1024
-
-
-def publish(topic: str, body: bytes) -> bytes:
-    return b"PUB " + topic.encode() + b"\n" + sized(body)
-
-
-class Loop:
-    """A thread that runs `step` until told to stop; what it raised is raised by `stop`."""
-
-    def __init__(self, step: Callable[[], object]) -> None:
-        self._step = step
-        self._halt = False
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._halt and self._step() is not False:
-                pass
-        except BaseException as failure:
-            self._failure = failure
-
-    def stop(self) -> None:
-        self._halt = True
-        self.join()
-
-    def join(self, timeout: float = 60.0) -> None:
-        self._thread.join(timeout)
-        assert not self._thread.is_alive(), "a thread does not end"
-        if self._failure is not None:
-            raise self._failure
 
 
 class Producer:
@@ -148,12 +108,3 @@ def frames_until_end(conn: Conn) -> list[Frame]:
             frames.append(conn.frame())
         except Hangup:
             return frames
-
-
-def send_as_far_as_it_goes(conn: Conn, data: bytes, quiet: float = 0.5) -> int:
-    """Send until the socket takes nothing for a while; returns how much it took."""
-    sent = 0
-    conn.socket.setblocking(False)
-    while sent < len(data) and select.select([], [conn.socket], [], quiet)[1]:
-        sent += conn.socket.send(data[sent : sent + 262144])
-    return sent

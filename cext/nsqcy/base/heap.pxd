@@ -32,7 +32,6 @@ cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
 # The node due first, or NULL.  Equal times come out in an order that depends on nothing but the
 # calls made so far.
 cdef HeapNode *heap_peek(Heap *heap) noexcept nogil
-cdef HeapNode *heap_pop(Heap *heap) noexcept nogil
 
 
 cdef inline int64_t heap_first_due(const Heap *heap) noexcept nogil:

@@ -57,13 +57,6 @@ cdef HeapNode *heap_peek(Heap *heap) noexcept nogil:
     return heap.slots[0].node if heap.size else NULL
 
 
-cdef HeapNode *heap_pop(Heap *heap) noexcept nogil:
-    cdef HeapNode *first = heap_peek(heap)
-    if first is not NULL:
-        heap_remove(heap, first)
-    return first
-
-
 cdef int _resize(Heap *heap, uint32_t capacity) noexcept nogil:
     cdef HeapSlot *slots = <HeapSlot *> realloc(heap.slots, capacity * sizeof(HeapSlot))
     if slots is NULL:

@@ -16,10 +16,6 @@ cdef enum:
     ID_TICK_SHIFT = 22
     ID_TICK_NS_BITS = 20
 
-# Returns 0, or -1 when `text` is not 16 lower-case hex digits.
-cdef int id_parse(const unsigned char *text, uint64_t *id) noexcept nogil
-cdef void id_format(uint64_t id, unsigned char *text) noexcept nogil
-
 
 @cython.final
 cdef class IdSource:

@@ -15,14 +15,6 @@ cdef int64_t EPOCH_TICKS = 1288834974288
 cdef uint64_t SEQUENCES = 1 << ID_SEQUENCE_BITS
 
 
-cdef int id_parse(const unsigned char *text, uint64_t *id) noexcept nogil:
-    return hex16_parse(text, id)
-
-
-cdef void id_format(uint64_t id, unsigned char *text) noexcept nogil:
-    hex16_format(text, id)
-
-
 def format_id(uint64_t id):
     """The 16 hex digits clients see."""
     cdef unsigned char text[16]

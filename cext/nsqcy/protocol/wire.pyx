@@ -325,11 +325,6 @@ cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noex
 
 # -- for clients and tools --
 
-def valid_name(bytes name not None):
-    """Whether `name` may name a topic or a channel."""
-    return bool(name_is_valid(name, len(name)))
-
-
 def command(bytes name not None, *params):
     """A command without a body, e.g. command(b"SUB", b"topic", b"channel")."""
     return b" ".join((name, *params)) + b"\n"

@@ -40,7 +40,15 @@ heap_push = function(heap_module, "heap_push", ctypes.c_int, heap_p, node_p, cty
 heap_remove = function(heap_module, "heap_remove", None, heap_p, node_p)
 heap_update = function(heap_module, "heap_update", None, heap_p, node_p, ctypes.c_int64)
 heap_peek = function(heap_module, "heap_peek", node_p, heap_p)
-heap_pop = function(heap_module, "heap_pop", node_p, heap_p)
+
+
+def heap_pop(heap):
+    """As the daemon does it: the first node, removed."""
+    node = heap_peek(heap)
+    if node:
+        heap_remove(heap, node)
+    return node
+
 
 # Few different times make ties; the extremes make sure nothing subtracts them.
 DUES = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
