@@ -16,11 +16,11 @@ from nsqcy.storage.record cimport RECORD_EXPIRES, is_spoiled
 cdef enum:
     REDRIVEN_AT_ONCE = 256          # messages on their way back
 
-    # Of a rate, in ns. What nobody wanted to have is let go later, but no more than this time's;
-    # of what a late turn could not send, more, so that the rate is kept on a busy machine too.
+    # Of a rate, in ns: unused credit expires after BURST; a late turn may catch up on MAKE_UP, so
+    # that the rate is kept on a busy machine too.
     BURST = 10000000
     MAKE_UP = 100000000
-    PACE = 1000000              # between two wake-ups: a high rate lets several go at each
+    PACE = 1000000              # between two wake-ups: at a high rate several messages go at each
 
 cdef double SECOND = 1e9
 
@@ -31,8 +31,8 @@ cdef class Dispatch(Expiry):
         self.pacer.owner = <void *>self
 
     cdef int dispatch(self, int budget) except -1:
-        """Deliver messages, or step over records, so many of both; returns what is left of the
-        budget: 0 if something may be left that could go now."""
+        """Deliver messages or step over records, at most `budget` of both; returns the rest of the
+        budget, 0 if more could be delivered now."""
         if self.redriving:
             budget = self.redrive_some(budget)
         if self.paused:

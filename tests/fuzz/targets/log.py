@@ -75,7 +75,7 @@ def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:
     try:
         with mock.patch("os.urandom", random.Random(1).randbytes):
             io = IoThread(faults=True, stepped=True)
-            core = Core(folder, policies=retained, io=io, store=STORE)
+            core = Core(folder, policies=retained, io=io, pool=STORE)
             assert core.client().ask(mpub("t", [b"one", b"two", b"three"])) == (RESPONSE, b"OK")
             core.advance(2 * SECOND)
             topic = core.topic("t")

@@ -156,7 +156,7 @@ def _audit(folder: Path) -> None:
 
 def _start(folder: Path) -> None:
     io = IoThread(faults=True, stepped=True)
-    core = Core(folder, now=77 * SECOND, io=io, store=STORE, **SETTINGS)
+    core = Core(folder, now=77 * SECOND, io=io, pool=STORE, **SETTINGS)
     core.shard.load_topic(b"t", False, {"c": False})
     core.settle()
     client = core.client().subscribe("t", "c", 2500)
