@@ -40,6 +40,11 @@ class Consumer:
         self.client = client
         self.held: list[Delivery] = []
 
+    def receive(self, messages: list[Delivery]) -> None:
+        """Hold messages; one that timed out and came again is held once."""
+        again = {each.id for each in messages}
+        self.held = [each for each in self.held if each.id not in again] + messages
+
 
 class CrashMachine(RuleBasedStateMachine):
     """One topic whose messages are on disk when they are acknowledged."""
@@ -174,7 +179,7 @@ class CrashMachine(RuleBasedStateMachine):
             messages = consumer.client.messages()
             for message in messages:
                 assert self.attempted[message.body] <= self.core.wall, f"{message} is early"
-            consumer.held += messages
+            consumer.receive(messages)
 
     def held(self, channel: str, at: int, count: int) -> list[Delivery]:
         """Some of what a channel's consumer holds; it holds them no longer."""
@@ -209,9 +214,10 @@ class CrashMachine(RuleBasedStateMachine):
         if step > JOURNAL_EVERY:
             self.journalled()
         for consumer in self.consumers.values():
-            for message in consumer.client.messages():
+            messages = consumer.client.messages()
+            for message in messages:
                 assert self.attempted[message.body] <= self.core.wall, f"{message} is early"
-                consumer.held.append(message)
+            consumer.receive(messages)
 
     # -- ends --
 
