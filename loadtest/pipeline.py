@@ -59,7 +59,7 @@ class Family:
     """The most memory that processes below one have had, by kind."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self.most = {"java": 0, "python": 0}
+        self.maximum = {"java": 0, "python": 0}
         self._process = process
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -70,8 +70,8 @@ class Family:
                 for child in psutil.Process(self._process.pid).children(recursive=True):
                     # What the JVM is about to start has its memory, and another name.
                     kind = Path(child.exe()).name.rstrip("0123456789.")
-                    if kind in self.most:
-                        self.most[kind] = max(self.most[kind], child.memory_info().rss)
+                    if kind in self.maximum:
+                        self.maximum[kind] = max(self.maximum[kind], child.memory_info().rss)
             time.sleep(SAMPLES)
 
 
@@ -124,8 +124,8 @@ def memory(daemon: Nsqd, folder: Path, given: argparse.Namespace) -> None:
         "memory",
         rows=lines[-1]["rows"],
         megabytes_per_second=round(given.count / seconds, 1),
-        java_megabytes=family.most["java"] // MB,
-        python_megabytes=family.most["python"] // MB,
+        java_megabytes=family.maximum["java"] // MB,
+        python_megabytes=family.maximum["python"] // MB,
         wanted="no OutOfMemoryError with a heap of 2 GB; Python workers of at most 250 MB",
     )
 
@@ -148,7 +148,7 @@ def seek(daemon: Nsqd, _: Path, given: argparse.Namespace) -> None:
         "seek",
         gigabytes=round(meta["bytes"] / 1e9, 1),
         median_ms=round(statistics.median(times), 2),
-        most_ms=round(max(times), 2),
+        max_ms=round(max(times), 2),
         wanted="at most 200",
     )
 

@@ -32,8 +32,8 @@ from nsqcy.testing.encoded_connection import client_context, connect
 from nsqcy.testing.wire_client import MESSAGE, Conn, Message
 
 BETWEEN = 0.002  # seconds from one probe to the next
-MOST_WORSE = 0.050
-LEAST_RATIO = 0.6
+MAX_WORSE = 0.050
+MIN_RATIO = 0.6
 MESSAGES = 300_000
 BODY = bytes(200)
 
@@ -139,7 +139,7 @@ def measure_arrivals(workers: int, pairs: int, count: int) -> None:
             probe.run(after(1.0))
             worse = [arrivals_pair(daemon, probe, count) for _ in range(pairs)]
     median = statistics.median(worse)
-    mark = "" if median <= MOST_WORSE else "   <-- too much"
+    mark = "" if median <= MAX_WORSE else "   <-- too much"
     print(f"workers {workers}: {count} arrivals make p99 worse by {median * 1000:.1f} ms{mark}")
 
 
@@ -199,7 +199,7 @@ def measure_way(daemon: Nsqd, placed: dict[str, int], pairs: int, tls: bool, cod
         home_rates.append(rates[True])
     ratio = statistics.median(ratios)
     # Plain sessions are here to compare with: they would have moved.
-    mark = "" if ratio >= LEAST_RATIO or not (tls or codec) else "   <-- too little"
+    mark = "" if ratio >= MIN_RATIO or not (tls or codec) else "   <-- too little"
     name = "+".join(filter(None, ["TLS" if tls else "", codec])) or "plain"
     print(
         f"{name}: {statistics.median(home_rates):.0f} messages/s at home, "

@@ -78,9 +78,9 @@ typedef struct IoPick {
     void *block, *segment;   /* hub side: what it lies in */
     uint64_t seq;
     uint64_t offset;         /* in its file */
-    uint32_t most;           /* bytes up to the end of its run */
+    uint32_t maximum;        /* bytes up to the end of its run */
     uint32_t guess;          /* bytes it is thought to have: it is read with one call if it has no
-                                more. At least RECORD_SMALLEST, at most `most` */
+                                more. At least MIN_RECORD, at most `maximum` */
     uint32_t at;             /* where it has been put; NOT_PICKED: there was no room */
 } IoPick;
 
@@ -380,7 +380,7 @@ static int file_pick(IoEngine *engine, File *file, IoPick *pick, IoPicked *into,
     if (error)
         return error;
     pick->at = NOT_SOUND;
-    if (got < pick->guess || !record_sane(r, pick->most))
+    if (got < pick->guess || !record_sane(r, pick->maximum))
         return 0;
     if (r->length > room) {
         pick->at = NOT_PICKED;

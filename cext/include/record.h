@@ -27,7 +27,7 @@
 #endif
 
 #define RECORD_HEADER 40
-#define RECORD_SMALLEST 48
+#define MIN_RECORD 48
 #define RECORD_DELAYED 1
 #define RECORD_COPY 2            /* of a record of an old run: it is in a survivor run */
 #define RECORD_HEADERS 4
@@ -69,7 +69,7 @@ _Static_assert(offsetof(struct Record, attributes) == 38, "attributes");
 /* Bytes a record takes with `body` bytes of body and `ext` bytes of extensions. */
 static inline uint64_t record_size(uint64_t body, uint32_t ext) {
     uint64_t size = (RECORD_HEADER + (uint64_t)ext + body + 7) & ~(uint64_t)7;
-    return size < RECORD_SMALLEST ? RECORD_SMALLEST : size;
+    return size < MIN_RECORD ? MIN_RECORD : size;
 }
 
 static inline uint8_t *record_body(const struct Record *r) {
@@ -200,10 +200,10 @@ static inline int64_t record_expiry(const struct Record *r) {
  * no crc.  What passes can be walked and its body read without leaving those bytes. */
 static inline int record_sane(const void *ptr, uint64_t available) {
     struct Record r;
-    if (available < RECORD_SMALLEST)
+    if (available < MIN_RECORD)
         return 0;
     memcpy(&r, ptr, RECORD_HEADER);
-    return r.length <= available && r.length >= RECORD_SMALLEST && (r.length & 7) == 0
+    return r.length <= available && r.length >= MIN_RECORD && (r.length & 7) == 0
         && (r.ext_length & 7) == 0 && record_size(r.body_length, r.ext_length) == r.length
         && !(r.id >> 63);
 }

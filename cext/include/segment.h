@@ -196,7 +196,7 @@ static inline int record_good(const uint8_t *bytes, uint64_t n, uint64_t at) {
 /* The first good record at or after `from` (8-byte steps) with a seq >= min_seq, or n. */
 static uint64_t record_search(const uint8_t *bytes, uint64_t n, uint64_t from, uint64_t min_seq,
                               uint64_t *budget) {
-    for (uint64_t at = from; at + RECORD_SMALLEST <= n; at += 8) {
+    for (uint64_t at = from; at + MIN_RECORD <= n; at += 8) {
         const Record *r = record_at(bytes, at);
         if (r->length > n - at || !record_sane(r, n - at) || r->seq < min_seq)
             continue;
@@ -215,7 +215,7 @@ static uint64_t record_resync(const uint8_t *bytes, uint64_t n, uint64_t at, uin
                               uint64_t *budget, uint32_t *kind) {
     const Record *r = record_at(bytes, at);
     uint64_t left = n - at, next;
-    int framed = left >= RECORD_SMALLEST && r->length >= RECORD_SMALLEST && !(r->length & 7)
+    int framed = left >= MIN_RECORD && r->length >= MIN_RECORD && !(r->length & 7)
         && r->length <= left;
     *kind = DAMAGE_RECORD;
     if (framed) {
@@ -228,7 +228,7 @@ static uint64_t record_resync(const uint8_t *bytes, uint64_t n, uint64_t at, uin
                 && record_at(bytes, next)->seq == min_seq + 1)
             return next;
     }
-    next = record_search(bytes, n, at + RECORD_SMALLEST, min_seq ? min_seq + 1 : 0, budget);
+    next = record_search(bytes, n, at + MIN_RECORD, min_seq ? min_seq + 1 : 0, budget);
     if (next == n && framed && at + r->length == n)
         return n;
     *kind = next == n ? DAMAGE_TAIL : DAMAGE_FRAMING;
@@ -250,13 +250,13 @@ static void record_make_damaged(uint8_t *bytes, uint64_t at, uint64_t length, ui
  * smallest size but the last, with ascending seqs from `seq`.  Returns how many. */
 static uint64_t stretch_make_damaged(uint8_t *bytes, uint64_t at, uint64_t end, uint64_t wanted,
                                      uint64_t seq) {
-    uint64_t fits = (end - at) / RECORD_SMALLEST, made = 0;
+    uint64_t fits = (end - at) / MIN_RECORD, made = 0;
     if (wanted > fits)
         wanted = fits;
     if (wanted == 0)
         wanted = 1;
-    for (; made + 1 < wanted; made++, at += RECORD_SMALLEST)
-        record_make_damaged(bytes, at, RECORD_SMALLEST, seq + made);
+    for (; made + 1 < wanted; made++, at += MIN_RECORD)
+        record_make_damaged(bytes, at, MIN_RECORD, seq + made);
     record_make_damaged(bytes, at, end - at, seq + made);
     return made + 1;
 }
@@ -273,7 +273,7 @@ static void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t 
         uint64_t next, wanted, own, ceiling;
         uint32_t kind;
         const Record *r = record_at(bytes, at);
-        if (n - at < RECORD_SMALLEST) {     /* can't be a record: padding of the one before */
+        if (n - at < MIN_RECORD) {     /* can't be a record: padding of the one before */
             damages_add(damages, base + at, n - at, DAMAGE_TAIL);
             ((Record *)(bytes + last))->length += (uint32_t)(n - at);
             return;
@@ -301,7 +301,7 @@ static void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t 
             if (ceiling != UINT64_MAX && ceiling - min_seq < wanted)
                 wanted = ceiling - min_seq;
             wanted = stretch_make_damaged(bytes, at, next, wanted, min_seq);
-            last = at + (wanted - 1) * RECORD_SMALLEST;
+            last = at + (wanted - 1) * MIN_RECORD;
             min_seq += wanted;
             seen += wanted;
         }
@@ -377,13 +377,13 @@ static void segment_scan(const uint8_t *bytes, uint64_t n, Scan *scan, Damages *
     while (at < n && !scan->failed) {
         uint64_t next;
         uint32_t kind;
-        if (n - at >= RECORD_SMALLEST && record_good(bytes, n, at)) {
+        if (n - at >= MIN_RECORD && record_good(bytes, n, at)) {
             const Record *r = record_at(bytes, at);
             scan_add(scan, r, at);
             at += r->length;
             continue;
         }
-        if (n - at < RECORD_SMALLEST) {
+        if (n - at < MIN_RECORD) {
             next = n;
             kind = DAMAGE_TAIL;
         } else {
@@ -421,7 +421,7 @@ static const SegmentFooter *segment_footer(const uint8_t *tail, uint64_t n, uint
         if (run->offset < at || (run->offset & 7) || (run->bytes & 7) || !run->bytes
                 || run->bytes > footer->data_end
                 || run->offset > footer->data_end - run->bytes || run->bytes > UINT32_MAX
-                || !run->count || run->bytes / RECORD_SMALLEST < run->count)
+                || !run->count || run->bytes / MIN_RECORD < run->count)
             return NULL;
         at = run->offset + run->bytes;
     }

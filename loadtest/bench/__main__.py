@@ -88,8 +88,8 @@ def main(argv: Sequence[str]) -> int:
 
 def allow_many_files() -> None:
     """As many as may be: some scenarios have thousands of connections, at both ends."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
 def leave(signum: int, frame: object) -> None:

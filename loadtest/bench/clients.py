@@ -125,10 +125,10 @@ def blocking(job: Job) -> None:
     def publish(producer: Producer) -> None:
         batch = [BODY] * BATCH
         mpub = job.scenario == "mpub"
-        most = BATCHES if mpub else UNDER_WAY
+        maximum = BATCHES if mpub else UNDER_WAY
         under_way: deque[Any] = deque()
         for _ in range(job.messages // BATCH if mpub else job.messages):
-            if len(under_way) == most:
+            if len(under_way) == maximum:
                 under_way.popleft().result()
             if mpub:
                 under_way.append(producer.multipublish_nowait(job.topic, batch))

@@ -86,7 +86,7 @@ class SnappySocket(socket.socket):
         self._layer.write(bytes(data))
         super().sendall(self._layer.take(), flags)
 
-    def recv(self, most: int, flags: int = 0) -> bytes:
+    def recv(self, maximum: int, flags: int = 0) -> bytes:
         while not self._decoded:
             self._decoded = self._layer.read()
             if not self._decoded:
@@ -94,7 +94,7 @@ class SnappySocket(socket.socket):
                 if not received:
                     return b""
                 self._layer.feed(received)
-        taken, self._decoded = self._decoded[:most], self._decoded[most:]
+        taken, self._decoded = self._decoded[:maximum], self._decoded[maximum:]
         return taken
 
     def recv_into(self, room: Any, nbytes: int = 0, flags: int = 0) -> int:
@@ -331,10 +331,10 @@ def paced(
 ) -> Callable[[], Report]:
     """Publishes single messages by the clock, answered or not. Each carries when it was due and
     when it was sent; what is late is sent at once, so that stalls count."""
-    most = 256
+    maximum = 256
     sock = producer(address)
     one = pub(topic, bytes(size))
-    several = bytearray(one * most)
+    several = bytearray(one * maximum)
     view = memoryview(several)
     at = len(one) - size
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
@@ -351,7 +351,7 @@ def paced(
             if part <= 0:
                 time.sleep((start + sent * step - now) / 1e9)
                 continue
-            part = min(part, most)
+            part = min(part, maximum)
             for place in range(part):
                 due = start + int((sent + place) * step)
                 STAMPS.pack_into(several, place * len(one) + at, due, now)

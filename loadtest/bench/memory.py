@@ -22,7 +22,7 @@ class Figure:
     what: str
     things: int
     grown: int  # bytes
-    most: float  # bytes that each may cost; 0: no limit is set
+    maximum: float  # bytes that each may cost; 0: no limit is set
     note: str = ""
 
     @property
@@ -31,7 +31,7 @@ class Figure:
 
     @property
     def good(self) -> bool:
-        return not self.most or self.each <= self.most
+        return not self.maximum or self.each <= self.maximum
 
 
 def pss(nsqd: Daemon) -> int:
@@ -131,14 +131,14 @@ SCENARIOS: dict[str, Callable[[int, float], Iterator[Figure]]] = {
     "stragglers": stragglers_in_memory,
 }
 
-HEADER = f"{'what':34} {'how many':>10} {'bytes each':>11} {'at most':>8}"
+HEADER = f"{'what':34} {'how many':>10} {'bytes each':>11} {'at maximum':>8}"
 
 
 def row(figure: Figure) -> str:
-    most = f"{figure.most:,.0f}" if figure.most else "-"
+    maximum = f"{figure.maximum:,.0f}" if figure.maximum else "-"
     mark = "" if figure.good else "  TOO MUCH"
     return (
-        f"{figure.what:34} {figure.things:>10,} {figure.each:>11,.0f} {most:>8}{mark}"
+        f"{figure.what:34} {figure.things:>10,} {figure.each:>11,.0f} {maximum:>8}{mark}"
         f"{'  ' + figure.note if figure.note else ''}"
     )
 

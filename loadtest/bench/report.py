@@ -234,8 +234,8 @@ def _peers(figures: Figures) -> str:
     rows = figures["peers"]
     if not rows:
         return ""
-    most = max(row["rounds"] for row in rows)
-    rounds = "one round" if most == 1 else f"{most} rounds"
+    maximum = max(row["rounds"] for row in rows)
+    rounds = "one round" if maximum == 1 else f"{maximum} rounds"
     parts = [PEERS.format(rounds=rounds, chart=CHART), READING, "### Who, and how\n"]
     parts.append(_contestants(figures["contestants"]))
     parts += [f"Not in this run: {reason}.\n" for reason in figures["skipped"].values()]

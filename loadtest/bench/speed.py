@@ -93,8 +93,8 @@ class Settings:
     def count(self, messages: int) -> int:
         return max(BATCH * 4, int(messages * self.scale) // (BATCH * 4) * BATCH * 4)
 
-    def some(self, things: int, least: int = 1) -> int:
-        return max(least, int(things * self.scale))
+    def some(self, things: int, minimum: int = 1) -> int:
+        return max(minimum, int(things * self.scale))
 
     def seconds(self, usual: float) -> float:
         """A time that a run of a small scale has less of, and no run has more of."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from loadtest.swarm.bodies import Sizes
 
 NAME, CHECKSUM, DUE = struct.Struct(">HI"), struct.Struct(">I"), struct.Struct(">q")
-LEAST = NAME.size + CHECKSUM.size  # bytes of a body
-SIZES = Sizes.parse("10-100:60,100-1000:30,1000-10000:9,10000-102400:1", least=LEAST)
+MIN_BYTES = NAME.size + CHECKSUM.size  # bytes of a body
+SIZES = Sizes.parse("10-100:60,100-1000:30,1000-10000:9,10000-102400:1", minimum=MIN_BYTES)
 SHIFTS = 1021  # fillings that differ, so that a mixture of two messages is none
 
 
@@ -34,7 +34,7 @@ class Bodies:
         self._filling = random.Random(run).randbytes(sizes.largest + SHIFTS)
 
     def make(self, publisher: int, number: int, due: int) -> bytes:
-        size = self._sizes.draw() - LEAST
+        size = self._sizes.draw() - MIN_BYTES
         name = NAME.pack(publisher, number)
         at = number % SHIFTS
         rest = self._filling[at : at + size]
@@ -44,8 +44,8 @@ class Bodies:
 
     def read(self, body: bytes) -> Stamp | None:
         """None of a body that is not as it was made, or by somebody else."""
-        name, checksum, rest = body[: NAME.size], body[NAME.size : LEAST], body[LEAST:]
-        if len(body) < LEAST or self._checksum(name, rest) != checksum:
+        name, checksum, rest = body[: NAME.size], body[NAME.size : MIN_BYTES], body[MIN_BYTES:]
+        if len(body) < MIN_BYTES or self._checksum(name, rest) != checksum:
             return None
         due = DUE.unpack_from(rest)[0] if len(rest) >= DUE.size else None
         publisher, number = NAME.unpack(name)

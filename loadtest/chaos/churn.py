@@ -20,7 +20,7 @@ from loadtest.chaos.load import FAILURES, Load
 from nsqcy.client import Message
 from nsqcy.client.codec import mpub_body
 
-LEAST, MOST = 5, 200  # messages of a topic that comes and goes
+MIN_BYTES, MAX_BYTES = 5, 200  # messages of a topic that comes and goes
 NAMES = 30  # topics of an nsqd: an nsqlookupd, as NSQ's, forgets no name that was ever there
 CONNECTS = 3.0  # seconds
 FRAME = struct.Struct(">i")
@@ -63,7 +63,7 @@ async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publis
     await load.call(web.create, topic, *channels)
 
     async def publish() -> None:
-        numbers = load.ledger.attempt(publisher, chance.randint(LEAST, MOST))
+        numbers = load.ledger.attempt(publisher, chance.randint(MIN_BYTES, MAX_BYTES))
         due = time.time_ns()
         bodies = [load.bodies.make(publisher.number, n, due) for n in numbers]
         await load.call(web.post, "/mpub", mpub_body(bodies), topic=topic, binary="true")

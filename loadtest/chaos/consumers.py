@@ -17,9 +17,9 @@ from nsqcy.client.aio import Consumer
 
 TOGETHER = 256  # messages that are taken in one go
 POLL = 2.0  # seconds between two questions to lookupds
-LEAST_LIFE, MOST_LIFE = 3.0, 15.0  # seconds of one who is wild
+MIN_LIFE, MAX_LIFE = 3.0, 15.0  # seconds of one who is wild
 WILD = 2  # of them at a time, on each wild channel
-LONGEST_REQUEUE = 2000  # milliseconds
+MAX_REQUEUE = 2000  # milliseconds
 
 Handler = Callable[[Load, Place, Message], Awaitable[None]]
 
@@ -93,7 +93,7 @@ async def _live(load: Load, place: Place, manner: Handler) -> None:
         message_handler=handle,
     )
     await messages.start()
-    await load.rest(load.chance.uniform(LEAST_LIFE, MOST_LIFE))
+    await load.rest(load.chance.uniform(MIN_LIFE, MAX_LIFE))
     if manner is _dying:
         for transport in list(messages.transports):
             transport.abort()
@@ -108,7 +108,7 @@ async def _slow(load: Load, place: Place, message: Message) -> None:
 async def _requeueing(load: Load, place: Place, message: Message) -> None:
     """Some of what comes for the first time."""
     if message.attempts == 1 and load.chance.random() < 0.5:
-        message.requeue(time_ms=load.chance.randint(0, LONGEST_REQUEUE), backoff=False)
+        message.requeue(time_ms=load.chance.randint(0, MAX_REQUEUE), backoff=False)
         load.ledger.count(place, "requeued")
     else:
         _finish(load, place, message)

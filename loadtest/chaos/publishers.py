@@ -18,7 +18,7 @@ from nsqcy.client.aio import Producer
 from nsqcy.client.codec import mpub_body
 
 ANSWER = 15.0  # seconds until a publish has failed
-LEAST_DELAY, MOST_DELAY = 100, 4000  # milliseconds of a DPUB
+MIN_DELAY, MAX_DELAY = 100, 4000  # milliseconds of a DPUB
 BATCH = 30  # messages of an MPUB, on average
 SHARES = {"PUB": 16, "MPUB": 2, "DPUB": 2}
 HTTP_SHARES = {"/pub": 9, "/mpub": 1}
@@ -66,7 +66,7 @@ class _Publishing:
 
     async def _publish(self, kind: str, began: float) -> None:
         count = self.load.chance.randint(1, 2 * BATCH - 1) if "mpub" in kind.lower() else 1
-        delay = self.load.chance.randint(LEAST_DELAY, MOST_DELAY) if kind == "DPUB" else 0
+        delay = self.load.chance.randint(MIN_DELAY, MAX_DELAY) if kind == "DPUB" else 0
         numbers = self.load.ledger.attempt(self.publisher, count)
         due = time.time_ns() + delay * MILLISECOND
         bodies = [self.load.bodies.make(self.publisher.number, n, due) for n in numbers]

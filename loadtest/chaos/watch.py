@@ -18,7 +18,7 @@ from loadtest.bench import procfs
 WARM = 120.0  # seconds of a life that are not looked at, a fifth of it at most
 FLOOR = 30.0  # seconds, of which the least memory counts: what is above is a backlog
 LONG_ENOUGH = 1200.0  # seconds behind that, for a slope to be judged
-MOST_SHARE, MOST_BYTES = 0.05, 20 << 20  # an hour; one of them has to be kept
+MAX_SHARE, MAX_BYTES = 0.05, 20 << 20  # an hour; one of them has to be kept
 SLACK = {"fds": 8, "threads": 2}  # more at the end than there were before
 
 
@@ -87,7 +87,7 @@ class Slope:
     @property
     def grows(self) -> bool:
         """Beyond what is allowed."""
-        allowed = max(MOST_BYTES, MOST_SHARE * self.first)
+        allowed = max(MAX_BYTES, MAX_SHARE * self.first)
         return self.judged and self.an_hour > allowed
 
 
@@ -106,12 +106,12 @@ def slope(life: Life) -> Slope | None:
 
 def floors(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
     """The least value of each FLOOR seconds, with its moment."""
-    least: dict[int, tuple[float, int]] = {}
+    minimum: dict[int, tuple[float, int]] = {}
     for at, value in points:
         span = int(at // FLOOR)
-        if span not in least or value < least[span][1]:
-            least[span] = at, value
-    return list(least.values())
+        if span not in minimum or value < minimum[span][1]:
+            minimum[span] = at, value
+    return list(minimum.values())
 
 
 def samples(processes: Iterable[int]) -> dict[int, Sample]:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-LONGEST = 600  # seconds; it takes about fifteen
+MAX_SECONDS = 600  # seconds; it takes about fifteen
 VALGRIND = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--dump-line=no"]
 
 # Nothing of the caller's environment, whose size moves the stack. libc's copies are loops without
@@ -122,7 +122,7 @@ def count() -> dict[str, Count]:
             "loadtest.perfcheck.work",
         ]
         done = subprocess.run(
-            command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=LONGEST
+            command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=MAX_SECONDS
         )
         if done.returncode:
             raise Failure(f"the work has failed\n{done.stderr}")

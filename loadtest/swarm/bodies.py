@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 HEADER = struct.Struct(">qQII?")
-LEAST = HEADER.size  # bytes of a body
-MOST = 64 << 20
+MIN_BYTES = HEADER.size  # bytes of a body
+MAX_BYTES = 64 << 20
 
 
 class Stamp(NamedTuple):
@@ -28,7 +28,7 @@ class Stamp(NamedTuple):
 
 def read(body: bytes) -> Stamp | None:
     """The stamp of a body; None of one that is too short to have any."""
-    return Stamp(*HEADER.unpack_from(body)) if len(body) >= LEAST else None
+    return Stamp(*HEADER.unpack_from(body)) if len(body) >= MIN_BYTES else None
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Sizes:
     weights: tuple[float, ...]
 
     @classmethod
-    def parse(cls, text: str, *, least: int = LEAST) -> Self:
+    def parse(cls, text: str, *, minimum: int = MIN_BYTES) -> Self:
         """`200`, `100-2000`, or several with their weights: `200:9,1000-65536:1`. Raises
-        ValueError, for bodies of fewer than `least` bytes as well."""
+        ValueError, for bodies of fewer than `minimum` bytes as well."""
         ranges, weights = [], []
         for part in text.split(","):
             size, _, weight = part.partition(":")
@@ -51,8 +51,8 @@ class Sizes:
                 weights.append(float(weight or 1))
             except ValueError:
                 raise ValueError(f"sizes {text!r}: {part!r} is no SIZE or LOW-HIGH") from None
-        if not all(least <= low <= high <= MOST for low, high in ranges):
-            raise ValueError(f"sizes {text!r}: a body has {least} to {MOST} bytes")
+        if not all(minimum <= low <= high <= MAX_BYTES for low, high in ranges):
+            raise ValueError(f"sizes {text!r}: a body has {minimum} to {MAX_BYTES} bytes")
         if not all(0 < weight < float("inf") for weight in weights):
             raise ValueError(f"sizes {text!r}: a weight is more than 0")
         return cls(tuple(ranges), tuple(weights))
@@ -73,7 +73,7 @@ class Bodies:
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
-        self._filling = os.urandom(sizes.largest - LEAST)
+        self._filling = os.urandom(sizes.largest - MIN_BYTES)
 
     def make(self, stamp: Stamp) -> bytes:
-        return HEADER.pack(*stamp) + self._filling[: self._sizes.draw() - LEAST]
+        return HEADER.pack(*stamp) + self._filling[: self._sizes.draw() - MIN_BYTES]

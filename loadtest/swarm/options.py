@@ -80,9 +80,11 @@ class Options:
             daemon_url(address)
         _ = self.sizes, self.bars, self.connection  # raise
 
-    def _check(self, name: str, least: float, most: float = float("inf")) -> None:
-        if not least <= getattr(self, name) <= most:
-            allowed = f"{least:g} or more" if most == float("inf") else f"{least:g} to {most:g}"
+    def _check(self, name: str, minimum: float, maximum: float = float("inf")) -> None:
+        if not minimum <= getattr(self, name) <= maximum:
+            allowed = (
+                f"{minimum:g} or more" if maximum == float("inf") else f"{minimum:g} to {maximum:g}"
+            )
             raise ValueError(f"{_flag(name)} cannot be {getattr(self, name)} (allowed: {allowed})")
 
     @classmethod

@@ -39,7 +39,7 @@ class Strain(NamedTuple):
     busy: float = 0.0  # share of the time it was running
     late: float = 0.0  # milliseconds that it came too late for something that was due
 
-    def most(self, other: "Strain") -> "Strain":
+    def maximum(self, other: "Strain") -> "Strain":
         return Strain(max(self.busy, other.busy), max(self.late, other.late))
 
 
@@ -57,7 +57,7 @@ class Strains(dict[int, Strain]):
         self.add(int(time.time()), Strain(busy, late))
 
     def add(self, second: int, strain: Strain) -> None:
-        self[second] = self.get(second, Strain()).most(strain)
+        self[second] = self.get(second, Strain()).maximum(strain)
 
     def take(self) -> list[tuple[int, float, float]]:
         """What is new, for the wire; it is forgotten here."""
@@ -68,7 +68,7 @@ class Strains(dict[int, Strain]):
     def worst(self) -> Strain:
         worst = Strain()
         for strain in self.values():
-            worst = worst.most(strain)
+            worst = worst.maximum(strain)
         return worst
 
 

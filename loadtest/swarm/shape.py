@@ -32,23 +32,23 @@ class Shape(LoadTestShape):
         """Users there are to be, and how many a second may start."""
         assert self.runner is not None
         parsed: Any = self.runner.environment.parsed_options
-        most = parsed.num_users or 1
+        maximum = parsed.num_users or 1
         if self._options is None:
-            self._options = self._begin(Options.of(parsed), most)
-        users = self._users(self._options.shape, most, parsed.run_time or None)
+            self._options = self._begin(Options.of(parsed), maximum)
+        users = self._users(self._options.shape, maximum, parsed.run_time or None)
         if users is None:
             return None
         if self._options.shape == "steady" and parsed.spawn_rate:
             return users, parsed.spawn_rate
         return users, min(users, FASTEST)
 
-    def _users(self, shape: str, most: int, seconds: float | None) -> int | None:
+    def _users(self, shape: str, maximum: int, seconds: float | None) -> int | None:
         elapsed = self.get_run_time()
         if self.knee is None:
-            return users_at(shape, elapsed, most, seconds)
+            return users_at(shape, elapsed, maximum, seconds)
         return None if seconds and elapsed >= seconds else self.knee.tick(elapsed)
 
-    def _begin(self, options: Options, most: int) -> Options:
+    def _begin(self, options: Options, maximum: int) -> Options:
         # Before locust makes up its mind whom to start: it starts these first.
         ConsumeUser.fixed_count = options.consumers
         self.knee = None
@@ -56,7 +56,7 @@ class Shape(LoadTestShape):
             self.knee = Knee(
                 options.knee_step_users,
                 options.knee_step_seconds,
-                most,
+                maximum,
                 options.knee_p99,
                 options.knee_failures,
                 _measure,

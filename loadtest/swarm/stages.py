@@ -58,7 +58,7 @@ class Knee:
         failures: float,
         measure: Callable[[int, float, float], Step],
     ) -> None:
-        self._add, self._seconds, self._most = step_users, step_seconds, users
+        self._add, self._seconds, self._maximum = step_users, step_seconds, users
         self._p99, self._failures = p99, failures
         self._measure = measure
         self._users = min(step_users, users)
@@ -81,9 +81,9 @@ class Knee:
         step = self._measure(self._users, self._begun + self.SETTLE * self._seconds, elapsed)
         self.steps.append(step)
         self.crossed = self._why(step)
-        if self.crossed or self._users >= self._most:
+        if self.crossed or self._users >= self._maximum:
             return None
-        self._users = min(self._users + self._add, self._most)
+        self._users = min(self._users + self._add, self._maximum)
         self._begun = elapsed
         return self._users
 

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 from nsqcy.broker.limits import Limits
 from nsqcy.channels.channel import Channel
-from nsqcy.storage.journal import MoveRun, TopicState
+from nsqcy.storage.journal import TopicState, TransferRun
 from nsqcy.storage.log import Log
 
 class Snapshot:
@@ -16,15 +16,15 @@ class Checkpoints(Limits):
     @property
     def durability(self) -> str: ...
     def saved_state(self) -> TopicState: ...
-    def journal_move(
+    def journal_transfer(
         self,
         channel: str,
         seq: int,
         packed: bytes,
-        run: MoveRun,
+        run: TransferRun,
         delayed: bool,
         done: Callable[[str | None], object],
     ) -> bool: ...
-    def journal_moved(self, channel: str, seq: int) -> None: ...
-    def move_written(self, error: str | None, done: Callable[[str | None], object]) -> None: ...
-    def moves_synced(self, reason: str | None) -> None: ...
+    def journal_transferred(self, channel: str, seq: int) -> None: ...
+    def transfer_written(self, error: str | None, done: Callable[[str | None], object]) -> None: ...
+    def transfers_synced(self, reason: str | None) -> None: ...

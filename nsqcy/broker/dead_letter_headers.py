@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nsqcy.base.headers import decode, encode
 from nsqcy.names import is_ephemeral, is_valid_name
 
-CLIENT_MOST = 512  # bytes of what the last client called itself
+MAX_CLIENT_ID = 512  # bytes of what the last client called itself
 OWN_TTL = "origin-ttl"  # its own time to live, which does not hold for a dead letter
 DROPPED = "headers-dropped"  # its own headers are missing: there was no room for them
 
@@ -68,7 +68,7 @@ def headers_of(
         "origin-id": f"{id:016x}",
         "attempts": str(attempts),
         "first-time": str(first_time),
-        "last-client": client.encode("utf-8", "surrogateescape")[:CLIENT_MOST].decode(
+        "last-client": client.encode("utf-8", "surrogateescape")[:MAX_CLIENT_ID].decode(
             "utf-8", "ignore"
         ),
         "reason": reason,

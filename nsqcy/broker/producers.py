@@ -22,9 +22,9 @@ from nsqcy.storage.journal import EpochState, PartState, pack_part, unpack_parts
 
 HOUR = 3600 * 1_000_000_000
 
-PRODUCERS_MOST = 1000  # of a topic; the one that was used longest ago is forgotten first
-EPOCHS_MOST = 64  # of a producer; likewise
-PARTS_MOST = 10_000  # of an epoch; more are refused
+MAX_PRODUCERS = 1000  # of a topic; the one that was used longest ago is forgotten first
+MAX_EPOCHS = 64  # of a producer; likewise
+MAX_PARTS = 10_000  # of an epoch; more are refused
 PARTS_OF_TOPIC = 100_000  # beyond them whole epochs are forgotten, those used longest ago first
 EXPIRY = 24 * HOUR  # since the last use of an epoch
 
@@ -229,16 +229,16 @@ class Producers:
         self._producers.move_to_end(name.producer)
         epochs = self._producers[name.producer]
         epochs.move_to_end(name.epoch)
-        while len(epochs) > EPOCHS_MOST:
+        while len(epochs) > MAX_EPOCHS:
             self._forget_epoch(name.producer)
-        while len(self._producers) > PRODUCERS_MOST:
+        while len(self._producers) > MAX_PRODUCERS:
             self._forget_epoch(next(iter(self._producers)))
         return epoch
 
     def _make_room(self, name: ChunkName, epoch: Epoch) -> None:
         """For a part that is not known yet."""
-        if len(epoch.chunks) >= PARTS_MOST:
-            raise ChunkError(f"epoch {name.epoch} has more than {PARTS_MOST} parts")
+        if len(epoch.chunks) >= MAX_PARTS:
+            raise ChunkError(f"epoch {name.epoch} has more than {MAX_PARTS} parts")
         while self._parts >= PARTS_OF_TOPIC:
             self._forget_epoch(next(iter(self._producers)))
 

@@ -1,7 +1,7 @@
 from nsqcy.channels.consumer import Consumer
 from nsqcy.channels.redelivery import Redelivery
 
-class Mover(Consumer): ...
+class Transfer(Consumer): ...
 
 class DeadLettering(Redelivery):
     @property

@@ -81,7 +81,7 @@ __all__ = [
     "finish",
 ]
 
-LONGEST_STRETCH = 0.01  # seconds handlers that never wait may keep the loop
+MAX_STRETCH = 0.01  # seconds handlers that never wait may keep the loop
 
 Outcome = object | Awaitable[object]  # of a function or coroutine function
 Handler = Callable[[Message], Outcome]
@@ -321,13 +321,13 @@ class _Messages(_Iteration):
 class _Batches(_Iteration):
     """Several messages at a time."""
 
-    def __init__(self, consumer: "Consumer", most: int, within: float) -> None:
+    def __init__(self, consumer: "Consumer", maximum: int, within: float) -> None:
         super().__init__(consumer)
-        self._most = most
+        self._maximum = maximum
         self._within = within
 
     async def __anext__(self) -> list[Message]:
-        return await self._consumer._batch(self._most, self._within)
+        return await self._consumer._batch(self._maximum, self._within)
 
 
 class Consumer(ConsumerView, _Face):
@@ -481,17 +481,17 @@ class Consumer(ConsumerView, _Face):
             queue = self._queue
         return queue.popleft()
 
-    def batches(self, most: int, *, within: float = 0.0) -> AsyncIterator[list[Message]]:
-        """Lists of up to `most` messages: what is there, and what comes `within` seconds of the
+    def batches(self, max_messages: int, *, within: float = 0.0) -> AsyncIterator[list[Message]]:
+        """Lists of up to `max_messages`: what is there, and what comes `within` seconds of the
         first. A list is given at once when no more can come before it is answered."""
-        batches = _Batches(self, most, within)
+        batches = _Batches(self, max_messages, within)
         self._iterations.add(batches)
         return batches
 
-    async def _batch(self, most: int, within: float) -> list[Message]:
+    async def _batch(self, maximum: int, within: float) -> list[Message]:
         batch = [await self.__anext__()]
         deadline = self.now() + within
-        while len(batch) < most:
+        while len(batch) < maximum:
             if self._queue:
                 batch.append(self._queue.popleft())
             elif self._closed or self.is_starved or not await self._wait(deadline):
@@ -505,8 +505,8 @@ class Consumer(ConsumerView, _Face):
             return
         self._queue.extend(messages)
         if self.message_handler is not None:
-            most = self._most_workers(self.message_handler)
-            for _ in range(min(len(self._queue), most - len(self._workers))):
+            maximum = self._max_workers(self.message_handler)
+            for _ in range(min(len(self._queue), maximum - len(self._workers))):
                 self._workers.add(self._spawn(self._work(self.message_handler)))
         for _ in range(min(len(self._waiters), len(messages))):
             self._wake_one()
@@ -550,7 +550,7 @@ class Consumer(ConsumerView, _Face):
     def _closed(self) -> bool:
         return self.core.closing or self._ended.is_set() or not self.core.running
 
-    def _most_workers(self, handler: Handler) -> int:
+    def _max_workers(self, handler: Handler) -> int:
         if self._concurrency is not None:
             return self._concurrency
         if is_coroutine_function(handler):
@@ -578,7 +578,7 @@ class Consumer(ConsumerView, _Face):
                     await self._raised(message, error)  # of something it has waited for
                 else:
                     self.core.handled(message, result)
-                if self.now() - began > LONGEST_STRETCH:
+                if self.now() - began > MAX_STRETCH:
                     await asyncio.sleep(0)
                     began = self.now()
         finally:

@@ -317,21 +317,21 @@ class Consumer(ConsumerView):
                 return None
             self._waiters.wait(self._has_news, left)
 
-    def batches(self, most: int, *, within: float = 0.0) -> Iterator[list[Message]]:
-        """Lists of up to `most` messages: what is there, and what comes `within` seconds of the
+    def batches(self, max_messages: int, *, within: float = 0.0) -> Iterator[list[Message]]:
+        """Lists of up to `max_messages`: what is there, and what comes `within` seconds of the
         first. A list is given at once when no more can come before it is answered."""
         self._inside.append(me := self._loop.runtime.current())
         try:
             while (first := self.get()) is not None:
-                yield self._batch(first, most, within)
+                yield self._batch(first, max_messages, within)
         finally:
             self._inside.remove(me)
 
-    def _batch(self, first: Message, most: int, within: float) -> list[Message]:
+    def _batch(self, first: Message, maximum: int, within: float) -> list[Message]:
         batch = [first]
         take = self._queue.popleft
         deadline = self._loop.now() + within
-        while len(batch) < most:
+        while len(batch) < maximum:
             try:
                 batch.append(take())
             except IndexError:

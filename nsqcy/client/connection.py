@@ -25,7 +25,7 @@ CLOSE_WAIT = b"CLOSE_WAIT"
 NOP = b"NOP\n"
 RESPONSE, ERROR = 0, 1
 OLD_MAX_READY = 2500  # of an nsqd that does not say
-SHORTEST_HANDSHAKE = 10.0  # seconds allowed at least: an auth server may have a say in it
+MIN_HANDSHAKE = 10.0  # seconds allowed at least: an auth server may have a say in it
 
 _Step = Callable[[bytes, float], None]
 
@@ -98,7 +98,7 @@ class Connection:
             return
         self.state = State.HANDSHAKE
         self._last_received = now
-        self.due = now + max(self.options.timeout, SHORTEST_HANDSHAKE)
+        self.due = now + max(self.options.timeout, MIN_HANDSHAKE)
         self._step = self._identified
         identity = json.dumps(self.options.identity).encode()
         self.codec.write(MAGIC + command_with_body(b"IDENTIFY", (), identity))

@@ -21,7 +21,7 @@ from nsqcy.client.flow import Flow
 from nsqcy.client.options import Addresses, consumer_options
 from nsqcy.names import is_valid_name, quote
 
-FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
+FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
 ASK_SOON = 0.2  # seconds after a connection was lost until lookupds are asked
 FINISHED, REQUEUED = 0, 1  # as client/codec.pxd has them
 NOT_AWAITED = "it returned an awaitable, which only nsqcy.client.aio awaits"
@@ -115,7 +115,7 @@ class ConsumerCore(Core[Nsqd]):
         error = connection.failure or error
         log.warning("[%s] %s", self.name, connection.blames(error))
         self.tell(self.on_error, error)
-        self._retry(nsqd, now, min(FIRST_RETRY * 2 ** min(nsqd.failures, 10), LONGEST_RETRY))
+        self._retry(nsqd, now, min(FIRST_RETRY * 2 ** min(nsqd.failures, 10), MAX_RETRY))
         if was_there and self.lookupd_http_addresses:
             self._ask_at = min(self._ask_at, now + ASK_SOON)
         self._forget(connection.address, nsqd)
@@ -235,12 +235,12 @@ class ConsumerCore(Core[Nsqd]):
         self.tell(self.on_ready, connection)
 
     def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
-        most = self.options.max_tries
-        if most and any(message.attempts > most for message in messages):
+        maximum = self.options.max_tries
+        if maximum and any(message.attempts > maximum for message in messages):
             for message in messages:
-                if message.attempts > most:
+                if message.attempts > maximum:
                     self._give_up(message)
-            messages = [message for message in messages if message.attempts <= most]
+            messages = [message for message in messages if message.attempts <= maximum]
         if messages:
             self._net.deliver(messages)
 

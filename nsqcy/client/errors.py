@@ -17,7 +17,7 @@ __all__ = [
 
 Error = NsqError
 
-LONGEST_DELAY = 1e9  # seconds
+MAX_DELAY = 1e9  # seconds
 
 
 class NsqdError(Error):
@@ -53,7 +53,7 @@ class Requeue(Error):
     backoff_on_requeue says)."""
 
     def __init__(self, delay: float | None = None, *, backoff: bool | None = None) -> None:
-        if delay is not None and not 0 <= delay < LONGEST_DELAY:
+        if delay is not None and not 0 <= delay < MAX_DELAY:
             raise ValueError(f"a message cannot be requeued by {delay} s")
         super().__init__(delay)
         self.delay = delay

@@ -56,13 +56,13 @@ def default_in_flight(concurrency: int | None) -> int:
 
 def warn_of_idle_handlers(core: ConsumerCore, concurrency: int | None) -> None:
     """Log that max_in_flight keeps handlers idle; 0 is a pause."""
-    most = core.flow.max_in_flight
-    if concurrency is not None and 0 < most < concurrency:
+    maximum = core.flow.max_in_flight
+    if concurrency is not None and 0 < maximum < concurrency:
         log.warning(
             "[%s] max_in_flight=%d allows only %d of concurrency=%d handlers at a time",
             core.name,
-            most,
-            most,
+            maximum,
+            maximum,
             concurrency,
         )
 

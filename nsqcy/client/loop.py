@@ -31,7 +31,7 @@ from nsqcy.client.face import INFINITE, UNREACHABLE, Answer, asked, reason
 from nsqcy.client.runtime import Runtime
 from nsqcy.errors import LayerError
 
-RECEIVED_MOST = 1 << 18  # bytes taken from a socket at once
+MAX_RECEIVED = 1 << 18  # bytes taken from a socket at once
 
 log = logging.getLogger("nsqcy.client")
 
@@ -124,7 +124,7 @@ class Driver:
     def _receive(self) -> None:
         assert self._socket is not None
         try:
-            data = self._socket.recv(RECEIVED_MOST)
+            data = self._socket.recv(MAX_RECEIVED)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

@@ -36,8 +36,8 @@ from nsqcy.names import is_valid_name, quote
 
 # What another nsqd may well accept: this one is at its end, or its disk is.
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
-MOST_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
-MOST_HEADS = 1000  # topics whose command lines are kept
+MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
+MAX_HEADS = 1000  # topics whose command lines are kept
 
 
 class Nsqd(AnyNsqd):
@@ -67,7 +67,7 @@ class Heads(dict[str, bytes]):
 
     def __missing__(self, topic: str) -> bytes:
         head = b"%b %b\n" % (self._verb, topic_bytes(topic))
-        if len(self) >= MOST_HEADS:
+        if len(self) >= MAX_HEADS:
             self.clear()
         self[topic] = head
         return head
@@ -82,7 +82,7 @@ def topic_bytes(topic: str) -> bytes:
 
 def dpub_head(topic: str, defer: int) -> bytes:
     """The command line of a DPUB by `defer` milliseconds."""
-    if abs(defer) > MOST_DEFERRED:
+    if abs(defer) > MAX_DEFERRED:
         raise ValueError(f"a message cannot be deferred by {defer} ms")
     return b"DPUB %b %d\n" % (topic_bytes(topic), defer)
 

@@ -20,7 +20,7 @@ from nsqcy.errors import RequestError
 from nsqcy.names import is_valid_name
 from nsqcy.util import gojson
 
-ANSWER_MOST = 32 << 20  # bytes
+MAX_ANSWER = 32 << 20  # bytes
 NOT_FOUND = 404
 
 Key = TypeVar("Key")
@@ -270,7 +270,7 @@ def _ask(
     headers = bearer(auth_secret)
 
     def ask(key: Key) -> list[Item]:
-        answer = web.ask(parse_url(urls[key]), headers=headers, most=ANSWER_MOST)
+        answer = web.ask(parse_url(urls[key]), headers=headers, maximum=MAX_ANSWER)
         if answer.status != 200:
             raise unwanted(answer)
         return read(answer.body, answer.headers)

@@ -17,7 +17,7 @@ from nsqcy.cluster.web_client import Answer, Terms, WebClient, unwanted
 from nsqcy.errors import InvalidName, RequestError
 from nsqcy.names import is_valid_name, quote
 
-ANSWER_MOST = 256 << 20  # bytes
+MAX_ANSWER = 256 << 20  # bytes
 
 
 def _named(topic: str, channel: str | None = None) -> dict[str, str]:
@@ -106,7 +106,7 @@ class DaemonClient:
         self, method: str, path: str, query: dict[str, str] | None, body: bytes | None = None
     ) -> Answer:
         url: Url = self._url._replace(path=path, query=urlencode(query) if query else None)
-        answer = self._web.ask(url, method, body=body, most=ANSWER_MOST)
+        answer = self._web.ask(url, method, body=body, maximum=MAX_ANSWER)
         if answer.status != 200:
             raise unwanted(answer)
         return answer

@@ -11,7 +11,7 @@ from nsqcy.errors import RequestError
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-THREADS_MOST = 32
+MAX_THREADS = 32
 GRACE = 0.5  # seconds beyond the limit, within which a request ends by itself
 
 
@@ -43,11 +43,11 @@ def ask_all(keys: Sequence[Key], ask: Callable[[Key], Value], limit: float) -> O
                 errors[key] = error
 
     # Daemons, so that nobody waits for one at the end of the process.
-    count = min(len(keys), THREADS_MOST)
+    count = min(len(keys), MAX_THREADS)
     threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
-    rounds = -(-len(keys) // THREADS_MOST)
+    rounds = -(-len(keys) // MAX_THREADS)
     deadline = time.monotonic() + rounds * limit + GRACE
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -20,7 +20,7 @@ from nsqcy.cluster.web_client import Answer, WebClient, unwanted
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
-ANSWER_MOST = 256 << 20  # bytes
+MAX_ANSWER = 256 << 20  # bytes
 TOGETHER = "*"  # the node of a sum
 
 
@@ -402,7 +402,7 @@ def _stats_url(url: Url, topic: str, channel: str = "", *, clients: bool = False
 
 
 def _get(web: WebClient, url: Url) -> Answer:
-    answer = web.ask(url, most=ANSWER_MOST)
+    answer = web.ask(url, maximum=MAX_ANSWER)
     if answer.status != 200:
         raise unwanted(answer)
     return answer

@@ -30,8 +30,8 @@ PIECE = 1 << 16  # bytes of a body read at a time
 FOREVER = 86400.0  # seconds of a request whose time is not limited
 SECOND = 1_000_000_000
 PORTS = {"http": 80, "https": 443}
-REDIRECTS_MOST = 10
-SHOWN_MOST = 300  # characters of an unwanted answer
+MAX_REDIRECTS = 10
+MAX_SHOWN = 300  # characters of an unwanted answer
 TIMED_OUT = "timed out"
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -175,7 +175,7 @@ def unwanted(answer: Answer) -> RequestError:
     """What is wrong with an answer whose status is not 200."""
     status = answer.status
     line = f"{status} {responses.get(status, '')}".rstrip()
-    shown = quote(answer.body[:SHOWN_MOST])
+    shown = quote(answer.body[:MAX_SHOWN])
     return RequestError(f"got response {line} {shown}", status, answer.body)
 
 
@@ -194,23 +194,23 @@ class WebClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         *,
-        most: int,
+        maximum: int,
     ) -> Answer:
         """The answer to a request, whatever its status: by TLS where the server wants that, and
         from where it sends us. Raises RequestError, without a status if there is no answer."""
         shown = {"Authorization": f"Bearer {self.terms.token}"} if self.terms.token else {}
         try:
-            return self._ask(url, method, shown | dict(headers or {}), body, most)
+            return self._ask(url, method, shown | dict(headers or {}), body, maximum)
         except (OSError, HTTPError, HTTPException, ValueError) as error:
             raise RequestError(reason(error)) from None
 
     def _ask(
-        self, url: Url, method: str, headers: dict[str, str], body: bytes | None, most: int
+        self, url: Url, method: str, headers: dict[str, str], body: bytes | None, maximum: int
     ) -> Answer:
         deadline = time.monotonic() + self.terms.whole
-        for _ in range(REDIRECTS_MOST + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             answer = self.request(
-                url, method, url.request_uri, headers, body, most=most, deadline=deadline
+                url, method, url.request_uri, headers, body, maximum=maximum, deadline=deadline
             )
             if answer.status == 403 and url.scheme == "http" and b"https_port" in answer.body:
                 url = https_instead(url, answer.body)
@@ -222,10 +222,10 @@ class WebClient:
                     headers.pop("Authorization", None)
                 url = place
             else:
-                if len(answer.body) > most:
-                    raise RequestError(f"the answer has more than {most} bytes", answer.status)
+                if len(answer.body) > maximum:
+                    raise RequestError(f"the answer has more than {maximum} bytes", answer.status)
                 return answer
-        raise RequestError(f"stopped after {REDIRECTS_MOST} redirects")
+        raise RequestError(f"stopped after {MAX_REDIRECTS} redirects")
 
     def request(
         self,
@@ -235,10 +235,10 @@ class WebClient:
         headers: Mapping[str, str],
         body: bytes | None = None,
         *,
-        most: int,
+        maximum: int,
         deadline: float | None = None,
     ) -> Answer:
-        """One request and its answer: of the body at least `most` bytes and one more, if it has
+        """One request and its answer: of the body at least `maximum` bytes and one more, if it has
         them. Raises what urllib3 raises."""
         headers = {
             "Accept": "application/vnd.nsq; version=1.0",
@@ -255,7 +255,7 @@ class WebClient:
             )
             response = connection.getresponse()
             lower = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status, lower, _read(response, most))
+            return Answer(response.status, lower, _read(response, maximum))
         finally:
             connection.close()
 
@@ -318,11 +318,11 @@ def _stamp(path: str) -> tuple[int, ...]:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def _read(response: HTTPResponse, most: int) -> bytes:
+def _read(response: HTTPResponse, maximum: int) -> bytes:
     """The whole body, or more than an answer may have; raises if it ends early."""
     pieces = []
     length = 0
-    while length <= most:
+    while length <= maximum:
         piece = response.read(PIECE, decode_content=False)
         if not piece:
             break

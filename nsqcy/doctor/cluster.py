@@ -110,11 +110,11 @@ def versions(cluster: Cluster) -> Iterator[Finding]:
         count = Counter(version for version, _ in pairs)
         if len(count) < 2:
             continue
-        most = count.most_common(1)[0][0]
+        maximum = count.most_common(1)[0][0]
         others = several(
-            f"{name} has {version or 'none'}" for version, name in pairs if version != most
+            f"{name} has {version or 'none'}" for version, name in pairs if version != maximum
         )
-        text = f"{daemon}s are of {len(count)} versions: most have {most or 'none'}, {others}"
+        text = f"{daemon}s are of {len(count)} versions: most have {maximum or 'none'}, {others}"
         yield warning(text, "bring all to one version; clients use what the oldest can")
 
 

@@ -7,7 +7,7 @@ from nsqcy.doctor.facts import Disk, Host
 from nsqcy.doctor.findings import Finding, note, ok, problem, warning
 
 FREE_SHARE = 0.1  # of a disk
-FREE_LEAST = 1 << 30
+MIN_FREE = 1 << 30
 SLOW_SYNC, VERY_SLOW_SYNC = 0.020, 0.200  # seconds
 
 DURABLE_KINDS = frozenset(
@@ -67,11 +67,11 @@ def _kind(disk: Disk, durable: bool) -> Iterator[Finding]:
 def disk_space(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
     free = f"{size(disk.bytes_free)} of {size(disk.bytes_all)} are free at {disk.path}"
-    least = host.wanted.min_free_disk
-    if least and disk.bytes_free < least:
+    minimum = host.wanted.min_free_disk
+    if minimum and disk.bytes_free < minimum:
         text = f"{free}, fewer than --min-free-disk: publishes that would be written are refused"
         yield problem(text, "make room, or let channels with a backlog be consumed")
-    elif disk.bytes_free < min(FREE_LEAST, FREE_SHARE * disk.bytes_all):
+    elif disk.bytes_free < min(MIN_FREE, FREE_SHARE * disk.bytes_all):
         yield problem(free, "make room, and set --min-free-disk to have publishes refused in time")
     elif disk.bytes_free < FREE_SHARE * disk.bytes_all:
         yield warning(free, "make room before it is full")

@@ -16,7 +16,7 @@ class Process:
 
     pid: int
     command: str
-    files_most: int = 0
+    max_files: int = 0
     files: int = 0
 
 

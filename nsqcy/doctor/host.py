@@ -10,12 +10,12 @@ from nsqcy.doctor.facts import Host, Port
 from nsqcy.doctor.findings import Finding, note, ok, problem, warning
 from nsqcy.process.openfiles import FEW
 
-FILES_LEAST = 4_096  # open files: with fewer a few thousand clients are refused
+MIN_FILES = 4_096  # open files: with fewer a few thousand clients are refused
 NEARLY = 0.8  # of a limit
 STEP = 60.0  # seconds
-MEMORY_LEAST = 256 << 20
+MIN_MEMORY = 256 << 20
 STRICT = 2  # vm.overcommit_memory: no more is promised than there is
-BACKLOG_LEAST = 1_024
+MIN_BACKLOG = 1_024
 PYTHON = (3, 11)
 
 
@@ -63,7 +63,7 @@ def version(text: str) -> tuple[int, ...]:
 def open_files(host: Host) -> Iterator[Finding]:
     advice = "raise LimitNOFILE= of the service, or ulimit -Hn where it is started"
     hard = host.files_hard
-    if hard < FILES_LEAST:
+    if hard < MIN_FILES:
         yield problem(f"{hard} open files are allowed, and each connection is one", advice)
     elif hard < FEW:
         yield warning(f"{hard} open files are few: each connection is one", advice)
@@ -71,13 +71,13 @@ def open_files(host: Host) -> Iterator[Finding]:
         yield ok(f"{hard} are allowed to what is started from here")
     for port in host.ports:
         process = port.process
-        if process and process.files_most and process.files >= NEARLY * process.files_most:
-            text = f"pid {process.pid} has {process.files} of {process.files_most} files open"
+        if process and process.max_files and process.files >= NEARLY * process.max_files:
+            text = f"pid {process.pid} has {process.files} of {process.max_files} files open"
             yield problem(f"{text} ({process.command})", advice)
     if host.files_on_machine:
-        used, most = host.files_on_machine
-        if used >= NEARLY * most:
-            text = f"{used} files are open on this machine, of {most}"
+        used, maximum = host.files_on_machine
+        if used >= NEARLY * maximum:
+            text = f"{used} files are open on this machine, of {maximum}"
             yield warning(text, "sysctl fs.file-max says how many may be")
 
 
@@ -104,7 +104,7 @@ def memory(host: Host) -> Iterator[Finding]:
         yield problem(
             text, "make --memory-bytes smaller, or let it be: half of what is free is taken"
         )
-    elif found.available < MEMORY_LEAST:
+    elif found.available < MIN_MEMORY:
         text = f"{free}: messages go to disk and come back one by one"
         yield warning(text, "give the machine, or its cgroup, more memory")
     else:
@@ -126,7 +126,7 @@ def kernel(host: Host) -> Iterator[Finding]:
     for call in host.missing_calls:
         text = f"{call} is not to be had from this kernel, and workers need it"
         yield problem(text, "allow it in the profile of seccomp, or use Linux 4.5 or later")
-    if host.somaxconn is not None and host.somaxconn < BACKLOG_LEAST:
+    if host.somaxconn is not None and host.somaxconn < MIN_BACKLOG:
         text = f"net.core.somaxconn is {host.somaxconn}: a burst of connections is turned away"
         yield warning(text, "sysctl -w net.core.somaxconn=4096, and in /etc/sysctl.d")
 
@@ -192,7 +192,7 @@ CHECKS = (
     Check("cpus", "workers beyond the CPUs that affinity and cgroup allow", "", cpus),
     Check(
         "kernel",
-        f"net.core.somaxconn (less than {BACKLOG_LEAST:,}); calls that workers need (memfd_create,"
+        f"net.core.somaxconn (less than {MIN_BACKLOG:,}); calls that workers need (memfd_create,"
         " eventfd)",
         "it has what workers need",
         kernel,

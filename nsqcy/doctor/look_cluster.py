@@ -15,14 +15,14 @@ from urllib3.util import Url, parse_url
 from nsqcy.cluster import answers, discovery
 from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.parallel import ask_all
-from nsqcy.cluster.stats import ANSWER_MOST, TopicStats, parse_stats
+from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
 from nsqcy.cluster.web_client import Answer, WebClient, unwanted
 from nsqcy.doctor import look_doors
 from nsqcy.doctor.facts import Cluster, Lookupd, Nsqd, Offset, Policy
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
-TEXT_MOST = 1 << 20  # bytes of a short answer
+MAX_TEXT = 1 << 20  # bytes of a short answer
 NOT_FOUND = 404
 DATE_PRECISION = 0.5  # seconds: Date has whole ones, so the middle of one is taken
 
@@ -175,7 +175,7 @@ def _url(nsqd: Nsqd) -> Url:
 
 
 def _stats(web: WebClient, url: Url) -> Answer:
-    return _get(web, url._replace(path="/stats", query=urlencode({"format": "json"})), ANSWER_MOST)
+    return _get(web, url._replace(path="/stats", query=urlencode({"format": "json"})), MAX_ANSWER)
 
 
 def _topics(page: Answer, node: Producer) -> list[TopicStats]:
@@ -185,7 +185,7 @@ def _topics(page: Answer, node: Producer) -> list[TopicStats]:
 
 def _unready(web: WebClient, url: Url) -> str:
     """Why it is not ready; Go's nsqd has no such page."""
-    answer = web.ask(url._replace(path="/ready"), most=TEXT_MOST)
+    answer = web.ask(url._replace(path="/ready"), maximum=MAX_TEXT)
     if answer.status in (200, NOT_FOUND):
         return ""
     return " ".join(answer.body.decode("utf-8", "replace").split()) or f"status {answer.status}"
@@ -232,8 +232,8 @@ def _later(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
 # --- one answer ---------------------------------------------------------------------------------
 
 
-def _get(web: WebClient, url: Url, most: int = discovery.ANSWER_MOST) -> Answer:
-    answer = web.ask(url, most=most)
+def _get(web: WebClient, url: Url, maximum: int = discovery.MAX_ANSWER) -> Answer:
+    answer = web.ask(url, maximum=maximum)
     if answer.status != 200:
         raise unwanted(answer)
     return answer

@@ -21,7 +21,7 @@ from nsqcy.util.self_connect import refuse_itself
 MAGIC = b"  V2"
 HEAD = struct.Struct(">ii")  # size, which counts the kind; kind
 RESPONSE = 0
-ANSWER_MOST = 1 << 20
+MAX_ANSWER = 1 << 20
 IDENTITY = {"feature_negotiation": True, "tls_v1": True, "user_agent": "nsqcy-doctor"}
 
 
@@ -73,7 +73,7 @@ def _identify(sock: socket.socket, deadline: float) -> dict[str, Any]:
     body = json.dumps(IDENTITY).encode()
     sock.sendall(MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
     size, kind = HEAD.unpack(_exactly(sock, HEAD.size, deadline))
-    if not 4 <= size <= ANSWER_MOST or kind not in (0, 1, 2):
+    if not 4 <= size <= MAX_ANSWER or kind not in (0, 1, 2):
         raise _Garbage("what answers is not an nsqd")
     data = _exactly(sock, size - 4, deadline)
     if kind != RESPONSE:

@@ -80,7 +80,7 @@ def listener(port: int, root: str = "/") -> Process | None:
         folder = f"{root}/proc/{pid}"
         files = _names(f"{folder}/fd")
         if any(_link(f"{folder}/fd/{each}") in sockets for each in files):
-            return Process(int(pid), _command(folder), _files_most(folder), len(files))
+            return Process(int(pid), _command(folder), _max_files(folder), len(files))
     return None
 
 
@@ -99,7 +99,7 @@ def _command(folder: str) -> str:
     return " ".join(words)[:COMMAND_SHOWN]
 
 
-def _files_most(folder: str) -> int:
+def _max_files(folder: str) -> int:
     found = re.search(r"^Max open files\s+([0-9]+)", procfs.read(f"{folder}/limits"), re.MULTILINE)
     return int(found[1]) if found else 0
 

@@ -138,20 +138,20 @@ def limits(cluster: Cluster) -> Iterator[Finding]:
             channels = topic.channels.values()
             depths = [each.figures.depth for each in channels]
             if policy:
-                most = max([topic.figures.depth, *depths])
-                yield from _limit(nsqd, f"topic {topic.name}", most, policy)
+                maximum = max([topic.figures.depth, *depths])
+                yield from _limit(nsqd, f"topic {topic.name}", maximum, policy)
             for each, depth in zip(channels, depths, strict=True):
                 if own := nsqd.policies.get((topic.name, each.name)):
                     yield from _limit(nsqd, f"channel {_name(each)}", depth, own)
 
 
 def _limit(nsqd: Nsqd, what: str, depth: int, policy: Policy) -> Iterator[Finding]:
-    most = policy.max_depth
-    if not most or depth < NEARLY * most:
+    maximum = policy.max_depth
+    if not maximum or depth < NEARLY * maximum:
         return
-    text = f"in {what} at {nsqd.name} {_messages(depth)}, and max_depth is {most}"
+    text = f"in {what} at {nsqd.name} {_messages(depth)}, and max_depth is {maximum}"
     advice = "add consumers, or raise max_depth: docs/POLICIES.md"
-    if depth < most:
+    if depth < maximum:
         yield warning(text, advice)
     elif policy.on_full == "reject":
         yield problem(f"{text}: publishes are refused", advice)

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from nsqcy.metrics.families import Family
 
-ACCEPT_MOST = 1000  # characters of a header that are looked at
+MAX_ACCEPT = 1000  # characters of a header that are looked at
 _END = b"# EOF\n"
 
 # Ways to write names that are not like ours, which are the same in all but these.
@@ -36,9 +36,9 @@ class Form(NamedTuple):
 
 def choose(accept: str, accept_encoding: str) -> Form:
     """OpenMetrics for those who ask for it, else the text format; from two headers."""
-    _, content_type = choose_encoder(accept[:ACCEPT_MOST])
+    _, content_type = choose_encoder(accept[:MAX_ACCEPT])
     content_type = _ESCAPING.sub(rf"\1{UNDERSCORES}", content_type)
-    return Form(content_type, gzip_accepted(accept_encoding[:ACCEPT_MOST]))
+    return Form(content_type, gzip_accepted(accept_encoding[:MAX_ACCEPT]))
 
 
 def write(form: Form, metrics: Iterable[Metric]) -> bytes:

@@ -22,10 +22,10 @@ _COMPRESSED, _UNCOMPRESSED, _FIRST_SKIPPABLE, _IDENTIFIES = 0x00, 0x01, 0x80, 0x
 _BLOCK = 65536  # most plain bytes in a chunk
 _CHECKSUM = 4
 # What snappy makes of a block that does not compress, at most.
-_LONGEST_CHUNK = _CHECKSUM + 32 + _BLOCK + _BLOCK // 6
+_MAX_CHUNK = _CHECKSUM + 32 + _BLOCK + _BLOCK // 6
 
 _INPUT_STEP = 16384  # encoded bytes the inflater gets at once: it copies what it leaves over
-_STORED_MOST = 32
+_MAX_STORED = 32
 _SYNC_FLUSH = b"\x00\x00\x00\xff\xff"
 
 
@@ -108,7 +108,7 @@ class SnappyLayer:
             raise LayerError("snappy: the stream does not begin with its identifier")
         if _UNCOMPRESSED < kind < _FIRST_SKIPPABLE:
             raise LayerError(f"snappy: chunk of unknown kind {kind}")
-        if kind <= _UNCOMPRESSED and not _CHECKSUM <= length <= _LONGEST_CHUNK:
+        if kind <= _UNCOMPRESSED and not _CHECKSUM <= length <= _MAX_CHUNK:
             raise LayerError(f"snappy: chunk of {length} bytes")
         if kind == _IDENTIFIES and length != len(_IDENTIFIER) - 4:
             raise LayerError("snappy: wrong identifier")
@@ -197,12 +197,12 @@ class DeflateLayer:
 
     def write(self, data: bytes) -> None:
         if self._deflater is None:
-            if len(data) <= _STORED_MOST:
+            if len(data) <= _MAX_STORED:
                 # An answer or a heartbeat now and then: not worth a compressor.
                 self._output += _stored(data)
                 return
             self._deflater = zlib.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS)
-        self._used = self._used or len(data) > _STORED_MOST
+        self._used = self._used or len(data) > _MAX_STORED
         encoded = self._deflater.compress(data)
         self._output += encoded + self._deflater.flush(zlib.Z_SYNC_FLUSH)
 

@@ -40,7 +40,7 @@ class Graphite:
             "until": f"-{self._seconds}sec",
         }
         url = parse_url(f"{self._url}/render")._replace(query=urlencode(query))
-        answer = self._web.ask(url, most=MAX_ANSWER)
+        answer = self._web.ask(url, maximum=MAX_ANSWER)
         if answer.status != 200:
             raise unwanted(answer)
         value = _first_value(answer.body)
@@ -53,7 +53,7 @@ class Graphite:
         auth = None if "Authorization" in headers else url.auth
         place = Url(url.scheme, auth=auth, host=url.host, port=url.port)
         try:
-            answer = self._web.request(place, "GET", target, headers, most=MAX_ANSWER)
+            answer = self._web.request(place, "GET", target, headers, maximum=MAX_ANSWER)
         except (OSError, HTTPError, ValueError) as error:
             raise RequestError(reason(error)) from None
         if len(answer.body) > MAX_ANSWER:

@@ -51,10 +51,10 @@ class CountedClient(WebClient):
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         *,
-        most: int,
+        maximum: int,
     ) -> Answer:
         try:
-            answer = super().ask(url, method, headers, body, most=most)
+            answer = super().ask(url, method, headers, body, maximum=maximum)
         except RequestError as error:
             self._outcomes.count(outcome(error))
             raise

@@ -72,7 +72,7 @@ class Notifier:
         except ValueError:
             raise RequestError("--notification-http-endpoint is not a URL") from None
         headers = {"Content-Type": "application/json"}
-        self._web.ask(url, "POST", headers, body, most=MAX_ANSWER)
+        self._web.ask(url, "POST", headers, body, maximum=MAX_ANSWER)
 
 
 def notification(

@@ -585,10 +585,10 @@ def policy_rule(options: NsqdOptions, key: str) -> Rule | None:
     return (TOPIC_KEYS.get(key) or CHANNEL_KEYS[key]).rule
 
 
-def _between(least: int, most: int, flag: str) -> Rule:
+def _between(minimum: int, maximum: int, flag: str) -> Rule:
     kind = NSQD.by_flag[flag[2:]].kind
-    text = f"[{kind.show(least)},{kind.show(most)}], as {flag} is {kind.show(most)}"
-    return Rule(text, lambda value: least <= value <= most)
+    text = f"[{kind.show(minimum)},{kind.show(maximum)}], as {flag} is {kind.show(maximum)}"
+    return Rule(text, lambda value: minimum <= value <= maximum)
 
 
 def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:

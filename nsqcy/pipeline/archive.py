@@ -52,7 +52,7 @@ OPTIONS = (
 NEEDED = {"topic", "log_id", "seq", "timestamp"}
 CORRUPT = "_corrupt"
 STAGING = ".spark-staging-*"
-MOST_HOURS = 10_000  # between the first and the last row of a batch; beyond, folders are searched
+MAX_HOURS = 10_000  # between the first and the last row of a batch; beyond, folders are searched
 READERS = 4
 
 
@@ -216,7 +216,7 @@ class Files(streams.Sink):
 def hours(first: int, last: int) -> Iterator[str]:
     """The folders that rows between these seconds can be in."""
     numbers = range(first // 3600, last // 3600 + 1)
-    if len(numbers) > MOST_HOURS:
+    if len(numbers) > MAX_HOURS:
         yield "topic=*/dt=*/hr=*"
         return
     for number in numbers:

@@ -109,9 +109,9 @@ class Values:
                 return total / rows
         return None
 
-    def between(self, least: float, most: float) -> int:
+    def between(self, minimum: float, maximum: float) -> int:
         """How many there are, by the means of their buckets."""
-        return sum(r for r, total in self.buckets.values() if least <= total / r <= most)
+        return sum(r for r, total in self.buckets.values() if minimum <= total / r <= maximum)
 
     def as_json(self) -> list[Any]:
         return [self.low, self.high, sorted((b, *each) for b, each in self.buckets.items())]

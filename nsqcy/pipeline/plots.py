@@ -73,7 +73,7 @@ class Line:
     def total(self, name: str) -> float:
         return sum(each or 0 for each in self.columns[name])
 
-    def most(self, name: str) -> float | None:
+    def maximum(self, name: str) -> float | None:
         return max((each for each in self.columns[name] if each is not None), default=None)
 
     def per_second(self, name: str) -> list[float]:
@@ -345,7 +345,7 @@ def topic_table(topics: dict[tuple[str, ...], Line], pictures: dict[str, str]) -
                 amount(line.total("bytes"), "B"),
                 f"{sum(rates) / len(rates):,.1f}",
                 f"{max(rates):,.1f}",
-                amount(line.most("size_p99"), "B"),
+                amount(line.maximum("size_p99"), "B"),
             )
         )
     head = ("topic", "messages", "bytes", "mean per s", "most per s", "p99 of sizes")
@@ -360,7 +360,7 @@ def channel_table(channels: dict[tuple[str, ...], Line]) -> str:
                 f"{line.total(column):,.0f}"
                 for column in ("finished", "requeued", "timed_out", "dead_lettered", "expired")
             ),
-            amount(seconds(line.most("latency_p99_ms")), "s"),
+            amount(seconds(line.maximum("latency_p99_ms")), "s"),
         )
         for (topic, name), line in sorted(channels.items())
     ]

@@ -60,12 +60,12 @@ def joined(parts: Iterable[Part]) -> list[Part]:
     return sorted(part for part in found.values() if part.rows)
 
 
-def pieces(parts: Iterable[Part], most: int) -> list[Part]:
+def pieces(parts: Iterable[Part], maximum: int) -> list[Part]:
     """The same, none larger than that."""
     return [
-        Part(part.topic, part.log_id, start, min(start + most, part.end))
+        Part(part.topic, part.log_id, start, min(start + maximum, part.end))
         for part in parts
-        for start in range(part.start, part.end, most)
+        for start in range(part.start, part.end, maximum)
     ]
 
 

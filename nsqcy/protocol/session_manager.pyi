@@ -18,7 +18,7 @@ class SessionManager:
         options: Any,
         negotiate: Callable[[bytes, Any, Any], Any],
         ask_placement: Callable[[bytes], object],
-        move: Callable[[Session, int], object] | None = None,
+        migrate: Callable[[Session, int], object] | None = None,
         auth: Any = None,
         log: Lines,
     ) -> None: ...

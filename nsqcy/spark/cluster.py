@@ -19,8 +19,8 @@ from nsqcy.spark.v2 import ANSWER_SECONDS, Connection
 
 LOG = logging.getLogger("nsqcy.spark")
 WAIT_MS = 20_000
-MOST_WATCHES = 64  # open questions, each on a connection of its own
-LONGEST_PAUSE = 15.0  # before an nsqd that was down is tried again
+MAX_WATCHES = 64  # open questions, each on a connection of its own
+MAX_PAUSE = 15.0  # before an nsqd that was down is tried again
 PATIENCE = 5.0  # seconds that all others wait for an nsqd that takes connections and says nothing
 
 Place = tuple[str, str]  # topic, address
@@ -160,7 +160,7 @@ class Cluster:
         """Come back when some log of the view has more, or after so many seconds."""
         for shard in view.shards:
             place = shard.topic, shard.address
-            if place not in self._watches and len(self._watches) < MOST_WATCHES:
+            if place not in self._watches and len(self._watches) < MAX_WATCHES:
                 self._watch(place, shard)
         if self._watches:
             connections = [watch.connection for watch in self._watches.values()]
@@ -234,7 +234,7 @@ class Cluster:
         known = self._down.get(address)
         if known is None:
             LOG.warning("%s; its logs are held where they are", error)
-        pause = min(known.pause * 2, LONGEST_PAUSE) if known else 0.5
+        pause = min(known.pause * 2, MAX_PAUSE) if known else 0.5
         if isinstance(error, Silent):
             pause = max(pause, PATIENCE)  # no less than it costs the others to try it
         self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])

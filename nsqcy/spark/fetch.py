@@ -117,8 +117,8 @@ class Fetcher:
         if self._connection is None:
             self._connection = Connection(self._address, self._options.access)
         part = self._part
-        most = self._options.fetch_bytes
-        self._connection.ask_block(part.topic, part.log_id, seq, part.end, most, self._columns)
+        maximum = self._options.fetch_bytes
+        self._connection.ask_block(part.topic, part.log_id, seq, part.end, maximum, self._columns)
         self._asked = seq
 
     def _ask_ahead(self, seq: int) -> None:

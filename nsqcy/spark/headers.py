@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable
 
-BYTES_MOST = 4096
-COUNT_MOST = 32
+MAX_BYTES = 4096
+MAX_COUNT = 32
 MAX_VALUE = 65535
 NAME = re.compile(rb"[a-z0-9-]{1,255}")
 TTL = re.compile(rb"(?!0*$)[0-9]{1,12}")
@@ -50,11 +50,11 @@ def decode(data: bytes) -> list[Header]:
 
 
 def check(headers: list[Header]) -> None:
-    if len(headers) > COUNT_MOST:
-        raise BadHeaders(f"{len(headers)} headers (at most {COUNT_MOST})")
+    if len(headers) > MAX_COUNT:
+        raise BadHeaders(f"{len(headers)} headers (at most {MAX_COUNT})")
     size = sum(3 + len(name) + len(value) for name, value in headers)
-    if size > BYTES_MOST:
-        raise BadHeaders(f"headers of {size} bytes (at most {BYTES_MOST})")
+    if size > MAX_BYTES:
+        raise BadHeaders(f"headers of {size} bytes (at most {MAX_BYTES})")
     seen = set()
     for name, value in headers:
         shown = name.decode(errors="replace")

@@ -117,7 +117,7 @@ class Messages:
         are put into chunks, and where those go."""
         options = self._options
         ways = [addresses, options.chunk_bytes, options.hashed, options.topic]
-        pace = [options.most_in_second, options.most_in_second and options.parallel]
+        pace = [options.max_per_second, options.max_per_second and options.parallel]
         return zlib.crc32(repr([self._sums, ways, pace]).encode())
 
     def _add_up(self, batch: pa.RecordBatch) -> None:

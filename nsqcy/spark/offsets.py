@@ -88,10 +88,10 @@ class Offset:
             )
         try:
             pos, start = positions(value["pos"]), positions(value.get("from", {}))
-            pieces, least = map(int, value.get("split") or (0, 0))
+            pieces, minimum = map(int, value.get("split") or (0, 0))
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             raise OptionError(f"the checkpoint has an offset that is none: {value}") from None
-        return cls(pos, start, bool(value.get("init")), (pieces, least) if pieces else None)
+        return cls(pos, start, bool(value.get("init")), (pieces, minimum) if pieces else None)
 
 
 @dataclass(frozen=True)
@@ -245,16 +245,16 @@ def backlogs(
     return found
 
 
-def shares(wanted: list[int], most: int) -> list[int]:
-    """`most` split in proportion; nobody gets nothing as long as there is one for each."""
+def shares(wanted: list[int], maximum: int) -> list[int]:
+    """`maximum` split in proportion; nobody gets nothing as long as there is one for each."""
     total = sum(wanted)
-    if total <= most:
+    if total <= maximum:
         return list(wanted)
     found = [0] * len(wanted)
     by_size = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    for index in by_size[:most]:
+    for index in by_size[:maximum]:
         found[index] = min(1, wanted[index])
-    left = most - sum(found)
+    left = maximum - sum(found)
     rest = total - sum(found)
     for index in by_size:
         open_ = wanted[index] - found[index]
@@ -265,17 +265,17 @@ def shares(wanted: list[int], most: int) -> list[int]:
 
 
 def advance(
-    settled: Settled, view: View, most: int | None, most_bytes: int | None, cap: Positions | None
+    settled: Settled, view: View, maximum: int | None, max_bytes: int | None, cap: Positions | None
 ) -> tuple[Positions, int]:
     """The positions behind the next batch, and its rows."""
     pos = {topic: dict(logs) for topic, logs in settled.pos.items()}
     parts = backlogs(pos, view, cap)
     wanted = [sum(part.rows for part in each) for each in parts.values()]
     limit = sum(wanted)
-    if most is not None:
-        limit = min(limit, most)
-    if most_bytes is not None:
-        limit = min(limit, rows_of(most_bytes, view))
+    if maximum is not None:
+        limit = min(limit, maximum)
+    if max_bytes is not None:
+        limit = min(limit, rows_of(max_bytes, view))
     for each, share in zip(parts.values(), shares(wanted, limit), strict=True):
         for part in each:
             taken = min(share, part.rows)
@@ -308,12 +308,12 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
     return found
 
 
-def split(parts: list[Range], pieces: int, least: int = 1) -> list[Range]:
-    """About so many pieces, none of fewer than `least` rows; in the order of the ranges."""
+def split(parts: list[Range], pieces: int, minimum: int = 1) -> list[Range]:
+    """About so many pieces, none of fewer than `minimum` rows; in the order of the ranges."""
     total = sum(part.rows for part in parts)
     found = []
     for part in parts:
-        count = max(1, min(round(pieces * part.rows / total), part.rows // least)) if total else 1
+        count = max(1, min(round(pieces * part.rows / total), part.rows // minimum)) if total else 1
         edges = [part.start + part.rows * number // count for number in range(count + 1)]
         found += [
             Range(part.topic, part.log_id, edges[number], edges[number + 1])

@@ -347,7 +347,7 @@ class WriteOptions:
     failover: bool
     chunk_bytes: int
     longest: int
-    most_in_second: int | None
+    max_per_second: int | None
     parallel: int
     retries: int
     retry_interval: float
@@ -456,7 +456,7 @@ def assembled_write(found: dict[str, Any]) -> WriteOptions:
         failover=found["onNodeFailure"] == "failover",
         chunk_bytes=found["batchBytes"],
         longest=found["maxMessageBytes"],
-        most_in_second=found["maxMessagesPerSecond"],
+        max_per_second=found["maxMessagesPerSecond"],
         parallel=found["parallelTasks"] or os.cpu_count() or 1,
         retries=found["fetchOffset.numRetries"],
         retry_interval=found["fetchOffset.retryIntervalMs"] / 1000,

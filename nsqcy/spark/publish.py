@@ -93,7 +93,7 @@ class Publisher:
     def finish(self) -> None:
         self._work(0, 0)
 
-    def _work(self, most: int, most_bytes: int) -> None:
+    def _work(self, maximum: int, max_bytes: int) -> None:
         """Come back when no more than this is not answered."""
         failures = 0
         while True:
@@ -102,7 +102,7 @@ class Publisher:
                 # where more is on the way to it.
                 self._transmit(1 if failures else len(self.unanswered))
                 size = sum(command.size for command in self.unanswered)
-                if not failures and len(self.unanswered) <= most and size <= most_bytes:
+                if not failures and len(self.unanswered) <= maximum and size <= max_bytes:
                     return
                 assert self._connection is not None
                 self._connection.expect_ok()
@@ -116,8 +116,8 @@ class Publisher:
                     raise Unreachable(f"{error.args[0]}; {self._what()}") from None
                 time.sleep(self._options.retry_interval)
 
-    def _transmit(self, most: int) -> None:
-        while self._sent < min(most, len(self.unanswered)):
+    def _transmit(self, maximum: int) -> None:
+        while self._sent < min(maximum, len(self.unanswered)):
             if self._connection is None:
                 self._connection = self._connected()
             command = self.unanswered[self._sent]
@@ -221,7 +221,7 @@ class Pace:
     def __init__(self, rate: float) -> None:
         self._rate = rate
         self._next = 0.0
-        self.most = max(1, int(rate / 10))  # at once
+        self.maximum = max(1, int(rate / 10))  # at once
 
     def wait(self, messages: int) -> None:
         now = time.monotonic()

@@ -27,7 +27,7 @@ from nsqcy.spark.options import WriteOptions
 from nsqcy.spark.publish import Command, Nodes, Pace, Producer, batch_head
 
 LOG = logging.getLogger("nsqcy.spark")
-MESSAGES_MOST = 1 << 31  # of a chunk: its bytes are fewer
+MAX_MESSAGES = 1 << 31  # of a chunk: its bytes are fewer
 HELD_BYTES = 32 << 20  # in memory; more of a task's rows are on disk
 
 Indices: TypeAlias = pa.Array | None  # of rows; None: all of them
@@ -97,7 +97,7 @@ class Task:
         self._addresses = addresses
         self._producer = producer
         self._lanes: dict[tuple[int, str], Lane] = {}
-        rate = options.most_in_second
+        rate = options.max_per_second
         self._pace = Pace(rate / options.parallel) if rate else None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -163,18 +163,18 @@ class Task:
 
     def _lane(self, place: int, topic: str) -> "Lane":
         if (place, topic) not in self._lanes:
-            most = self._pace.most if self._pace else MESSAGES_MOST
-            self._lanes[place, topic] = Lane(topic, self._options.chunk_bytes, most)
+            maximum = self._pace.maximum if self._pace else MAX_MESSAGES
+            self._lanes[place, topic] = Lane(topic, self._options.chunk_bytes, maximum)
         return self._lanes[place, topic]
 
 
 class Lane:
     """Messages to one topic of one nsqd, until they are a chunk."""
 
-    def __init__(self, topic: str, most_bytes: int, most: int) -> None:
+    def __init__(self, topic: str, max_bytes: int, maximum: int) -> None:
         self._topic = topic
-        self._most_bytes = most_bytes
-        self._most = most
+        self._max_bytes = max_bytes
+        self._maximum = maximum
         self._begin()
 
     def _begin(self) -> None:
@@ -187,8 +187,8 @@ class Lane:
         """The chunks that are full now. Where they end is a matter of messages alone."""
         first = 0
         while first < len(some.rows):
-            end = some.fitting(first, self._most_bytes - self._size)
-            end = min(end, first + self._most - self._messages)
+            end = some.fitting(first, self._max_bytes - self._size)
+            end = min(end, first + self._maximum - self._messages)
             if end <= first and self._messages:
                 yield from self.flush()
                 continue

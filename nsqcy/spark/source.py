@@ -67,7 +67,7 @@ from nsqcy.spark.options import (
 from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
 
 LOG = logging.getLogger("nsqcy.spark")
-LEAST_ROWS = 50_000  # of a task, unless minPartitions asks for more of them
+MIN_ROWS = 50_000  # of a task, unless minPartitions asks for more of them
 CURSOR_SECONDS = 3600.0  # how often a cursor that does not move is set again: it would expire
 BOUNDS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
@@ -216,7 +216,7 @@ def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
 def tasks(options: Options) -> tuple[int, int]:
     """About how many there are to be, and the least rows of one."""
     if options.min_partitions is None:
-        return os.cpu_count() or 1, LEAST_ROWS
+        return os.cpu_count() or 1, MIN_ROWS
     return options.min_partitions, 1
 
 
@@ -382,11 +382,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lose(options, settled.losses)
         self._move_cursors(view, settled.pos)
         everything = isinstance(limit, ReadAllAvailable)
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows
+        maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows
         pos, rows = advance(
             settled,
             view,
-            None if everything else most,
+            None if everything else maximum,
             None if everything else options.max_bytes,
             self._cap,
         )
@@ -397,8 +397,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _enough(self, rows: int) -> bool:
         """Whether to make a batch of them now."""
-        least = self._options.min_rows
-        if least is None or rows >= least or self._cap is not None or not rows:
+        minimum = self._options.min_rows
+        if minimum is None or rows >= minimum or self._cap is not None or not rows:
             return True
         now = time.monotonic()
         if self._held_since is None:

@@ -197,9 +197,9 @@ class Connection:
         self.answer_json()
 
     def ask_block(
-        self, topic: str, log_id: str, start: int, end: int, most: int, columns: str
+        self, topic: str, log_id: str, start: int, end: int, maximum: int, columns: str
     ) -> None:
-        self.ask("LOG_FETCH", topic, log_id, start, end, most, columns)
+        self.ask("LOG_FETCH", topic, log_id, start, end, maximum, columns)
 
     def publish(self, command: str, size: int, parts: Iterable[bytes | pa.Buffer]) -> None:
         """A command and its body of so many bytes. The answer is awaited by `expect_ok`."""

@@ -29,7 +29,7 @@ class Kind(IntEnum):
     ENTRY_ADDED = 5
     ENTRY_FINISHED = 6
     CURSOR_NAMED = 7
-    ENTRY_MOVED = 8
+    ENTRY_TRANSFERRED = 8
 
 
 class State(IntEnum):
@@ -74,7 +74,7 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
     return b"".join(one.pack() for one in entries)
 
 
-class MoveRun(NamedTuple):
+class TransferRun(NamedTuple):
     """Messages of a channel that move, from number `first` on, to the topic `target`: they are
     published as chunks of this epoch, each under its number."""
 
@@ -90,9 +90,9 @@ class ChannelState:
     in queue order, and the ranges [first, end) at or after the cursor that are finished. Before
     `replay_end` records with a delay are no entries: the channel was put back behind them.
 
-    `ids` are those of the entries, as far as they are known (0: not). `cancelled` are records that
-    are no entries, whatever else tells of them. `moves` say what the numbers of entries stand for
-    that move; they ascend.
+    `ids` are those of the entries, 0 where unknown. `cancelled` are records that are no entries,
+    whatever other sections say. `transfers` say what the numbers of transferred entries stand for,
+    in ascending order.
     """
 
     name: str
@@ -104,7 +104,7 @@ class ChannelState:
     replay_end: int = 0
     ids: bytes = b""
     cancelled: frozenset[int] = frozenset()
-    moves: tuple[MoveRun, ...] = ()
+    transfers: tuple[TransferRun, ...] = ()
 
 
 class Incarnation(NamedTuple):
@@ -183,7 +183,7 @@ class Delta:
     entry: Entry | None = field(default=None)
     cursor: NamedCursor | None = None
     deleted: bool = False
-    run: MoveRun | None = None
+    run: TransferRun | None = None
     delayed: bool = False
 
 
@@ -207,11 +207,11 @@ _PRODUCED = struct.Struct("<Q")  # the seq that the epochs speak up to
 _EPOCH = struct.Struct("<QQqII")  # producer, epoch, used, bytes of parts, 0
 _PART = struct.Struct("<IIQ")  # part, ranges that follow and flags, chunk
 _MISSING = struct.Struct("<II")  # first, end
-_MOVES = struct.Struct("<QQHHI")  # first, epoch, bytes of target, 0, 0
+_TRANSFERS = struct.Struct("<QQHHI")  # first, epoch, bytes of target, 0, 0
 
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
 _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
-_SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_MOVES = 9, 10, 12
+_SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_TRANSFERS = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS, _SECTION_MISSING = 13, 0x8001, 0x8002
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED, _CLEAN = 1, 2
@@ -305,9 +305,11 @@ def encode_snapshot(state: TopicState) -> bytes:
         if channel.replay_end:
             head = _REPLAY.pack(len(name), 0, 0, channel.replay_end)
             parts.extend(_section(_SECTION_REPLAY, head, name))
-        if channel.moves:
+        if channel.transfers:
             head = _OF_CHANNEL.pack(len(name), 0, 0)
-            parts.extend(_section(_SECTION_MOVES, head, name, *map(_pack_run, channel.moves)))
+            parts.extend(
+                _section(_SECTION_TRANSFERS, head, name, *map(_pack_run, channel.transfers))
+            )
         head = _CHANNEL.pack(channel.cursor, channel.skipped, flags, len(name), 0)
         parts.extend(_section(_SECTION_CHANNEL, head, name, channel.entries))
     return b"".join(parts)
@@ -325,19 +327,19 @@ def encode_entries(channel: str, entries: bytes, ids: bytes) -> bytes:
     )
 
 
-def _pack_run(run: MoveRun) -> bytes:
+def _pack_run(run: TransferRun) -> bytes:
     target = run.target.encode("ascii")
-    return _MOVES.pack(run.first, run.epoch, len(target), 0, 0) + target
+    return _TRANSFERS.pack(run.first, run.epoch, len(target), 0, 0) + target
 
 
-def _unpack_runs(raw: bytes) -> Iterator[MoveRun]:
+def _unpack_runs(raw: bytes) -> Iterator[TransferRun]:
     at = 0
     while at < len(raw):
-        if len(raw) - at < _MOVES.size:
+        if len(raw) - at < _TRANSFERS.size:
             raise JournalError("moves of a channel are cut off")
-        first, epoch, length, _, _ = _MOVES.unpack_from(raw, at)
-        at += _MOVES.size
-        yield MoveRun(first, epoch, _name(raw[at : at + length]))
+        first, epoch, length, _, _ = _TRANSFERS.unpack_from(raw, at)
+        at += _TRANSFERS.size
+        yield TransferRun(first, epoch, _name(raw[at : at + length]))
         at += length
     if at > len(raw):
         raise JournalError("moves of a channel are cut off")
@@ -345,7 +347,7 @@ def _unpack_runs(raw: bytes) -> Iterator[MoveRun]:
 
 def encode_delta(delta: Delta) -> bytes:
     """A later entry of the journal."""
-    if delta.kind == Kind.ENTRY_MOVED:
+    if delta.kind == Kind.ENTRY_TRANSFERRED:
         name = delta.channel.encode("ascii")
         flags = _HAS_DELAY if delta.delayed else 0
         head = _DELTA.pack(delta.kind, VERSION, flags, len(name), delta.value) + name
@@ -491,7 +493,7 @@ def decode_snapshot(data: bytes) -> TopicState:
     replays: dict[str, int] = {}
     entries: dict[str, list[bytes]] = {}
     ids: dict[str, list[bytes]] = {}
-    moves: dict[str, tuple[MoveRun, ...]] = {}
+    transfers: dict[str, tuple[TransferRun, ...]] = {}
     boot, durability = bytes(16), 0
     cursors: dict[str, NamedCursor] = {}
     produced_seq: int = 0
@@ -531,9 +533,9 @@ def decode_snapshot(data: bytes) -> TopicState:
         elif kind == _SECTION_ENTRIES:
             name, more = _decode_of_channel(raw, "entries", ENTRY.size)
             entries.setdefault(name, []).append(more)
-        elif kind == _SECTION_MOVES:
+        elif kind == _SECTION_TRANSFERS:
             name, more = _decode_of_channel(raw, "moves", 1)
-            moves[name] = tuple(_unpack_runs(more))
+            transfers[name] = tuple(_unpack_runs(more))
         elif kind == _SECTION_IDS:
             name, more = _decode_of_channel(raw, "ids", _ID.size)
             ids.setdefault(name, []).append(more)
@@ -556,7 +558,7 @@ def decode_snapshot(data: bytes) -> TopicState:
             replay_end=replays.get(one.name, 0),
             entries=b"".join((one.entries, *entries.get(one.name, ()))),
             ids=_ids_of(one, entries.get(one.name, []), ids.get(one.name, [])),
-            moves=moves.get(one.name, ()),
+            transfers=transfers.get(one.name, ()),
         )
         for one in channels.values()
     )
@@ -585,16 +587,16 @@ def _ids_of(channel: ChannelState, entries: list[bytes], ids: list[bytes]) -> by
 _AFTER_NAME = {Kind.ENTRY_ADDED: ENTRY.size, Kind.CURSOR_NAMED: _PLACE.size}
 
 
-def _decode_move(name: str, seq: int, delayed: bool, raw: bytes) -> Delta:
+def _decode_transfer(name: str, seq: int, delayed: bool, raw: bytes) -> Delta:
     if not raw:
-        return Delta(Kind.ENTRY_MOVED, name, seq)
+        return Delta(Kind.ENTRY_TRANSFERRED, name, seq)
     if len(raw) < ENTRY.size:
         raise JournalError("a delta has a wrong size")
     runs = list(_unpack_runs(raw[ENTRY.size :]))
     if len(runs) != 1:
         raise JournalError("a delta has a wrong size")
     entry = _entry(ENTRY.unpack_from(raw))
-    return Delta(Kind.ENTRY_MOVED, name, seq, entry=entry, run=runs[0], delayed=delayed)
+    return Delta(Kind.ENTRY_TRANSFERRED, name, seq, entry=entry, run=runs[0], delayed=delayed)
 
 
 def decode_delta(data: bytes) -> Delta:
@@ -607,8 +609,8 @@ def decode_delta(data: bytes) -> Delta:
     _, _, flags, length, value = _DELTA.unpack_from(data)
     end = _DELTA.size + length
     name = _name(data[_DELTA.size : end])
-    if number == Kind.ENTRY_MOVED:
-        return _decode_move(name, value, bool(flags & _HAS_DELAY), data[end:])
+    if number == Kind.ENTRY_TRANSFERRED:
+        return _decode_transfer(name, value, bool(flags & _HAS_DELAY), data[end:])
     expected = _AFTER_NAME.get(Kind(number), 0)
     if len(data) - end != expected:
         raise JournalError("a delta has a wrong size")
@@ -670,18 +672,18 @@ class _Channel:
         "_added",
         "_cancelled",
         "_fanout",
-        "_moved",
         "_passed",
         "_runs",
         "_state",
+        "_transferred",
         "cursor",
     )
 
     def __init__(self, state: ChannelState, fanout: int = 0) -> None:
         self._state = state
         self._fanout = fanout
-        self._runs = list(state.moves)
-        self._moved: set[int] = set()
+        self._runs = list(state.transfers)
+        self._transferred: set[int] = set()
         self._passed: set[int] = set()  # records that are no entries, and the cursor need not see
         self._added: dict[int, Entry] = {}
         self._cancelled = set(state.cancelled)
@@ -695,17 +697,17 @@ class _Channel:
             if added is not None and added.state != State.MOVING:
                 del self._added[delta.value]
             self._cancelled.add(delta.value)
-        elif delta.kind == Kind.ENTRY_MOVED:
-            self._move(delta)
+        elif delta.kind == Kind.ENTRY_TRANSFERRED:
+            self._transfer(delta)
         elif delta.kind == Kind.ENTRY_ADDED and delta.entry is not None:
             self._added.pop(delta.entry.seq, None)
             self._added[delta.entry.seq] = delta.entry
 
-    def _move(self, delta: Delta) -> None:
+    def _transfer(self, delta: Delta) -> None:
         seq = delta.value
         self._added.pop(seq, None)
         if delta.entry is None or delta.run is None:
-            self._moved.add(seq)
+            self._transferred.add(seq)
             return
         self._added[seq] = delta.entry
         if delta.run not in self._runs:
@@ -734,8 +736,8 @@ class _Channel:
         entries, ids = self._state.entries, self._state.ids
         finished = self._finished()
         # What moves is no entry any more when it has moved, and not before.
-        cancelled = self._cancelled - _moving(entries) if self._cancelled else self._cancelled
-        gone = cancelled | self._added.keys() | self._moved
+        cancelled = self._cancelled - _transferring(entries) if self._cancelled else self._cancelled
+        gone = cancelled | self._added.keys() | self._transferred
         if gone:
             entries, ids = _without(entries, ids, gone)
         if self._added:
@@ -748,7 +750,7 @@ class _Channel:
             ids=ids,
             skipped=self._state.skipped + _count(finished) - _count(self._state.finished),
             finished=finished,
-            moves=tuple(self._runs),
+            transfers=tuple(self._runs),
             cancelled=frozenset(self._cancelled - self._late()),
         )
 
@@ -762,7 +764,7 @@ def _count(ranges: Iterable[tuple[int, int]]) -> int:
     return sum(end - first for first, end in ranges)
 
 
-def _moving(entries: bytes) -> set[int]:
+def _transferring(entries: bytes) -> set[int]:
     """The seqs of those entries that move."""
     facts = struct.Struct(f"<Q26xB{ENTRY.size - 35}x").iter_unpack(entries)
     return {seq for seq, state in facts if state == State.MOVING}

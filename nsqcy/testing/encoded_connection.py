@@ -84,13 +84,13 @@ class CodecSocket:
     def sendall(self, data: bytes) -> None:
         self.inner.sendall(self.codec.encode(data))
 
-    def recv(self, most: int) -> bytes:
+    def recv(self, maximum: int) -> bytes:
         while not self._decoded:
-            received = self.inner.recv(most)
+            received = self.inner.recv(maximum)
             if not received:
                 return b""
             self._decoded = self.codec.decode(received)
-        taken, self._decoded = self._decoded[:most], self._decoded[most:]
+        taken, self._decoded = self._decoded[:maximum], self._decoded[maximum:]
         return taken
 
     def __getattr__(self, name: str) -> Any:

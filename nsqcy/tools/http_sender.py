@@ -17,9 +17,9 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import Url, parse_url
 
 from nsqcy.cluster.web_client import (
+    MAX_REDIRECTS,
     PIECE,
     REDIRECTS,
-    REDIRECTS_MOST,
     SAME_METHOD,
     Terms,
     WebClient,
@@ -50,14 +50,14 @@ class HttpSender(WebClient):
         there is none."""
         deadline = time.monotonic() + self.terms.whole
         try:
-            for _ in range(REDIRECTS_MOST + 1):
+            for _ in range(MAX_REDIRECTS + 1):
                 status, location = self._exchange(request, deadline)
                 if status not in REDIRECTS or not location:
                     return status
                 request = _redirected(request, status, location)
         except (OSError, HTTPError, HTTPException, ValueError) as error:
             raise RequestError(reason(error)) from None
-        raise RequestError(f"stopped after {REDIRECTS_MOST} redirects")
+        raise RequestError(f"stopped after {MAX_REDIRECTS} redirects")
 
     def _exchange(self, request: Request, deadline: float) -> tuple[int, str]:
         """The status, and where it sends us."""

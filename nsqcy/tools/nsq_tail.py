@@ -93,10 +93,10 @@ async def tail(options: TailOptions) -> None:
 
 
 async def print_all(
-    consumer: Consumer, output: Threads, head: bytes, most: int, stop: Callable[[], None]
+    consumer: Consumer, output: Threads, head: bytes, maximum: int, stop: Callable[[], None]
 ) -> None:
-    """The messages of one consumer, until it is closed or there were `most`, if that is above 0."""
-    left = most if most > 0 else sys.maxsize
+    """Print the messages of one consumer until it is closed, or `maximum` of them if above 0."""
+    left = maximum if maximum > 0 else sys.maxsize
     async for batch in consumer.batches(AT_ONCE):
         printed = batch[:left]
         put_back(batch[left:])

@@ -160,12 +160,12 @@ def resolve(settings: Settings) -> ToFileOptions:
         raise ToolError("--channel is required")
     common.require_positive(settings, "http_client_connect_timeout", "http_client_request_timeout")
     common.require_one_source(options.nsqd_tcp_address, options.lookupd_http_address)
-    for flag, level, most in (
+    for flag, level, maximum in (
         ("gzip-level", options.gzip_level, 9),
         ("zstd-level", options.zstd_level, 22),
     ):
-        if not 1 <= level <= most:
-            raise ToolError(f"invalid --{flag} value ({level}), should be 1-{most}")
+        if not 1 <= level <= maximum:
+            raise ToolError(f"invalid --{flag} value ({level}), should be 1-{maximum}")
     if options.gzip and options.zstd:
         raise ToolError("use --gzip or --zstd not both")
     if not options.topic and not options.topic_pattern:
@@ -378,7 +378,7 @@ class Topic:
         self._consumer = consumer
         self._files = files
         self._label = f"[{consumer.core.name}]"
-        self._most = options.max_in_flight
+        self._maximum = options.max_in_flight
         self._interval = options.sync_interval / SECOND
         self._log = lines
         self._progress = progress
@@ -417,7 +417,7 @@ class Topic:
             raise
 
     async def _write_all(self) -> None:
-        batches = self._consumer.batches(self._most)
+        batches = self._consumer.batches(self._maximum)
         coming: asyncio.Future[list[Message] | None] | None = None
         tick_at = self._loop.time() + self._interval
         ended = False

@@ -3,7 +3,7 @@
 Owns the bytes of the piece that has not ended yet. Reads nothing by itself.
 """
 
-LONGEST = 64 << 20  # far more than any nsqd takes
+MAX_SIZE = 64 << 20  # far more than any nsqd takes
 
 
 class TooLong(ValueError):
@@ -13,10 +13,10 @@ class TooLong(ValueError):
 class Pieces:
     """Splits what it is fed at a delimiter of one byte; empty pieces are no messages."""
 
-    def __init__(self, delimiter: bytes, longest: int = LONGEST) -> None:
+    def __init__(self, delimiter: bytes, longest: int = MAX_SIZE) -> None:
         assert len(delimiter) == 1
         self._delimiter = delimiter
-        self._longest = longest
+        self._maximum = longest
         self._open: list[bytes] = []
         self._length = 0  # of what is open
 
@@ -47,8 +47,8 @@ class Pieces:
         self._length += len(part)
 
     def _check(self, length: int) -> None:
-        if length > self._longest:
-            text = f"{self._longest} bytes of input without a delimiter: too long for a message"
+        if length > self._maximum:
+            text = f"{self._maximum} bytes of input without a delimiter: too long for a message"
             raise TooLong(text)
 
     def _close(self) -> bytes:

@@ -16,10 +16,10 @@ _Call = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class Threads:
-    """At most `most` calls at a time, in the order in which they were asked for."""
+    """At most `maximum` calls at a time, in the order in which they were asked for."""
 
-    def __init__(self, most: int = 1) -> None:
-        self._most = most
+    def __init__(self, maximum: int = 1) -> None:
+        self._maximum = maximum
         self._running = 0
         self._wanted = 0  # calls that have not ended
         self._loop = asyncio.get_running_loop()
@@ -29,7 +29,7 @@ class Threads:
         """What `function` returns or raises."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._wanted += 1
-        if self._running < min(self._wanted, self._most):
+        if self._running < min(self._wanted, self._maximum):
             self._running += 1
             threading.Thread(target=self._run, daemon=True).start()
         self._calls.put((future, function, arguments))

@@ -30,7 +30,7 @@ from nsqcy.tools.throttle import Throttle
 NAME = "to_nsq"
 CHUNK = 1 << 16  # bytes of one read
 STDIN = 0
-MOST_MESSAGES, MOST_BYTES = 1000, 4 << 20  # without an answer; beyond, nothing is read
+MAX_MESSAGES, MAX_BYTES = 1000, 4 << 20  # without an answer; beyond, nothing is read
 
 INPUT = (
     Option("delimiter", STRING, "\n", "the byte between two messages"),
@@ -167,7 +167,7 @@ class Publisher:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), delay)
         while not self._ended.is_set() and (
-            self._messages >= MOST_MESSAGES or self._bytes >= MOST_BYTES
+            self._messages >= MAX_MESSAGES or self._bytes >= MAX_BYTES
         ):
             await self._answer()
         return not self._ended.is_set()

@@ -7,9 +7,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-FAILURES_MOST = 10  # of one address, before it has to wait
+MAX_FAILURES = 10  # of one address, before it has to wait
 RECOVERY = 10.0  # seconds after which one of them is forgotten
-ADDRESSES_MOST = 10_000
+MAX_ADDRESSES = 10_000
 
 
 class Failures:
@@ -28,13 +28,13 @@ class Failures:
         """Seconds until it may try; 0 for now."""
         with self._lock:
             empty_at = self._empty_at.get(address, 0.0)
-        return max(0.0, empty_at - self._clock() - (FAILURES_MOST - 1) * RECOVERY)
+        return max(0.0, empty_at - self._clock() - (MAX_FAILURES - 1) * RECOVERY)
 
     def add(self, address: str) -> None:
         now = self._clock()
         with self._lock:
             empty_at = max(self._empty_at.get(address, now), now) + RECOVERY
-            self._empty_at[address] = min(empty_at, now + FAILURES_MOST * RECOVERY)
+            self._empty_at[address] = min(empty_at, now + MAX_FAILURES * RECOVERY)
             self._empty_at.move_to_end(address)
-            while len(self._empty_at) > ADDRESSES_MOST:
+            while len(self._empty_at) > MAX_ADDRESSES:
                 self._empty_at.popitem(last=False)

@@ -62,7 +62,7 @@ QUOTAS = (
 )
 TEXTS = ("role", "password", "token", "certificate", *PERMISSIONS)
 KEYS = (*TEXTS, *(each.name for each in QUOTAS))
-PATTERNS_MOST = 100  # of one permission, which bound the time of a decision
+MAX_PATTERNS = 100  # of one permission, which bound the time of a decision
 
 NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"
@@ -252,9 +252,9 @@ def _patterns(path: str, section: _Section, permission: str) -> tuple[str, ...]:
         return ()
     line = section.lines[permission]
     patterns = tuple(each.strip() for each in section.values[permission].split(","))
-    if len(patterns) > PATTERNS_MOST:
+    if len(patterns) > MAX_PATTERNS:
         problem = f"{permission} of user {section.name} has {len(patterns)} patterns"
-        raise ConfigError(path, line, problem, f"at most {PATTERNS_MOST}")
+        raise ConfigError(path, line, problem, f"at most {MAX_PATTERNS}")
     for each in patterns:
         of_channels = permission == SUBSCRIBE and "/" in each
         if not (can_match_channels if of_channels else can_match)(each):

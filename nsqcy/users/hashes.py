@@ -18,7 +18,7 @@ _SHA256 = re.compile(r"\$sha256\$([0-9a-f]{64})")
 
 # What a password costs: 32 MiB, and about a tenth of a second.
 LOG_COST, BLOCKS, PARALLEL = 15, 8, 1
-MEMORY_MOST = 128 << 20  # bytes that a hash of a file may ask for
+MAX_MEMORY = 128 << 20  # bytes that a hash of a file may ask for
 SALT_BYTES, HASH_BYTES = 16, 32
 
 
@@ -77,7 +77,7 @@ def _scrypt(text: str, like: Password) -> bytes:
         n=1 << like.log_cost,
         r=like.blocks,
         p=like.parallel,
-        maxmem=2 * MEMORY_MOST,
+        maxmem=2 * MAX_MEMORY,
         dklen=len(like.hash),
     )
 
@@ -103,7 +103,7 @@ def parse_password(text: str) -> Password | None:
     except binascii.Error:
         return None
     is_sane = 10 <= log_cost <= 20 and blocks and 1 <= parallel <= 4
-    if not is_sane or 128 * blocks << log_cost > MEMORY_MOST:
+    if not is_sane or 128 * blocks << log_cost > MAX_MEMORY:
         return None
     if len(salt) < 8 or not 16 <= len(digest) <= 64:
         return None

@@ -14,7 +14,7 @@ from nsqcy.logging.logger import write
 from nsqcy.users import file, hashes
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, VIEW
 
-LEAST = 8  # characters
+MIN_LENGTH = 8  # characters
 _DOES = {PUBLISH: "publish to", SUBSCRIBE: "consume", ADMIN: "change and delete"}
 
 
@@ -96,7 +96,7 @@ def _password() -> str | None:
             text = sys.stdin.readline().rstrip("\n")
     except (EOFError, KeyboardInterrupt):
         return None
-    if len(text) < LEAST:
-        write(2, f"a password has {LEAST} characters or more\n")
+    if len(text) < MIN_LENGTH:
+        write(2, f"a password has {MIN_LENGTH} characters or more\n")
         return None
     return text

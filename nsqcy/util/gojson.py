@@ -86,7 +86,7 @@ int32 = _integer(31)
 
 _KINDS: Mapping[Reader, type] = {int64: int, flag: bool}
 _INT64 = 1 << 63
-_KEYS_MOST = 64  # sets of keys that are remembered
+_MAX_KEYS = 64  # sets of keys that are remembered
 
 
 def array(reader: Reader, empty: Any) -> Reader:
@@ -141,7 +141,7 @@ def alike(fields: Fields) -> Reader:
         lacks = lacking.get(keys) if keys is not None else None
         if lacks is None:
             if keys is not None and not any(_is_varied(key, defaults) for key in keys):
-                if len(lacking) >= _KEYS_MOST:
+                if len(lacking) >= _MAX_KEYS:
                     lacking.clear()
                 lacking[keys] = not defaults.keys() <= value.keys()
             return tuple(exact(value).values())

@@ -11,7 +11,7 @@ import pytest
 from support.loaded_cluster import lively, trouble
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-MOST = 80_000  # bytes of a picture
+MAX_BYTES = 80_000  # bytes of a picture
 COLOURS = 48
 LONG = 15.5 * 60  # seconds: the shortest time frame, and a little
 
@@ -51,6 +51,6 @@ def test_pictures(browser: Any, tmp_path: Path) -> None:
             page = context.new_page()
             page.goto(live.url + path)
             picture = small(page.screenshot(full_page=True))
-            assert len(picture) < MOST
+            assert len(picture) < MAX_BYTES
             (IMAGES / f"nsqadmin-{name}.png").write_bytes(picture)
             context.close()

@@ -190,8 +190,8 @@ def test_a_handler_that_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd) -> Non
     run(main())
 
 
-@pytest.mark.parametrize(("concurrency", "most"), [(None, 5), (2, 2), (9, 5)])
-def test_concurrency(nsqd: MockNsqd, concurrency: int | None, most: int) -> None:
+@pytest.mark.parametrize(("concurrency", "maximum"), [(None, 5), (2, 2), (9, 5)])
+def test_concurrency(nsqd: MockNsqd, concurrency: int | None, maximum: int) -> None:
     async def main() -> None:
         running: set[bytes] = set()
         peak = 0
@@ -214,10 +214,10 @@ def test_concurrency(nsqd: MockNsqd, concurrency: int | None, most: int) -> None
         ):
             link = await subscriber(nsqd)
             deliver(link, *(b"%d" % number for number in range(5)))
-            await until(lambda: len(running) == most)
+            await until(lambda: len(running) == maximum)
             gate.set()
             await until(lambda: len(link.said("FIN")) == 5)
-        assert peak == most
+        assert peak == maximum
 
     run(main())
 

@@ -18,7 +18,7 @@ from support.nsqd_process import Nsqd
 LINES = 50_000
 MANY = 200_000
 BATCH = 500
-LONGEST = 1 << 20
+MAX_BYTES = 1 << 20
 
 STORES: dict[str, dict[str, Any]] = {
     "memory": {},
@@ -33,7 +33,7 @@ def library_lines() -> Iterator[bytes]:
     for path in sorted(home.rglob("*.py")):
         if "site-packages" not in path.parts and "dist-packages" not in path.parts:
             for line in path.read_bytes().split(b"\n"):
-                if line and len(line) <= LONGEST:
+                if line and len(line) <= MAX_BYTES:
                     yield line
 
 

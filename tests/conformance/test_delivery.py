@@ -216,16 +216,16 @@ def test_how_soon_a_message_leaves(shared: Nsqd, topic: str) -> None:
 
 @pytest.mark.case("C277", "C278")
 @pytest.mark.parametrize(
-    ("rate", "least", "most"), [(42, 0.38, 0.48), (99, 0.98, 1.0)], ids=["42", "99"]
+    ("rate", "minimum", "maximum"), [(42, 0.38, 0.48), (99, 0.98, 1.0)], ids=["42", "99"]
 )
-def test_sampling(shared: Nsqd, topic: str, rate: int, least: float, most: float) -> None:
+def test_sampling(shared: Nsqd, topic: str, rate: int, minimum: float, maximum: float) -> None:
     producer = shared.connect()
     producer.mpub(topic, [b"x"] * 5000)
     conn = shared.connect()
     conn.identify(sample_rate=rate)
     conn.sub(topic, "c", rdy=2500)
     taken = len(list(conn.drain()))
-    assert least <= taken / 5000 <= most
+    assert minimum <= taken / 5000 <= maximum
     shared.web.await_counts(topic, "c", depth=0, in_flight_count=0)
 
 

@@ -104,8 +104,8 @@ def refused(web: Web, topic: str) -> bool:
 def test_a_disk_that_is_nearly_full(nsqd: Starter, small_disk: Path) -> None:
     file = nsqd.path / "nsqd.ini"
     file.write_text("[nsqd]\n[topic safe]\ndurability = os\n")
-    least = free(small_disk) - 64 * MIB
-    daemon = nsqd(small_disk, args=(f"--config={file}",), mem_queue_size=2, min_free_disk=least)
+    minimum = free(small_disk) - 64 * MIB
+    daemon = nsqd(small_disk, args=(f"--config={file}",), mem_queue_size=2, min_free_disk=minimum)
     web = daemon.web
     consumer = daemon.connect().sub("memory", "c", rdy=0)
     web.pub("safe", b"x")
@@ -114,7 +114,7 @@ def test_a_disk_that_is_nearly_full(nsqd: Starter, small_disk: Path) -> None:
     filler = small_disk / "filler"
     with filler.open("wb") as room:
         os.posix_fallocate(room.fileno(), 0, 128 * MIB)
-    line = f"fewer than {least} bytes are free on disk"
+    line = f"fewer than {minimum} bytes are free on disk"
     eventually(lambda: text(web.get("/ready")) == (503, line))
     assert refused(web, "safe")
     reason = f"E_PUB_FAILED PUB failed {line}"

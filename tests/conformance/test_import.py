@@ -432,10 +432,10 @@ def test_kill_leaves_the_originals(nsqd: Starter) -> None:
     several = messages(0, 60_000, 200)
     write_queue(data, "t:c", several, limit=4 << 20)
     originals = snapshot(data)
-    for least in (0, 1 << 16, 1 << 20, 6 << 20):
+    for minimum in (0, 1 << 16, 1 << 20, 6 << 20):
         daemon.start()
         eventually(lambda: (data / "import.tmp").exists())
-        eventually(lambda: written(data) >= least or not (data / "import.tmp").exists())  # noqa: B023
+        eventually(lambda: written(data) >= minimum or not (data / "import.tmp").exists())  # noqa: B023
         daemon.kill()
         if not list(data.glob("*.topic")) and not (data / "import.done").exists():
             assert snapshot(data) == originals

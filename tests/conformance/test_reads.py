@@ -63,20 +63,26 @@ def reach(conn: Conn, topic: str, end: int) -> dict[str, Any]:
 
 
 def fetch(
-    conn: Conn, topic: str, log_id: str, first: int, end: int, most: int = 1 << 23, what: str = ALL
+    conn: Conn,
+    topic: str,
+    log_id: str,
+    first: int,
+    end: int,
+    maximum: int = 1 << 23,
+    what: str = ALL,
 ) -> Columns:
-    conn.command("LOG_FETCH", topic, log_id, first, end, most, what)
+    conn.command("LOG_FETCH", topic, log_id, first, end, maximum, what)
     frame = conn.frame()
     assert frame.kind == RESPONSE, frame
     return read_columns(frame.data)
 
 
 def bodies(
-    conn: Conn, topic: str, log_id: str, first: int, end: int, most: int = 1 << 23
+    conn: Conn, topic: str, log_id: str, first: int, end: int, maximum: int = 1 << 23
 ) -> list[bytes]:
     found: list[bytes] = []
     while first < end:
-        part = fetch(conn, topic, log_id, first, end, most, "body")
+        part = fetch(conn, topic, log_id, first, end, maximum, "body")
         assert part.body is not None and part.base_seq == first and not part.damaged
         found += part.body
         first = part.end
@@ -93,9 +99,9 @@ def test_everything_that_was_published(kept: Nsqd, topic: str) -> None:
     facts = reach(conn, topic, 2001)
     assert (facts["first_seq"], facts["next_seq"]) == (1, 2001)
     assert facts["first_time"] <= facts["last_time"]
-    for most in (1, 300_000, 1 << 23):
-        first = 1 if most > 1 else 1990
-        assert bodies(conn, topic, facts["log_id"], first, 2001, most) == sent[first - 1 :]
+    for maximum in (1, 300_000, 1 << 23):
+        first = 1 if maximum > 1 else 1990
+        assert bodies(conn, topic, facts["log_id"], first, 2001, maximum) == sent[first - 1 :]
 
 
 @pytest.mark.parametrize(("tls", "codec"), UPGRADES)

@@ -511,10 +511,10 @@ def test_a_weak_authority_verifies(nsqd: Starter, files: Files, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("least", "admitted"), [(None, False), ("", False), ("tls1.0", True), ("tls1.2", False)]
+    ("minimum", "admitted"), [(None, False), ("", False), ("tls1.0", True), ("tls1.2", False)]
 )
-def test_old_versions(least: str | None, admitted: bool, nsqd: Starter, files: Files) -> None:
-    daemon = nsqd(tls_min_version=least, **files.options)
+def test_old_versions(minimum: str | None, admitted: bool, nsqd: Starter, files: Files) -> None:
+    daemon = nsqd(tls_min_version=minimum, **files.options)
     conn = daemon.connect()
     conn.negotiate(tls_v1=True)
     with pytest.warns(DeprecationWarning):

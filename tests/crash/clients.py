@@ -39,7 +39,7 @@ from support.nsqd_process import Nsqd
 SIZES = [20, 100, 100, 100, 100, 100, 500, 3_000, 20_000]
 DELAYS_MS = [30, 200, 700, 1500]
 PACE = 0.004
-LONGEST_PAUSE = 0.05
+MAX_PAUSE = 0.05
 REFUSAL = re.compile(rb"E_(?:FIN|REQ)_FAILED (?:FIN|REQ) (\S{16}) failed ID not in flight")
 BODY = re.compile(rb"(\S+ \d+ (\d+) )\.*")
 
@@ -67,7 +67,7 @@ class _Client:
             self.talk()
         except (Hangup, Silence, OSError, http.client.HTTPException):
             self.hang_up()
-            time.sleep(self.random.uniform(0, LONGEST_PAUSE))
+            time.sleep(self.random.uniform(0, MAX_PAUSE))
 
     def talk(self) -> None:
         raise NotImplementedError

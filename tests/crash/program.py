@@ -27,7 +27,7 @@ READY = 2500
 LANES = ["writes", "awaited", "background"]
 CHECKPOINT = 4 * SECOND  # longer than a journal may be behind
 SAFE_FLIGHT = 40 * SECOND  # shorter than a message's timeout
-DEFERRED_MOST = 90 * SECOND
+MAX_DEFERRED = 90 * SECOND
 
 
 @dataclass(eq=False)
@@ -616,7 +616,7 @@ class Checked:
         for client in self.clients.values():
             client.ready(READY)
         self.core.settle()
-        for _ in range(2 + DEFERRED_MOST // (5 * SECOND)):
+        for _ in range(2 + MAX_DEFERRED // (5 * SECOND)):
             while self.collect():
                 self.core.settle()
             self.core.advance(5 * SECOND)

@@ -48,11 +48,11 @@ def logs_of(ask: Ask, client: Client, topic: str) -> list[dict[str, Any]]:
     return logs
 
 
-def rows_of(ask: Ask, client: Client, topic: str, log: dict[str, Any], most: int) -> list[bytes]:
+def rows_of(ask: Ask, client: Client, topic: str, log: dict[str, Any], maximum: int) -> list[bytes]:
     """The bodies of a log. One that was damaged is empty."""
     at, found = log["first_seq"], []
     while at < log["next_seq"]:
-        line = f"LOG_FETCH {topic} {log['log_id']} {at} {log['next_seq']} {most} {ALL}\n"
+        line = f"LOG_FETCH {topic} {log['log_id']} {at} {log['next_seq']} {maximum} {ALL}\n"
         kind, data = ask(client, line)
         if kind == ERROR:
             assert data.startswith((b"E_LOG_FAILED ", b"E_LOG_GONE ")), data
@@ -94,8 +94,8 @@ class Reading(Program):
     def read_topic(self, topic: str) -> None:
         client = self.core.client(topic_log=True)
         for log in logs_of(self.ask, client, topic):
-            most = self.chance.choice([1, 500, 1 << 20])
-            rows = rows_of(self.ask, client, topic, log, most)
+            maximum = self.chance.choice([1, 500, 1 << 20])
+            rows = rows_of(self.ask, client, topic, log, maximum)
             self.compare(topic, log, rows, self.now)
             for seq, body in enumerate(rows, log["first_seq"]):
                 if body:

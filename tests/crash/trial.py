@@ -32,9 +32,9 @@ OPTIONS = {
 # Journals are written at the tick of a second, so much later at most if they are small; a machine
 # with much else to do is late for that.
 CHECKPOINT = SYNC_TIMEOUT_MS / 1000 + 1.0 + 5.0
-LONGEST_LOAD = 0.5
-LONGEST_START = 0.4
-SHORTEST_LIFE = 0.05
+MAX_LOAD = 0.5
+MAX_START = 0.4
+MIN_LIFE = 0.05
 LATE_CHANNEL = "z"
 DEATHS_IN_A_ROW = 3  # a worker that dies again and again is started ever later
 STORIES = 3
@@ -127,7 +127,7 @@ class Trial:
     def cycle(self) -> None:
         """Load, a death of something, and its recovery."""
         self.await_progress()
-        time.sleep(self.random.uniform(0, LONGEST_LOAD))
+        time.sleep(self.random.uniform(0, MAX_LOAD))
         self.strike()
 
     def cycle_with_a_new_channel(self) -> None:
@@ -136,7 +136,7 @@ class Trial:
         self.await_progress()
         topic = self.late.pop(self.random.randrange(len(self.late)))
         self.create(topic, LATE_CHANNEL)
-        time.sleep(self.random.uniform(0, SHORTEST_LIFE))
+        time.sleep(self.random.uniform(0, MIN_LIFE))
         self.strike()
         self.subscribe(topic, LATE_CHANNEL)
 
@@ -181,7 +181,7 @@ class Trial:
     def kill_a_start(self) -> None:
         with self.death():
             self.daemon.launch()
-            time.sleep(self.random.uniform(0, LONGEST_START))
+            time.sleep(self.random.uniform(0, MAX_START))
             os.killpg(self.daemon.process.pid, signal.SIGKILL)
             self.daemon.wait()
 

@@ -18,13 +18,13 @@ from support.many_clients import pss
 from support.nsqd_process import Nsqd
 from support.sanitizer import at_most
 
-MOST = 64 << 20
+MAX_BYTES = 64 << 20
 MAX_MSG_SIZE = 1 << 20
 MAX_BODY_SIZE = 5 << 20
 
 
 @contextlib.contextmanager
-def growing_at_most(daemon: Nsqd, most: int) -> Iterator[None]:
+def growing_at_most(daemon: Nsqd, maximum: int) -> Iterator[None]:
     """What happens inside leaves the daemon serving and not much larger."""
     for conn in [daemon.connect() for _ in range(8)]:
         conn.usable()
@@ -32,7 +32,7 @@ def growing_at_most(daemon: Nsqd, most: int) -> Iterator[None]:
     yield
     for conn in [daemon.connect() for _ in range(8)]:
         conn.usable()
-    assert pss(daemon) - before <= at_most(most)
+    assert pss(daemon) - before <= at_most(maximum)
 
 
 @pytest.fixture(params=[1, 4], ids=["w1", "w4"])
@@ -47,7 +47,7 @@ def test_consumers_that_never_read(victim: Nsqd) -> None:
         producer = victim.connect()
         for _ in range(20):
             producer.mpub(topic, [bytes(10_000)] * 50)
-    with growing_at_most(victim, MOST):
+    with growing_at_most(victim, MAX_BYTES):
         stuck = [
             (f"t{number % 4}", channel, victim.connect(receive_buffer=4096, pong=False))
             for number, channel in enumerate(channels)
@@ -65,7 +65,7 @@ def test_consumers_that_never_read(victim: Nsqd) -> None:
 
 def test_a_client_that_never_reads_its_answers(victim: Nsqd) -> None:
     """It is not read from any more, rather than have its answers pile up."""
-    with growing_at_most(victim, MOST):
+    with growing_at_most(victim, MAX_BYTES):
         conn = victim.connect(receive_buffer=4096)
         commands = (b"PUB void#ephemeral\n" + sized(b"x")) * 2_000_000
         assert send_as_far_as_it_goes(conn, commands) < len(commands)
@@ -74,7 +74,7 @@ def test_a_client_that_never_reads_its_answers(victim: Nsqd) -> None:
 def test_a_publisher_of_one_byte_at_a_time(victim: Nsqd) -> None:
     body = bytes(range(256)) * 40
     victim.web.create("t", "c")
-    with growing_at_most(victim, MOST):
+    with growing_at_most(victim, MAX_BYTES):
         slow = [victim.connect() for _ in range(8)]
         for byte in publish("t", body) + b"MPUB t\n" + batch([body[:100]] * 3):
             for conn in slow:
@@ -97,7 +97,7 @@ def test_a_publisher_of_one_byte_at_a_time(victim: Nsqd) -> None:
     ],
 )
 def test_a_length_of_four_gigabytes(four: Nsqd, command: bytes, error: bytes) -> None:
-    with growing_at_most(four, MOST):
+    with growing_at_most(four, MAX_BYTES):
         for length in (0xFFFFFFFF, 0x80000000, 0x7FFFFFFF):
             for conn in [four.connect() for _ in range(20)]:
                 conn.send(command, struct.pack(">I", length), bytes(1000))
@@ -106,7 +106,7 @@ def test_a_length_of_four_gigabytes(four: Nsqd, command: bytes, error: bytes) ->
 
 
 def test_a_body_over_the_limit(victim: Nsqd) -> None:
-    with growing_at_most(victim, MOST):
+    with growing_at_most(victim, MAX_BYTES):
         for _ in range(20):
             conn = victim.connect()
             with contextlib.suppress(OSError):  # it may have hung up by then
@@ -154,14 +154,14 @@ def silent(victim: Nsqd, count: int) -> list[Conn]:
 
 @pytest.mark.usefixtures("many_files")
 def test_five_thousand_connections_that_send_nothing(victim: Nsqd) -> None:
-    with growing_at_most(victim, MOST):
+    with growing_at_most(victim, MAX_BYTES):
         silent(victim, 5000)
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("many_files")
 def test_connections_that_send_nothing_are_closed(victim: Nsqd) -> None:
-    with growing_at_most(victim, MOST):
+    with growing_at_most(victim, MAX_BYTES):
         for conn in silent(victim, 5000):
             conn.eof(timeout=120)
 

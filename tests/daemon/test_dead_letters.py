@@ -93,12 +93,12 @@ class Failing:
         self.daemon = daemon
         self.conns: dict[str, Conn] = {}
 
-    def fail(self, topic: str, most: int) -> None:
+    def fail(self, topic: str, maximum: int) -> None:
         try:
             if topic not in self.conns:
                 self.conns[topic] = self.daemon.connect().sub(topic, "c", rdy=20)
             conn = self.conns[topic]
-            for _ in range(most):
+            for _ in range(maximum):
                 conn.req(conn.message(0.05))
         except (OSError, Hangup, Silence, AssertionError):
             pass

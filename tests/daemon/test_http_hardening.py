@@ -70,11 +70,11 @@ def rest(sock: socket.socket) -> bytes:
 
 
 @contextlib.contextmanager
-def growing_at_most(daemon: Nsqd, most: int) -> Iterator[None]:
+def growing_at_most(daemon: Nsqd, maximum: int) -> Iterator[None]:
     before = pss(daemon)
     yield
     assert daemon.web.get("/ping").status == 200
-    assert pss(daemon) - before <= at_most(most)
+    assert pss(daemon) - before <= at_most(maximum)
 
 
 # Slow and many

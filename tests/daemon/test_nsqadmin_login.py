@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import pytest
 
 from nsqcy.testing.http_requests import Answer, eventually
-from nsqcy.users.failures import FAILURES_MOST
+from nsqcy.users.failures import MAX_FAILURES
 from nsqcy.users.hashes import hash_password, hash_token
 from support.fake_http_daemon import Upstream
 from support.fake_http_destination import Destination
@@ -230,7 +230,7 @@ def test_pages_of_other_sites_log_nobody_in_or_out(admin: Admin) -> None:
 def test_too_many_failures(admin: Admin) -> None:
     far = {"X_Forwarded_For": "10.1.1.1"}
     # They are forgotten with time, but not as quickly as they come.
-    statuses = [enter(admin, "anna", "wrong", **far).status for _ in range(FAILURES_MOST)]
+    statuses = [enter(admin, "anna", "wrong", **far).status for _ in range(MAX_FAILURES)]
     assert set(statuses) == {401}
     eventually(lambda: enter(admin, "anna", "wrong", **far).status == 429)
     answer = enter(admin, "anna", ANNA, **far)

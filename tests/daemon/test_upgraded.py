@@ -98,10 +98,10 @@ def test_bombs(tls: bool, nsqd: Starter, files: Files) -> None:
     before = daemon.memory()
     for conn in conns:
         conn.socket.inner.sendall(encoded + ending)  # type: ignore[attr-defined]
-    most = 0
+    maximum = 0
     for conn in conns:
         while True:
-            most = max(most, daemon.memory())
+            maximum = max(maximum, daemon.memory())
             started = time.monotonic()
             other.usable()
             assert time.monotonic() - started < 2
@@ -113,7 +113,7 @@ def test_bombs(tls: bool, nsqd: Starter, files: Files) -> None:
             except Exception as error:
                 if type(error).__name__ != "Silence":
                     raise
-    assert most - before < at_most(24 * MB)
+    assert maximum - before < at_most(24 * MB)
 
 
 def settled(daemon: Nsqd) -> int:

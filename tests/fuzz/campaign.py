@@ -24,10 +24,10 @@ ROOT = Path(__file__).parents[2]
 FUZZER = ROOT / "tests/fuzz/fuzzer.py"
 CORPUS = ROOT / "tests/fuzz/corpus"
 WORK = ROOT / "build/fuzz"
-LONGEST = 4096  # bytes of an input
-KEPT_MOST = 24_000  # bytes of a target's corpus in the repository
-SECONDS_MOST = 20  # of one input: more is a hang
-MEMORY_MOST = 1500  # MB
+MAX_BYTES = 4096  # bytes of an input
+MAX_KEPT = 24_000  # bytes of a target's corpus in the repository
+MAX_SECONDS = 20  # of one input: more is a hang
+MAX_MEMORY = 1500  # MB
 
 
 def environment() -> dict[str, str]:
@@ -62,7 +62,7 @@ def begin(name: str) -> Path:
     (folder / "seeds").mkdir(exist_ok=True)
     target = targets.load(name)
     for number, data in enumerate(target.seeds()):
-        (folder / "seeds" / str(number)).write_bytes(data[:LONGEST])
+        (folder / "seeds" / str(number)).write_bytes(data[:MAX_BYTES])
     (folder / "words").write_text("".join(f'"{escaped(word)}"\n' for word in target.WORDS))
     return folder
 
@@ -79,9 +79,9 @@ def fuzz(name: str, seconds: int) -> bool:
     good = run(
         name,
         f"-max_total_time={seconds}",
-        f"-max_len={LONGEST}",
-        f"-timeout={SECONDS_MOST}",
-        f"-rss_limit_mb={MEMORY_MOST}",
+        f"-max_len={MAX_BYTES}",
+        f"-timeout={MAX_SECONDS}",
+        f"-rss_limit_mb={MAX_MEMORY}",
         f"-dict={folder / 'words'}",
         *(each for each in corpora if os.path.isdir(each)),
         log=log,
@@ -103,10 +103,10 @@ def keep(name: str) -> bool:
     known = [str(path) for each in corpora if each.is_dir() for path in sorted(each.iterdir())]
     control.write_text("\n".join([str(len(known)), "0", *known, ""]))
     # The inner half of a merge: it writes down what each input reaches.
-    words = ["-merge_inner=2", f"-merge_control_file={control}", f"-timeout={SECONDS_MOST}"]
+    words = ["-merge_inner=2", f"-merge_control_file={control}", f"-timeout={MAX_SECONDS}"]
     if not run(name, *words, log=folder / "merge.log"):
         return False
-    chosen = reach.least(control.read_text(), KEPT_MOST)
+    chosen = reach.minimum(control.read_text(), MAX_KEPT)
     contents = [Path(path).read_bytes() for path in chosen]
     kept = CORPUS / name
     kept.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ def name_of(data: bytes) -> str:
     return hashlib.sha1(data).hexdigest()[:12]
 
 
-def least(control: str, size_most: int) -> list[str]:
+def minimum(control: str, max_size: int) -> list[str]:
     """Files that reach every edge that some file does, the most for their size first; of a control
     file of libFuzzer's merge."""
     lines = control.splitlines()
@@ -35,7 +35,7 @@ def least(control: str, size_most: int) -> list[str]:
         elif kind == "FT":
             reached[int(numbers[0])] = {int(each) // BUCKETS for each in numbers[1:]}
     chosen: list[str] = []
-    left = size_most
+    left = max_size
     while True:
         gains = {
             index: len(edges) / (64 + sizes[index])

@@ -8,7 +8,7 @@ from fuzz import reach, targets
 from fuzz.targets import log
 
 CORPUS = Path(__file__).parent / "corpus"
-MOST = 300_000  # bytes: everybody clones them
+MAX_BYTES = 300_000  # bytes: everybody clones them
 
 
 @pytest.mark.parametrize("name", targets.names())
@@ -37,14 +37,14 @@ def test_log_ids_are_the_same() -> None:
 
 def test_it_is_small() -> None:
     assert {path.name for path in CORPUS.iterdir()} == set(targets.names())
-    assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) < MOST
+    assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) < MAX_BYTES
 
 
 def test_mutations() -> None:
     """Every target's own ways to change an input give one of the size that is allowed."""
     for name in targets.names():
         target = targets.load(name)
-        change = targets.mutator(target, lambda data, most: data[::-1][:most])
+        change = targets.mutator(target, lambda data, maximum: data[::-1][:maximum])
         for seed, data in enumerate(target.seeds()):
             assert len(change(data, 300, seed)) <= 300
             assert change(data, 300, seed) == change(data, 300, seed)
@@ -70,8 +70,8 @@ STARTED 3 5
 
 def test_the_least_that_reaches_as_much() -> None:
     """Edges are 1 and 2 of a, 1 to 4 of b, and 3 of c; d has crashed."""
-    assert reach.least(CONTROL, 2000) == ["a", "c", "b"]
-    assert reach.least(CONTROL, 100) == ["a", "c"]
+    assert reach.minimum(CONTROL, 2000) == ["a", "c", "b"]
+    assert reach.minimum(CONTROL, 100) == ["a", "c"]
 
 
 def test_lines_that_are_reached() -> None:

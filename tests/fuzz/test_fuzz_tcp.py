@@ -84,9 +84,9 @@ def raze(daemon: Nsqd) -> None:
 
 def is_bare(found: Counters) -> bool:
     """Whether nothing is there but what lines between workers consist of."""
-    most = 2 * (len(found) - 1)
+    maximum = 2 * (len(found) - 1)
     return all(
-        count <= (most if name in ("sessions", "outputs", "legs", "streams") else 0)
+        count <= (maximum if name in ("sessions", "outputs", "legs", "streams") else 0)
         for counters in found.values()
         for name, count in counters.items()
     )

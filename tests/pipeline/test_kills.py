@@ -128,22 +128,22 @@ def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:
     `NSQCY_KILLS` and `NSQCY_KILLS_ROWS` are how many."""
     root = tmp_path / "archive"
     rng = random.Random(SEED)
-    least = max(1, KILLS // 5)
+    minimum = max(1, KILLS // 5)
     each = ROWS // KILLS
     words = [f"--option=maxOffsetsPerTrigger={each // 3 + 1}"]
     places: Counter[str] = Counter()
     published = 0
-    while places.total() < KILLS or places[PLANNED] < least:
+    while places.total() < KILLS or places[PLANNED] < minimum:
         assert places.total() < 3 * KILLS, places
         if published < ROWS:
             publish(daemon, published, min(published + each, ROWS))
             published = min(published + each, ROWS)
-        first = places[BATCH_0] < least
+        first = places[BATCH_0] < minimum
         within = 0.3 if first else 3.0
         behind = not first
         places[kill_somewhere(root, daemon, rng, within, *words, behind_batch_0=behind)] += 1
         print(json.dumps({"kills": places.total()} | places), flush=True)
-    assert places[BATCH_0] >= least, places
+    assert places[BATCH_0] >= minimum, places
     archive_the_rest(root, daemon)
     check(root, published)
     assert counted_by_spark(root) == [published, published]

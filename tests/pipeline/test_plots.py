@@ -26,7 +26,7 @@ def test_minutes_without_rows_are_zero_and_have_no_percentile() -> None:
     assert len(line.times) == 3 and line.step == 1
     assert line.per_second("count") == [1, 0, 2]
     assert line.columns["size_p50"] == [5.0, None, 7.0]
-    assert (line.total("count"), line.most("size_p50")) == (180, 7.0)
+    assert (line.total("count"), line.maximum("size_p50")) == (180, 7.0)
 
 
 def test_nsqds_are_put_together() -> None:

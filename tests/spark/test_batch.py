@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, LessThanOrEqual
 
 from nsqcy.spark.errors import CorruptBlock, DataLoss, NsqError, Refused, Unreachable
-from nsqcy.spark.source import LEAST_ROWS, NsqDataSource
+from nsqcy.spark.source import MIN_ROWS, NsqDataSource
 from support.fake_log_nsqd import FakeTopic, LogBroker, Record
 from support.spark_sources import batch, rows
 
@@ -95,7 +95,7 @@ def test_every_incarnation(broker: LogBroker) -> None:
 def test_small_ranges_are_not_split(broker: LogBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     reader = batch(given(broker) | {"minPartitions": "1"}, "seq")
-    broker.topics["t"].logs[0].records *= LEAST_ROWS // 4
+    broker.topics["t"].logs[0].records *= MIN_ROWS // 4
     assert len(reader.partitions()) == 1
     options = given(broker)
     del options["minPartitions"]
@@ -196,7 +196,7 @@ def spoiling(*which: int) -> Any:
 
 
 def test_a_bad_block_is_asked_for_again(broker: LogBroker) -> None:
-    broker.most_records = 3
+    broker.max_records = 3
     broker.spoil = spoiling(1)
     assert seqs(broker) == list(range(1, 11))
     broker.spoil = spoiling(2, 3)
@@ -219,7 +219,7 @@ def test_a_block_of_other_records(broker: LogBroker) -> None:
 
 
 def test_a_connection_that_is_lost(broker: LogBroker) -> None:
-    broker.most_records = 3
+    broker.max_records = 3
     failures = iter([False, True, False, True, True])
     broker.refuse = lambda line: (
         "E_LOG_FAILED input/output error" if "FETCH" in line and next(failures, False) else ""

@@ -164,11 +164,11 @@ def test_what_there_is_of_a_range() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), max_size=8), st.integers(0, 3000))
-def test_shares(wanted: list[int], most: int) -> None:
-    found = shares(wanted, most)
-    assert sum(found) == min(most, sum(wanted))
+def test_shares(wanted: list[int], maximum: int) -> None:
+    found = shares(wanted, maximum)
+    assert sum(found) == min(maximum, sum(wanted))
     assert all(0 <= share <= want for share, want in zip(found, wanted, strict=True))
-    if most >= len(wanted):
+    if maximum >= len(wanted):
         assert all(share for share, want in zip(found, wanted, strict=True) if want)
 
 
@@ -181,14 +181,14 @@ def test_shares_are_in_proportion() -> None:
     st.integers(1, 40),
     st.sampled_from([1, 100]),
 )
-def test_split(logs: list[tuple[int, int]], pieces: int, least: int) -> None:
+def test_split(logs: list[tuple[int, int]], pieces: int, minimum: int) -> None:
     parts = [Range("t", str(n), start, start + rows) for n, (start, rows) in enumerate(logs)]
-    found = split(parts, pieces, least)
+    found = split(parts, pieces, minimum)
     for part in parts:
         mine = [each for each in found if each.log_id == part.log_id]
         assert (mine[0].start, mine[-1].end) == (part.start, part.end)
         assert all(one.end == two.start for one, two in itertools.pairwise(mine))
-        assert len(mine) == 1 or min(each.rows for each in mine) >= least
+        assert len(mine) == 1 or min(each.rows for each in mine) >= minimum
     assert len(found) <= pieces + len(parts)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from nsqcy.spark.errors import DataLoss, NsqError, OptionError, Refused, Unreachable
-from nsqcy.spark.source import LEAST_ROWS
+from nsqcy.spark.source import MIN_ROWS
 from nsqcy.testing.http_requests import eventually
 from support.fake_log_nsqd import FakeTopic, LogBroker
 from support.spark_engine import Checkpoint, Crash, Engine
@@ -73,7 +73,7 @@ def test_everything_in_spark_s_order_of_calls(query: Start, broker: LogBroker) -
     assert [len(rows) for rows in engine.checkpoint.sink.values()] == [4, 4, 2]
     assert [row["body"] for row in engine.checkpoint.rows] == [b"%d" % n for n in numbers(1, 11)]
     first = json.loads(engine.checkpoint.offsets[0])
-    split = [os.cpu_count(), LEAST_ROWS]
+    split = [os.cpu_count(), MIN_ROWS]
     assert first == {"from": {"t": {A: 1}}, "pos": {"t": {A: 5}}, "split": split, "v": 1}
     assert json.loads(engine.checkpoint.offsets[2]) == {
         "pos": {"t": {A: 11}},

@@ -83,7 +83,7 @@ class LogBroker:
         self.cursors: dict[tuple[str, str], tuple[str, int]] = {}
         self.spoil: Callable[[bytearray], None] | None = None
         self.refuse: Callable[[str], str] | None = None
-        self.most_records = 1 << 20  # of a block
+        self.max_records = 1 << 20  # of a block
         self.silent = False  # as one that hangs: it takes connections and commands
         self._waiting: list[tuple[Link, FakeTopic, list[str]]] = []
         self._settings = {"topic_log": 1} if settings is None else settings
@@ -182,20 +182,20 @@ class LogBroker:
         log_id: str,
         start: str,
         end: str,
-        most: str,
+        maximum: str,
         columns: str,
     ) -> bytes | str:
         found = [log for log in topic.logs if log.log_id == log_id]
         if not found:
             return "E_LOG_ID " + " ".join(log.log_id for log in topic.logs)
         log = found[0]
-        first, last = int(start), min(int(end), log.next_seq, int(start) + self.most_records)
+        first, last = int(start), min(int(end), log.next_seq, int(start) + self.max_records)
         if first < log.first_seq:
             return f"E_LOG_GONE {log.first_seq}"
         if first >= last:
             return f"E_LOG_RANGE {log.next_seq}"
         records = log.records[first - log.first_seq : last - log.first_seq]
-        while len(records) > 1 and sum(len(each.body) for each in records) > int(most):
+        while len(records) > 1 and sum(len(each.body) for each in records) > int(maximum):
             records = records[: len(records) // 2]
         data = block(log_id, first, records, columns.split(","))
         if self.spoil is not None:

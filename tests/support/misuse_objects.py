@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 ARGUMENTS = (None, 0, -1, 7, b"", b"abc", "", "abc", bytearray(64), [], {}, 0.5)
-MOST = 400  # calls of one method
+MAX_BYTES = 400  # calls of one method
 FOR_USERS = {"nsqcy.client.codec"}
 SKIPPED = {"wait_parked"}  # waits for a thread that was never started
 
 
 def arguments() -> Iterator[tuple[Any, ...]]:
     for count in range(4):
-        yield from itertools.islice(itertools.product(ARGUMENTS, repeat=count), MOST)
+        yield from itertools.islice(itertools.product(ARGUMENTS, repeat=count), MAX_BYTES)
 
 
 def made(kind: type) -> Iterator[Any]:

@@ -31,7 +31,7 @@ class Near(Core):
         self.moved: list[Session] = []
         self.owner: Core | None = None
         meshes = [Streams(self.shared, index, [-1, -1]) for index in (HOME, OWNER)]
-        super().__init__(None, mesh=meshes[HOME], index=HOME, move=self.take_note)
+        super().__init__(None, mesh=meshes[HOME], index=HOME, migrate=self.take_note)
         self.owner = Core(None, mesh=meshes[OWNER], index=OWNER)
         for core, mesh in ((self, meshes[HOME]), (self.owner, meshes[OWNER])):
             mesh.core = core

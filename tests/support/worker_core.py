@@ -29,7 +29,7 @@ MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 EPOCH = 1_700_000_000 * SECOND
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
-TURNS_MOST = 2000
+MAX_TURNS = 2000
 
 
 class Log:
@@ -230,7 +230,7 @@ class Core:
         index: int = 0,
         pool: BlockPool | None = None,
         tls_cert: str = "",
-        move: Callable[[Session, int], None] | None = None,
+        migrate: Callable[[Session, int], None] | None = None,
     ) -> None:
         """`pool`: that of a core before this one, of which nothing is left in it."""
         self.path = path
@@ -281,7 +281,7 @@ class Core:
             ),
             negotiate=negotiate,
             ask_placement=None,
-            move=move,
+            migrate=migrate,
             auth=auth,
             log=self.log,
         )
@@ -289,7 +289,7 @@ class Core:
 
     def settle(self) -> None:
         """Turns, until nothing is left to do at this moment."""
-        for _ in range(TURNS_MOST):
+        for _ in range(MAX_TURNS):
             due = self.manager.run_turn(self.now, self.wall)
             if self.io is not None and self.io.outstanding:
                 self.io.drain_now()

@@ -100,19 +100,19 @@ cdef void _sift_down(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noe
     cdef:
         const HeapSlot *end = heap.slots + heap.size
         const HeapSlot *child
-        const HeapSlot *least
+        const HeapSlot *minimum
     while True:
-        least = child = heap.slots + <size_t>hole * ARITY + 1
+        minimum = child = heap.slots + <size_t>hole * ARITY + 1
         if child >= end:
             break
         if child + ARITY <= end:
-            least = _sooner(_sooner(child, child + 1), _sooner(child + 2, child + 3))
+            minimum = _sooner(_sooner(child, child + 1), _sooner(child + 2, child + 3))
         else:
             while child != end:
-                least = _sooner(least, child)
+                minimum = _sooner(minimum, child)
                 child += 1
-        if least.due >= due:
+        if minimum.due >= due:
             break
-        _put(heap, hole, least.node, least.due)
-        hole = <uint32_t>(least - heap.slots)
+        _put(heap, hole, minimum.node, minimum.due)
+        hole = <uint32_t>(minimum - heap.slots)
     _put(heap, hole, node, due)

@@ -17,7 +17,7 @@ from libc.string cimport memmove, memset
 
 cdef enum:
     MAX_FRESH = 500            # values that are merged into the samples at once
-    FRESH_LEAST = 16
+    MIN_FRESH = 16
     MAX_MERGED = 2048          # samples of merged sketches that are not thinned out
 
 cdef double ERROR = 0.005
@@ -87,7 +87,7 @@ cdef int reserve(Sketch *sketch, uint32_t room) noexcept nogil:
 
 
 cdef int reserve_fresh(Sketch *sketch) noexcept nogil:
-    cdef uint32_t room = min(max(2 * sketch.fresh_room, <uint32_t>FRESH_LEAST),
+    cdef uint32_t room = min(max(2 * sketch.fresh_room, <uint32_t>MIN_FRESH),
                              <uint32_t>MAX_FRESH)
     cdef int64_t *fresh = <int64_t *>realloc(sketch.fresh, room * sizeof(int64_t))
     if fresh == NULL:
@@ -127,16 +127,16 @@ cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) n
 cdef void thin(Sketch *sketch) noexcept nogil:
     """Drop samples whose ranks the next one may stand for as well. The first and the last stay."""
     cdef Sample *samples = sketch.samples
-    cdef uint64_t most = <uint64_t>(2 * ERROR * <double>sketch.count)
+    cdef uint64_t maximum = <uint64_t>(2 * ERROR * <double>sketch.count)
     cdef uint64_t width
     cdef uint32_t i = sketch.size - 1
     cdef uint32_t to = sketch.size - 1
-    if sketch.size < 3 or most < 2:
+    if sketch.size < 3 or maximum < 2:
         return
     while i > 1:
         i -= 1
         width = samples[i].width + samples[to].width
-        if width + samples[to].delta <= most:
+        if width + samples[to].delta <= maximum:
             samples[to].width = width
         else:
             to -= 1
@@ -185,13 +185,13 @@ cdef int64_t query(const Sketch *sketch, double quantile) noexcept nogil:
     NSQ: of few values, a high quantile is the greatest. That one is exact."""
     cdef double n = <double>sketch.count
     cdef double rank = min(n, ceil(quantile * n) + ceil(LIFT * n) + 1)
-    cdef uint64_t least = 0
+    cdef uint64_t minimum = 0
     cdef uint32_t i
     if sketch.size == 0:
         return 0
     for i in range(sketch.size):
-        least += sketch.samples[i].width
-        if i and least + sketch.samples[i].delta > rank:
+        minimum += sketch.samples[i].width
+        if i and minimum + sketch.samples[i].delta > rank:
             return sketch.samples[i - 1].value
     return sketch.samples[sketch.size - 1].value
 

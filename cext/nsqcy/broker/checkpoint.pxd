@@ -42,8 +42,8 @@ cdef class Checkpoints(Limits):
     cdef list journal_waiters           # who is called when the next one is written
     cdef uint64_t journalled            # activity() when it was written
     cdef int64_t next_journal           # not before this
-    cdef list unsynced_moves            # who waits for the next sync of the journal ...
-    cdef list syncing_moves             # ... and for the one under way; None: there is none
+    cdef list unsynced_transfers        # who waits for the next sync of the journal ...
+    cdef list syncing_transfers         # ... and for the one under way; None: there is none
 
     cdef bint is_kept(self) noexcept
     cdef uint64_t activity(self) noexcept
@@ -64,6 +64,6 @@ cdef class Checkpoints(Limits):
     cdef int set_durability(self, str name) except -1
     cdef void class_journalled(self, int error) noexcept
     cdef void class_written(self) noexcept
-    cdef int sync_moves(self) except -1
+    cdef int sync_transfers(self) except -1
     cdef object state(self)
     cdef int journal_told(self) except -1

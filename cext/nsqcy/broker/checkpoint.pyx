@@ -13,7 +13,7 @@ cimport cython
 from libc.limits cimport INT_MAX
 
 from nsqcy.channels.checkpoint_entries cimport Packing
-from nsqcy.broker.dead_letters cimport Moves
+from nsqcy.broker.dead_letters cimport DeadLetterTransfer
 from nsqcy.broker.durability cimport MEMORY, OS, durability_of
 from nsqcy.storage.entry cimport Deferred, Entry
 
@@ -100,10 +100,17 @@ cdef int journal_done(void *arg, int error) except -1:
     return 0
 
 
-cdef int moves_synced(void *arg, int error) except -1:
+cdef tuple transfer_runs(Channel channel):
+    """Return the runs of a channel's dead-letter transfer (nsqcy.storage.journal.TransferRun)."""
+    if channel.transfer is None:
+        return ()
+    return tuple((<DeadLetterTransfer>channel.transfer).runs)
+
+
+cdef int transfers_synced(void *arg, int error) except -1:
     topic = <object>arg
     Py_DECREF(topic)
-    topic.moves_synced(os.strerror(error).lower() if error else None)
+    topic.transfers_synced(os.strerror(error).lower() if error else None)
     return 0
 
 
@@ -112,7 +119,7 @@ cdef class Checkpoints(Limits):
     def __cinit__(self):
         self.durability = "memory"
         self.journal_waiters = []
-        self.unsynced_moves = []
+        self.unsynced_transfers = []
 
     cdef object state(self):
         """What a journal says of the topic, as a TopicState without entries."""
@@ -295,7 +302,7 @@ cdef class Checkpoints(Limits):
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
             skipped=channel.skipped, replay_end=channel.replay_end,
-            moves=() if channel.mover is None else tuple((<Moves>channel.mover).runs),
+            transfers=transfer_runs(channel),
             finished=tuple((channel.finished[i].start, channel.finished[i].end)
                            for i in range(channel.finished_count)))
 
@@ -350,48 +357,48 @@ cdef class Checkpoints(Limits):
         if not self.overflowing:
             self.gate = self.promised
 
-    # -- messages that move to other topics --
+    # -- dead-letter transfers --
 
-    cdef object new_mover(self, object channel):
-        return Moves(self, channel)
+    cdef object new_transfer(self, object channel):
+        return DeadLetterTransfer(self, channel)
 
-    def journal_move(self, str channel not None, uint64_t seq, bytes packed not None, run not None,
-                     bint delayed, done not None):
-        """A message of a channel moves; `packed`: where its record lies, as journals have it. Calls
-        done(None), or done(why not), when a start would find that. Returns False if none would, and
-        there is nothing to wait for."""
+    def journal_transfer(self, str channel not None, uint64_t seq, bytes packed not None,
+                         run not None, bint delayed, done not None):
+        """Write down that a message of a channel is being transferred. `packed`: where its record
+        lies, as journals have it. Calls done(None), or done(error), once a start would find the
+        transfer. Returns False if none would: there is nothing to wait for."""
         if self.log is None or self.promised == MEMORY or is_ephemeral(channel):
             return False
         entry, = journal.unpack_entries(packed)
         self.journal_delta(
-            journal.Delta(journal.Kind.ENTRY_MOVED, channel, seq, entry=entry, run=run,
+            journal.Delta(journal.Kind.ENTRY_TRANSFERRED, channel, seq, entry=entry, run=run,
                           delayed=delayed),
-            done if self.promised == OS else lambda error: self.move_written(error, done))
+            done if self.promised == OS else lambda error: self.transfer_written(error, done))
         return True
 
-    def journal_moved(self, str channel not None, uint64_t seq):
-        """It is where it belongs. If the journal does not get to know, it is sent again, for
-        nothing."""
+    def journal_transferred(self, str channel not None, uint64_t seq):
+        """Write down that the other topic has accepted a message. If this is lost, the message is
+        sent again, and ignored there as a repetition."""
         if self.log is not None and self.promised != MEMORY and not is_ephemeral(channel):
-            self.append_delta(journal.Delta(journal.Kind.ENTRY_MOVED, channel, seq), None)
+            self.append_delta(journal.Delta(journal.Kind.ENTRY_TRANSFERRED, channel, seq), None)
 
-    def move_written(self, error, done):
+    def transfer_written(self, error, done):
         if error is not None:
             done(error)
             return
-        self.unsynced_moves.append(done)
-        self.sync_moves()
+        self.unsynced_transfers.append(done)
+        self.sync_transfers()
 
-    cdef int sync_moves(self) except -1:
+    cdef int sync_transfers(self) except -1:
         """One sync at a time, for all that were written before."""
-        if self.syncing_moves is not None or not self.unsynced_moves or self.gone:
+        if self.syncing_transfers is not None or not self.unsynced_transfers or self.gone:
             return 0
-        self.syncing_moves, self.unsynced_moves = self.unsynced_moves, []
+        self.syncing_transfers, self.unsynced_transfers = self.unsynced_transfers, []
         Py_INCREF(self)
-        return self.log.sync(moves_synced, <void *>self)
+        return self.log.sync(transfers_synced, <void *>self)
 
-    def moves_synced(self, reason):
-        waiting, self.syncing_moves = self.syncing_moves, None
+    def transfers_synced(self, reason):
+        waiting, self.syncing_transfers = self.syncing_transfers, None
         for done in waiting:
             done(reason)
-        self.sync_moves()
+        self.sync_transfers()

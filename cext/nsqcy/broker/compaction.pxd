@@ -31,13 +31,13 @@ cdef enum Stage:
 
 
 # Where a record lies in its block, and where its copy lies.
-ctypedef struct Move:
+ctypedef struct Relocation:
     uint32_t source
     uint32_t copy
 
 
 # What is copied of one block, behind this header: in no order until COPY, then by source.
-ctypedef struct Moves:
+ctypedef struct Relocations:
     Block *target           # NULL: nothing has been copied
     uint32_t count
     uint32_t room
@@ -71,8 +71,8 @@ cdef class Compaction:
     cdef bint is_sparse(self, Block *block) noexcept
     cdef void enter(self, Stage stage) noexcept
     cdef int walk(self, int budget) except? -1
-    cdef void gather(self, const Deferred *entry, Moves *moves) noexcept
-    cdef void redirect(self, Deferred *entry, Moves *moves) noexcept
+    cdef void gather(self, const Deferred *entry, Relocations *relocations) noexcept
+    cdef void redirect(self, Deferred *entry, Relocations *relocations) noexcept
     cdef int copy(self, Block *block) except -1
     cdef int write(self, Block *block) except -1
     cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL

@@ -23,9 +23,9 @@ cdef enum:
     BYTES_A_STEP = 256              # copying so many costs as much as visiting an entry
 
 
-cdef int compare_moves(const void *a, const void *b) noexcept nogil:
-    cdef uint32_t one = (<const Move *>a).source
-    cdef uint32_t other = (<const Move *>b).source
+cdef int compare_relocations(const void *a, const void *b) noexcept nogil:
+    cdef uint32_t one = (<const Relocation *>a).source
+    cdef uint32_t other = (<const Relocation *>b).source
     return (one > other) - (one < other)
 
 
@@ -35,8 +35,8 @@ cdef int compare_blocks(const void *a, const void *b) noexcept nogil:
     return (one > other) - (one < other)
 
 
-cdef inline Move *each_move(Moves *moves) noexcept nogil:
-    return <Move *>(moves + 1)
+cdef inline Relocation *each_relocation(Relocations *relocations) noexcept nogil:
+    return <Relocation *>(relocations + 1)
 
 
 cdef bint is_worthwhile(RecordWindow window) noexcept:
@@ -83,20 +83,20 @@ cdef class Compaction:
     cdef int add(self, Block *block) except -1:
         """Have what entries need of a block copied."""
         cdef Block **grown
-        cdef Moves *moves
+        cdef Relocations *relocations
         if self.count == self.room:
             grown = <Block **>realloc(self.blocks, (2 * self.room + 16) * sizeof(Block *))
             if grown == NULL:
                 raise MemoryError()
             self.blocks = grown
             self.room = 2 * self.room + 16
-        moves = <Moves *>malloc(sizeof(Moves) + block.refs * sizeof(Move))
-        if moves == NULL:
+        relocations = <Relocations *>malloc(sizeof(Relocations) + block.refs * sizeof(Relocation))
+        if relocations == NULL:
             raise MemoryError()
-        moves.target = NULL
-        moves.count = 0
-        moves.room = block.refs
-        block.moves = moves
+        relocations.target = NULL
+        relocations.count = 0
+        relocations.room = block.refs
+        block.relocations = relocations
         self.window.pin(block)
         self.blocks[self.count] = block
         self.count += 1
@@ -148,7 +148,7 @@ cdef class Compaction:
         if self.stage != AWAIT:
             return False
         for i in range(self.count):
-            target = (<Moves *>self.blocks[i].moves).target
+            target = (<Relocations *>self.blocks[i].relocations).target
             if target == NULL or target.stored == target.size:
                 continue
             if target.written < target.size:
@@ -201,15 +201,15 @@ cdef class Compaction:
     cdef void stop(self) noexcept:
         """Let go of the blocks; entries that were not pointed at copies stay as they are."""
         cdef Block *block
-        cdef Moves *moves
+        cdef Relocations *relocations
         cdef uint32_t i
         for i in range(self.count):
             block = self.blocks[i]
-            moves = <Moves *>block.moves
-            block.moves = NULL
-            if moves.target != NULL:
-                self.window.unpin(moves.target)
-            free(moves)
+            relocations = <Relocations *>block.relocations
+            block.relocations = NULL
+            if relocations.target != NULL:
+                self.window.unpin(relocations.target)
+            free(relocations)
             self.window.unpin(block)
         self.count = self.loading = 0
         self.on_disk = False
@@ -222,18 +222,18 @@ cdef class Compaction:
         """Visit more entries; returns what is left of the budget."""
         cdef Channel channel
         cdef Deferred *entry
-        cdef Moves *moves
+        cdef Relocations *relocations
         while budget > 0 and self.walked < len(self.channels):
             budget -= 1
             channel = <Channel>self.channels[self.walked]
             if not channel.walk(&entry):
                 self.walked += 1
-            elif entry != NULL and entry.block.moves != NULL:
-                moves = <Moves *>entry.block.moves
+            elif entry != NULL and entry.block.relocations != NULL:
+                relocations = <Relocations *>entry.block.relocations
                 if self.stage == GATHER:
-                    self.gather(entry, moves)
+                    self.gather(entry, relocations)
                 else:
-                    self.redirect(entry, moves)
+                    self.redirect(entry, relocations)
         if self.walked < len(self.channels):
             return budget
         if self.stage == GATHER:
@@ -245,20 +245,20 @@ cdef class Compaction:
         self.stop()
         return budget
 
-    cdef void gather(self, const Deferred *entry, Moves *moves) noexcept:
+    cdef void gather(self, const Deferred *entry, Relocations *relocations) noexcept:
         """What does not begin any more where it did stays, and is dropped when its turn comes."""
         cdef Block *block = entry.block
         if block.data != NULL and (<Record *>(block.data + entry.offset)).seq != entry.seq:
             return
-        if moves.count < moves.room:
-            each_move(moves)[moves.count].source = entry.offset
-            moves.count += 1
+        if relocations.count < relocations.room:
+            each_relocation(relocations)[relocations.count].source = entry.offset
+            relocations.count += 1
 
-    cdef void redirect(self, Deferred *entry, Moves *moves) noexcept:
+    cdef void redirect(self, Deferred *entry, Relocations *relocations) noexcept:
         cdef Block *old = entry.block
-        cdef Move *each = each_move(moves)
+        cdef Relocation *each = each_relocation(relocations)
         cdef uint32_t low = 0
-        cdef uint32_t high = moves.count
+        cdef uint32_t high = relocations.count
         cdef uint32_t middle
         while low < high:
             middle = (low + high) // 2
@@ -266,9 +266,9 @@ cdef class Compaction:
                 low = middle + 1
             else:
                 high = middle
-        if low == moves.count or each[low].source != entry.offset:
+        if low == relocations.count or each[low].source != entry.offset:
             return
-        entry.block = moves.target
+        entry.block = relocations.target
         entry.offset = each[low].copy
         self.window.ref(entry.block)
         self.window.unref(old)
@@ -277,19 +277,19 @@ cdef class Compaction:
 
     cdef int copy(self, Block *block) except -1:
         """Copy the records of a block that are needed; returns what that cost of a budget."""
-        cdef Moves *moves = <Moves *>block.moves
-        cdef Move *each = each_move(moves)
+        cdef Relocations *relocations = <Relocations *>block.relocations
+        cdef Relocation *each = each_relocation(relocations)
         cdef Block *target
         cdef Record *record
         cdef uint32_t needed = 0
         cdef uint32_t length = 0
         cdef uint32_t i
         if block.data == NULL:
-            moves.count = 0
-        if moves.count == 0:
+            relocations.count = 0
+        if relocations.count == 0:
             return 1
-        qsort(each, moves.count, sizeof(Move), compare_moves)
-        for i in range(moves.count):
+        qsort(each, relocations.count, sizeof(Relocation), compare_relocations)
+        for i in range(relocations.count):
             # Channels share records.
             if needed and each[i].source == each[needed - 1].source:
                 continue
@@ -307,14 +307,14 @@ cdef class Compaction:
             target.size += record.length
         target.count += needed
         target.last_seq = record.seq
-        moves.count = needed
-        moves.target = target
+        relocations.count = needed
+        relocations.target = target
         self.window.pin(target)
         return 1 + needed + length // BYTES_A_STEP
 
     cdef int write(self, Block *block) except -1:
         """Give the log the copies of a block; returns what that cost of a budget."""
-        cdef Block *target = (<Moves *>block.moves).target
+        cdef Block *target = (<Relocations *>block.relocations).target
         cdef uint32_t length
         if target == NULL or target.written == target.size:
             return 1

@@ -1,7 +1,8 @@
-"""Moves of messages from a channel to another topic, each in exactly one place over crashes.
+"""Dead-letter transfers: messages go from a channel to another topic, also over crashes in exactly
+one place.
 
-Owns the numbers of moves, their order and what is tried again. Knows neither the journal nor who
-owns the other topic: `topic.journal_move` and `scheduler.publish_once` do.
+Owns the numbers of transfers, their order and retries. Knows neither the journal nor which worker
+owns the other topic: `topic.journal_transfer` and `scheduler.publish_once` do.
 """
 
 from hashlib import blake2b
@@ -11,15 +12,15 @@ import os
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
 from nsqcy.channels.channel cimport Channel
-from nsqcy.channels.dead_lettering cimport REDRIVEN, MoveReason, Mover
+from nsqcy.channels.dead_lettering cimport REDRIVEN, TransferReason, Transfer
 from nsqcy.channels.checkpoint_entries cimport Packing
 from nsqcy.storage.block cimport LOADING, UNREADABLE, Block
-from nsqcy.storage.entry cimport Deferred, Entry, move_number
+from nsqcy.storage.entry cimport Deferred, Entry, transfer_number
 from nsqcy.storage.record cimport RECORD_DELAYED, Record, is_spoiled, record_body, record_headers
 from nsqcy.storage.record_window cimport RecordWindow
 
 from nsqcy.broker import dead_letter_headers as dead_letters
-from nsqcy.storage.journal import MoveRun
+from nsqcy.storage.journal import TransferRun
 
 
 cdef enum:
@@ -40,11 +41,11 @@ cdef bytes own_headers(const Record *record):
 
 
 def producer_of(str topic not None, str channel not None):
-    """What the moves of a channel are published as."""
+    """Return the producer that the transfers of a channel are published as."""
     return blake2b(f"{topic}/{channel}".encode(), digest_size=16).hexdigest().encode()
 
 
-cdef class Moves(Mover):
+cdef class DeadLetterTransfer(Transfer):
     def __init__(self, RecordWindow window not None, Channel source not None):
         self.window = window
         self.topic = window
@@ -58,7 +59,7 @@ cdef class Moves(Mover):
 
     # -- messages come in --
 
-    cdef int take_over(self, Entry *entry, MoveReason reason, str client) except -1:
+    cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1:
         return self.begin(entry, reason, client, self.source.dead_letter_topic)
 
     cdef bint send_back(self, Entry *entry, const Record *record) except -1:
@@ -67,16 +68,16 @@ cdef class Moves(Mover):
         self.begin(entry, REDRIVEN, "", BACK)
         return True
 
-    cdef int begin(self, Entry *entry, MoveReason reason, str client, str target) except -1:
+    cdef int begin(self, Entry *entry, TransferReason reason, str client, str target) except -1:
         cdef uint64_t number = self.next_number
         cdef Block *block = entry.block
         if not self.begun or self.runs[len(self.runs) - 1].target != target:
             # What a crash may have made us forget must not have the number of another message.
             self.begun = True
             epoch = int.from_bytes(os.urandom(8), "little")
-            self.runs.append(MoveRun(number, epoch, target))
+            self.runs.append(TransferRun(number, epoch, target))
         self.next_number += 1
-        self.source.hold_move(entry, reason, number)
+        self.source.add_transfer(entry, reason, number)
         if client:
             self.clients[number] = client
         self.unjournaled.add(number)
@@ -84,9 +85,9 @@ cdef class Moves(Mover):
             self.journal_entry(entry)
         return 0
 
-    cdef int restore_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1:
+    cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
         self.next_number = max(self.next_number, number + 1)
-        return self.source.hold_move(entry, reason, number)
+        return self.source.add_transfer(entry, reason, number)
 
     def restore_runs(self, runs):
         """What the numbers mean that a start has found; those that follow are greater."""
@@ -94,7 +95,7 @@ cdef class Moves(Mover):
         self.next_number = max(run.first for run in runs) + 1
 
     cdef object run_of(self, uint64_t number):
-        """The run (nsqcy.storage.journal.MoveRun) that a move belongs to."""
+        """The run (nsqcy.storage.journal.TransferRun) that a transfer belongs to."""
         for run in reversed(self.runs):
             if run.first <= number:
                 return run
@@ -102,8 +103,8 @@ cdef class Moves(Mover):
     # -- the journal --
 
     cdef int journal_entry(self, Entry *entry) except -1:
-        """Have the journal know of a move, if a start would find the message."""
-        cdef uint64_t number = move_number(entry)
+        """Write a transfer to the journal, if a start would find the message."""
+        cdef uint64_t number = transfer_number(entry)
         cdef Packing packing = Packing()
         packing.add(<const Deferred *>entry, 0)
         packed, _ = packing.take()
@@ -111,7 +112,7 @@ cdef class Moves(Mover):
         if not packed:
             return 0
         self.journaling.add(number)
-        if not self.topic.journal_move(
+        if not self.topic.journal_transfer(
                 self.source.name, entry.seq, packed, self.run_of(number),
                 self.is_delayed(entry), lambda error: self.journaled(number, error)):
             self.journaling.discard(number)
@@ -135,14 +136,14 @@ cdef class Moves(Mover):
         cdef Record *record
         cdef uint64_t number
         cdef int budget = SENT_AT_ONCE
-        while not self.sending and self.holding.first != NULL \
+        while not self.sending and self.in_flight_list.first != NULL \
                 and self.source.scheduler.now >= self.rests_until:
             if budget == 0:
                 self.source.touch_dirty()
                 break
             budget -= 1
-            entry = self.holding.first
-            number = move_number(entry)
+            entry = self.in_flight_list.first
+            number = transfer_number(entry)
             block = entry.block
             if number in self.journaling:
                 break
@@ -150,11 +151,11 @@ cdef class Moves(Mover):
                 if not block.flags & UNREADABLE:
                     self.window.load(block)
                     break
-                self.source.lose_move(entry)
+                self.source.drop_transfer(entry)
                 continue
             record = <Record *>(block.data + entry.offset)
             if is_spoiled(record, entry.seq):
-                self.source.lose_move(entry)
+                self.source.drop_transfer(entry)
                 continue
             if number in self.unjournaled:
                 self.journal_entry(entry)
@@ -163,7 +164,7 @@ cdef class Moves(Mover):
         return 0
 
     cdef int send(self, Entry *entry, const Record *record) except -1:
-        cdef uint64_t number = move_number(entry)
+        cdef uint64_t number = transfer_number(entry)
         cdef bytes own = own_headers(record)
         while len(self.runs) > 1 and self.runs[1].first <= number:
             self.runs.pop(0)        # it is over
@@ -186,22 +187,22 @@ cdef class Moves(Mover):
         return dead_letters.headers_of(
             own, topic=self.topic.name, channel=self.source.name,
             id=record.id, attempts=entry.attempts, first_time=record.timestamp,
-            client=self.clients.get(move_number(entry), ""), reason=REASONS[entry.node.tag])
+            client=self.clients.get(transfer_number(entry), ""), reason=REASONS[entry.node.tag])
 
     def sent(self, uint64_t number, error):
-        """A move was accepted (error is None), or was not, or nobody knows."""
-        cdef Entry *entry = NULL if self.source.gone else self.holding.first
+        """A transfer was accepted (error is None), refused, or has no answer."""
+        cdef Entry *entry = NULL if self.source.gone else self.in_flight_list.first
         self.sending = False
         if self.source.gone:
             return
         self.source.touch_dirty()
         if error == dead_letters.NO_CHANNEL and entry != NULL and entry.node.tag == REDRIVEN:
-            self.source.give_back(entry)
+            self.source.return_transfer(entry)
             return
         if error is not None:
             self.rests_until = self.source.scheduler.now + REST
             return
         client = self.clients.pop(number, "")
-        if entry != NULL and move_number(entry) == number:
-            self.topic.journal_moved(self.source.name, entry.seq)
-            self.source.moved(entry, client)
+        if entry != NULL and transfer_number(entry) == number:
+            self.topic.journal_transferred(self.source.name, entry.seq)
+            self.source.transferred(entry, client)

@@ -26,7 +26,6 @@ cdef class FanOut(RecordWindow):
     cdef readonly uint64_t delayed_count
 
     cdef uint64_t depth(self) noexcept
-    cdef Channel find_channel(self, str name)
     cdef void wake_channels(self) noexcept
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
     cdef bint fan_out_delayed(self) except -1

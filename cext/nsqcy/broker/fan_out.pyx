@@ -33,9 +33,6 @@ cdef class FanOut(RecordWindow):
         """Messages of the topic that no channel has been given yet."""
         return self.visible.seq - self.fanout.seq
 
-    cdef Channel find_channel(self, str name):
-        return <Channel>self.channels.get(name)
-
     cdef void wake_channels(self) noexcept:
         """What they wait for may be in memory now, or may be asked for again."""
         cdef Channel channel

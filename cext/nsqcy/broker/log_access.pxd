@@ -23,5 +23,5 @@ cdef class LogAccess(Retention):
     cdef int answer_polls(self) except -1
     cdef object seek_log(self, Waiter waiter, uint64_t ticket, bytes log_id, int64_t time)
     cdef object fetch_log(self, Waiter waiter, uint64_t ticket, bytes log_id, uint64_t start,
-                          uint64_t stop, uint64_t most, uint32_t columns)
+                          uint64_t stop, uint64_t maximum, uint32_t columns)
     cdef LogRead begin_read(self, LogRead read)

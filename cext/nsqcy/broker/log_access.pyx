@@ -144,7 +144,7 @@ cdef class LogAccess(Retention):
         return error or self.begin_read(Seek(self, waiter, ticket, first, end, time))
 
     cdef object fetch_log(self, Waiter waiter, uint64_t ticket, bytes log_id, uint64_t start,
-                          uint64_t stop, uint64_t most, uint32_t columns):
+                          uint64_t stop, uint64_t maximum, uint32_t columns):
         """Have the waiter told records of a log, as a block. Returns the read, or an error."""
         cdef uint64_t first = 0
         cdef uint64_t end = 0
@@ -156,7 +156,7 @@ cdef class LogAccess(Retention):
             return b"E_LOG_GONE %d" % first
         if start >= end or stop <= start:
             return b"E_LOG_RANGE %d" % end
-        room = self.shard.answer_room(most)
+        room = self.shard.answer_room(maximum)
         self.shard.reserved += room
         return self.begin_read(Fetch(
             self, waiter, ticket, bytes.fromhex(log_id.decode()), start, min(stop, end), room,

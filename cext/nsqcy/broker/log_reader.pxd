@@ -83,7 +83,7 @@ cdef class Fetch(LogRead):
     cdef bytes log_id
     cdef uint64_t first             # the first record of the answer
     cdef uint32_t columns
-    cdef uint64_t most              # bytes of an answer of more than one record
+    cdef uint64_t maximum           # bytes of an answer of more than one record
     cdef uint64_t collected         # bytes of records
     cdef uint32_t piece             # where the walk over them stands
     cdef uint32_t offset

@@ -161,7 +161,7 @@ cdef class Fetch(LogRead):
     """Records [first, end) of a window, as far as they fit, as a block of columns."""
 
     def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
-                  bytes log_id not None, uint64_t first, uint64_t end, uint64_t most,
+                  bytes log_id not None, uint64_t first, uint64_t end, uint64_t maximum,
                   uint32_t columns):
         self.window = window
         self.waiter = waiter
@@ -169,7 +169,7 @@ cdef class Fetch(LogRead):
         self.log_id = log_id
         self.first = self.next_seq = first
         self.end = end
-        self.most = self.held = most
+        self.maximum = self.held = maximum
         self.columns = columns
 
     cdef int step(self, int budget) except? -1:
@@ -187,7 +187,7 @@ cdef class Fetch(LogRead):
 
     cdef int collect(self, int budget) except? -1:
         cdef Block *block
-        while budget > 0 and self.next_seq < self.end and self.collected < self.most:
+        while budget > 0 and self.next_seq < self.end and self.collected < self.maximum:
             block = self.window.block_of(self.next_seq)
             if block == NULL or block.first_seq > self.next_seq:
                 # Let go meanwhile.
@@ -201,7 +201,7 @@ cdef class Fetch(LogRead):
             self.take(block)
             if self.reading:
                 return budget
-        if budget > 0 or self.next_seq >= self.end or self.collected >= self.most:
+        if budget > 0 or self.next_seq >= self.end or self.collected >= self.maximum:
             self.end = min(self.end, self.next_seq)
             self.next_seq = self.first
             self.stage = MEASURE
@@ -262,7 +262,7 @@ cdef class Fetch(LogRead):
             headers += row.headers_length
         if self.columns & BODIES:
             bodies += row.body_length
-        if self.rows and self.size(self.rows + 1, headers, bodies) > self.most:
+        if self.rows and self.size(self.rows + 1, headers, bodies) > self.maximum:
             return False
         self.rows += 1
         self.header_bytes = headers

@@ -22,7 +22,7 @@ cdef struct Write:
 
 
 cdef class OverflowLog(Checkpoints):
-    cdef uint64_t least                 # min_seq as of the last turn
+    cdef uint64_t minimum               # min_seq as of the last turn
     cdef bint failing                   # a write failed; what waits for the log is being undone
     cdef str error
     cdef uint64_t writes                # under way
@@ -55,5 +55,5 @@ cdef class OverflowLog(Checkpoints):
 
     cdef inline bint must_overflow(self) noexcept:
         return (self.gate != MEMORY
-                or self.next_seq - self.least >= self.mem_queue_size
+                or self.next_seq - self.minimum >= self.mem_queue_size
                 or self.pool.resident_bytes > self.pool.budget)

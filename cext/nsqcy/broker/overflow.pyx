@@ -35,7 +35,7 @@ cdef int write_done(void *arg, int error) except -1:
 @cython.no_gc_clear      # as the window it is
 cdef class OverflowLog(Checkpoints):
     def __cinit__(self):
-        self.least = 1
+        self.minimum = 1
         self.stable = 1
         self.acks = PendingAcks()
 
@@ -61,7 +61,7 @@ cdef class OverflowLog(Checkpoints):
             return 0
         if self.pending_messages == 0:
             self.gate = max(self.promised, self.floor)
-            self.least = self.min_seq()
+            self.minimum = self.min_seq()
             if not self.must_overflow():
                 self.overflowing = False
                 self.seal()
@@ -126,7 +126,7 @@ cdef class OverflowLog(Checkpoints):
         Returns whether some of it has to wait: what comes behind a write must fail when that does,
         so it is queued only for the same file (`at_once`: copies, which nobody waits for, need
         not)."""
-        cdef uint64_t most = self.log.room()
+        cdef uint64_t maximum = self.log.room()
         cdef uint32_t start = block.written
         cdef uint32_t at = start
         cdef uint32_t count = 0
@@ -136,12 +136,12 @@ cdef class OverflowLog(Checkpoints):
         cdef Record *record
         while at < block.size:
             record = <Record *>(block.data + at)
-            if count and at + record.length - start > most \
+            if count and at + record.length - start > maximum \
                     and not (gated and self.acks.publish_goes_on(last_seq)):
                 if self.writes and not at_once and self.log.rolls(at - start):
                     return 1
                 self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
-                most = self.log.room()
+                maximum = self.log.room()
                 start = at
                 count = 0
                 flags = 0
@@ -294,7 +294,7 @@ cdef class OverflowLog(Checkpoints):
     # -- copies of stragglers --
 
     cdef int on_loaded(self, Block *block) except -1:
-        if block.moves != NULL and self.compaction.loaded():
+        if block.relocations != NULL and self.compaction.loaded():
             self.shard.compacting.append(self)
         if not self.gone and not self.stalled:
             self.wake_channels()

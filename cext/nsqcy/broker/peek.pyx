@@ -15,8 +15,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from nsqcy.channels.consumer cimport Consumer
-from nsqcy.channels.deferral cimport HOLDING_TIMER
-from nsqcy.channels.inflight cimport Holding
+from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
+from nsqcy.channels.inflight cimport InFlightList
 from nsqcy.base.heap cimport HeapSlot
 from nsqcy.channels.earliest cimport Listing
 from nsqcy.broker.log_reader cimport ENDED
@@ -111,7 +111,7 @@ cdef class Peek(LogRead):
             passed -= 1
         while entry != NULL and self.held_count < <uint32_t>self.limit:
             # Not before the cursor is there: see Channel.queue_is_next.
-            self.add_held(<const Deferred *>entry, <int64_t><size_t>entry.holding, 0)
+            self.add_held(<const Deferred *>entry, <int64_t><size_t>entry.in_flight_list, 0)
             entry = entry.next
         self.more_held = entry != NULL
         return 0
@@ -119,18 +119,18 @@ cdef class Peek(LogRead):
     cdef int hold_in_flight(self, after) except -1:
         """Each consumer has its own in the order of deadlines."""
         cdef Listing listing = Listing(self.limit + 1, after, 0)
-        cdef const Holding *holding = self.channel.holdings
+        cdef const InFlightList *in_flight_list = self.channel.in_flight_lists
         cdef Entry *entry
         cdef HeapSlot slot
         cdef int i
-        while holding != NULL:
-            entry = holding.first
+        while in_flight_list != NULL:
+            entry = in_flight_list.first
             while entry != NULL and not listing.is_beyond(entry.due):
                 slot.due = entry.due
                 slot.node = &entry.node
                 listing.offer(&slot)
                 entry = entry.next
-            holding = holding.next
+            in_flight_list = in_flight_list.next
         for i in listing.sorted_indices()[:self.limit]:
             entry = <Entry *>listing.slots[i].node
             self.add_held(<const Deferred *>entry, entry.due, entry.timestamp)
@@ -139,7 +139,7 @@ cdef class Peek(LogRead):
         return 0
 
     cdef int hold_deferred(self, after) except -1:
-        cdef Listing listing = Listing(self.limit + 1, after, HOLDING_TIMER)
+        cdef Listing listing = Listing(self.limit + 1, after, IN_FLIGHT_TIMER)
         cdef uint32_t at
         cdef int i
         for at in range(self.channel.timers.size):
@@ -333,8 +333,8 @@ cdef class Peek(LogRead):
 cdef tuple client_of(const Entry *entry):
     """Who has a message that is in flight; None: the client has left, or the message moves to
     another topic."""
-    cdef const Holding *holding = <const Holding *>entry.holding
-    if holding.consumer == NULL or entry.due >= <int64_t>NEVER:
+    cdef const InFlightList *in_flight_list = <const InFlightList *>entry.in_flight_list
+    if in_flight_list.consumer == NULL or entry.due >= <int64_t>NEVER:
         return None
-    consumer = <Consumer>holding.consumer
+    consumer = <Consumer>in_flight_list.consumer
     return consumer.client_id, getattr(consumer, "remote_address", "")

@@ -31,13 +31,13 @@ cdef class Publishing(LogAccess):
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int acknowledge_later(self, Waiter waiter, uint64_t ticket) except -1
     cdef void forget_counts(self) noexcept
-    cdef void demand(self, Durability least) noexcept
-    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
-    cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes)
+    cdef void demand(self, Durability minimum) noexcept
+    cdef str refusal(self, Durability minimum, uint64_t count, uint64_t body_bytes)
+    cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes)
     cdef bint takes_at_once(self) except -1
-    cdef bint needs_disk(self, Durability least) noexcept
+    cdef bint needs_disk(self, Durability minimum) noexcept
     cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                       bint headers, Durability least, uint32_t *added, uint64_t *bodies,
+                       bint headers, Durability minimum, uint32_t *added, uint64_t *bodies,
                        bint moved=*) except -1
     cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
                                bint headers, tuple wanted) except? 0

@@ -205,27 +205,27 @@ cdef class Publishing(LogAccess):
 
     # -- who is taken --
 
-    cdef void demand(self, Durability least) noexcept:
+    cdef void demand(self, Durability minimum) noexcept:
         """A publisher wants more than the topic promises: so does, until it is answered, what comes
         behind it. Right before its records."""
-        if self.log is not None and self.gate < least:
+        if self.log is not None and self.gate < minimum:
             if not self.is_kept():
                 # So far a start would not have found anything: who is there is written first.
                 self.journal_due = True
-            self.gate = least
+            self.gate = minimum
 
-    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes):
+    cdef str refusal(self, Durability minimum, uint64_t count, uint64_t body_bytes):
         """Why a publish of so much that is to be as durable as this cannot be taken right now; None
         if it can."""
         if self.shard.shut is not None and not self.gone:
             return self.shard.shut
-        return self.obstacle(least, count, body_bytes)
+        return self.obstacle(minimum, count, body_bytes)
 
-    cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes):
+    cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes):
         """The same of one that is taken while we drain."""
         if self.gone:
             return _EXITING
-        if self.shard.refused is not None and self.needs_disk(least):
+        if self.shard.refused is not None and self.needs_disk(minimum):
             return self.shard.refused
         if self.bounded:
             reason = self.fullness(count, body_bytes)
@@ -241,18 +241,18 @@ cdef class Publishing(LogAccess):
             return False
         return self.log is None or not self.must_overflow()
 
-    cdef bint needs_disk(self, Durability least) noexcept:
+    cdef bint needs_disk(self, Durability minimum) noexcept:
         """Whether a record of this durability, published now, has to be written before it is
         visible."""
         if self.log is None:
             return False
         self.touch_dirty()      # what consumers have finished may have ended an overflow
-        return least != MEMORY or self.overflowing or self.must_overflow()
+        return minimum != MEMORY or self.overflowing or self.must_overflow()
 
     # -- chunks of producers --
 
     cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                       bint headers, Durability least, uint32_t *added, uint64_t *bodies,
+                       bint headers, Durability minimum, uint32_t *added, uint64_t *bodies,
                        bint moved=False) except -1:
         """Append what is not there yet of a chunk (producers.ChunkName), whose messages
         lie as for new_batch, in `size` bytes, or with headers before their bodies. That are so many
@@ -267,12 +267,12 @@ cdef class Publishing(LogAccess):
         wanted = self.producers.wanted(name, count, self.visible.seq, self.scheduler.wall)
         if not wanted:
             return 0
-        refusal = (self.obstacle(least, count, size) if moved and self.shard.shut is _DRAINING
-                   else self.refusal(least, count, size))
+        refusal = (self.obstacle(minimum, count, size) if moved and self.shard.shut is _DRAINING
+                   else self.refusal(minimum, count, size))
         if refusal is not None:
             raise ChunkError(refusal)
-        if least != MEMORY:
-            self.demand(least)
+        if minimum != MEMORY:
+            self.demand(minimum)
         if moved:
             address, _ = dead_letters.split_address(batch[6:6 + load_be16(batch + 4)])
             if address is not None and address not in self.channels:

@@ -31,7 +31,7 @@ cdef class Recovery:
     cdef int name_logs(self, Recovered found, state) except -1
     cdef list stretches(self)
     cdef bint sync_found(self) except -1
-    cdef int restore_blocks(self, Recovered found, uint64_t least) except -1
+    cdef int restore_blocks(self, Recovered found, uint64_t minimum) except -1
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept
     cdef int find_missing(self, uint64_t seq, told) except -1
@@ -40,8 +40,8 @@ cdef class Recovery:
     cdef int restore_entries(self, Channel channel, saved) except -1
     cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
                            Block *block, uint32_t within) except -1
-    cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
-                          uint32_t within) except -1
+    cdef int restore_transfer(self, Channel channel, const PackedEntry *packed, Block *block,
+                              uint32_t within) except -1
     cdef int64_t restore_finished(self, Channel channel, finished) except -1
     cdef bint was_delayed(self, uint64_t seq) except -1
     cdef int restore_delayed(self, bytes entries) except -1

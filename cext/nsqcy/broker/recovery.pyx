@@ -10,13 +10,13 @@ import os
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp
 
-from nsqcy.channels.dead_lettering cimport MoveReason
-from nsqcy.broker.dead_letters cimport Moves
+from nsqcy.channels.dead_lettering cimport TransferReason
+from nsqcy.broker.dead_letters cimport DeadLetterTransfer
 from nsqcy.broker.durability cimport FSYNC, OS
 from nsqcy.broker.topic cimport KEPT
 from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_HAS_PRODUCED, RUN_SURVIVORS, Segment
 from nsqcy.storage.log_recovery cimport RecoveredRun, recover_log
-from nsqcy.storage.entry cimport DEFERRED, MOVING, Deferred, Entry, size_tag
+from nsqcy.storage.entry cimport DEFERRED, TRANSFERRING, Deferred, Entry, size_tag
 from nsqcy.storage.block cimport IN_WINDOW, SEALED, SURVIVORS, offset_of
 from nsqcy.storage.record cimport (
     RECORD_DAMAGED,
@@ -95,16 +95,16 @@ cdef class Recovery:
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
             if state is not None else 1
         # Without a word of where a channel was, it gets everything: twice is better than never.
-        least = 1 if topic.retains else min([fanout] + [
+        minimum = 1 if topic.retains else min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
         unjournaled = 1 if state is None else state.produced_seq or state.next_seq
         held = topic.named.held(0) if topic.named else NO_SEQ
-        self.restore_blocks(found, min(least, self.first_unjournaled(found, unjournaled), held))
+        self.restore_blocks(found, min(minimum, self.first_unjournaled(found, unjournaled), held))
         topic.update_retains()
         if topic.oldest != NULL and (topic.retains or state is None):
-            least = topic.oldest.first_seq       # who needed what was before it nobody knows
-        self.find_missing(least, () if state is None else state.missing)
+            minimum = topic.oldest.first_seq     # who needed what was before it nobody knows
+        self.find_missing(minimum, () if state is None else state.missing)
         self.name_logs(found, state)
         topic.named.end_at(topic.log.log_id, topic.next_seq)
         topic.started = False
@@ -132,7 +132,7 @@ cdef class Recovery:
         topic.started = True
         # What was read need not have been synced.
         topic.journal_due = topic.promised == FSYNC
-        topic.least = topic.min_seq()
+        topic.minimum = topic.min_seq()
         for channel in topic.channels.values():
             channel.carry(ahead.get(channel.name, 0))
         topic.journal_due = True     # the one there is says that nothing was published since
@@ -222,7 +222,7 @@ cdef class Recovery:
 
     # -- blocks --
 
-    cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
+    cdef int restore_blocks(self, Recovered found, uint64_t minimum) except -1:
         """Runs on disk become blocks without memory: in the window, or stragglers before it."""
         cdef Topic topic = self.topic
         cdef RecoveredRun *run
@@ -254,7 +254,7 @@ cdef class Recovery:
             if run.flags & RUN_SURVIVORS:
                 block.flags |= SURVIVORS
                 topic.add_straggler(block)
-            elif run.last_seq < least:
+            elif run.last_seq < minimum:
                 topic.add_straggler(block)
             else:
                 topic.push_block(block)
@@ -343,8 +343,8 @@ cdef class Recovery:
         topic.place_cursor(&channel.cursor, saved.cursor)
         channel.skipped = saved.skipped
         channel.replay_end = saved.replay_end
-        if saved.moves:
-            (<Moves>channel.make_mover()).restore_runs(saved.moves)
+        if saved.transfers:
+            (<DeadLetterTransfer>channel.make_transfer()).restore_runs(saved.transfers)
         self.restore_entries(channel, saved)
         return self.restore_finished(channel, saved.finished)
 
@@ -377,8 +377,8 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         cdef Deferred message
         cdef Entry *entry
-        if packed.state == MOVING:
-            return self.restore_move(channel, packed, block, within)
+        if packed.state == TRANSFERRING:
+            return self.restore_transfer(channel, packed, block, within)
         message.node.tag = size_tag(packed.size)
         message.seq = packed.seq
         message.id = id
@@ -394,12 +394,12 @@ cdef class Recovery:
             entry = topic.pool.new_entry()
             (<Deferred *>entry)[0] = message
             channel.queue_entry(entry, size_tag(packed.size))
-            entry.holding = NULL
+            entry.in_flight_list = NULL
         return 0
 
-    cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
-                          uint32_t within) except -1:
-        """A message that was moving goes on doing so."""
+    cdef int restore_transfer(self, Channel channel, const PackedEntry *packed, Block *block,
+                              uint32_t within) except -1:
+        """Continue the transfer of a message."""
         cdef Topic topic = self.topic
         cdef Entry *entry
         cdef Record *record
@@ -423,8 +423,8 @@ cdef class Recovery:
         entry.offset = within
         entry.attempts = packed.attempts
         entry.round = channel.round
-        return channel.make_mover().restore_move(
-            entry, <MoveReason>packed.reason, <uint64_t>packed.due)
+        return channel.make_transfer().restore_transfer(
+            entry, <TransferReason>packed.reason, <uint64_t>packed.due)
 
     cdef int64_t restore_finished(self, Channel channel, finished) except -1:
         """What the cursor of a channel need not see: what has moved, and what was delivered, handed

@@ -362,9 +362,9 @@ cdef class Topic(Publishing):
                 self.write_down()
         self.settle(&self.visible)
         self.settle(&self.fanout)
-        self.least = self.min_seq()
+        self.minimum = self.min_seq()
         if self.hole_count:
-            self.drop_holes(self.least)
+            self.drop_holes(self.minimum)
         if self.polls and not self.hurried and self.retains and self.stable < self.visible.seq:
             self.hurried = True
             self.shard.hurried.append(self)
@@ -377,7 +377,7 @@ cdef class Topic(Publishing):
             self.stalled = False
             self.wake_channels()
         for channel in self.channels.values():
-            if channel.mover is not None:
+            if channel.transfer is not None:
                 channel.touch_dirty()       # what has failed is tried again
         if self.held_until and self.scheduler.now >= self.held_until:
             self.end_hold()

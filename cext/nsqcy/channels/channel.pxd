@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t, uint64_t
 from nsqcy.channels.consumer cimport Consumer
 from nsqcy.channels.counters cimport Series
 from nsqcy.channels.dispatch cimport Dispatch
-from nsqcy.channels.inflight cimport Holding
+from nsqcy.channels.inflight cimport InFlightList
 from nsqcy.channels.on_full cimport OnFull
 from nsqcy.storage.entry cimport Entry
 
@@ -53,7 +53,7 @@ cdef class Channel(Dispatch):
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept
     cdef int expire(self, int budget) except -1
-    cdef int expire_holding(self, Holding *holding, int budget) except -1
+    cdef int expire_in_flight_list(self, InFlightList *in_flight_list, int budget) except -1
     cdef int drop_everything(self) except -1
     cdef Entry *drop_in_flight(self) noexcept
     cdef int close(self) except -1

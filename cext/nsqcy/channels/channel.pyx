@@ -40,10 +40,10 @@ from nsqcy.channels.counters cimport (
     CHANNEL_TIMEOUTS,
 )
 from nsqcy.channels.dead_lettering cimport OUT_OF_ATTEMPTS
-from nsqcy.channels.deferral cimport HOLDING_TIMER
+from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
 from nsqcy.channels.discarded cimport Discarded
 from nsqcy.channels.events cimport REQUEUE, TIMEOUT
-from nsqcy.channels.inflight cimport holdings_alive
+from nsqcy.channels.inflight cimport in_flight_lists_alive
 from nsqcy.channels.on_full cimport on_full_of
 from nsqcy.channels.ready_ring cimport ANYWHERE, REGION_LOCAL, ZONE_LOCAL
 from nsqcy.channels.scheduler_state cimport SchedulerState
@@ -62,8 +62,8 @@ cdef Py_ssize_t live_channels = 0
 
 
 def live():
-    """How many channels exist, and holdings of their consumers; zeros in a release build."""
-    return {"channels": live_channels, "holdings": holdings_alive()}
+    """Return how many channels and in-flight lists exist; zeros in a release build."""
+    return {"channels": live_channels, "in_flight_lists": in_flight_lists_alive()}
 
 
 @cython.final
@@ -235,7 +235,7 @@ cdef class Channel(Dispatch):
         if entry == NULL:
             outcome[0] = NOT_IN_FLIGHT
             return NULL
-        if (<Holding *>entry.holding).consumer != <void *>consumer:
+        if (<InFlightList *>entry.in_flight_list).consumer != <void *>consumer:
             outcome[0] = NOT_OWNER
             return NULL
         self.table_clear(slot)
@@ -250,7 +250,7 @@ cdef class Channel(Dispatch):
         if self.watched:
             self.report_finish(entry)
         self.count_down(consumer)
-        self.unlist(entry)
+        self.list_remove(entry)
         self.in_flight_count -= 1
         self.finish_count += 1
         consumer.finish_count += 1
@@ -284,14 +284,14 @@ cdef class Channel(Dispatch):
         """Give the consumer its whole message timeout again, up to max-msg-timeout in all."""
         cdef uint32_t slot = self.table_find(id)
         cdef Entry *entry = self.table[slot]
-        cdef Holding *holding
+        cdef InFlightList *in_flight_list
         cdef int64_t deadline = self.scheduler.now + consumer.msg_timeout
         cdef int64_t held
         cdef uint32_t delivered
         if entry == NULL:
             return NOT_IN_FLIGHT
-        holding = <Holding *>entry.holding
-        if holding.consumer != <void *>consumer:
+        in_flight_list = <InFlightList *>entry.in_flight_list
+        if in_flight_list.consumer != <void *>consumer:
             return NOT_OWNER
         # Milliseconds modulo 2^32: right for attempts of up to 24 days. The delivery was rounded up
         # and now is rounded down, so that a message is never taken back early.
@@ -303,8 +303,8 @@ cdef class Channel(Dispatch):
         if entry.round != self.round:
             # It need not come to stand where a snapshot still comes by.
             self.pack(<Deferred *>entry)
-        self.unlist(entry)
-        self.hold_seldom(holding, entry, deadline)
+        self.list_remove(entry)
+        self.list_add_uninlined(in_flight_list, entry, deadline)
         entry.node.tag = delivered
         return DONE
 
@@ -322,28 +322,28 @@ cdef class Channel(Dispatch):
             self.touch_dirty()
         while left > 0 and heap_first_due(&self.timers) <= self.scheduler.now:
             node = self.timers.slots[0].node
-            if node.tag & HOLDING_TIMER:
-                left -= self.expire_holding(<Holding *>node, left)
+            if node.tag & IN_FLIGHT_TIMER:
+                left -= self.expire_in_flight_list(<InFlightList *>node, left)
                 continue
             self.queue_due(<Deferred *>node)
             left -= 1
         self.set_alarm()
         return budget - left
 
-    cdef int expire_holding(self, Holding *holding, int budget) except -1:
+    cdef int expire_in_flight_list(self, InFlightList *in_flight_list, int budget) except -1:
         """Time out what a consumer held for too long; returns how many."""
-        cdef Entry *entry = holding.first
+        cdef Entry *entry = in_flight_list.first
         cdef int expired = 0
         cdef bint is_last
-        heap_remove(&self.timers, &holding.timer)
+        heap_remove(&self.timers, &in_flight_list.timer)
         while entry != NULL and entry.due <= self.scheduler.now and expired < budget:
             expired += 1
             self.table_clear(self.table_find(entry.id))
             self.timeout_count += 1
             if self.watched:
                 self.report(TIMEOUT, entry)
-            # The last message of a client that left: the holding goes with it.
-            is_last = holding.count == 1 and holding.consumer == NULL
+            # The last message of a client that left: its list goes with it.
+            is_last = in_flight_list.count == 1 and in_flight_list.consumer == NULL
             if self.is_exhausted(entry):
                 self.dead_letter_timed_out(entry)
             else:
@@ -351,9 +351,9 @@ cdef class Channel(Dispatch):
                 self.queue_entry(entry, 0)
             if is_last:
                 return expired
-            entry = holding.first
+            entry = in_flight_list.first
         if entry != NULL:
-            heap_check(heap_push(&self.timers, &holding.timer, entry.due))
+            heap_check(heap_push(&self.timers, &in_flight_list.timer, entry.due))
         return expired
 
     # -- administration --
@@ -402,8 +402,8 @@ cdef class Channel(Dispatch):
         for consumer in self.consumers:
             consumer.in_flight = 0
             self.check_ready(consumer)
-        if self.mover is not None:
-            self.mover.in_flight = 0
+        if self.transfer is not None:
+            self.transfer.in_flight = 0
 
     cdef int drop_everything(self) except -1:
         """What there is little of goes at once."""
@@ -416,7 +416,7 @@ cdef class Channel(Dispatch):
         heap_free(&self.timers)
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
         self.prefetch = None
-        self.visit_holding(NULL)
+        self.visit_in_flight_list(NULL)
         memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
         self.outgrown_left = 0
         self.move_some(0)
@@ -429,20 +429,20 @@ cdef class Channel(Dispatch):
     cdef Entry *drop_in_flight(self) noexcept:
         """Have nobody hold anything; returns what was in flight, and behind it what is queued."""
         cdef Entry *entries = self.queue_first
-        cdef Holding *holding = self.holdings
-        cdef Holding *following
-        while holding != NULL:
-            following = holding.next
-            if holding.first != NULL:
-                holding.last.next = entries
-                entries = holding.first
-                holding.first = holding.last = NULL
-                holding.count = 0
-            if holding.timer.index != HEAP_NOWHERE:
-                heap_remove(&self.timers, &holding.timer)
-            if holding.consumer == NULL:
-                self.free_holding(holding)
-            holding = following
+        cdef InFlightList *in_flight_list = self.in_flight_lists
+        cdef InFlightList *following
+        while in_flight_list != NULL:
+            following = in_flight_list.next
+            if in_flight_list.first != NULL:
+                in_flight_list.last.next = entries
+                entries = in_flight_list.first
+                in_flight_list.first = in_flight_list.last = NULL
+                in_flight_list.count = 0
+            if in_flight_list.timer.index != HEAP_NOWHERE:
+                heap_remove(&self.timers, &in_flight_list.timer)
+            if in_flight_list.consumer == NULL:
+                self.free_in_flight_list(in_flight_list)
+            in_flight_list = following
         return entries
 
     cdef int close(self) except -1:
@@ -454,9 +454,9 @@ cdef class Channel(Dispatch):
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.on_channel_gone()
-        if self.mover is not None:
-            self.remove_consumer(self.mover)
-            self.mover = None
+        if self.transfer is not None:
+            self.remove_consumer(self.transfer)
+            self.transfer = None
         self.drop_everything()
         self.window.unwatch(&self.cursor)
         self.drop_alarm()

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from nsqcy.channels.consumer cimport Consumer
-from nsqcy.channels.inflight cimport Holding
+from nsqcy.channels.inflight cimport InFlightList
 from nsqcy.channels.message_events cimport MessageEvents
 from nsqcy.channels.ready_ring cimport ReadyRing
 from nsqcy.storage.entry cimport Entry
@@ -28,8 +28,8 @@ cdef class ChannelConsumers(MessageEvents):
 
     cdef inline void no_longer_in_flight(self, Entry *entry) noexcept:
         """Off its holding and the counters (the table is the caller's)."""
-        cdef void *consumer = (<Holding *>entry.holding).consumer
+        cdef void *consumer = (<InFlightList *>entry.in_flight_list).consumer
         if consumer != NULL:
             self.count_down(<Consumer>consumer)
-        self.unlist(entry)
+        self.list_remove(entry)
         self.in_flight_count -= 1

@@ -13,7 +13,7 @@ cdef class ChannelConsumers(MessageEvents):
         init_ring(&self.ready)
 
     cdef int add_consumer(self, Consumer consumer) except -1:
-        consumer.holding = self.new_holding(<void *>consumer)
+        consumer.in_flight_list = self.new_in_flight_list(<void *>consumer)
         consumer.channel = self
         self.give_timeout(consumer)
         init_place(&consumer.ring_place, <void *>consumer)
@@ -22,16 +22,16 @@ cdef class ChannelConsumers(MessageEvents):
 
     cdef void remove_consumer(self, Consumer consumer) noexcept:
         """The client left; what it holds stays in flight until its deadlines."""
-        cdef Holding *holding = consumer.holding
+        cdef InFlightList *in_flight_list = consumer.in_flight_list
         if consumer.waiting:
             consumer.waiting = False
             leave_ring(&consumer.ring_place)
-        consumer.holding = NULL
+        consumer.in_flight_list = NULL
         consumer.channel = None
-        if holding != NULL:
-            holding.consumer = NULL
-            if holding.count == 0:
-                self.free_holding(holding)
+        if in_flight_list != NULL:
+            in_flight_list.consumer = NULL
+            if in_flight_list.count == 0:
+                self.free_in_flight_list(in_flight_list)
         try:
             self.consumers.remove(consumer)
         except ValueError:

@@ -8,11 +8,11 @@ from libc.stdlib cimport free, realloc
 
 from nsqcy.storage.segment cimport Extent
 from nsqcy.storage.block cimport Block
-from nsqcy.storage.entry cimport DEFERRED, MOVING, QUEUED, Deferred, Entry, move_number
+from nsqcy.storage.entry cimport DEFERRED, TRANSFERRING, QUEUED, Deferred, Entry, transfer_number
 
 
 cdef enum:
-    LEAST_ROOM = 64
+    MIN_ROOM = 64
 
 
 cdef class Packing:
@@ -45,15 +45,15 @@ cdef class Packing:
         if entry.state == DEFERRED or entry.state == QUEUED:
             into.state = entry.state
             into.size = entry.node.tag >> 1
-        elif entry.state == MOVING:
-            into.state = MOVING
+        elif entry.state == TRANSFERRING:
+            into.state = TRANSFERRING
             into.reason = <uint8_t>entry.node.tag
-            into.due = <int64_t>move_number(<const Entry *>entry)
+            into.due = <int64_t>transfer_number(<const Entry *>entry)
         self.ids[self.count] = entry.id
         self.count += 1
 
     cdef bint grow(self) noexcept:
-        cdef uint32_t room = max(2 * self.room, <uint32_t>LEAST_ROOM)
+        cdef uint32_t room = max(2 * self.room, <uint32_t>MIN_ROOM)
         cdef void *grown = realloc(self.entries, room * sizeof(PackedEntry))
         if grown == NULL:
             return False

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.channels.inflight cimport Holding, InFlight
+from nsqcy.channels.inflight cimport InFlightList, InFlight
 from nsqcy.channels.ready_ring cimport RingPlace
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.record cimport Record
@@ -18,7 +18,7 @@ cdef class Waiter:
 cdef class Consumer(Waiter):
     """A client as its channel sees it: a ready count, and a place to send messages to."""
     cdef InFlight channel           # the Channel
-    cdef Holding *holding
+    cdef InFlightList *in_flight_list
     cdef RingPlace ring_place
     cdef bint waiting               # in the ring of ready consumers
     cdef readonly uint32_t ready_count

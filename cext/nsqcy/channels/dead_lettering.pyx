@@ -1,23 +1,23 @@
 """Messages of a channel that are out of attempts or too old, or go back to where they came from.
 
-Owns the decision where such a message goes, and what the channel counts of it. The transfer itself
-is the mover's (nsqcy.broker.dead_letters).
+Owns the decision where such a message goes, and what the channel counts of it. Transfer sends the
+message (nsqcy.broker.dead_letters implements it).
 """
 
 from libc.stdint cimport int64_t
 
 from nsqcy.channels.events cimport DEAD_LETTER
-from nsqcy.channels.inflight cimport Holding
-from nsqcy.storage.entry cimport MOVING, NEVER, Deferred
+from nsqcy.channels.inflight cimport InFlightList
+from nsqcy.storage.entry cimport TRANSFERRING, NEVER, Deferred
 
 
-cdef class Mover(Consumer):
-    cdef int take_over(self, Entry *entry, MoveReason reason, str client) except -1:
+cdef class Transfer(Consumer):
+    cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1:
         """Hold a message from now on, whose id and timestamp are known, and move it. `client`: who
         had it last."""
         raise NotImplementedError
 
-    cdef int restore_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1:
+    cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
         """The same of one that a start has found on its way, in the order of their numbers."""
         raise NotImplementedError
 
@@ -32,59 +32,61 @@ cdef class Mover(Consumer):
 
 
 cdef class DeadLettering(Redelivery):
-    cdef int dead_letter(self, Entry *entry, MoveReason reason, str client) except -1:
+    cdef int dead_letter(self, Entry *entry, TransferReason reason, str client) except -1:
         """A message that nobody holds any more is delivered no more: it moves to the dead-letter
         topic, or is dropped if there is none."""
         if self.dead_letter_topic:
-            return self.make_mover().take_over(entry, reason, client)
+            return self.make_transfer().take_over(entry, reason, client)
         self.exhausted_count += 1
         self.drop_entry(entry)
         return 0
 
     cdef int dead_letter_timed_out(self, Entry *entry) except -1:
-        cdef Holding *holding = <Holding *>entry.holding
-        cdef str client = "" if holding.consumer == NULL else (<Consumer>holding.consumer).client_id
+        cdef InFlightList *in_flight_list = <InFlightList *>entry.in_flight_list
+        cdef str client = ""
+        if in_flight_list.consumer != NULL:
+            client = (<Consumer>in_flight_list.consumer).client_id
         self.no_longer_in_flight(entry)
         return self.dead_letter(entry, OUT_OF_ATTEMPTS, client)
 
-    cdef Mover make_mover(self):
-        if self.mover is None:
-            self.mover = self.window.new_mover(self)
-            self.mover.channel = self
-            self.mover.holding = self.new_holding(<void *>self.mover)
-        return self.mover
+    cdef Transfer make_transfer(self):
+        if self.transfer is None:
+            self.transfer = self.window.new_transfer(self)
+            self.transfer.channel = self
+            self.transfer.in_flight_list = self.new_in_flight_list(<void *>self.transfer)
+        return self.transfer
 
-    # -- what the mover holds --
+    # -- messages of the transfer --
 
-    cdef int hold_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1:
-        """Have the mover hold a message, behind those with smaller numbers."""
+    cdef int add_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
+        """Add a message to the transfer, behind those with smaller numbers."""
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
-        self.hold_seldom(self.mover.holding, entry, <int64_t>(NEVER + number))
-        entry.state = MOVING
+        self.list_add_uninlined(self.transfer.in_flight_list, entry, <int64_t>(NEVER + number))
+        entry.state = TRANSFERRING
         entry.node.tag = reason
         self.table_add(entry)
         self.in_flight_count += 1
-        self.mover.in_flight += 1
+        self.transfer.in_flight += 1
         self.touch_dirty()
         return 0
 
-    cdef int give_back(self, Entry *entry) except -1:
-        """What the mover held stays in this channel."""
+    cdef int return_transfer(self, Entry *entry) except -1:
+        """Return a message of the transfer to the channel's queue."""
         self.table_clear(self.table_find(entry.id))
         self.no_longer_in_flight(entry)
         self.queue_entry(entry, 0)
         return 0
 
-    cdef int lose_move(self, Entry *entry) except -1:
-        """What the mover held is damaged."""
+    cdef int drop_transfer(self, Entry *entry) except -1:
+        """Drop a message of the transfer whose record is damaged."""
         self.table_clear(self.table_find(entry.id))
         self.no_longer_in_flight(entry)
         self.drop_entry(entry)
         return 0
 
-    cdef int moved(self, Entry *entry, str client) except -1:
-        """What the mover held is where it belongs."""
+    cdef int transferred(self, Entry *entry, str client) except -1:
+        """Drop a message that the other topic has accepted, and count it."""
         if self.events is not None and entry.node.tag != REDRIVEN:
             self.events.add(DEAD_LETTER, entry.id, entry.attempts, self.scheduler.wall, 0,
                             self.scheduler.wall - entry.timestamp, self.event_names, client)

@@ -11,14 +11,14 @@ from nsqcy.storage.entry cimport Deferred, Entry, Pages
 # The lowest bit of a timer's tag.
 cdef enum TimerKind:
     ENTRY_TIMER = 0
-    HOLDING_TIMER = 1
+    IN_FLIGHT_TIMER = 1
 
 
 cdef class Deferral(ChannelCursor):
     cdef SchedulerState scheduler
     cdef bint dirty
     cdef Pages pages                        # deferred messages
-    cdef Heap timers                        # of these, and of holdings
+    cdef Heap timers                        # of these, and of in-flight lists
     cdef Timer alarm                        # this channel in the scheduler's timers
     cdef readonly uint64_t deferred_count
     cdef set cancelled                      # seqs of records that a start will fan out in vain

@@ -136,7 +136,7 @@ cdef class Deferral(ChannelCursor):
         """The next deferred messages in the order of their due times, so many at most: (place,
         seq, due, id, attempts, size) each, the due time on the wall clock. `after` is the place of
         the last one that is not wanted, or None."""
-        cdef Listing listing = Listing(limit, after, HOLDING_TIMER)
+        cdef Listing listing = Listing(limit, after, IN_FLIGHT_TIMER)
         cdef int64_t ahead = self.scheduler.wall - self.scheduler.now
         cdef const Deferred *deferred
         cdef uint32_t i

@@ -24,8 +24,8 @@ cdef class Dispatch(Expiry):
     cdef int dispatch_at_rate(self, int budget) except -1
     cdef int hand_out(self, int budget) except -1
     cdef int collect(self) except -1
-    cdef Entry *take(self, int most) except? NULL
-    cdef Entry *take_sifted(self, int most) except? NULL
+    cdef Entry *take(self, int maximum) except? NULL
+    cdef Entry *take_sifted(self, int maximum) except? NULL
     cdef inline Entry *take_record(self, Record *record) except NULL
     cdef inline int deliver(self, RecordWindow window, Consumer consumer, Entry *entry) except -1
     cdef int clear_out(self, int budget) except -1

@@ -43,8 +43,8 @@ cdef class Dispatch(Expiry):
             budget = self.hand_out(budget)
         if self.ttl or self.window.perishable or self.max_messages or self.max_bytes:
             budget = self.clear_out(budget)
-        if self.mover is not None:
-            self.mover.go_on()
+        if self.transfer is not None:
+            self.transfer.go_on()
         if self.queue_first == NULL:
             self.prefetch = None
         return budget
@@ -54,12 +54,12 @@ cdef class Dispatch(Expiry):
         cdef double now = self.scheduler.now
         cdef double gap = SECOND / self.rate
         cdef uint64_t before = self.in_flight_count
-        cdef int most = 0
+        cdef int maximum = 0
         cdef int left
         self.next_send = max(self.next_send, now - (MAKE_UP if self.held_back else BURST))
         if self.next_send <= now:
-            most = <int>min(<double>budget, (now - self.next_send) / gap + 1)
-        left = self.hand_out(most)
+            maximum = <int>min(<double>budget, (now - self.next_send) / gap + 1)
+        left = self.hand_out(maximum)
         # Not what was sampled out or found damaged, which nobody was sent.
         self.next_send += gap * (self.in_flight_count - before)
         self.held_back = self.next_send > now
@@ -69,7 +69,7 @@ cdef class Dispatch(Expiry):
                                      <int64_t>max(self.next_send + 1, now + PACE)))
         elif left == 0:
             return 0
-        return budget - most + left
+        return budget - maximum + left
 
     cdef int hand_out(self, int budget) except -1:
         """The same, if nothing forbids it."""
@@ -111,13 +111,13 @@ cdef class Dispatch(Expiry):
             else:
                 self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
                 # The cursor is about to pass it: it waits for nothing.
-                self.queue_last.holding = NULL
+                self.queue_last.in_flight_list = NULL
             self.window_step(record)
         return 0
 
     # -- the next message --
 
-    cdef Entry *take(self, int most) except? NULL:
+    cdef Entry *take(self, int maximum) except? NULL:
         """The next message to deliver, off the queue or the window, with its block in memory; NULL
         also when this dispatch has stepped over so many records."""
         cdef Record *record
@@ -127,9 +127,9 @@ cdef class Dispatch(Expiry):
             record = self.record_at_cursor()
             if record != NULL and not record.attributes:
                 return self.take_record(record)
-        return self.take_sifted(most)
+        return self.take_sifted(maximum)
 
-    cdef Entry *take_sifted(self, int most) except? NULL:
+    cdef Entry *take_sifted(self, int maximum) except? NULL:
         """The same where the next one may be none to deliver."""
         cdef Entry *entry
         cdef Record *record
@@ -148,7 +148,7 @@ cdef class Dispatch(Expiry):
                 if not self.leaves_out(record):
                     return self.take_record(record)
             self.stepped += 1
-            if self.stepped >= most:
+            if self.stepped >= maximum:
                 return NULL
 
     cdef inline Entry *take_record(self, Record *record) except NULL:
@@ -178,7 +178,7 @@ cdef class Dispatch(Expiry):
         entry.attempts += 1
         entry.id = record.id
         entry.timestamp = record.timestamp
-        self.hold(consumer.holding, entry, self.scheduler.now + consumer.msg_timeout)
+        self.list_add(consumer.in_flight_list, entry, self.scheduler.now + consumer.msg_timeout)
         self.table_add(entry)
         self.in_flight_count += 1
         consumer.in_flight += 1
@@ -220,7 +220,7 @@ cdef class Dispatch(Expiry):
         cdef Record *record
         self.stepped = 0
         while self.redriving and budget > self.stepped and (
-                self.mover is None or self.mover.in_flight < REDRIVEN_AT_ONCE):
+                self.transfer is None or self.transfer.in_flight < REDRIVEN_AT_ONCE):
             entry = self.take(budget)
             if entry == NULL:
                 if self.depth() == 0:
@@ -234,6 +234,6 @@ cdef class Dispatch(Expiry):
                 continue
             entry.id = record.id
             entry.timestamp = record.timestamp
-            if not self.make_mover().send_back(entry, record):
+            if not self.make_transfer().send_back(entry, record):
                 self.queue_entry(entry, size_tag(record.body_length))
         return max(0, budget - self.stepped)

@@ -12,19 +12,20 @@ cdef enum:
     MOVED_SLOTS = 8                 # of a table that was outgrown, with each entry that comes
 
 
-cdef Py_ssize_t holdings_alive() noexcept
+cdef Py_ssize_t in_flight_lists_alive() noexcept
 
 
-# The messages a consumer holds, in the order of their deadlines. It outlives the consumer: what a
-# dead client held stays in flight until its deadline. `timer` is never later than the first one.
-ctypedef struct Holding:
+# The messages in flight to one consumer, in the order of their deadlines. The list outlives the
+# consumer: messages of a dead client stay in flight until they time out. `timer` is never later
+# than the first deadline.
+ctypedef struct InFlightList:
     HeapNode timer
     Entry *first
     Entry *last
     uint32_t count
     void *consumer              # borrowed; NULL after it left
-    Holding *prev
-    Holding *next
+    InFlightList *prev
+    InFlightList *next
 
 
 # Tables of entries by id: open addressing. `mask`: the number of slots, less one.
@@ -71,65 +72,67 @@ cdef class InFlight(Deferral):
     cdef Entry **outgrown                   # the table before, until all have moved; NULL: none
     cdef uint32_t outgrown_mask
     cdef uint32_t outgrown_left             # its slots from this one on are empty
-    cdef Holding *holdings
-    cdef Holding *unpacked_holding          # the next one of a checkpoint; NULL: all were visited
-    cdef Entry *unpacked_held               # and the next message of that; NULL: it is at its end
+    cdef InFlightList *in_flight_lists
+    cdef InFlightList *unpacked_in_flight_list  # the next of a checkpoint; NULL: all were visited
+    cdef Entry *unpacked_in_flight          # and the next message of that; NULL: it is at its end
 
-    cdef int hold_seldom(self, Holding *holding, Entry *entry, int64_t deadline) except -1
-    cdef Holding *new_holding(self, void *consumer) except NULL
-    cdef void free_holding(self, Holding *holding) noexcept
-    cdef void visit_holding(self, Holding *holding) noexcept
+    cdef int list_add_uninlined(
+        self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1
+    cdef InFlightList *new_in_flight_list(self, void *consumer) except NULL
+    cdef void free_in_flight_list(self, InFlightList *in_flight_list) noexcept
+    cdef void visit_in_flight_list(self, InFlightList *in_flight_list) noexcept
     cdef int grow_table(self) except -1
     cdef void move_some(self, uint32_t slots) noexcept
     cdef void move_one(self, uint32_t slot) noexcept
     cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept
     cdef int64_t age_of(self, uint64_t id) noexcept
 
-    cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
+    cdef inline int list_add(
+            self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
         """Enter a message into a consumer's list, in the order of deadlines: nearly always last."""
-        cdef Entry *before = holding.last
+        cdef Entry *before = in_flight_list.last
         entry.state = IN_FLIGHT
         entry.due = deadline
         entry.node.tag = <uint32_t>(<uint64_t>(self.scheduler.now + 999999) // 1000000)
-        entry.holding = holding
+        entry.in_flight_list = in_flight_list
         while before != NULL and before.due > deadline:
             before = before.prev
         entry.prev = before
         if before == NULL:
-            entry.next = holding.first
-            holding.first = entry
+            entry.next = in_flight_list.first
+            in_flight_list.first = entry
         else:
             entry.next = before.next
             before.next = entry
         if entry.next == NULL:
-            holding.last = entry
+            in_flight_list.last = entry
         else:
             entry.next.prev = entry
-        holding.count += 1
-        if holding.timer.index == HEAP_NOWHERE:
-            heap_check(heap_push(&self.timers, &holding.timer, deadline))
+        in_flight_list.count += 1
+        if in_flight_list.timer.index == HEAP_NOWHERE:
+            heap_check(heap_push(&self.timers, &in_flight_list.timer, deadline))
             self.touch_dirty()
-        elif heap_due(&self.timers, &holding.timer) > deadline:
-            heap_update(&self.timers, &holding.timer, deadline)
+        elif heap_due(&self.timers, &in_flight_list.timer) > deadline:
+            heap_update(&self.timers, &in_flight_list.timer, deadline)
             self.touch_dirty()
         return 0
 
-    cdef inline void unlist(self, Entry *entry) noexcept:
+    cdef inline void list_remove(self, Entry *entry) noexcept:
         """Take a message out of its consumer's list."""
-        cdef Holding *holding = <Holding *>entry.holding
-        if self.unpacked_held == entry:
-            self.unpacked_held = entry.next
+        cdef InFlightList *in_flight_list = <InFlightList *>entry.in_flight_list
+        if self.unpacked_in_flight == entry:
+            self.unpacked_in_flight = entry.next
         if entry.prev == NULL:
-            holding.first = entry.next
+            in_flight_list.first = entry.next
         else:
             entry.prev.next = entry.next
         if entry.next == NULL:
-            holding.last = entry.prev
+            in_flight_list.last = entry.prev
         else:
             entry.next.prev = entry.prev
-        holding.count -= 1
-        if holding.count == 0 and holding.consumer == NULL:
-            self.free_holding(holding)
+        in_flight_list.count -= 1
+        if in_flight_list.count == 0 and in_flight_list.consumer == NULL:
+            self.free_in_flight_list(in_flight_list)
 
     cdef inline int table_add(self, Entry *entry) except -1:
         if 2 * self.in_flight_count > self.table_mask:

@@ -1,88 +1,90 @@
-"""In flight: what the consumers of a channel hold, until it is finished or its deadline comes.
+"""The in-flight table of a channel: messages with a consumer, until they are finished or time out.
 
 Owns the table of messages by id, and for each consumer a list of them in the order of deadlines
-(Holding), which outlives the consumer. Knows consumers as pointers only, and nothing of sending.
+(InFlightList), which outlives the consumer. Knows consumers as pointers only, and nothing of
+sending.
 """
 
 from libc.stdlib cimport calloc, free
 
 from nsqcy.base.debug cimport NSQCY_DEBUG
 from nsqcy.base.heap cimport heap_remove
-from nsqcy.channels.deferral cimport HOLDING_TIMER
+from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
 
 
 cdef enum:
-    SMALLEST_TABLE = 16
+    MIN_TABLE = 16
 
 # Objects alive, counted in the debug build.
-cdef Py_ssize_t live_holdings = 0
+cdef Py_ssize_t live_in_flight_lists = 0
 
 
-cdef Py_ssize_t holdings_alive() noexcept:
-    """Holdings of all channels; zero in a release build."""
-    return live_holdings
+cdef Py_ssize_t in_flight_lists_alive() noexcept:
+    """Return the number of lists of all channels; zero in a release build."""
+    return live_in_flight_lists
 
 
 cdef class InFlight(Deferral):
     """What one channel has in flight."""
 
     def __cinit__(self):
-        self.table = <Entry **>calloc(SMALLEST_TABLE, sizeof(Entry *))
+        self.table = <Entry **>calloc(MIN_TABLE, sizeof(Entry *))
         if self.table == NULL:
             raise MemoryError()
-        self.table_mask = SMALLEST_TABLE - 1
+        self.table_mask = MIN_TABLE - 1
 
     def __dealloc__(self):
-        while self.holdings != NULL:
+        while self.in_flight_lists != NULL:
             # Beside it in the heap are entries, which may be gone with their pool.
-            self.holdings.timer.index = HEAP_NOWHERE
-            self.free_holding(self.holdings)
+            self.in_flight_lists.timer.index = HEAP_NOWHERE
+            self.free_in_flight_list(self.in_flight_lists)
         free(self.table)
         free(self.outgrown)
 
     # -- deadlines --
 
-    cdef int hold_seldom(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
-        """The same for those who are not in a hurry: compilers make what is called from everywhere
-        no part of a delivery."""
-        return self.hold(holding, entry, deadline)
+    cdef int list_add_uninlined(
+            self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
+        """list_add() for rare callers: compilers do not inline a function with many callers, and
+        a delivery needs it inlined."""
+        return self.list_add(in_flight_list, entry, deadline)
 
-    cdef Holding *new_holding(self, void *consumer) except NULL:
-        global live_holdings
-        cdef Holding *holding = <Holding *>calloc(1, sizeof(Holding))
-        if holding == NULL:
+    cdef InFlightList *new_in_flight_list(self, void *consumer) except NULL:
+        global live_in_flight_lists
+        cdef InFlightList *in_flight_list = <InFlightList *>calloc(1, sizeof(InFlightList))
+        if in_flight_list == NULL:
             raise MemoryError()
-        holding.timer.index = HEAP_NOWHERE
-        holding.timer.tag = HOLDING_TIMER
-        holding.consumer = consumer
-        holding.next = self.holdings
-        if holding.next != NULL:
-            holding.next.prev = holding
-        self.holdings = holding
+        in_flight_list.timer.index = HEAP_NOWHERE
+        in_flight_list.timer.tag = IN_FLIGHT_TIMER
+        in_flight_list.consumer = consumer
+        in_flight_list.next = self.in_flight_lists
+        if in_flight_list.next != NULL:
+            in_flight_list.next.prev = in_flight_list
+        self.in_flight_lists = in_flight_list
         if NSQCY_DEBUG:
-            live_holdings += 1
-        return holding
+            live_in_flight_lists += 1
+        return in_flight_list
 
-    cdef void free_holding(self, Holding *holding) noexcept:
-        global live_holdings
+    cdef void free_in_flight_list(self, InFlightList *in_flight_list) noexcept:
+        global live_in_flight_lists
         if NSQCY_DEBUG:
-            live_holdings -= 1
-        if self.unpacked_holding == holding:
-            self.visit_holding(holding.next)
-        if holding.timer.index != HEAP_NOWHERE:
-            heap_remove(&self.timers, &holding.timer)
-        if holding.prev != NULL:
-            holding.prev.next = holding.next
+            live_in_flight_lists -= 1
+        if self.unpacked_in_flight_list == in_flight_list:
+            self.visit_in_flight_list(in_flight_list.next)
+        if in_flight_list.timer.index != HEAP_NOWHERE:
+            heap_remove(&self.timers, &in_flight_list.timer)
+        if in_flight_list.prev != NULL:
+            in_flight_list.prev.next = in_flight_list.next
         else:
-            self.holdings = holding.next
-        if holding.next != NULL:
-            holding.next.prev = holding.prev
-        free(holding)
+            self.in_flight_lists = in_flight_list.next
+        if in_flight_list.next != NULL:
+            in_flight_list.next.prev = in_flight_list.prev
+        free(in_flight_list)
 
-    cdef void visit_holding(self, Holding *holding) noexcept:
+    cdef void visit_in_flight_list(self, InFlightList *in_flight_list) noexcept:
         """What is visited next in flight; NULL: nothing."""
-        self.unpacked_holding = holding
-        self.unpacked_held = NULL if holding == NULL else holding.first
+        self.unpacked_in_flight_list = in_flight_list
+        self.unpacked_in_flight = NULL if in_flight_list == NULL else in_flight_list.first
 
     # -- by id --
 

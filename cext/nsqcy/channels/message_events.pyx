@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, uint32_t
 
 from nsqcy.channels.consumer cimport Consumer
 from nsqcy.channels.events cimport FINISH
-from nsqcy.channels.inflight cimport Holding
+from nsqcy.channels.inflight cimport InFlightList
 
 
 cdef class MessageEvents(InFlight):
@@ -20,15 +20,15 @@ cdef class MessageEvents(InFlight):
 
     cdef void report(self, EventKind kind, const Entry *entry) noexcept:
         """Something happens to a message that is in flight still. For channels that are watched."""
-        cdef Holding *holding = <Holding *>entry.holding
+        cdef InFlightList *in_flight_list = <InFlightList *>entry.in_flight_list
         # Milliseconds modulo 2^32, as touch() has it.
         cdef int64_t held = <int32_t>(
             <uint32_t>(self.scheduler.now // 1000000) - <uint32_t>entry.node.tag)
         cdef str client = ""
         if self.events is None:
             return
-        if holding.consumer != NULL:
-            client = (<Consumer>holding.consumer).client_id
+        if in_flight_list.consumer != NULL:
+            client = (<Consumer>in_flight_list.consumer).client_id
         self.events.add(kind, entry.id, entry.attempts, self.scheduler.wall, held * 1000000,
                         self.scheduler.wall - entry.timestamp, self.event_names, client)
 

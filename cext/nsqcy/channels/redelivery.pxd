@@ -56,7 +56,7 @@ cdef class Redelivery(ChannelConsumers):
 
     cdef inline bint queue_is_next(self, const Entry *first) noexcept:
         """Whether the first message of the queue, if there is one, comes before the cursor's."""
-        return first != NULL and (<size_t>first.holding <= self.cursor.seq
+        return first != NULL and (<size_t>first.in_flight_list <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq)
 
     cdef inline Entry *take_queued(self) except? NULL:

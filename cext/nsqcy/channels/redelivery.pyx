@@ -4,7 +4,7 @@ Owns the queue, the read-ahead of records that are not in memory, and walks over
 channel holds. Knows neither consumers nor why a message was queued.
 """
 
-from nsqcy.channels.deferral cimport HOLDING_TIMER
+from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
 from nsqcy.base.heap cimport HeapNode
 from nsqcy.channels.inflight cimport MOVED_SLOTS
 from nsqcy.storage.block cimport UNREADABLE, Block
@@ -59,7 +59,7 @@ cdef class Redelivery(ChannelConsumers):
         entry.node.tag = size
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
-        entry.holding = <void *><size_t>self.window.fanout.seq
+        entry.in_flight_list = <void *><size_t>self.window.fanout.seq
         entry.next = NULL
         if self.queue_last == NULL:
             self.queue_first = entry
@@ -150,7 +150,7 @@ cdef class Redelivery(ChannelConsumers):
             if place.left:
                 place.left -= 1
                 node = self.timers.slots[place.left].node
-                if not node.tag & HOLDING_TIMER:
+                if not node.tag & IN_FLIGHT_TIMER:
                     entry[0] = <Deferred *>node
                 return True
             place.part = WALK_QUEUE
@@ -183,7 +183,7 @@ cdef class Redelivery(ChannelConsumers):
     cdef void begin_packing(self, Packing packing) noexcept:
         self.packing = packing
         self.round += 1
-        self.visit_holding(self.holdings)
+        self.visit_in_flight_list(self.in_flight_lists)
         self.unpacked = self.queue_first
         self.pages.walked = self.pages.first
 
@@ -193,13 +193,13 @@ cdef class Redelivery(ChannelConsumers):
         cdef Page *page
         cdef Deferred *deferred
         cdef uint32_t i
-        while self.unpacked_holding != NULL and budget > 0:
-            entry = self.unpacked_held
+        while self.unpacked_in_flight_list != NULL and budget > 0:
+            entry = self.unpacked_in_flight
             budget -= 1
             if entry == NULL:
-                self.visit_holding(self.unpacked_holding.next)
+                self.visit_in_flight_list(self.unpacked_in_flight_list.next)
                 continue
-            self.unpacked_held = entry.next
+            self.unpacked_in_flight = entry.next
             if entry.round != self.round:
                 self.pack(<Deferred *>entry)
         while self.unpacked != NULL and budget > 0:
@@ -219,5 +219,5 @@ cdef class Redelivery(ChannelConsumers):
         return max(0, budget)
 
     cdef bint is_packed(self) noexcept:
-        return (self.unpacked_holding == NULL and self.unpacked == NULL
+        return (self.unpacked_in_flight_list == NULL and self.unpacked == NULL
                 and self.pages.walked == NULL)

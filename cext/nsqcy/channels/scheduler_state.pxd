@@ -26,7 +26,7 @@ cdef class SchedulerState:
     cdef public bint topology_aware
     cdef readonly Percentiles percentiles   # of the time from publish to finish
     cdef readonly Events events             # told of what happens to messages; None: nobody is
-    cdef public object publish_once         # for movers: see nsqcy.broker.dead_letters
+    cdef public object publish_once         # for transfers: see nsqcy.broker.dead_letters
     cdef uint32_t random_state
 
     cdef uint32_t random_percent(self) noexcept

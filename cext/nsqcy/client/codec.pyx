@@ -33,12 +33,12 @@ OK_FRAME = (0, b"OK")
 cdef enum:
     ID = 16
     SPELLS_HTTP = 1213486160        # "HTTP", read as the size of a frame
-    LONGEST_FRAME = 0x7fffffff
-    LONGEST_ANSWER = 1 << 20        # bytes of a frame that is no message
-    LONGEST_DELAY = 24              # characters of a delay with its space and line feed
+    MAX_FRAME = 0x7fffffff
+    MAX_ANSWER = 1 << 20            # bytes of a frame that is no message
+    MAX_DELAY_CHARACTERS = 24       # characters of a delay with its space and line feed
     OK_TEXT = 0x4f4b
 
-cdef int64_t LONGEST_WAIT = 1LL << 53       # milliseconds
+cdef int64_t MAX_WAIT = 1LL << 53           # milliseconds
 cdef uint64_t OK_HEAD = <uint64_t>6 << 32       # its size, and the type of a response
 
 
@@ -60,8 +60,8 @@ cdef class Codec:
 
     def __cinit__(self, str address not None, uint32_t longest=0):
         self.address = address
-        self.longest = LONGEST_FRAME
-        if 0 < longest < <uint32_t>LONGEST_FRAME - FRAME_HEADER - MESSAGE_HEADER - HEADERS_ROOM:
+        self.longest = MAX_FRAME
+        if 0 < longest < <uint32_t>MAX_FRAME - FRAME_HEADER - MESSAGE_HEADER - HEADERS_ROOM:
             self.longest = longest + 4 + MESSAGE_HEADER
         self.output = Output()
         self.partial = bytearray()
@@ -69,16 +69,16 @@ cdef class Codec:
     def expect_headers(self):
         """From here on messages begin with their headers."""
         self.headers = True
-        if self.longest != LONGEST_FRAME:
+        if self.longest != MAX_FRAME:
             self.longest += HEADERS_ROOM
 
     # -- received
 
-    def feed(self, bytes data not None, Py_ssize_t most=-1):
+    def feed(self, bytes data not None, Py_ssize_t maximum=-1):
         """Take what was received; gives (messages, other frames as (type, data)).
 
-        Stops after `most` frames if that is not negative: what follows an answer of the handshake
-        may belong to another layer (see `rest`). Raises ProtocolError.
+        Stops after `maximum` frames if that is not negative: what follows an answer of the
+        handshake may belong to another layer (see `rest`). Raises ProtocolError.
         """
         cdef list messages = []
         cdef list frames = []
@@ -94,19 +94,19 @@ cdef class Codec:
             self.partial.clear()
         n = len(data)
         at = <const uint8_t *><const char *>data
-        used = self.parse(at, n, messages, frames, most)
+        used = self.parse(at, n, messages, frames, maximum)
         if <size_t>used < n:
             self.partial += data[used:]
         return messages, frames
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
-                          Py_ssize_t most) except -1:
+                          Py_ssize_t maximum) except -1:
         """Every whole frame; gives the bytes used."""
         cdef const uint8_t *start = at
         cdef uint32_t size
         cdef uint32_t type
         self.wanted = 4
-        while left >= 4 and most:
+        while left >= 4 and maximum:
             size = load_be32(at)
             self.check_size(at, left)
             if left - 4 < size:
@@ -125,7 +125,7 @@ cdef class Codec:
                     <const char *>at + FRAME_HEADER, size - 4)))
             at += 4 + <size_t>size
             left -= 4 + <size_t>size
-            most -= 1
+            maximum -= 1
         self.in_flight += len(messages)
         return at - start
 
@@ -133,19 +133,19 @@ cdef class Codec:
         """Whether the frame that begins here is worth waiting for: its type says how long it may
         be, once that has come."""
         cdef uint32_t size = load_be32(at)
-        cdef uint32_t most = LONGEST_FRAME
+        cdef uint32_t maximum = MAX_FRAME
         if left >= FRAME_HEADER:
-            most = self.longest if load_be32(at + 4) == <uint32_t>MESSAGE else LONGEST_ANSWER
-        if size < 4 or size > most or size == SPELLS_HTTP:
-            return self.bad_size(size, most)
+            maximum = self.longest if load_be32(at + 4) == <uint32_t>MESSAGE else MAX_ANSWER
+        if size < 4 or size > maximum or size == SPELLS_HTTP:
+            return self.bad_size(size, maximum)
         return 0
 
-    cdef int bad_size(self, uint32_t size, uint32_t most) except -1:
+    cdef int bad_size(self, uint32_t size, uint32_t maximum) except -1:
         if size == SPELLS_HTTP:
             raise ProtocolError(f"unexpected HTTP response from {self.address},"
                                 " a nsqd TCP endpoint is required")
         raise ProtocolError(f"{self.address} announces a frame of {size} bytes,"
-                            f" 4 to {most} are allowed")
+                            f" 4 to {maximum} are allowed")
 
     def rest(self):
         """What was received and is no whole frame yet; it is forgotten here."""
@@ -219,7 +219,7 @@ cdef class Codec:
 
     cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1:
         """FIN or REQ; first, flow control says what it has to say about that."""
-        cdef char[LONGEST_DELAY] text
+        cdef char[MAX_DELAY_CHARACTERS] text
         cdef size_t before
         cdef uint8_t *at
         cdef int n
@@ -236,7 +236,7 @@ cdef class Codec:
         if outcome == FINISHED:
             return self.put_id(b"FIN ", 4, message)
         before = self.output.end
-        n = snprintf(text, LONGEST_DELAY, b" %lld\n", <long long>delay)
+        n = snprintf(text, MAX_DELAY_CHARACTERS, b" %lld\n", <long long>delay)
         at = self.output.room(4 + ID + n)
         memcpy(at, b"REQ ", 4)
         memcpy(at + 4, <const char *>message.id, ID)
@@ -284,7 +284,7 @@ cdef class Message:
             wanted = delay * 1000
         else:
             wanted = 0 if codec.flow is None else codec.flow.delay_of(self.attempts)
-        if not 0 <= wanted <= LONGEST_WAIT:
+        if not 0 <= wanted <= MAX_WAIT:
             raise ValueError(f"a message cannot be requeued by {wanted} ms")
         milliseconds = round(wanted)
         codec.answer(self, FAILED if backoff else REQUEUED, milliseconds)
@@ -435,6 +435,6 @@ cdef bytes join(list bodies):
     cdef uint64_t size = 4
     for body in bodies:
         size += 4 + <size_t>len(body)
-    if not bodies or size > LONGEST_FRAME:
+    if not bodies or size > MAX_FRAME:
         raise ValueError(f"{len(bodies)} messages of {size - 4} bytes cannot be published as one")
     return _wire.mpub_body(bodies)

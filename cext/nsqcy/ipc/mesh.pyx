@@ -199,10 +199,10 @@ cdef class Stream:
         return taken
 
     cpdef void consumed(self, size_t n) noexcept:
-        cdef uint32_t most = STREAM_WINDOW - self._allowed - self._owed
+        cdef uint32_t maximum = STREAM_WINDOW - self._allowed - self._owed
         if self._side != SIDE_OPEN:
             return
-        self._owed += min(n, <size_t> most)
+        self._owed += min(n, <size_t> maximum)
         if self._owed >= STREAM_CREDIT_BATCH or self._allowed < HALF_WINDOW:
             self._queue_control()
 

@@ -132,12 +132,12 @@ cdef class Quota:
 
     cpdef int64_t wait(self, int64_t now) noexcept:
         """Nanoseconds until something may be published; 0: now."""
-        cdef int64_t least = 0
+        cdef int64_t minimum = 0
         if self.rate > 0:
-            least = max(least, _owed(&self.used.messages_until, now))
+            minimum = max(minimum, _owed(&self.used.messages_until, now))
         if self.bytes_rate > 0:
-            least = max(least, _owed(&self.used.bytes_until, now))
-        return least
+            minimum = max(minimum, _owed(&self.used.bytes_until, now))
+        return minimum
 
     cpdef void begin_wait(self, int64_t now) noexcept:
         """A session waits from now on."""

@@ -52,7 +52,7 @@ cdef class Connection(Consumer):
     cdef readonly State state
     cdef bint magic_seen
     cdef bint lenient               # a failed publish is answered and does not end the session
-    cdef bint moves                 # what it publishes was accepted once, by another topic
+    cdef bint transfers             # what it publishes was accepted once, by another topic
     cdef bint remote                # the far end of a stream: its client is elsewhere
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
     cdef bint crammed               # parsing waits for the client to read its answers
@@ -86,7 +86,7 @@ cdef class Connection(Consumer):
     cdef Timer timer
     cdef bint upgrading             # a TLS handshake is under way
     cdef readonly bint upgraded     # TLS or a codec has been agreed on: not again
-    cdef bint moving                # is on its way to the worker of its topic
+    cdef bint migrating             # is on its way to the worker of its topic
     cdef int64_t quota_due          # when a publish that waits for its quota is retried; 0: none
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1

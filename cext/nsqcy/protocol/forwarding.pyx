@@ -19,7 +19,7 @@ from nsqcy.protocol.wire cimport ERROR, FRAME_HEADER, MESSAGE, RESPONSE, frame_b
 
 cdef enum:
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
-    RELAYED_LEAST = 65536       # bytes of an answer from which on it is not put together first
+    MIN_RELAYED = 65536         # bytes of an answer from which on it is not put together first
     OK_FRAME = 10               # bytes of it
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
@@ -135,7 +135,7 @@ cdef class ForwardingStream(StreamEnd):
         """Whether the frame that begins is a large answer that can go straight on to the client: it
         is its turn, and nothing else comes in between."""
         cdef Forwarder session = self.session
-        return (self.frame_type == RESPONSE and self.frame_left >= RELAYED_LEAST
+        return (self.frame_type == RESPONSE and self.frame_left >= MIN_RELAYED
                 and session.state == INIT and session.relaying is None
                 and self.expected_first < <size_t>len(self.expected)
                 and <uint64_t>self.expected[self.expected_first] == session.ticket_base)
@@ -263,7 +263,7 @@ cdef class Forwarder(Authorizer):
             "auth_identity": self.auth_identity[:HELLO_TEXT],
             "auth_identity_url": self.auth_identity_url[:HELLO_TEXT],
             "lenient": bool(self.lenient),
-            "moves": bool(self.moves),
+            "transfers": bool(self.transfers),
             "tls": self.tls,
             "snappy": bool(self.snappy),
             "deflate": bool(self.deflate),
@@ -274,7 +274,7 @@ cdef class Forwarder(Authorizer):
         self.remote = True
         self.guarded = False
         self.lenient = hello["lenient"]
-        self.moves = hello["moves"]
+        self.transfers = hello["transfers"]
         self.tls = hello["tls"]
         self.snappy = hello["snappy"]
         self.deflate = hello["deflate"]

@@ -82,7 +82,7 @@ cdef class InputBuffer(AnswerQueue):
     cdef int resume(self) except -1:
         """What parsing waited for may have come."""
         self.resumable = False
-        if self.closed or self.stopping or self.moving or not self.blocked:
+        if self.closed or self.stopping or self.migrating or not self.blocked:
             return 0
         self.blocked = False
         self.last_command = self.manager.scheduler.now

@@ -42,13 +42,13 @@ cdef const char *LOG_SEEK = b"LOG_SEEK"
 cdef const char *LOG_FETCH = b"LOG_FETCH"
 
 
-cdef object number_of(const Word *word, most):
-    """The number that a word is; None if it is none, or above `most`."""
+cdef object number_of(const Word *word, maximum):
+    """The number that a word is; None if it is none, or above `maximum`."""
     cdef bytes text = word_bytes(word)
     if not text.isdigit() or len(text) > 20:
         return None
     number = int(text)
-    return number if number <= most else None
+    return number if number <= maximum else None
 
 
 cdef bytes cursor_text(str name, bytes log_id, seq):
@@ -102,14 +102,14 @@ cdef class LogCommands(PublishCommands):
         if owner < 0 or not self.may_join(owner):
             return self.not_routed(LOG_PUB, owner, used, 4 + size)
         self.scanned = 0
-        if owner != self.manager.index and self.may_move(owner):
-            return self.move_to(owner)
+        if owner != self.manager.index and self.may_migrate(owner):
+            return self.migrate_to(owner)
         self.paid = 0  # a chunk that is there already adds nothing by which to tell the next one
         used[0] += 4 + size
         if owner != self.manager.index:
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
         topic = self.topic
-        if topic.limited and not self.moves:
+        if topic.limited and not self.transfers:
             invalid_length = topic.invalid_length(rest + 8, messages, self.headers)
             if invalid_length:
                 return self.publish_refused(LOG_PUB, topic.size_error(LOG_PUB, invalid_length))
@@ -117,7 +117,7 @@ cdef class LogCommands(PublishCommands):
         try:
             topic.add_chunk(
                 name, rest + 8, size, messages, self.headers, self.durability, &added, &bodies,
-                self.moves)
+                self.transfers)
         except ChunkError as error:
             return self.publish_failed(LOG_PUB, str(error))
         return self.publish_accepted(LOG_PUB, topic, added, bodies)
@@ -166,8 +166,8 @@ cdef class LogCommands(PublishCommands):
         if owner < 0:
             return parsed
         if owner != self.manager.index:
-            if command == LOG_FETCH and self.movable and self.is_light(owner):
-                return self.move_to(owner)
+            if command == LOG_FETCH and self.migratable and self.is_light(owner):
+                return self.migrate_to(owner)
             return self.forward_log(owner, command, line, n)
         if self.log_unsent:
             # The client has not taken the answer to the one before yet.
@@ -255,13 +255,13 @@ cdef class LogCommands(PublishCommands):
     cdef Parsed log_fetch(self, Topic topic, Word *words) except RAISED:
         cdef uint64_t start = 0
         cdef uint64_t stop = 0
-        cdef uint64_t most = 0
+        cdef uint64_t maximum = 0
         cdef uint32_t columns = 0
         if not parse_number(words[3].at, words[3].length, &start):
             return self.bad_number(LOG_FETCH, b"sequence number", &words[3])
         if not parse_number(words[4].at, words[4].length, &stop):
             return self.bad_number(LOG_FETCH, b"sequence number", &words[4])
-        if not parse_number(words[5].at, words[5].length, &most):
+        if not parse_number(words[5].at, words[5].length, &maximum):
             return self.bad_number(LOG_FETCH, b"size", &words[5])
         for name in word_bytes(&words[6]).split(b","):
             if name not in _COLUMN_NAMES:
@@ -269,7 +269,7 @@ cdef class LogCommands(PublishCommands):
             columns |= <uint32_t>_COLUMN_NAMES[name]
         return self.wait_for_log(topic.fetch_log(
             self, self.take_ticket(LOG_FETCH, 0), word_bytes(&words[2]), start, stop,
-            min(most, <uint64_t>LARGEST_ANSWER), columns))
+            min(maximum, <uint64_t>LARGEST_ANSWER), columns))
 
     cdef Parsed wait_for_log(self, found) except RAISED:
         """What a topic says to the command whose ticket is the last one: a read, or an error."""

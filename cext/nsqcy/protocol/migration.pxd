@@ -8,14 +8,14 @@ from nsqcy.protocol.routing cimport Routing
 
 cdef class Migration(Routing):
     """Whether a session goes to another worker, and its state on the way there."""
-    cdef bint movable               # may go to the worker of its topic, once
+    cdef bint migratable            # may go to the worker of its topic, once
     cdef int forwards_to            # the owner of the last forwarded publishes
     cdef uint64_t forwards          # how many there were in a row, of how many bytes, since when
     cdef uint64_t forward_bytes
     cdef int64_t forwards_since
 
-    cdef bint may_move(self, int owner) except *
+    cdef bint may_migrate(self, int owner) except *
     cdef bint is_faithful(self) noexcept
     cdef bint is_light(self, int owner) except *
     cdef size_t auth_size(self) except? 0
-    cdef Parsed move_to(self, int owner) except RAISED
+    cdef Parsed migrate_to(self, int owner) except RAISED

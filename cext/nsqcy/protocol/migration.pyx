@@ -12,34 +12,36 @@ from libc.stdint cimport uint8_t
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MAX_MOVE = 65536           # bytes unread, and unsent, that a session may take along
-    MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
-    MOVE_BYTES = 1048576        # forwarded to one owner that make a producer move there, or
-    MOVE_FORWARDS = 256         # as many publishes, and for so long that what they cost the owner
-cdef int64_t MOVE_AFTER = 2 * SECOND            # is in the figure that says how busy it is
+    MAX_MIGRATION = 65536      # bytes unread, and unsent, that a session may take along
+    MIGRATION_BUSY = 600        # permille of the last second above which an owner takes nobody in
+    MIGRATION_BYTES = 1048576   # forwarded to one owner that make a producer move there, or
+    MIGRATION_FORWARDS = 256    # as many publishes, and for so long that what they cost the owner
+cdef int64_t MIGRATION_AFTER = 2 * SECOND       # is in the figure that says how busy it is
 
 
 cdef class Migration(Routing):
     # -- when --
 
-    cdef bint may_move(self, int owner) except *:
+    cdef bint may_migrate(self, int owner) except *:
         """Whether a producer has published to this one owner for long enough, and may go there."""
-        return (self.movable and owner == self.forwards_to and self.is_faithful()
+        return (self.migratable and owner == self.forwards_to and self.is_faithful()
                 and self.channel is None and self.upstream is None and len(self.streams) == 1
                 and self.is_light(owner) and self.manager.may_lose_more())
 
     cdef bint is_faithful(self) noexcept:
-        """Whether what was forwarded in a row is worth a move. Bytes are, as they are copied once
-        more; of small messages the socket is most of the work, which a move only moves."""
-        return self.forward_bytes >= MOVE_BYTES or (
-            self.forwards >= MOVE_FORWARDS
-            and self.manager.scheduler.now - self.forwards_since >= MOVE_AFTER)
+        """Return whether what was forwarded in a row justifies a migration. Many bytes do, because
+        forwarding copies them. Small messages alone do not: their cost is the socket's, and a
+        migration only moves that to another worker."""
+        return self.forward_bytes >= MIGRATION_BYTES or (
+            self.forwards >= MIGRATION_FORWARDS
+            and self.manager.scheduler.now - self.forwards_since >= MIGRATION_AFTER)
 
     cdef bint is_light(self, int owner) except *:
         """Whether the session can go to `owner` with what it carries, and the owner has room."""
-        return (self.output.pending() <= MAX_MOVE and self.kept_end - self.kept_start <= MAX_MOVE
-                and self.auth_size() <= MAX_MOVE
-                and self.manager.mesh.shared.busy(owner) < MOVE_BUSY)
+        return (self.output.pending() <= MAX_MIGRATION
+                and self.kept_end - self.kept_start <= MAX_MIGRATION
+                and self.auth_size() <= MAX_MIGRATION
+                and self.manager.mesh.shared.busy(owner) < MIGRATION_BUSY)
 
     cdef size_t auth_size(self) except? 0:
         """Bytes of its authorization and secret."""
@@ -47,11 +49,11 @@ cdef class Migration(Routing):
             return 0
         return len(self.secret) + <size_t>len(self.authorization.source)
 
-    cdef Parsed move_to(self, int owner) except RAISED:
+    cdef Parsed migrate_to(self, int owner) except RAISED:
         """Go on at the owner, from this command on; with nothing outstanding."""
         if self.ticket_count == 0:
-            self.movable = False
-            self.moving = True
+            self.migratable = False
+            self.migrating = True
             self.manager.lose(self, owner)
         return BLOCKED
 
@@ -82,7 +84,7 @@ cdef class Migration(Routing):
     def unpack(self, state, bytes unread not None, bytes unsent not None):
         """Be the session that was packed in another worker."""
         self.magic_seen = True
-        self.movable = False
+        self.migratable = False
         self.adopt_names(state)
         self.heartbeat_interval = state["heartbeat_interval"]
         self.next_heartbeat = state["next_heartbeat"]
@@ -106,7 +108,7 @@ cdef class Migration(Routing):
     def stay(self):
         """The move failed: go on here."""
         if not self.closed:
-            self.moving = False
+            self.migrating = False
             self.wake()
 
     def leave(self):

@@ -69,15 +69,16 @@ cdef class PublishCommands(Migration):
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
         cdef uint64_t milliseconds
-        cdef uint64_t most = <uint64_t>(self.manager.max_defer_timeout // MILLISECOND)
+        cdef uint64_t maximum = <uint64_t>(self.manager.max_defer_timeout // MILLISECOND)
         if count < 3:
             return self.fatal(b"E_INVALID DPUB insufficient number of parameters")
         if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC DPUB topic name", &words[1])
         if not parse_number(words[2].at, words[2].length, &milliseconds):
             return self.fatal(b"E_INVALID DPUB could not parse timeout " + word_bytes(&words[2]))
-        if milliseconds > most:
-            return self.fatal(b"E_INVALID DPUB timeout %d out of range 0-%d" % (milliseconds, most))
+        if milliseconds > maximum:
+            return self.fatal(
+                b"E_INVALID DPUB timeout %d out of range 0-%d" % (milliseconds, maximum))
         return self.publish_one(DPUB, <int64_t>milliseconds * MILLISECOND, line, used, rest, left)
 
     @cython.final
@@ -85,7 +86,7 @@ cdef class PublishCommands(Migration):
                             size_t *used, const uint8_t *rest, size_t left) except RAISED:
         """PUB and DPUB, to the topic that was taken."""
         cdef int32_t size
-        cdef int64_t most = self.manager.max_msg_size
+        cdef int64_t maximum = self.manager.max_msg_size
         cdef int owner
         cdef Record *record
         cdef Topic topic
@@ -97,9 +98,9 @@ cdef class PublishCommands(Migration):
         if size <= 0:
             return self.fatal(
                 b"E_BAD_MESSAGE %s invalid message body size %d" % (<bytes>command, size))
-        if size > most and not (self.headers and size <= most + HEADERS_ROOM):
+        if size > maximum and not (self.headers and size <= maximum + HEADERS_ROOM):
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
-                <bytes>command, size, most + HEADERS_ROOM if self.headers else most))
+                <bytes>command, size, maximum + HEADERS_ROOM if self.headers else maximum))
         if left - 4 < <size_t>size:
             return self.body_missing(
                 4 + size - left, b"E_BAD_MESSAGE %s failed to read message body" % command)
@@ -116,8 +117,8 @@ cdef class PublishCommands(Migration):
         owner = self.route()
         if owner < 0 or not self.may_join(owner):
             return self.not_routed(command, owner, used, 4 + size)
-        if owner != self.manager.index and self.may_move(owner):
-            return self.move_to(owner)
+        if owner != self.manager.index and self.may_migrate(owner):
+            return self.migrate_to(owner)
         used[0] += 4 + size
         if owner != self.manager.index:
             return self.forward_publish(owner, command, line, used[0], 1)
@@ -193,8 +194,8 @@ cdef class PublishCommands(Migration):
         if owner < 0 or not self.may_join(owner):
             return self.not_routed(MPUB, owner, used, 4 + size)
         self.scanned = 0
-        if owner != self.manager.index and self.may_move(owner):
-            return self.move_to(owner)
+        if owner != self.manager.index and self.may_migrate(owner):
+            return self.migrate_to(owner)
         used[0] += 4 + size
         if owner != self.manager.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
@@ -243,7 +244,7 @@ cdef class PublishCommands(Migration):
         if announced <= 0:
             return self.fatal(
                 b"E_BAD_BODY %s invalid body size %d" % (<bytes>command, announced))
-        if announced > self.manager.max_body_size and not self.moves:
+        if announced > self.manager.max_body_size and not self.transfers:
             return self.batch_too_big(command, announced)
         rest += 4
         have = min(left - 4, limit)
@@ -270,7 +271,7 @@ cdef class PublishCommands(Migration):
             if length <= 0:
                 return self.fatal(b"E_BAD_MESSAGE %s invalid message(%d) body size %d" % (
                     <bytes>command, i, length))
-            if length > longest and not self.moves:
+            if length > longest and not self.transfers:
                 return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
                     <bytes>command, length, longest))
             end += length
@@ -309,10 +310,10 @@ cdef class PublishCommands(Migration):
     cdef size_t batch_limit(self) noexcept:
         """Bytes that a batch may have. The count comes on top of `--max-body-size`, as clients
         leave it out of the length they announce."""
-        cdef int64_t most = 0x7fffffff
-        if not self.moves:
-            most = min(most, self.manager.max_body_size)
-        return most + 4
+        cdef int64_t maximum = 0x7fffffff
+        if not self.transfers:
+            maximum = min(maximum, self.manager.max_body_size)
+        return maximum + 4
 
     cdef Parsed batch_missing(self, const char *command, size_t end, size_t have,
                               int32_t announced, bytes error) except RAISED:

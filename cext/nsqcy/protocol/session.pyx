@@ -32,7 +32,7 @@ from nsqcy.protocol.forwarding cimport STREAM_BACKLOG, ForwardingStream
 from nsqcy.protocol.session_manager cimport SessionManager
 from nsqcy.protocol.wire cimport (
     ERROR,
-    LONGEST_LINE,
+    MAX_LINE,
     RESPONSE,
     split_line,
     word_bytes,
@@ -158,12 +158,12 @@ cdef class Session(Subscription):
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED:
         """Execute one command, if all of it is there."""
         cdef const uint8_t *end = <const uint8_t *>memchr(
-            line, 10, min(n, <size_t>LONGEST_LINE))
+            line, 10, min(n, <size_t>MAX_LINE))
         cdef size_t length
         cdef Word words[WORDS]
         cdef int count
         if end == NULL:
-            if n >= LONGEST_LINE:
+            if n >= MAX_LINE:
                 self.stop()
                 return STOPPED
             return MORE
@@ -254,7 +254,7 @@ cdef class Session(Subscription):
     cdef Parsed upgrade(self, identity) except RAISED:
         """Change over to TLS, to a codec or to both. Such a session stays where it is."""
         self.upgraded = self.upgrading = True
-        self.movable = False
+        self.migratable = False
         self.snappy = identity.snappy
         self.deflate = identity.deflate
         self.transport.upgrade(identity)
@@ -297,12 +297,12 @@ cdef class Session(Subscription):
 
     # -- streams to other workers --
 
-    def be_lenient(self, *, bint headers=False, bint moves=False):
+    def be_lenient(self, *, bint headers=False, bint transfers=False):
         """Be a session without a client: one that publishes for others of this worker, with
         headers or without, or one that moves messages from other topics, by LOG_PUB."""
         self.lenient = True
-        self.moves = moves
-        self.topic_log = moves
+        self.transfers = transfers
+        self.topic_log = transfers
         self.headers = headers
         self.barred = False
         self.guarded = False

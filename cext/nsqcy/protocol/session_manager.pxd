@@ -36,9 +36,9 @@ cdef class SessionManager:
     cdef object options
     cdef object negotiate
     cdef object ask_placement
-    cdef object move
+    cdef object migrate
     cdef object auth                # asks auth servers; None: AUTH is disabled
-    cdef list movers                        # (session, owner)
+    cdef list migrations                    # (session, owner)
     cdef uint32_t lost                      # sessions that moved away, in the second from then on
     cdef int64_t lost_since
     cdef object log

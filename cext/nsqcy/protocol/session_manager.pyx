@@ -17,19 +17,20 @@ from nsqcy.protocol.connection cimport Transport
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MAX_MOVES = 16             # sessions gone from here in a second, before producers must wait
+    MAX_MIGRATIONS = 16        # sessions gone from here in a second, before producers must wait
     DRAIN_BYTES = 1048576       # of the rings in one turn
 
 
 cdef class SessionManager:
     def __init__(self, *, Shard shard not None, Mesh mesh, int index, options, negotiate,
-                 ask_placement, move=None, auth=None, log):
+                 ask_placement, migrate=None, auth=None, log):
         """
         mesh: the streams to other workers; None when this is the only one
         options: the daemon's
         negotiate: negotiate(identify body, options, session) -> identity, or ClientError
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
-        move: called with a session and the worker it should move to; its leave() or stay() follows
+        migrate: called with a session and the worker it should migrate to; its leave() or stay()
+            follows
         auth: its ask() is called with a session whose client must be authorized; the session's
             authorized() or auth_failed() follows. Its of_certificate() knows the authorization of
             clients by names of their certificates, or None. None: AUTH is disabled
@@ -41,9 +42,9 @@ cdef class SessionManager:
         self.options = options
         self.negotiate = negotiate
         self.ask_placement = ask_placement
-        self.move = move
+        self.migrate = migrate
         self.auth = auth
-        self.movers = []
+        self.migrations = []
         self.log = log
         self.sessions = set()
         self.owners = {}
@@ -130,7 +131,7 @@ cdef class SessionManager:
     cdef bint may_lose_more(self) noexcept:
         """Whether a producer may move now. Many that meet an idle owner at once would all go there
         before its figure says what the first of them cost."""
-        return self.lost < MAX_MOVES or self.scheduler.now - self.lost_since >= SECOND
+        return self.lost < MAX_MIGRATIONS or self.scheduler.now - self.lost_since >= SECOND
 
     cdef int lose(self, Connection session, int owner) except -1:
         """Have a session moved at the end of the turn."""
@@ -138,7 +139,7 @@ cdef class SessionManager:
             self.lost = 0
             self.lost_since = self.scheduler.now
         self.lost += 1
-        self.movers.append((session, owner))
+        self.migrations.append((session, owner))
         return 0
 
     # -- input budget --
@@ -212,11 +213,11 @@ cdef class SessionManager:
             due = self.shard.turn()
             if not self.resumable:
                 break
-        if self.movers:
-            work = self.movers
-            self.movers = []
+        if self.migrations:
+            work = self.migrations
+            self.migrations = []
             for session, owner in work:
-                self.move(session, owner)
+                self.migrate(session, owner)
         work = self.dirty
         self.dirty = []
         for each in work:

@@ -50,8 +50,8 @@ cdef class Subscription(LogCommands):
         self.subscribed_channel = word_bytes(&words[2]).decode()
         if owner == self.manager.index:
             return self.subscribe(self.topic, self.subscribed_channel)
-        if self.movable and self.is_light(owner):
-            return self.move_to(owner)
+        if self.migratable and self.is_light(owner):
+            return self.migrate_to(owner)
         self.upstream = self.stream_to(owner)
         self.line_owner = -1
         self.upstream.expected.append(self.take_ticket(SUB, n))

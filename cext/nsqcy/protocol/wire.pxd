@@ -25,8 +25,8 @@ cdef enum FrameType:
 cdef enum:
     FRAME_HEADER = 8
     MESSAGE_HEADER = 26         # timestamp, attempts, id
-    LONGEST_LINE = 16384        # bytes, with its LF
-    LONGEST_NAME = 64
+    MAX_LINE = 16384            # bytes, with its LF
+    MAX_NAME = 64
     BY_REFERENCE = 16384        # bodies from this size on are sent from their block
     FIRST_BUFFER = 4096
     FIN_LINE = 21               # "FIN ", id, LF
@@ -74,7 +74,7 @@ cdef class Output:
                          uint16_t attempts) except -1
     cdef int put_headered(self, RecordWindow window, Block *block, Record *record,
                           uint16_t attempts) except -1
-    cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept
+    cdef int pieces(self, const uint8_t **data, size_t *lengths, int maximum) noexcept
     cdef void sent(self, size_t n) noexcept
     cdef void clear(self) noexcept
     cdef int refer(self, object owner, Block *block, const uint8_t *data,
@@ -93,7 +93,7 @@ cdef inline bint word_is(const Word *word, const char *text, size_t length) noex
 cdef inline bytes word_bytes(const Word *word):
     return (<const char *>word.at)[:word.length]
 
-cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil
+cdef int split_line(const uint8_t *line, size_t length, Word *words, int maximum) noexcept nogil
 cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil
 cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noexcept nogil
 

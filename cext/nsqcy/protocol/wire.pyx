@@ -28,7 +28,7 @@ cdef enum:
     SMALL_BUFFER = 512          # bytes, for an OK or a small message; malloc has these at hand
     SPARES = 4
     SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
-    SMALLEST_SPARE = 16384      # bytes up to which a buffer grows by itself
+    MIN_SPARE = 16384           # bytes up to which a buffer grows by itself
 
 
 # Buffers of that size whose outputs were emptied. Only an output that already holds a good part of
@@ -87,7 +87,7 @@ cdef class Output:
             capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
         while capacity < self.end + n:
             capacity *= 2
-        if self.buffer != NULL and SMALLEST_SPARE < capacity <= SPARE_BUFFER and spares.count:
+        if self.buffer != NULL and MIN_SPARE < capacity <= SPARE_BUFFER and spares.count:
             # Much is coming: rather than grow in many steps, move to a buffer that was left behind.
             spares.count -= 1
             grown = spares.buffers[spares.count]
@@ -194,26 +194,26 @@ cdef class Output:
             live_references += 1
         return 0
 
-    cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept:
-        """What is unsent, in order, as at most `most` stretches; returns how many there are."""
+    cdef int pieces(self, const uint8_t **data, size_t *lengths, int maximum) noexcept:
+        """What is unsent, in order, as at most `maximum` stretches; returns how many there are."""
         cdef int count = 0
         cdef uint32_t i
         cdef size_t at = self.start
         cdef Reference *reference
         for i in range(self.reference_first, self.reference_first + self.reference_count):
             reference = &self.references[i]
-            if reference.at > at and count < most:
+            if reference.at > at and count < maximum:
                 data[count] = self.buffer + at
                 lengths[count] = reference.at - at
                 count += 1
                 at = reference.at
-            if count < most:
+            if count < maximum:
                 data[count] = reference.data
                 lengths[count] = reference.length
                 count += 1
             else:
                 return count
-        if self.end > at and count < most:
+        if self.end > at and count < maximum:
             data[count] = self.buffer + at
             lengths[count] = self.end - at
             count += 1
@@ -265,13 +265,13 @@ cdef class Output:
         self.drop_buffer()
 
 
-cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil:
-    """Split at every single space. Returns the number of words; only `most` of them are stored, the
-    last one stored then ends at its own space."""
+cdef int split_line(const uint8_t *line, size_t length, Word *words, int maximum) noexcept nogil:
+    """Split at every single space. Return the number of words, of which at most `maximum` are
+    stored."""
     cdef const uint8_t *end = line + length
     cdef const uint8_t *space
     cdef int count = 0
-    while count < most:
+    while count < maximum:
         space = <const uint8_t *>memchr(line, 32, end - line)
         words[count].at = line
         words[count].length = (end if space == NULL else space) - line
@@ -279,7 +279,7 @@ cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) n
         if space == NULL:
             return count
         line = space + 1
-    return most + 1
+    return maximum + 1
 
 
 cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:
@@ -288,7 +288,7 @@ cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:
     cdef const uint8_t *suffix = b"#ephemeral"
     cdef size_t i
     cdef uint8_t c
-    if length < 1 or length > LONGEST_NAME:
+    if length < 1 or length > MAX_NAME:
         return False
     for i in range(length):
         c = name[i]

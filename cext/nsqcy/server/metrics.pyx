@@ -158,13 +158,13 @@ cdef class Exposition:
             return OWN
         return series
 
-    def go_on(self, int most):
+    def go_on(self, int maximum):
         """Put down so many topics and channels more, and tell whether that may not be all.
 
         What goes meanwhile is left out, but for channels of the topic that the walk has come to.
         """
         cdef Topic topic
-        while most > 0:
+        while maximum > 0:
             if self.next_channel < len(self.channels):
                 self.put_channel(<Channel>self.channels[self.next_channel])
                 self.next_channel += 1
@@ -178,7 +178,7 @@ cdef class Exposition:
             else:
                 self.end_topic()
                 return False
-            most -= 1
+            maximum -= 1
         return True
 
     cdef int put_topic(self, Topic topic) except -1:

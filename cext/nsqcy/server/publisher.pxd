@@ -29,14 +29,14 @@ cdef class Publisher:
     cdef dict unplaced          # topic -> what to call when its placement is known
 
     cdef int wait_for_placement(self, bytes key, publish) except -1
-    cdef int move_here(self, bytes key, tuple chunk, bytes message, Durability least,
-                       done) except -1
+    cdef int transfer_here(self, bytes key, tuple chunk, bytes message, Durability minimum,
+                           done) except -1
     cdef int feed(self, Session session, done, bytes command) except -1
     cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
-                          Durability least, done) except -1
+                          Durability minimum, done) except -1
     cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay,
-                           Durability least, done) except -1
-    cdef Session session_to(self, int owner, Durability least, bint headers, bint moves)
+                           Durability minimum, done) except -1
+    cdef Session session_to(self, int owner, Durability minimum, bint headers, bint transfers)
 
 
 cdef class TopicSink(Sink):

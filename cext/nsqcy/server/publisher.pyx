@@ -144,14 +144,14 @@ cdef class Publisher:
         error whole, with its code, and with it none of them is there. The name and the headers must
         be valid, each body 1 to max-msg-size bytes, the delay within max-defer-timeout."""
         cdef int owner = self.manager.owner_of(key)
-        cdef Durability least = durability_of(durability)
+        cdef Durability minimum = durability_of(durability)
         if owner < 0:
             self.wait_for_placement(
                 key, lambda: self.publish(key, bodies, delay_ms, durability, done, headers))
         elif owner == self.manager.index:
-            self.publish_here(key, bodies, headers, delay_ms * MILLISECOND, least, done)
+            self.publish_here(key, bodies, headers, delay_ms * MILLISECOND, minimum, done)
         else:
-            self.publish_there(owner, key, bodies, headers, delay_ms, least, done)
+            self.publish_there(owner, key, bodies, headers, delay_ms, minimum, done)
 
     def sink(self, bytes key not None, enter not None, bytes headers not None=b""):
         """A way to publish to a topic, body by body, that takes those which need not wait.
@@ -181,7 +181,7 @@ cdef class Publisher:
         return 0
 
     cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
-                          Durability least, done) except -1:
+                          Durability minimum, done) except -1:
         cdef Topic topic = self.manager.shard.find_or_create(key)
         cdef Record *record
         cdef const unsigned char[::1] body
@@ -189,7 +189,7 @@ cdef class Publisher:
         if topic is None:
             done(NO_ROOM)
             return 0
-        refusal = topic.refusal(least, len(bodies), total)
+        refusal = topic.refusal(minimum, len(bodies), total)
         if refusal is not None:
             done(refusal)
             return 0
@@ -198,8 +198,8 @@ cdef class Publisher:
                 if not topic.fits(len(each)):
                     done(topic.size_error(b"PUB", len(each)).decode())
                     return 0
-        if least != MEMORY and bodies:
-            topic.demand(least)
+        if minimum != MEMORY and bodies:
+            topic.demand(minimum)
         for each in bodies:
             body = each
             record = topic.new_headered(
@@ -214,20 +214,20 @@ cdef class Publisher:
         tried; `chunk`: (producer, epoch, number), as for LOG_PUB. done() as for publish. Neither
         limits of size nor draining refuse it."""
         cdef int owner = self.manager.owner_of(key)
-        cdef Durability least = durability_of(durability)
+        cdef Durability minimum = durability_of(durability)
         message = b"".join((
             pack(">IIH", 1, 2 + len(headers) + len(body), len(headers)), headers, body))
         if owner < 0:
             self.wait_for_placement(
                 key, lambda: self.publish_once(key, chunk, headers, body, durability, done))
         elif owner == self.manager.index:
-            self.move_here(key, chunk, message, least, done)
+            self.transfer_here(key, chunk, message, minimum, done)
         else:
-            self.feed(self.session_to(owner, least, True, True), done, b"".join((
+            self.feed(self.session_to(owner, minimum, True, True), done, b"".join((
                 b"LOG_PUB %b %b %d 0 %d\n" % (key, *chunk), pack(">I", len(message)), message)))
 
-    cdef int move_here(self, bytes key, tuple chunk, bytes message, Durability least,
-                       done) except -1:
+    cdef int transfer_here(self, bytes key, tuple chunk, bytes message, Durability minimum,
+                           done) except -1:
         cdef Topic topic = self.manager.shard.find_or_create(key)
         cdef const uint8_t *batch = message
         cdef uint32_t added
@@ -239,25 +239,25 @@ cdef class Publisher:
         name = ChunkName(producer_id(producer), epoch, 0, number)
         try:
             topic.add_chunk(
-                name, batch + 4, len(message), 1, True, least, &added, &bodies, True)
+                name, batch + 4, len(message), 1, True, minimum, &added, &bodies, True)
         except ChunkError as error:
             done(str(error))
             return 0
         return answer(topic, topic.published(added, bodies), done)
 
     cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay_ms,
-                           Durability least, done) except -1:
-        cdef Session session = self.session_to(owner, least, bool(headers), False)
+                           Durability minimum, done) except -1:
+        cdef Session session = self.session_to(owner, minimum, bool(headers), False)
         cdef _Batch batch
         cdef bytes command
         if headers:
             before = pack(">H", len(headers)) + headers
             bodies = [b"".join((before, body)) for body in bodies]
         # Its owner takes no MPUB above max-body-size, though what came by HTTP may be larger.
-        most = min(MPUB_BYTES, self.manager.max_body_size)
+        maximum = min(MPUB_BYTES, self.manager.max_body_size)
         commands = [
             _pub(key, part[0], delay_ms) if len(part) == 1 else _mpub(key, part)
-            for part in _parts(bodies, most)]
+            for part in _parts(bodies, maximum)]
         batch = _Batch.__new__(_Batch)
         batch.done = done
         batch.parts = len(commands)
@@ -270,13 +270,13 @@ cdef class Publisher:
         session.feed(command, len(command))
         return 0
 
-    cdef Session session_to(self, int owner, Durability least, bint headers, bint moves):
-        key = (owner, <int>least, headers, moves)
+    cdef Session session_to(self, int owner, Durability minimum, bint headers, bint transfers):
+        key = (owner, <int>minimum, headers, transfers)
         cdef Session session = self.sessions.get(key)
         if session is None or session.stopping:
             session = Session(self.manager, AnswerTransport.__new__(AnswerTransport), "")
-            session.be_lenient(headers=headers, moves=moves)
-            session.durability = least
+            session.be_lenient(headers=headers, transfers=transfers)
+            session.durability = minimum
             self.sessions[key] = session
         return session
 
@@ -295,12 +295,12 @@ cdef bytes _mpub(bytes key, list bodies):
     return b"MPUB %s\n%s%s" % (key, pack(">i", len(whole)), whole)
 
 
-def _parts(bodies, most):
-    """The bodies cut into the lists of MPUBs of at most `most` bytes, a larger body alone."""
+def _parts(bodies, maximum):
+    """The bodies cut into the lists of MPUBs of at most `maximum` bytes, a larger body alone."""
     part = []
     size = 4
     for body in bodies:
-        if part and size + len(body) + 4 > most:
+        if part and size + len(body) + 4 > maximum:
             yield part
             part = []
             size = 4

@@ -359,14 +359,14 @@ cdef class SocketTransport(Transport):
 
     cdef int flush_encoded(self) except -1:
         cdef Session session = <Session>self.session
-        cdef size_t most = MAX_ENCODE
+        cdef size_t maximum = MAX_ENCODE
         while self.send_held():
             if self.handshake is not None or not session.output.pending():
                 break
-            if most == 0:
+            if maximum == 0:
                 session.touch_dirty()
                 break
-            most -= ENCODE_PIECE
+            maximum -= ENCODE_PIECE
             self.encode()
         if session.closed:
             return 0
@@ -547,12 +547,13 @@ def accept_socket(Loop loop not None, int fd, str remote_address not None):
     """Serve a connected socket, whose descriptor is now ours."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
     cdef Session session = Session(loop.manager, transport, remote_address)
-    session.movable = loop.manager.move is not None
+    session.migratable = loop.manager.migrate is not None
     transport.open()
     return session
 
 
-def accept_move(Loop loop not None, int fd, state, bytes unread not None, bytes unsent not None):
+def accept_migration(
+        Loop loop not None, int fd, state, bytes unread not None, bytes unsent not None):
     """Go on serving a client that another worker has packed; its descriptor is now ours."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
     cdef Session session = Session(loop.manager, transport, state["remote_address"])
@@ -570,7 +571,7 @@ cdef class BytesTransport(Transport):
         self.left = -1
         self.wants_input = True
         self.session = Session(manager, self, remote_address)
-        (<Session>self.session).movable = manager.move is not None
+        (<Session>self.session).migratable = manager.migrate is not None
 
     @property
     def client(self):

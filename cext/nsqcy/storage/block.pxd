@@ -7,7 +7,7 @@ from nsqcy.storage.segment cimport Extent
 
 
 cdef enum:
-    SMALLEST_BLOCK = 4096         # bytes; an open block starts here ...
+    MIN_BLOCK = 4096              # bytes; an open block starts here ...
     LARGEST_BLOCK = 262144        # ... and each next one doubles to here
 
 
@@ -48,7 +48,7 @@ ctypedef struct Block:
     uint64_t position       # bytes of the window before it, since the first block there was
     Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
     Arena *arena            # NULL: a block of its own, from malloc
-    void *moves             # while it is compacted: struct Moves, what is copied of it
+    void *relocations       # while it is compacted: struct Relocations, what is copied of it
     Block *prev             # in the window, or among the stragglers
     Block *next
     Block *newer            # residency order of what could be dropped from memory

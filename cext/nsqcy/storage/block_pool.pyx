@@ -10,7 +10,7 @@ cimport cython
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport calloc, free, malloc
 
-from nsqcy.storage.block cimport LARGEST_BLOCK, SMALLEST_BLOCK
+from nsqcy.storage.block cimport LARGEST_BLOCK, MIN_BLOCK
 from nsqcy.storage.entry cimport PAGE_SIZE, deferred_of
 
 
@@ -90,7 +90,7 @@ cdef class BlockPool:
 
     cdef int give_memory(self, Block *block, uint32_t capacity) except -1:
         cdef int kind = 0
-        cdef uint32_t size = SMALLEST_BLOCK
+        cdef uint32_t size = MIN_BLOCK
         cdef Arena *arena
         if capacity > LARGEST_BLOCK:
             block.data = <uint8_t *>malloc(capacity)
@@ -140,7 +140,7 @@ cdef class BlockPool:
 
     cdef Arena *new_arena(self, int kind) except NULL:
         cdef Arena *arena = <Arena *>calloc(1, sizeof(Arena))
-        cdef uint32_t size = SMALLEST_BLOCK << kind
+        cdef uint32_t size = MIN_BLOCK << kind
         cdef uint32_t at
         if arena == NULL:
             raise MemoryError()
@@ -169,7 +169,7 @@ cdef class BlockPool:
         arena.thinned = arena.idle_since
         madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)
         while block != NULL:
-            madvise(block + SMALLEST_BLOCK, LARGEST_BLOCK - SMALLEST_BLOCK, MADV_DONTNEED)
+            madvise(block + MIN_BLOCK, LARGEST_BLOCK - MIN_BLOCK, MADV_DONTNEED)
             block = <uint8_t *>(<void **>block)[0]
 
     cdef void list_arena(self, Arena *arena) noexcept:

@@ -36,10 +36,10 @@ ctypedef struct Entry:
     uint16_t attempts
     uint8_t state
     uint8_t round
-    int64_t due             # in flight: the deadline; moving: see below; of a backlog: the delay
+    int64_t due             # in flight: deadline; transferred: NEVER + number; of a backlog: delay
     Entry *prev             # in flight: neighbours in deadline order
     Entry *next             # queued: the one behind
-    void *holding           # in flight: struct Holding of the consumer; queued: the gate position
+    void *in_flight_list    # in flight: the consumer's list; queued: the gate position
     int64_t timestamp       # in flight: of its record, which need not be in memory any more
 
 
@@ -49,18 +49,18 @@ cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
 
 
 cdef enum:
-    # What moves has no deadline: one that never comes, by which moves are in the order of numbers.
+    # A transferred message has a deadline that never comes, which sorts transfers by number.
     NEVER = 0x4000000000000000
 
 
-cdef inline uint64_t move_number(const Entry *entry) noexcept:
+cdef inline uint64_t transfer_number(const Entry *entry) noexcept:
     return <uint64_t>(entry.due - <int64_t>NEVER)
 
 
 cdef enum EntryState:
     QUEUED = 0              # waits for redelivery at the tail
     DEFERRED = 1            # waits for its due time
-    MOVING = 2              # held by who moves it to another topic
+    TRANSFERRING = 2        # on its way to another topic
     IN_FLIGHT = 3           # with a consumer
 
 

@@ -126,7 +126,7 @@ cdef extern from "iothread.h" nogil:
         void *segment
         uint64_t seq
         uint64_t offset
-        uint32_t most
+        uint32_t maximum
         uint32_t guess
         uint32_t at
 

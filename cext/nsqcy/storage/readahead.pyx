@@ -90,8 +90,8 @@ cdef class ReadAhead:
         pick.segment = extent.segment
         pick.seq = entry.seq
         pick.offset = extent.offset + offset
-        pick.most = extent.bytes - offset
-        pick.guess = <uint32_t>min(size, <uint64_t>pick.most)
+        pick.maximum = extent.bytes - offset
+        pick.guess = <uint32_t>min(size, <uint64_t>pick.maximum)
         self.bytes += pick.guess + ROOM_FOR_HEADERS
         return True
 

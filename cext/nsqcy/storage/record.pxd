@@ -14,7 +14,7 @@ cdef extern from "record.h" nogil:
         uint16_t ext_length
         uint16_t attributes
     const uint32_t RECORD_HEADER
-    const uint32_t RECORD_SMALLEST
+    const uint32_t MIN_RECORD
     const uint16_t RECORD_DELAYED
     const uint16_t RECORD_COPY
     ctypedef struct Produced:

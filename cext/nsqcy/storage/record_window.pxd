@@ -92,7 +92,7 @@ cdef class RecordWindow:
 
     cdef bint next_record(self, Cursor *cursor) noexcept
     cdef int add_hole(self, uint64_t start, uint64_t end) except -1
-    cdef void drop_holes(self, uint64_t least) noexcept
+    cdef void drop_holes(self, uint64_t minimum) noexcept
 
     cdef inline void ref(self, Block *block) noexcept:
         block.refs += 1
@@ -108,7 +108,7 @@ cdef class RecordWindow:
     cdef int load(self, Block *block) except -1
     cdef void reseat(self, Block *block) noexcept
     cdef int on_loaded(self, Block *block) except -1
-    cdef object new_mover(self, object channel)
+    cdef object new_transfer(self, object channel)
     cdef int write_copies(self, Block *block) except -1
     cdef int copies_written(self) except -1
     cdef int on_read(self, read) except -1

@@ -18,7 +18,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
 
 from nsqcy.errors import NsqError
-from nsqcy.storage.block cimport LARGEST_BLOCK, LOADING, SMALLEST_BLOCK, offset_of
+from nsqcy.storage.block cimport LARGEST_BLOCK, LOADING, MIN_BLOCK, offset_of
 
 
 cdef enum:
@@ -68,7 +68,7 @@ cdef class RecordWindow:
         self.kept.seq = 1
         self.outdated.seq = 1
         self.unjournaled.seq = 1
-        self.next_capacity = SMALLEST_BLOCK
+        self.next_capacity = MIN_BLOCK
 
     def __dealloc__(self):
         free(self.cursors)
@@ -257,12 +257,12 @@ cdef class RecordWindow:
         self.hole_count += 1
         return 0
 
-    cdef void drop_holes(self, uint64_t least) noexcept:
+    cdef void drop_holes(self, uint64_t minimum) noexcept:
         """Forget the holes that every cursor has passed."""
         cdef uint32_t kept = 0
         cdef uint32_t i
         for i in range(self.hole_count):
-            if self.holes[i].end > least:
+            if self.holes[i].end > minimum:
                 self.holes[kept] = self.holes[i]
                 kept += 1
         self.hole_count = kept
@@ -380,8 +380,8 @@ cdef class RecordWindow:
         """A read of the log (nsqcy.broker.log_reader) can go on, or has ended."""
         raise NotImplementedError
 
-    cdef object new_mover(self, object channel):
-        """What moves messages of a channel to other topics (nsqcy.channels.channel.Mover)."""
+    cdef object new_transfer(self, object channel):
+        """Return a new Transfer (nsqcy.channels.dead_lettering) of a channel."""
         raise NotImplementedError
 
     cdef int write_copies(self, Block *block) except -1:
@@ -444,7 +444,7 @@ cdef class RecordWindow:
         block.cursors = 0
         block.flags |= SEALED
         self.trim()
-        self.next_capacity = SMALLEST_BLOCK
+        self.next_capacity = MIN_BLOCK
 
     cdef void discard(self) noexcept:
         """Forget everything: the topic is being deleted. Its entries are gone already."""

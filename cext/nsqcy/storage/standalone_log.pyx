@@ -24,7 +24,7 @@ cdef extern from "segment.h" nogil:
         uint64_t count
 
     enum:
-        RECORD_SMALLEST
+        MIN_RECORD
         RECORD_DAMAGED
         RECORD_DELAYED
         RECORD_COPY
@@ -80,7 +80,7 @@ def survey_run(const uint8_t[::1] run not None):
     damaged = []
     while at < n:
         record = record_at(&run[0], at)
-        if n - at < RECORD_SMALLEST or not RECORD_SMALLEST <= record.length <= n - at:
+        if n - at < MIN_RECORD or not MIN_RECORD <= record.length <= n - at:
             raise ValueError("a run that was not verified")
         if record.attributes & RECORD_DAMAGED:
             damaged.append((at, record.length, record.seq))

@@ -121,15 +121,15 @@ class Asking:
     When there is none a single request waits for one, behind all acknowledgements.
     """
 
-    def __init__(self, waiting: bytes, polling: bytes, most: int) -> None:
-        self._waiting, self._polling, self._most = waiting, polling, most
+    def __init__(self, waiting: bytes, polling: bytes, maximum: int) -> None:
+        self._waiting, self._polling, self._maximum = waiting, polling, maximum
         self._wanted = 1
         self._under_way = 0
 
     def more(self, answers: int = 0, messages: int = 0) -> bytes:
         self._under_way -= answers
         if answers:
-            self._wanted = 1 if answers > messages else min(2 * self._wanted, self._most)
+            self._wanted = 1 if answers > messages else min(2 * self._wanted, self._maximum)
         if not self._under_way and answers > messages:
             self._under_way = 1
             return self._waiting
@@ -277,10 +277,10 @@ class RedisStreams(Redis):
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         name = queue.encode()
-        most = min(window, 1000)
+        maximum = min(window, 1000)
         request = resp(
             *(b"XREADGROUP", b"GROUP", b"group", unique(b"c%d-%d")),
-            *(b"COUNT", b"%d" % most, b"BLOCK", b"%d" % int(WAIT * 1000)),
+            *(b"COUNT", b"%d" % maximum, b"BLOCK", b"%d" % int(WAIT * 1000)),
             *(b"STREAMS", name, b">"),
         )
         head = b"*4\r\n" + resp(b"XACK", name, b"group").partition(b"\r\n")[2]
@@ -488,11 +488,11 @@ class Nats:
 
     def consumer(self, address: Address, queue: str, window: int) -> Consumer:
         inbox = unique(b"_INBOX.%d.%d")
-        most = min(window, 500)
-        body = b'{"batch":%d,"expires":600000000000}' % most
+        maximum = min(window, 500)
+        body = b'{"batch":%d,"expires":600000000000}' % maximum
         subject = b"$JS.API.CONSUMER.MSG.NEXT.%s.bench" % queue.encode()
         request = b"PUB %s %s.1 %d\r\n%s\r\n" % (subject, inbox, len(body), body)
-        wanted = most
+        wanted = maximum
 
         def take(received: memoryview) -> Taken:
             nonlocal wanted
@@ -500,11 +500,11 @@ class Nats:
             wanted -= messages
             more = 0
             while wanted <= 0:
-                wanted += most
+                wanted += maximum
                 more += 1
             return Taken(acks + request * more + b"PONG\r\n" * pings, used, messages)
 
-        return Consuming(self.connect(address, inbox), request * (2 if most > 1 else 1), take)
+        return Consuming(self.connect(address, inbox), request * (2 if maximum > 1 else 1), take)
 
     def left(self, server: Daemon, queue: str) -> int:
         answer = self.api(server.tcp, f"CONSUMER.INFO.{queue}.bench", {})
@@ -569,8 +569,8 @@ class Rabbitmq:
         cls.call(sock, b"AMQP\0\0\x09\x01", (10, 10))
         login = long(b"") + short("PLAIN") + long(b"\0guest\0guest") + short("en_US")
         tune = cls.call(sock, method(0, 10, 11, login), (10, 30))
-        most, size, _ = struct.unpack(">HIH", tune)
-        sock.sendall(method(0, 10, 31, struct.pack(">HIH", most, size, 0)))
+        maximum, size, _ = struct.unpack(">HIH", tune)
+        sock.sendall(method(0, 10, 31, struct.pack(">HIH", maximum, size, 0)))
         cls.call(sock, method(0, 10, 40, short("/") + short("") + b"\0"), (10, 41))
         cls.call(sock, method(1, 20, 10, short("")), (20, 11))
         sock.settimeout(None)

@@ -44,8 +44,8 @@ class Settings:
         return speed.Settings(size=self.size).body
 
     def count(self, share: float) -> int:
-        least = 2 * BATCH
-        return max(least, int(self.messages * share) // least * least)
+        minimum = 2 * BATCH
+        return max(minimum, int(self.messages * share) // minimum * minimum)
 
 
 # -- members of a team

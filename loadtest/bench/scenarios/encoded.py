@@ -17,7 +17,7 @@ from loadtest.bench.daemon import Daemon, NotOffered
 from loadtest.bench.speed import BATCH, READY, Result, Settings, measure, publish
 from nsqcy.nsqd.master.placement import Placement
 
-MOST_TRIES = 64  # connections until one has its home where it is wanted
+MAX_TRIES = 64  # connections until one has its home where it is wanted
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def foreign(settings: Settings) -> Iterator[Result]:
 
 def tls_consumer(nsqd: Daemon, topic: str, messages: int, owner: int, home: bool) -> Result:
     spare = []
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         sock = load.connect(nsqd.tcp, "tls")
         if (procfs.holder(nsqd.pids, sock.getsockname()[1]) == owner) is home:
             break

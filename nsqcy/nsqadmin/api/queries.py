@@ -160,7 +160,7 @@ def get_history(app: AppContext, request: Request) -> Json:
             "interval": history.step,
             "length": history.length,
             "series": history.series,
-            "series_most": history.most,
+            "series_most": history.maximum,
             "bytes": history.series * history.bytes_each,
         }
     if bool(subject.node) == bool(subject.topic) or (subject.channel and not subject.topic):
@@ -175,14 +175,14 @@ def get_history(app: AppContext, request: Request) -> Json:
     }
 
 
-def _seconds(text: str | None, most: float) -> float:
+def _seconds(text: str | None, maximum: float) -> float:
     if text is None:
-        return min(FRAMES[FRAME], most)
+        return min(FRAMES[FRAME], maximum)
     try:
         seconds = parse_duration(text) / SECOND
     except ValueError:
         raise HttpError(400, "INVALID_ARG_RANGE") from None
-    if not 0 < seconds <= most:
+    if not 0 < seconds <= maximum:
         raise HttpError(400, "INVALID_ARG_RANGE")
     return seconds
 

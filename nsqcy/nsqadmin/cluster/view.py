@@ -238,7 +238,7 @@ class ClusterView:
             place = places[name]
             url = place.url._replace(path=f"/{path}") if isinstance(place, Node) else place
             url = url._replace(query=urlencode(query))
-            answer = self._web.ask(url, "POST", body=b"", most=MAX_POST_ANSWER)
+            answer = self._web.ask(url, "POST", body=b"", maximum=MAX_POST_ANSWER)
             if answer.status != 200:
                 raise unwanted(answer)
 
@@ -325,7 +325,9 @@ class ClusterView:
 
         def ask(name: str) -> NodeAnswer:
             url = by_name[name].url._replace(path=f"/{path}", query=urlencode(query))
-            return read_answer(name, self._web.ask(url, method, body=body, most=MAX_ANSWER), form)
+            return read_answer(
+                name, self._web.ask(url, method, body=body, maximum=MAX_ANSWER), form
+            )
 
         outcome = ask_all(list(by_name), ask, self._web.terms.whole)
         self._note(outcome.errors)

@@ -27,12 +27,12 @@ _FIRST_WITHIN = 1.0  # seconds of the start
 
 class Sampler:
     def __init__(self, sources: Sources, web: WebClient, history: History, log: Lines) -> None:
-        terms, most = web.terms, history.step * _SHARE
+        terms, maximum = web.terms, history.step * _SHARE
         self._web = WebClient(
             replace(
                 terms,
-                connect_timeout=min(terms.connect_timeout or most, most),
-                request_timeout=min(terms.whole, most),
+                connect_timeout=min(terms.connect_timeout or maximum, maximum),
+                request_timeout=min(terms.whole, maximum),
             )
         )
         self._sources = sources

@@ -136,11 +136,11 @@ class Window(NamedTuple):
 
 
 class History:
-    def __init__(self, step: float, length: float, most: int = MAX_SERIES) -> None:
+    def __init__(self, step: float, length: float, maximum: int = MAX_SERIES) -> None:
         """Seconds between two samples, and how many of them are kept."""
         self.step = step
         self.length = length
-        self.most = most
+        self.maximum = maximum
         self._fold = max(1, round(COARSE_STEP / step))
         self._fine = max(1, round(min(length, max(FINE, step)) / step))
         self._coarse = max(1, round(length / (step * self._fold)))
@@ -179,7 +179,7 @@ class History:
 
     def _admit(self, rows: Mapping[Subject, list[float]]) -> None:
         """New ones, as long as there is room."""
-        room = self.most - len(self._series)
+        room = self.maximum - len(self._series)
         if room <= 0:
             return
         new = [each for each in rows if each not in self._series]
@@ -197,7 +197,7 @@ class History:
         for subject in [key for key, each in self._series.items() if each.last < oldest]:
             del self._series[subject]
         new = {each: _activity(row) for each, row in rows.items() if each not in self._series}
-        if len(self._series) + len(new) <= self.most:
+        if len(self._series) + len(new) <= self.maximum:
             return
         calm = sorted(
             (key for key in self._series if not key.node),
@@ -212,20 +212,20 @@ class History:
 
     # Reading
 
-    def read(self, subject: Subject, now: float, seconds: float, most: int = 0) -> Window | None:
-        """The last seconds of all metrics; None of what is not kept. Of more steps than `most`
+    def read(self, subject: Subject, now: float, seconds: float, maximum: int = 0) -> Window | None:
+        """The last seconds of all metrics; None of what is not kept. Of more steps than `maximum`
         several are one."""
-        return self._read(subject, now, seconds, most, METRICS)
+        return self._read(subject, now, seconds, maximum, METRICS)
 
     def read_one(
-        self, subject: Subject, metric: str, now: float, seconds: float, most: int
+        self, subject: Subject, metric: str, now: float, seconds: float, maximum: int
     ) -> "array[float] | None":
         """The same of one metric."""
-        window = self._read(subject, now, seconds, most, (metric,))
+        window = self._read(subject, now, seconds, maximum, (metric,))
         return window and window.columns[metric]
 
     def _read(
-        self, subject: Subject, now: float, seconds: float, most: int, metrics: tuple[str, ...]
+        self, subject: Subject, now: float, seconds: float, maximum: int, metrics: tuple[str, ...]
     ) -> Window | None:
         with self._lock:
             series = self._series.get(subject)
@@ -240,8 +240,8 @@ class History:
             count = max(1, round(seconds / step))
             columns = {name: read(name, end - count, end) for name in metrics}
         over = self._origin + end * step
-        if most and count > most:
-            fold = -(-count // most)
+        if maximum and count > maximum:
+            fold = -(-count // maximum)
             columns = {name: _folded(each, fold, name) for name, each in columns.items()}
             step *= fold
         return Window(over - len(columns[metrics[0]]) * step, step, columns)

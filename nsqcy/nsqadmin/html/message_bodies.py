@@ -67,7 +67,7 @@ def lay_out(text: str) -> str | None:
         json.loads(text)
     except (ValueError, RecursionError):
         return None
-    most = _GROWTH * len(text) + 1024
+    maximum = _GROWTH * len(text) + 1024
     pieces: list[str] = []
     size = depth = 0
     before = ""
@@ -84,7 +84,7 @@ def lay_out(text: str) -> str | None:
         if token in "{[":
             depth += 1
         size += len(piece)
-        if size > most:
+        if size > maximum:
             return None
         pieces.append(piece)
         before = token

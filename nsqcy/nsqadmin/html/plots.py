@@ -18,17 +18,17 @@ from nsqcy.nsqadmin.html.formatting import amount, rate
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 
 
-def scale_top(values: Iterable[float], least: float) -> float:
+def scale_top(values: Iterable[float], minimum: float) -> float:
     """Where the scale of these numbers ends: a round number that none of them is above."""
-    most = max((each for each in values if each == each), default=0.0)
-    if most <= least:
-        return least
+    maximum = max((each for each in values if each == each), default=0.0)
+    if maximum <= minimum:
+        return minimum
     unit = 1.0
-    while unit * 10 < most:
+    while unit * 10 < maximum:
         unit *= 10
-    while unit > most:
+    while unit > maximum:
         unit /= 10
-    return next(unit * step for step in _STEPS if unit * step >= most * 0.999999)
+    return next(unit * step for step in _STEPS if unit * step >= maximum * 0.999999)
 
 
 def line_path(values: Sequence[float], top: float, width: int, height: int) -> str:
@@ -62,11 +62,11 @@ _LABELS = 3  # parts that the axis of time is in
 
 @dataclass(frozen=True)
 class Chart:
-    """`unit` is what a script knows its values by, `least` where its scale ends at least."""
+    """`unit` is what a script knows its values by, `minimum` where its scale ends at least."""
 
     title: str
     unit: str
-    least: float
+    minimum: float
     show: Callable[[float], str]
     lines: Sequence[tuple[str, str]]  # metric, and what it is called
     is_optional: bool = False  # not there where nothing is known
@@ -182,7 +182,7 @@ def _plot(chart: Chart, window: Window) -> Plot | None:
     columns = [window.columns[metric] for metric, _ in chart.lines]
     if chart.is_optional and not any(value == value for column in columns for value in column):
         return None
-    top = scale_top((value for column in columns for value in column), chart.least)
+    top = scale_top((value for column in columns for value in column), chart.minimum)
     lines = [
         Line(
             name,
@@ -205,9 +205,9 @@ def _spoken(chart: Chart, columns: Sequence[Sequence[float]]) -> str:
     parts = []
     for (_, name), column in zip(chart.lines, columns, strict=True):
         known = [each for each in column if each == each]
-        most = f"at most {chart.show(max(known))}" if known else "not known"
+        maximum = f"at most {chart.show(max(known))}" if known else "not known"
         parts.append(
-            f"{name}: {_latest(chart, column)} now, {most}" if known else f"{name}: {most}"
+            f"{name}: {_latest(chart, column)} now, {maximum}" if known else f"{name}: {maximum}"
         )
     return f"{chart.title}. {'; '.join(parts)}"
 

@@ -14,12 +14,12 @@ from nsqcy.errors import NsqError
 from nsqcy.ipc.quota import Quota
 from nsqcy.util import gojson
 
-ANSWER_MOST = 1 << 20  # bytes of an answer
-EXPRESSIONS_MOST = 2000  # of an answer, which bound the time of a decision
-EXPRESSION_MOST = 64 << 10  # bytes of one, compiled
-STEPS_MOST = 100_000  # of all of them, compiled, which bound their memory
-DECISIONS_MOST = 1000  # remembered of one answer
-TTL_MOST = 10 * 365 * 86400  # seconds; for ever, in the life of a connection
+MAX_ANSWER = 1 << 20  # bytes of an answer
+MAX_EXPRESSIONS = 2000  # of an answer, which bound the time of a decision
+MAX_EXPRESSION = 64 << 10  # bytes of one, compiled
+MAX_STEPS = 100_000  # of all of them, compiled, which bound their memory
+MAX_DECISIONS = 1000  # remembered of one answer
+MAX_TTL = 10 * 365 * 86400  # seconds; for ever, in the life of a connection
 PERMISSIONS = frozenset({"subscribe", "publish"})
 
 
@@ -72,7 +72,7 @@ class Authorization:
         known = self._decisions.get((permission, topic, channel))
         if known is None:
             known = any(grant.covers(permission, topic, channel) for grant in self.grants)
-            if len(self._decisions) >= DECISIONS_MOST:
+            if len(self._decisions) >= MAX_DECISIONS:
                 self._decisions.clear()
             self._decisions[permission, topic, channel] = known
         return known
@@ -105,15 +105,15 @@ _ANSWER: gojson.Fields = {
 
 def parse(body: bytes) -> Authorization:
     """Read the body of an answer; raises AuthFailure."""
-    if len(body) > ANSWER_MOST:
-        raise AuthFailure(f"the answer has more than {ANSWER_MOST} bytes")
+    if len(body) > MAX_ANSWER:
+        raise AuthFailure(f"the answer has more than {MAX_ANSWER} bytes")
     try:
         answer = gojson.decode(body, _ANSWER)
     except ValueError as error:
         raise AuthFailure(f"the answer cannot be read: {error}") from None
     if answer["ttl"] <= 0:
         raise AuthFailure(f"invalid TTL {answer['ttl']} (must be > 0)")
-    left = EXPRESSIONS_MOST
+    left = MAX_EXPRESSIONS
     steps = 0
     grants = []
     for each in answer["authorizations"]:
@@ -123,15 +123,15 @@ def parse(body: bytes) -> Authorization:
             raise AuthFailure("an authorization has no topic")
         left -= 1 + len(each["channels"])
         if left < 0:
-            raise AuthFailure(f"more than {EXPRESSIONS_MOST} expressions")
+            raise AuthFailure(f"more than {MAX_EXPRESSIONS} expressions")
         topic, *channels = (_compile(text) for text in (each["topic"] or "", *each["channels"]))
         steps += sum(expression.programsize for expression in (topic, *channels))
-        if steps > STEPS_MOST:
+        if steps > MAX_STEPS:
             raise AuthFailure("expressions too large, together")
         grants.append(Grant(topic, tuple(channels), frozenset(each["permissions"])))
     return Authorization(
         source=body,
-        ttl=min(answer["ttl"], TTL_MOST),
+        ttl=min(answer["ttl"], MAX_TTL),
         identity=answer["identity"],
         identity_url=answer["identity_url"],
         grants=tuple(grants),
@@ -141,7 +141,7 @@ def parse(body: bytes) -> Authorization:
 def _options() -> Any:
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = EXPRESSION_MOST
+    options.max_mem = MAX_EXPRESSION
     return options
 
 

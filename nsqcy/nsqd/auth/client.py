@@ -23,12 +23,12 @@ from nsqcy.cluster.web_client import Answer, Terms, WebClient, https_instead, re
 from nsqcy.errors import RequestError
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.auth import answers
-from nsqcy.nsqd.auth.answers import ANSWER_MOST, AuthFailure, Authorization
+from nsqcy.nsqd.auth.answers import MAX_ANSWER, AuthFailure, Authorization
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.protocol.session import Session
 from nsqcy.util import gojson
 
-QUERIES_MOST = 32  # at a time, in one worker
+MAX_QUERIES = 32  # at a time, in one worker
 IDLE_THREAD = 10.0  # seconds after which a thread without work ends
 _STRAY = re.compile("[\ud800-\udfff]")  # bytes that are not UTF-8, as surrogate escapes
 
@@ -103,7 +103,7 @@ class Servers:
         else:
             target += f"?{question.query()}"
         method = "POST" if self._post else "GET"
-        return self._web.request(url, method, target, headers, body, most=ANSWER_MOST)
+        return self._web.request(url, method, target, headers, body, maximum=MAX_ANSWER)
 
 
 def _url(address: str) -> Url:
@@ -135,7 +135,7 @@ class Authorizer:
         self._running = 0
         self._known: WeakValueDictionary[bytes, Authorization] = WeakValueDictionary()
         hub = gevent.get_hub()
-        self._pool = ThreadPool(QUERIES_MOST, hub=hub, idle_task_timeout=IDLE_THREAD)
+        self._pool = ThreadPool(MAX_QUERIES, hub=hub, idle_task_timeout=IDLE_THREAD)
         # Sessions ask at the end of a turn, where nothing may spawn.
         self._wake = hub.loop.async_()
         self._wake.start(self._start)
@@ -157,7 +157,7 @@ class Authorizer:
         return self._known.setdefault(authorization.source, authorization)
 
     def _start(self) -> None:
-        for _ in range(min(len(self._asked), QUERIES_MOST - self._running)):
+        for _ in range(min(len(self._asked), MAX_QUERIES - self._running)):
             self._running += 1
             gevent.spawn(self._run)
 

@@ -33,7 +33,7 @@ _META = re.compile(rb"(-?\d{1,19})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})
 
 _LENGTH = 4
 _HEADER = struct.Struct(">iqH16s")  # length of the rest, timestamp, attempts, id
-_SMALLEST = _HEADER.size - _LENGTH
+_MIN_SIZE = _HEADER.size - _LENGTH
 _CHAIN = 3  # good records in a row that end a damaged stretch
 # A header that is plausible where nothing else says that one begins: below 256 MiB, before 2116.
 _PLAUSIBLE = re.compile(rb"(?s)(?=[\x00-\x0f].{3}[\x00-\x3f].{9}[0-9a-f]{16})")
@@ -247,12 +247,12 @@ class FileReader:
     def _header(self, offset: int) -> tuple[int, int, int, int] | None:
         """(length, timestamp, attempts, id) of a whole record that may begin here."""
         room = self._bytes.size - offset - _LENGTH
-        if room < _SMALLEST:
+        if room < _MIN_SIZE:
             return None
         data, at = self._bytes.header(offset)
         length, timestamp, attempts, text = _HEADER.unpack_from(data, at)
         number = parse_id(text)
-        if not _SMALLEST <= length <= room or number is None or number >= LARGEST_ID:
+        if not _MIN_SIZE <= length <= room or number is None or number >= LARGEST_ID:
             return None
         return length, timestamp, attempts, number
 
@@ -275,7 +275,7 @@ class FileReader:
         data, at = self._bytes.header(offset)
         length = int.from_bytes(data[at : at + _LENGTH], "big")
         end = offset + _LENGTH + length
-        if length >= _SMALLEST and end < self._bytes.size and self._is_good(end):
+        if length >= _MIN_SIZE and end < self._bytes.size and self._is_good(end):
             return end
         return self._next_good(offset + 1, self._bytes.size)
 
@@ -426,15 +426,15 @@ class QueueWriter:
         self.largest = 0  # bytes of a body
         self._directory = directory
         self._name = name
-        self._most = max_bytes_per_file
+        self._maximum = max_bytes_per_file
         self._number = 0
         self._offset = 0
         self._fd = -1
         self._pending = bytearray()
 
     def put(self, timestamp: int, attempts: int, number: int, body: bytes) -> None:
-        length = _SMALLEST + len(body)
-        if self._offset and self._offset + _LENGTH + length > self._most:
+        length = _MIN_SIZE + len(body)
+        if self._offset and self._offset + _LENGTH + length > self._maximum:
             self._close_file()
             self._number += 1
             self._offset = 0

@@ -120,11 +120,11 @@ class TopicReader:
         fanout = self.state.fanout_seq if self.state else 1
         holes = self.state.holes if self.state else ()
         readers = [self._reader(name, fanout, holes) for name in self.channels]
-        least = min([fanout, *(reader.cursor for reader in readers)])
+        minimum = min([fanout, *(reader.cursor for reader in readers)])
         entries = self._entries()
         for index, run in enumerate(self._runs):
             needed = entries.get(index, {})
-            in_window = not run.survivors and run.last_seq >= least
+            in_window = not run.survivors and run.last_seq >= minimum
             if not needed and not in_window and (self.state or not run.survivors):
                 continue
             for at, seq, attributes, record in _records(self._read(run)):

@@ -45,14 +45,14 @@ METADATA = "nsqd.dat"
 
 RUN = 262144  # bytes of records written at once
 AHEAD = 16  # writes under way at most
-ENTRIES_MOST = 1_000_000  # messages of a topic whose attempts are kept: each costs memory
+MAX_ENTRIES = 1_000_000  # messages of a topic whose attempts are kept: each costs memory
 PROGRESS = 10.0  # seconds between lines about it
 BEAT = 1.0  # seconds between signs of life
-SMALLEST_RECORD = 30  # bytes of a message in NSQ's files
+MIN_RECORD = 30  # bytes of a message in NSQ's files
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
-_SMALLEST = 48
-_ZEROS = bytes(_SMALLEST)
+_MIN_SIZE = 48
+_ZEROS = bytes(_MIN_SIZE)
 _SURVIVORS = 1
 _COPY = 2  # attribute of the records in such a run
 
@@ -198,7 +198,7 @@ class Importer:
     def _write_topic(self, io: IoThread, topic: str, queues: list[Queue]) -> None:
         # Short ones first: what everyone has passed is deleted from the front.
         queues.sort(key=lambda queue: (queue.channel is None, self._size(queue)))
-        room = sum(self._size(queue) for queue in queues) // SMALLEST_RECORD + 1
+        room = sum(self._size(queue) for queue in queues) // MIN_RECORD + 1
         writer = TopicWriter(io, self._path(TMP), topic, room, self._max_bytes_per_file)
         for queue in queues:
             reader = QueueReader(queue, self._on_damage, self._on_note)
@@ -371,7 +371,7 @@ class TopicWriter:
         """What a channel has to deliver."""
         first = self._seq
         for record in records:
-            if record.attempts and self._entry_count < ENTRIES_MOST:
+            if record.attempts and self._entry_count < MAX_ENTRIES:
                 self._add_survivor(record)
             else:
                 self.forgotten += record.attempts > 0
@@ -408,14 +408,14 @@ class TopicWriter:
         )
 
     def _add(self, record: Record) -> None:
-        length = max(_SMALLEST, _RECORD.size + len(record.body) + 7 & ~7)
+        length = max(_MIN_SIZE, _RECORD.size + len(record.body) + 7 & ~7)
         if not self._run.has_room(length):
             self._flush()
         self._run.add(self._seq, record, length)
         self._seq += 1
 
     def _add_survivor(self, record: Record) -> None:
-        length = max(_SMALLEST, _RECORD.size + len(record.body) + 7 & ~7)
+        length = max(_MIN_SIZE, _RECORD.size + len(record.body) + 7 & ~7)
         if not self._survivors.has_room(length):
             self._flush_survivors()
         offset = self._survivors.add(self._survivor_seq, record, length)

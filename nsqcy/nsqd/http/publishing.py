@@ -186,8 +186,8 @@ def _delay_ms(params: dict[str, str], options: NsqdOptions) -> int:
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 4300):
         raise HttpError(400, "INVALID_DEFER")
     delay = int(text)
-    most = options.max_defer_timeout or options.max_req_timeout
-    if not 0 <= delay * 1_000_000 <= most:
+    maximum = options.max_defer_timeout or options.max_req_timeout
+    if not 0 <= delay * 1_000_000 <= maximum:
         raise HttpError(400, "INVALID_DEFER")
     return delay
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 QUERIES_LIMIT = 8  # at a time, of one lookupd
 THREADS_LIMIT = 256
 SETTLE_LIMIT = 3.0  # seconds a lookupd that has just been added may take to say where its HTTP is
-LONGEST = 50.0  # seconds, where a request may take for ever; workers wait no longer than 60
+MAX_WAIT = 50.0  # seconds, where a request may take for ever; workers wait no longer than 60
 IDLE_THREAD = 10.0
-ANSWER_MOST = 5 << 20
+MAX_ANSWER = 5 << 20
 SECOND = 1_000_000_000
 
 
@@ -41,7 +41,7 @@ class ChannelDiscovery:
         self._log = log
         self._settings = settings
         whole = settings.http_client_request_timeout / SECOND
-        self._limit = min(whole, LONGEST) if whole > 0 else LONGEST
+        self._limit = min(whole, MAX_WAIT) if whole > 0 else MAX_WAIT
         self._pool: ThreadPool | None = None
         self._slots: WeakKeyDictionary[Peer, Semaphore] = WeakKeyDictionary()
 
@@ -133,7 +133,7 @@ def _attempt(settings: "Settings", url: str, deadline: float) -> list[str] | str
     try:
         terms = replace(web_client.Terms.of(settings), request_timeout=left)
         web = web_client.WebClient(terms)
-        answer = web.ask(parse_url(url), most=ANSWER_MOST)
+        answer = web.ask(parse_url(url), maximum=MAX_ANSWER)
         return _read(answer.body) if answer.status == 200 else f"status {answer.status}"
     except RequestError as failure:
         return str(failure)

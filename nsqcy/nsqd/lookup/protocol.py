@@ -63,9 +63,9 @@ def identity(settings: Any) -> dict[str, Any]:
 class Answers:
     """Cuts what a lookupd sends into its answers."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, maximum: int) -> None:
         """most: bytes of one answer"""
-        self._most = most
+        self._maximum = maximum
         self._data = bytearray()
 
     def feed(self, data: bytes) -> None:
@@ -76,7 +76,7 @@ class Answers:
         if len(self._data) < 4:
             return None
         (size,) = struct.unpack_from(">i", self._data)
-        if not 0 <= size <= self._most:
+        if not 0 <= size <= self._maximum:
             raise PeerFailure(f"an answer of {size} bytes")
         if len(self._data) < 4 + size:
             return None

@@ -36,11 +36,11 @@ from nsqcy.util.self_connect import refuse_itself
 
 STEP_LIMIT = 1.0  # seconds for a connect, a write and each answer
 PING_EVERY = 15.0
-RETRY_FIRST, RETRY_MOST = 0.1, 15.0  # seconds before the next attempt
+RETRY_FIRST, MAX_RETRY = 0.1, 15.0  # seconds before the next attempt
 RESOLVE_EVERY = 15.0  # seconds between looks at what a name stands for
 NAMES_AT_ONCE = 8
 IDLE_THREAD = 60.0  # seconds after which a thread without work ends
-PENDING_MOST = 10_000  # changes a lookupd may be behind; one further behind is told all anew
+MAX_PENDING = 10_000  # changes a lookupd may be behind; one further behind is told all anew
 BATCH = 200  # commands sent before their answers are awaited
 PIECE = 1 << 16
 
@@ -64,7 +64,7 @@ class Peer:
         self._targets = targets
         self._log = lookup.log
         self._sock: Any = None
-        self._answers = protocol.Answers(lookup.answer_most)
+        self._answers = protocol.Answers(lookup.max_answer)
         self._doing = "connecting"
         self._told = False  # it knows all topics, as of when `_sync` was made
         self._behind = False  # too much has changed to tell
@@ -84,7 +84,7 @@ class Peer:
         """Something came or went."""
         if not self._told:
             return  # it will be among the known topics
-        if len(self._pending) < PENDING_MOST:
+        if len(self._pending) < MAX_PENDING:
             self._pending.append(command)
         else:
             self._behind = True
@@ -114,10 +114,10 @@ class Peer:
             finally:
                 self._hang_up()
             self.settled.set()
-            if time.monotonic() - began > RETRY_MOST:
+            if time.monotonic() - began > MAX_RETRY:
                 wait = RETRY_FIRST
             sleep(wait * random.uniform(0.8, 1.2))
-            wait = min(2 * wait, RETRY_MOST)
+            wait = min(2 * wait, MAX_RETRY)
 
     def _hang_up(self) -> None:
         self._told = self._behind = False
@@ -134,7 +134,7 @@ class Peer:
             f"LOOKUP connecting to {self.name}", event="lookupd_connecting", lookupd=self.name
         )
         self._sock = self._dial()
-        self._answers = protocol.Answers(self._lookup.answer_most)
+        self._answers = protocol.Answers(self._lookup.max_answer)
         self._doing = "IDENTIFY"
         hello = protocol.MAGIC + protocol.identify(self._lookup.identity)
         (answer,) = self._exchange(hello, 1)
@@ -337,14 +337,14 @@ class Lookup:
         self,
         known_topics: KnownTopics,
         identity: dict[str, Any],
-        answer_most: int,
+        max_answer: int,
         lines: logger.Log,
         look_up: Callable[[str, int], list[Where]] = resolve,
     ) -> None:
-        """answer_most: bytes of a lookupd's answer; look_up: blocks, and is called in a thread"""
+        """max_answer: bytes of a lookupd's answer; look_up: blocks, and is called in a thread"""
         self.log = lines
         self.identity = identity
-        self.answer_most = answer_most
+        self.max_answer = max_answer
         self._known_topics = known_topics
         self._look_up = look_up
         self._addresses: dict[str, Address] = {}

@@ -28,14 +28,14 @@ class DiskGuard:
     def __init__(
         self,
         path: str,
-        least: int,
+        minimum: int,
         changed: Callable[[str | None], None],
         log: Lines,
         free: Callable[[str], int] = free_bytes,
     ) -> None:
         self.refusal: str | None = None
         self._path = path
-        self._least = least
+        self._minimum = minimum
         self._changed = changed
         self._log = log
         self._free = free
@@ -54,8 +54,8 @@ class DiskGuard:
     def look(self) -> None:
         """Waits for the disk."""
         try:
-            short = self._pool.apply(self._free, (self._path,)) < self._least
-            refusal = f"fewer than {self._least} bytes are free on disk" if short else None
+            short = self._pool.apply(self._free, (self._path,)) < self._minimum
+            refusal = f"fewer than {self._minimum} bytes are free on disk" if short else None
         except OSError as error:
             refusal = f"nobody knows how much is free on disk: {(error.strerror or '').lower()}"
         if refusal == self.refusal:

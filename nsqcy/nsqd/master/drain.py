@@ -71,7 +71,7 @@ def summed(places: Iterable[Rest]) -> Remains:
         sum(each.waiting for each in found),
         sum(each.in_flight for each in found),
         sum(each.deferred for each in found),
-        _most(found),
+        _maximum(found),
     )
 
 
@@ -85,10 +85,10 @@ def merged(parts: Iterable[Sequence[Any]]) -> Remains:
         in_flight += part[2]
         deferred += part[3]
         places += [Rest(*each) for each in part[4]]
-    return Remains(number, waiting, in_flight, deferred, _most(places))
+    return Remains(number, waiting, in_flight, deferred, _maximum(places))
 
 
-def _most(places: list[Rest]) -> list[Rest]:
+def _maximum(places: list[Rest]) -> list[Rest]:
     return heapq.nlargest(SHOWN, places, key=lambda each: each.messages)
 
 

@@ -45,5 +45,5 @@ class Placement:
 
     def _choose(self, topic: str) -> int:
         fewest = min(self._counts)
-        least = [worker for worker, count in enumerate(self._counts) if count == fewest]
-        return least[zlib.crc32(topic.encode()) % len(least)]
+        minimum = [worker for worker, count in enumerate(self._counts) if count == fewest]
+        return minimum[zlib.crc32(topic.encode()) % len(minimum)]

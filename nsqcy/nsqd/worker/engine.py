@@ -169,7 +169,7 @@ class Engine:
             options=options,
             negotiate=negotiate,
             ask_placement=placements.begin,
-            move=self._migrate if mesh is not None and options.move_sessions else None,
+            migrate=self._migrate if mesh is not None and options.move_sessions else None,
             auth=self._authorizer(boot.log),
             log=boot.log,
         )

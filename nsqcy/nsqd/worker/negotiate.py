@@ -117,8 +117,8 @@ def _buffer_timeout(wanted: int, options: NsqdOptions, current: Current) -> int:
         return 0
     if wanted == 0:
         return current.output_buffer_timeout // MILLISECOND
-    least = options.min_output_buffer_timeout // MILLISECOND
-    if not least <= wanted <= options.max_output_buffer_timeout // MILLISECOND:
+    minimum = options.min_output_buffer_timeout // MILLISECOND
+    if not minimum <= wanted <= options.max_output_buffer_timeout // MILLISECOND:
         raise _invalid("output buffer timeout", wanted)
     return wanted
 

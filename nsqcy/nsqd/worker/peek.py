@@ -15,9 +15,9 @@ from nsqcy.util.gotext import json_bytes
 
 BACKLOG = "backlog"  # what a topic has for itself
 QUEUED, IN_FLIGHT, DEFERRED = STATES = ("queued", "in_flight", "deferred")
-COUNT, COUNT_MOST = 20, 100
-BYTES, BYTES_MOST = 64 << 10, 512 << 10  # bytes of a body
-ANSWER_MOST = 1 << 20
+COUNT, MAX_COUNT = 20, 100
+BYTES, MAX_BYTES = 64 << 10, 512 << 10  # bytes of a body
+MAX_ANSWER = 1 << 20
 
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
@@ -30,9 +30,9 @@ class Look(NamedTuple):
     """What is to be looked at: so many messages from a place on, so many bytes of each body."""
 
     state: str
-    most: int
+    maximum: int
     start: tuple[int, int] | None
-    body_most: int
+    max_body: int
 
 
 def parse(params: dict[str, str], *, of_channel: bool) -> Look:
@@ -40,8 +40,8 @@ def parse(params: dict[str, str], *, of_channel: bool) -> Look:
     state = params.get("state", QUEUED) if of_channel else BACKLOG
     if of_channel and state not in STATES:
         raise HttpError(400, f"INVALID_STATE (allowed: {', '.join(STATES)})")
-    count = _number(params, "count", COUNT, 1, COUNT_MOST)
-    size = _number(params, "bytes", BYTES, 0, BYTES_MOST)
+    count = _number(params, "count", COUNT, 1, MAX_COUNT)
+    size = _number(params, "bytes", BYTES, 0, MAX_BYTES)
     start = None
     if "start" in params:
         place = _PLACE.fullmatch(params["start"])
@@ -51,13 +51,13 @@ def parse(params: dict[str, str], *, of_channel: bool) -> Look:
     return Look(state, count, start, size)
 
 
-def _number(params: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+def _number(params: dict[str, str], name: str, default: int, minimum: int, maximum: int) -> int:
     text = params.get(name)
     if text is None:
         return default
     found = _NUMBER.fullmatch(text)
-    if found is None or not least <= int(text) <= most:
-        raise HttpError(400, f"INVALID_{name.upper()} (allowed: {least} to {most})")
+    if found is None or not minimum <= int(text) <= maximum:
+        raise HttpError(400, f"INVALID_{name.upper()} (allowed: {minimum} to {maximum})")
     return int(text)
 
 
@@ -83,7 +83,7 @@ def _by_time(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
     size = 0
     for each in peek.entries:
         size += _size(each)
-        if found and size > ANSWER_MOST:
+        if found and size > MAX_ANSWER:
             break
         found.append((f"{before}.{seq}", each))
         before, seq = each.place, each.seq
@@ -109,7 +109,7 @@ def _waiting(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
         else:
             break
         size += _size(each)
-        if len(found) == look.most or (found and size > ANSWER_MOST):
+        if len(found) == look.maximum or (found and size > MAX_ANSWER):
             break
         found.append((f"{seq}.{passed + one}", each))
         one, other = one + step[0], other + step[1]

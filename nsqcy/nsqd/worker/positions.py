@@ -9,7 +9,7 @@ from typing import NamedTuple
 ALLOWED = "earliest, latest, a sequence number, or a time such as 2026-01-31T12:00:00Z"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST = (1 << 63) - 1
+_MAX_POSITION = (1 << 63) - 1
 
 
 class Place(NamedTuple):
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 EARLIEST = Place(0)
-LATEST = Place(_MOST)
+LATEST = Place(_MAX_POSITION)
 
 
 def parse(text: str) -> Place:
@@ -31,7 +31,7 @@ def parse(text: str) -> Place:
     if text == "latest":
         return LATEST
     if text.isascii() and text.isdigit() and len(text) < 20:
-        return Place(min(int(text), _MOST))
+        return Place(min(int(text), _MAX_POSITION))
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError("a time without its zone")

@@ -14,7 +14,7 @@ from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.nsqd.worker.messages import AdoptSession
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, is_unreachable
 from nsqcy.protocol.session import Session
-from nsqcy.server.transport import Loop, accept_move
+from nsqcy.server.transport import Loop, accept_migration
 
 
 class SessionMigration:
@@ -35,7 +35,7 @@ class SessionMigration:
     def adopt(self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes) -> None:
         """Go on with a session that another worker has handed over."""
         self._loop.enter()
-        accept_move(self._loop, fd, state, unread, unsent)
+        accept_migration(self._loop, fd, state, unread, unsent)
 
     def _spawn(self) -> None:
         while self._leaving:

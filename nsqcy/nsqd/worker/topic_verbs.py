@@ -319,7 +319,7 @@ class Peek(TopicVerb[bytes]):
             target.wake()
 
         after = peeking.after(look)
-        peek = found.peek(channel, look.state, look.most, after, look.body_most, done)
+        peek = found.peek(channel, look.state, look.maximum, after, look.max_body, done)
         try:
             problem = read.get()
         finally:

@@ -81,8 +81,8 @@ class WorkerStats:
             os.close(buffer)
 
     def _write_metrics(self, writer: metrics_buffer.Writer, compress: bool) -> dict[str, Any]:
-        most = -(-self._options.metrics_max_series // self._workers)
-        lines = Exposition(self._shard, most, *metrics.NAMES)
+        maximum = -(-self._options.metrics_max_series // self._workers)
+        lines = Exposition(self._shard, maximum, *metrics.NAMES)
         figures = {
             "tcp": self._manager.connections(),
             "http": self._http.connections,

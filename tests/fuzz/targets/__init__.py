@@ -34,15 +34,15 @@ def mutator(target: Any, mutate: Callable[[bytes, int], bytes]) -> Callable[...,
     fresh = getattr(target, "fresh", None)
     sound = getattr(target, "sound", None)
 
-    def change(data: bytes, size_most: int, seed: int) -> bytes:
+    def change(data: bytes, max_size: int, seed: int) -> bytes:
         chance = random.Random(seed)
         if fresh and chance.random() < 0.2:
             at = chance.choice(_edges(data))
-            data = (data[:at] + fresh(chance) + data[at:])[:size_most]
+            data = (data[:at] + fresh(chance) + data[at:])[:max_size]
         else:
-            data = mutate(data, size_most)
+            data = mutate(data, max_size)
         if sound and chance.random() < 0.8:
-            data = sound(data)[:size_most]
+            data = sound(data)[:max_size]
         return data
 
     return change

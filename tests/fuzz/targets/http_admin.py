@@ -146,8 +146,8 @@ class Web:
         self.terms = Terms()
         self.body = b""
 
-    def ask(self, url: Any, *_: Any, most: int, **__: Any) -> Answer:
-        if len(self.body) > most:
+    def ask(self, url: Any, *_: Any, maximum: int, **__: Any) -> Answer:
+        if len(self.body) > maximum:
             raise RequestError("too much")
         return Answer(200, {}, self.body)
 

@@ -11,7 +11,7 @@ from nsqcy.net.byte_layers import PIECE, DeflateLayer, Layer, SnappyLayer
 
 COVERS = ["net/byte_layers.py", "base/crc.pyx"]
 WORDS = [b"\xff\x06\0\0sNaPpY", b"\0\0\0\xff\xff", b"\1\5\0\0", b"\xfe\4\0\0", b"\x80\0\0\0"]
-DECODED_MOST = 64 * PIECE
+MAX_DECODED = 64 * PIECE
 
 
 def seeds() -> list[bytes]:
@@ -49,8 +49,8 @@ def decoded(layer: Layer, pieces: list[bytes]) -> tuple[bytes, str]:
             while plain := layer.read():
                 assert len(plain) <= PIECE
                 found += plain
-                if len(found) > DECODED_MOST:
-                    return bytes(found[:DECODED_MOST]), "enough"
+                if len(found) > MAX_DECODED:
+                    return bytes(found[:MAX_DECODED]), "enough"
     except (LayerError, LayerEnd) as error:
         return bytes(found), str(error)
     return bytes(found), ""

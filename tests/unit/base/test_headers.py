@@ -19,7 +19,7 @@ from support.worker_core import ERROR, RESPONSE, SECOND, Core
 
 OK = (RESPONSE, b"OK")
 SOME = {"trace": "4bf92f", "from": "Zürich", "empty": ""}
-MOST_BYTES, MOST_HEADERS, ROOM = 4096, 32, 4098
+MAX_BYTES, MAX_HEADERS, ROOM = 4096, 32, 4098
 MAX_MSG_SIZE = 1 << 20
 NAME = "abcdefghijklmnopqrstuvwxyz0123456789-"
 ALLOWED = "allowed are 1 to 255 of a-z, 0-9 and -"
@@ -27,7 +27,7 @@ ALLOWED = "allowed are 1 to 255 of a-z, 0-9 and -"
 # `ttl` is the one name whose values have a form of their own.
 names = st.text(NAME, min_size=1, max_size=20).filter(lambda name: name != "ttl")
 values = st.binary(max_size=60).map(lambda value: value.decode("utf-8", "surrogateescape"))
-headers = st.dictionaries(names, values, max_size=MOST_HEADERS)
+headers = st.dictionaries(names, values, max_size=MAX_HEADERS)
 
 
 def raw(*pairs: tuple[bytes, bytes]) -> bytes:
@@ -51,7 +51,7 @@ def slowly(data: bytes) -> dict[str, str] | None:
         if len(value) < size or not text or set(text) - set(NAME) or text in found:
             return None
         found[text] = value.decode("utf-8", "surrogateescape")
-    return found if len(data) <= MOST_BYTES and len(found) <= MOST_HEADERS else None
+    return found if len(data) <= MAX_BYTES and len(found) <= MAX_HEADERS else None
 
 
 def decoded(data: bytes) -> dict[str, str] | None:
@@ -112,8 +112,8 @@ def test_what_is_wrong(data: bytes, text: str) -> None:
 
 
 def test_the_most() -> None:
-    full = {"a": "x" * (MOST_BYTES - 4)}
-    many = {f"n{number}": "" for number in range(MOST_HEADERS)}
+    full = {"a": "x" * (MAX_BYTES - 4)}
+    many = {f"n{number}": "" for number in range(MAX_HEADERS)}
     for wanted in (full, many, {"n" * 255: "v"}):
         assert message_headers.decode(message_headers.from_text(wanted)) == wanted
 
@@ -234,7 +234,7 @@ def test_refused(core: Core, line: bytes, message: bytes, text: str) -> None:
 def test_the_largest_message_with_the_most_headers(core: Core) -> None:
     reader = HeaderClient(core)
     reader.subscribe("t", "c", 10)
-    full = {"a": "x" * (MOST_BYTES - 4)}
+    full = {"a": "x" * (MAX_BYTES - 4)}
     body = b"b" * MAX_MSG_SIZE
     assert HeaderClient(core).publish_with(body, full) == OK
     core.settle()

@@ -208,7 +208,7 @@ def test_it_holds_wherever_the_client_goes(make: Make) -> None:
     moved, far_end = BytesTransport(core.manager), BytesTransport(core.manager)
     moved.client.unpack(state, unread, unsent)
     known = {"authed": False, "auth_identity": "", "auth_identity_url": "", "tls": None}
-    known |= {"snappy": False, "deflate": False, "lenient": False, "moves": False}
+    known |= {"snappy": False, "deflate": False, "lenient": False, "transfers": False}
     far_end.client.adopt_hello(state | known)
     far_end.feed(b"  V2")
     for transport in (moved, far_end):
@@ -467,7 +467,7 @@ def batch(number: int, bodies: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("nth", range(1, 9))
 @pytest.mark.parametrize("command", [batch, chunk])
-@pytest.mark.parametrize("most", [1000, 1 << 20])
+@pytest.mark.parametrize("maximum", [1000, 1 << 20])
 @pytest.mark.parametrize(
     ("durability", "call"),
     [("memory", "pwrite"), ("os", "pwrite"), ("fsync", "pwrite"), ("fsync", "fdatasync")],
@@ -476,12 +476,12 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
     make: Make,
     durability: str,
     call: str,
-    most: int,
+    maximum: int,
     command: Callable[[int, list[bytes]], bytes],
     nth: int,
 ) -> None:
     """However many writes it takes: it is larger than a block, and than a file."""
-    core = make(durability, mem_queue_size=8, log_options={"max_bytes_per_file": most})
+    core = make(durability, mem_queue_size=8, log_options={"max_bytes_per_file": maximum})
     core.create("t").channel("c")
     core.settle()
     core.io.fault(call, nth, errno.ENOSPC)

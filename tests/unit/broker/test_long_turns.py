@@ -228,7 +228,7 @@ def test_messages_come_and_go_during_compactions(
         core.settle()
     consumers = [core.client().subscribe("t", f"c{number}", 2500) for number in range(2)]
     before = core.pool.resident_bytes
-    least = before
+    minimum = before
     found: list[list[bytes]] = [[], []]
     for _ in range((seconds + 2) * SECOND // step):
         move_clock(core, step)
@@ -243,8 +243,8 @@ def test_messages_come_and_go_during_compactions(
                 consumer.finish(message.id)
                 bodies.append(message.body)
         if total(core, "deferred_count") > count // 50:
-            least = min(least, core.pool.resident_bytes)
-    assert least < before // 2, "nothing was compacted"
+            minimum = min(minimum, core.pool.resident_bytes)
+    assert minimum < before // 2, "nothing was compacted"
     expected = sorted(b"%0200d" % number for number in range(count))
     assert [sorted(bodies) for bodies in found] == [expected] * 2
 
@@ -255,13 +255,13 @@ def test_memory_is_given_back_bit_by_bit(make: Callable[..., Core]) -> None:
     producer = core.client()
     for _ in range(80):
         producer.ask(mpub("t", [body] * 4))
-    most = core.pool.arenas
+    maximum = core.pool.arenas
     core.shard.delete_topic(b"t")
-    found = [most]
+    found = [maximum]
     for _ in range(15):
         core.advance(SECOND)
         found.append(core.pool.arenas)
-    assert most >= 40 and found[-1] == 0
+    assert maximum >= 40 and found[-1] == 0
     assert max(before - after for before, after in pairwise(found)) <= 32
 
 

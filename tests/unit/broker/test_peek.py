@@ -42,7 +42,7 @@ def look(core: Core, channel: str = "c", **params: Any) -> Page:
     assert topic is not None
     ends: list[str | None] = []
     start = peeking.after(wanted)
-    peek = topic.peek(channel, wanted.state, wanted.most, start, wanted.body_most, ends.append)
+    peek = topic.peek(channel, wanted.state, wanted.maximum, start, wanted.max_body, ends.append)
     core.settle()
     assert ends == [None]
     page: Page = json.loads(peeking.page(wanted, peek))

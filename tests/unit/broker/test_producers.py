@@ -187,7 +187,7 @@ def test_what_is_not_used_is_forgotten() -> None:
 
 def test_the_oldest_epochs_of_a_producer_go_first() -> None:
     log = Log()
-    for epoch in range(producers.EPOCHS_MOST):
+    for epoch in range(producers.MAX_EPOCHS):
         log.publish(name(1, epoch=epoch))
     assert log.publish(name(1, epoch=0)) == ()
     log.publish(name(1, epoch=1000))
@@ -196,7 +196,7 @@ def test_the_oldest_epochs_of_a_producer_go_first() -> None:
 
 
 def test_the_oldest_producers_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producers, "PRODUCERS_MOST", 3)
+    monkeypatch.setattr(producers, "MAX_PRODUCERS", 3)
     log = Log()
     for producer in range(3):
         log.publish(name(1, producer=producer))
@@ -207,7 +207,7 @@ def test_the_oldest_producers_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producers, "PARTS_MOST", 3)
+    monkeypatch.setattr(producers, "MAX_PARTS", 3)
     monkeypatch.setattr(producers, "PARTS_OF_TOPIC", 5)
     log = Log()
     for part in range(3):

@@ -46,12 +46,12 @@ def fetch(
     end: int,
     *,
     log_id: str | None = None,
-    most: int = 1 << 23,
+    maximum: int = 1 << 23,
     columns: str = ALL,
     topic: str = "t",
 ) -> Columns:
     log_id = log_id or meta(client, topic)["log_id"]
-    line = f"LOG_FETCH {topic} {log_id} {first} {end} {most} {columns}"
+    line = f"LOG_FETCH {topic} {log_id} {first} {end} {maximum} {columns}"
     kind, data = client.ask(line.encode() + b"\n") or (None, b"")
     assert kind == RESPONSE, data
     return read_columns(data)
@@ -117,8 +117,8 @@ def test_fetch(core: Core) -> None:
     assert (some.timestamp, some.defer, some.headers) == (None, None, None)
 
 
-@pytest.mark.parametrize("most", [1, 100, 1000, 100_000, 1 << 23])
-def test_a_log_is_read_in_ranges_of_any_size(core: Core, most: int) -> None:
+@pytest.mark.parametrize("maximum", [1, 100, 1000, 100_000, 1 << 23])
+def test_a_log_is_read_in_ranges_of_any_size(core: Core, maximum: int) -> None:
     client = core.client(topic_log=True)
     bodies = [b"%d" % i * (i % 50 + 1) for i in range(1, 301)]
     for i in range(0, 300, 60):
@@ -126,9 +126,9 @@ def test_a_log_is_read_in_ranges_of_any_size(core: Core, most: int) -> None:
         core.advance(SECOND)
     at, found = 1, []
     while at < 301:
-        part = fetch(client, at, 301, most=most)
+        part = fetch(client, at, 301, maximum=maximum)
         assert part.base_seq == at and part.body is not None
-        assert part.count == 1 or sum(map(len, part.body)) + 32 * part.count <= most
+        assert part.count == 1 or sum(map(len, part.body)) + 32 * part.count <= maximum
         found += part.body
         at = part.end
     assert found == bodies
@@ -621,8 +621,8 @@ class Machine(RuleBasedStateMachine):
         self.core.save()
         self.core = start(self.core, self.policies, mem_queue_size=10, budget=20_000)
 
-    @rule(data=st.data(), most=st.sampled_from([1, 200, 5000, 1 << 23]))
-    def read(self, data: st.DataObject, most: int) -> None:
+    @rule(data=st.data(), maximum=st.sampled_from([1, 200, 5000, 1 << 23]))
+    def read(self, data: st.DataObject, maximum: int) -> None:
         if self.core.topic("t") is None:
             return
         client = self.core.client(topic_log=True)
@@ -634,7 +634,7 @@ class Machine(RuleBasedStateMachine):
             return
         at = data.draw(st.integers(first, end - 1))
         stop = data.draw(st.integers(at + 1, end + 3))
-        found = fetch(client, at, stop, most=most)
+        found = fetch(client, at, stop, maximum=maximum)
         assert found.body == self.sent[at - 1 : found.end - 1]
         assert at < found.end <= min(stop, end)
 

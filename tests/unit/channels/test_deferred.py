@@ -468,6 +468,6 @@ def test_the_longest_delay_of_a_publish(make: Make) -> None:
     begin(core)
     producer = core.client()
     assert producer.publish("t", b".", 31 * DAY_MS) == (RESPONSE, b"OK")
-    most = 31 * DAY_MS
-    expected = b"E_INVALID DPUB timeout %d out of range 0-%d" % (most + 1, most)
-    assert producer.publish("t", b".", most + 1) == (ERROR, expected)
+    maximum = 31 * DAY_MS
+    expected = b"E_INVALID DPUB timeout %d out of range 0-%d" % (maximum + 1, maximum)
+    assert producer.publish("t", b".", maximum + 1) == (ERROR, expected)

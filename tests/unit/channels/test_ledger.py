@@ -173,11 +173,11 @@ def started(make: Make, core: Core) -> Core:
     return core
 
 
-def consume(core: Core, most: int) -> int:
+def consume(core: Core, maximum: int) -> int:
     """One by one; returns how many there were. The ledger balances at each step."""
     client = core.client().subscribe("t", "c", 1)
     count = 0
-    while count < most:
+    while count < maximum:
         core.settle()
         ledger(core)
         messages = client.messages()

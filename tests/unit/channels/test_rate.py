@@ -64,12 +64,12 @@ def test_ten_consumers_are_sent_so_many_a_second(core, rate, late):
     assert turns <= min(rate, 1000) * seconds * 1.02 + 25
     if not late:
         # A burst of 10 ms at first, then in every 10 ms as many as belong there.
-        most = rate / 100 + 1
+        maximum = rate / 100 + 1
         first = core.now - seconds * SECOND
         for at in range(0, seconds * 100, 7):
             since = first + at * 10 * MILLISECOND
             there = sum(n for when, n in sent if since < when <= since + 10 * MILLISECOND)
-            assert there <= most + max(1, rate / 1000) + (rate / 100 if at == 0 else 0)
+            assert there <= maximum + max(1, rate / 1000) + (rate / 100 if at == 0 else 0)
 
 
 def test_each_consumer_gets_its_part(core):

@@ -22,7 +22,7 @@ from nsqcy.errors import NsqError
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 FINISHED, REQUEUED, FAILED = 0, 1, 2
 ID = b"0123456789abcdef"
-LONGEST_ANSWER = 1 << 20
+MAX_ANSWER = 1 << 20
 
 
 def frame(kind: int, data: bytes) -> bytes:
@@ -179,11 +179,11 @@ def test_only_messages_are_long(kind: int) -> None:
     """Nothing of what a frame announces is waited for when it may not be so long."""
     for way in (8, 1):
         codec = Codec("nsqd:4150")
-        head = struct.pack(">iI", LONGEST_ANSWER + 1, kind)
+        head = struct.pack(">iI", MAX_ANSWER + 1, kind)
         with pytest.raises(ProtocolError, match="announces a frame of 1048577 bytes"):
             for at in range(0, 8, way):
                 codec.feed(head[at : at + way])
-    assert Codec("").feed(struct.pack(">iI", LONGEST_ANSWER, kind)) == ([], [])
+    assert Codec("").feed(struct.pack(">iI", MAX_ANSWER, kind)) == ([], [])
 
 
 def test_the_longest_message_that_is_wanted() -> None:
@@ -203,10 +203,10 @@ def test_headers() -> None:
     assert (message.body, message.headers) == (b"0123456789", {"a": "v"})
     assert message.headers is message.headers
     assert wakes.message(delivery(b"\0\0x")).headers == {}
-    most = b"\x10\0\1a\x0f\xfc" + bytes(4092)
-    assert len(wakes.message(delivery(most + b"0123456789")).headers["a"]) == 4092
+    maximum = b"\x10\0\1a\x0f\xfc" + bytes(4092)
+    assert len(wakes.message(delivery(maximum + b"0123456789")).headers["a"]) == 4092
     with pytest.raises(ProtocolError, match="4 to 4138 are allowed"):
-        wakes.codec.feed(delivery(most + b"0123456789x")[:8])
+        wakes.codec.feed(delivery(maximum + b"0123456789x")[:8])
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\2x", b"\x10\1" + bytes(4097)])

@@ -205,12 +205,13 @@ def test_an_nsqd_that_knows_no_features() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "most"), [(3, 3), (0, 2500), (-1, 2500), ("3", 2500), (None, 2500), (10**30, 10**30)]
+    ("said", "maximum"),
+    [(3, 3), (0, 2500), (-1, 2500), ("3", 2500), (None, 2500), (10**30, 10**30)],
 )
-def test_the_rdy_that_nsqd_allows(said: Any, most: int) -> None:
+def test_the_rdy_that_nsqd_allows(said: Any, maximum: int) -> None:
     talk = Talk(Peer(settings={"max_rdy_count": said}))
     talk.run()
-    assert talk.connection.max_ready == most
+    assert talk.connection.max_ready == maximum
 
 
 def test_a_layer_that_nsqd_does_not_want() -> None:

@@ -165,8 +165,8 @@ def test_one_that_is_silent_hides_nothing(server: AuthServer, other: AuthServer)
 # -- requests
 
 
-def ask(web: WebClient, url: str, most: int = 1000, **other: Any) -> Any:
-    return web.ask(parse_url(url), most=most, **other)
+def ask(web: WebClient, url: str, maximum: int = 1000, **other: Any) -> Any:
+    return web.ask(parse_url(url), maximum=maximum, **other)
 
 
 def test_time_is_limited_however_the_bytes_come(server: AuthServer) -> None:
@@ -179,7 +179,7 @@ def test_too_long_an_answer(server: AuthServer, web: WebClient) -> None:
     server.default = Reply(b"x" * 1001)
     with pytest.raises(RequestError, match="more than 1000 bytes"):
         ask(web, f"http://{server.address}/")
-    assert len(ask(web, f"http://{server.address}/", most=1001).body) == 1001
+    assert len(ask(web, f"http://{server.address}/", maximum=1001).body) == 1001
 
 
 def test_redirects(server: AuthServer, other: AuthServer, web: WebClient) -> None:

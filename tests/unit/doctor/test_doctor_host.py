@@ -166,7 +166,7 @@ def test_mount_options(option: str, level: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "least", "level"),
+    ("free", "minimum", "level"),
     [
         (50 * GIB, 0, "ok"),
         (9 * GIB, 0, "warning"),
@@ -174,10 +174,10 @@ def test_mount_options(option: str, level: str) -> None:
         (50 * GIB, 60 * GIB, "problem"),
     ],
 )
-def test_disk_space(free: int, least: int, level: str) -> None:
+def test_disk_space(free: int, minimum: int, level: str) -> None:
     facts = replace(
         GOOD,
-        wanted=Wanted("nsqd", min_free_disk=least),
+        wanted=Wanted("nsqd", min_free_disk=minimum),
         disk=replace(GOOD_DISK, bytes_free=free),
     )
     assert levels(disk.disk_space, facts) == [level]

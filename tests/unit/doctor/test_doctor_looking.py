@@ -108,7 +108,7 @@ def test_ports() -> None:
         number = taken.getsockname()[1]
         found = look_ports.look_at("tcp-address", listening(number))
     assert found.busy and found.process is not None
-    assert found.process.pid == os.getpid() and found.process.files_most >= found.process.files
+    assert found.process.pid == os.getpid() and found.process.max_files >= found.process.files
     again = look_ports.look_at("tcp-address", listening(number))
     assert (again.busy, again.error) == (False, "")
 

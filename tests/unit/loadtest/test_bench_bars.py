@@ -31,13 +31,13 @@ def test_every_scenario_was_recorded() -> None:
 
 
 def test_a_bar_is_kept_up_to_its_own_figure() -> None:
-    most = Bar("", "s", "row", bars.CPU, 0.5)
-    least = Bar("", "s", "row", bars.MILLIONS, 2)
+    maximum = Bar("", "s", "row", bars.CPU, 0.5)
+    minimum = Bar("", "s", "row", bars.MILLIONS, 2)
     own = Bar("", "s", "row", bars.P99, 10)
-    assert [most.kept({"daemon_us": us}) for us in (0.4, 0.5, 0.51)] == [True, True, False]
-    assert [least.kept({"rate": rate}) for rate in (1.9e6, 2e6)] == [False, True]
+    assert [maximum.kept({"daemon_us": us}) for us in (0.4, 0.5, 0.51)] == [True, True, False]
+    assert [minimum.kept({"rate": rate}) for rate in (1.9e6, 2e6)] == [False, True]
     assert [own.kept({"figures": {"p99_us": us}}) for us in (10_000, 10_001)] == [True, False]
-    assert (most.promise, least.promise) == ("≤ 0.50 µs", "≥ 2.00 M")
+    assert (maximum.promise, minimum.promise) == ("≤ 0.50 µs", "≥ 2.00 M")
 
 
 def test_a_bar_has_one_row_and_no_other() -> None:

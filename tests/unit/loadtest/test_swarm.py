@@ -59,7 +59,7 @@ def test_a_body_has_its_stamp_and_its_size() -> None:
     stamp = Stamp(due=-5, run=1 << 63, publisher=7, number=8, deferred=True)
     body = Bodies(Sizes.parse("100")).make(stamp)
     assert (len(body), bodies.read(body)) == (100, stamp)
-    assert bodies.read(body[: bodies.LEAST - 1]) is None
+    assert bodies.read(body[: bodies.MIN_BYTES - 1]) is None
 
 
 def test_sizes_are_drawn_by_their_weights() -> None:

@@ -191,7 +191,7 @@ def busy(name: str, rate: float) -> dict[Subject, list[float]]:
 
 
 def test_the_busiest_are_kept() -> None:
-    kept = history(most=3)
+    kept = history(maximum=3)
     node = {NODE: [0.0] * len(METRICS)}
     kept.add(0, busy("idle", 0) | busy("calm", 1) | busy("busy", 50) | node)
 

@@ -17,7 +17,7 @@ from nsqcy.http.router import Request
 from nsqcy.nsqadmin.auth import access, logins
 from nsqcy.nsqadmin.auth.logins import COOKIE, Logins, Sessions, address_of
 from nsqcy.users import failures, hashes, passwd
-from nsqcy.users.failures import FAILURES_MOST, RECOVERY, Failures
+from nsqcy.users.failures import MAX_FAILURES, RECOVERY, Failures
 from nsqcy.users.file import parse
 from nsqcy.users.hashes import Password, hash_password, hash_token
 from nsqcy.users.user import PERMISSIONS, ROLES, User
@@ -163,7 +163,7 @@ def test_any_text_is_users_or_an_error(text: str) -> None:
 def test_hashes_are_checked_at_a_sane_price(text: str) -> None:
     found = hashes.parse_password(text)
     if found is not None:
-        assert 128 * found.blocks << found.log_cost <= hashes.MEMORY_MOST
+        assert 128 * found.blocks << found.log_cost <= hashes.MAX_MEMORY
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_there_are_so_many_sessions_at_most(monkeypatch: pytest.MonkeyPatch) -> 
 def test_who_fails_has_to_wait() -> None:
     now = Now()
     table = Failures(now)
-    for _ in range(FAILURES_MOST):
+    for _ in range(MAX_FAILURES):
         assert table.wait("a") == 0
         table.add("a")
     assert table.wait("a") == RECOVERY and table.wait("b") == 0
@@ -307,16 +307,16 @@ def test_who_fails_has_to_wait() -> None:
     for _ in range(5):  # it is never more
         table.add("a")
     assert table.wait("a") == RECOVERY
-    now.time += FAILURES_MOST * RECOVERY
-    for _ in range(FAILURES_MOST - 1):
+    now.time += MAX_FAILURES * RECOVERY
+    for _ in range(MAX_FAILURES - 1):
         table.add("a")
     assert table.wait("a") == 0
 
 
 def test_there_are_so_many_addresses_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "ADDRESSES_MOST", 2)
+    monkeypatch.setattr(failures, "MAX_ADDRESSES", 2)
     table = Failures(Now())
-    for address in "abc" * FAILURES_MOST:
+    for address in "abc" * MAX_FAILURES:
         table.add(address)
     assert len(table._empty_at) == 2
 
@@ -423,7 +423,7 @@ def test_failures_are_limited_and_those_who_are_in_stay_in(made: Made) -> None:
     users_, log, now = made
     key = users_.enter(request(), "anna", SECRET)
     users_.admit(by_name("bot", TOKEN))
-    for _ in range(FAILURES_MOST):
+    for _ in range(MAX_FAILURES):
         assert status(lambda: users_.enter(request(), "anna", "wrong")) == 401
     for attempt in (
         lambda: users_.enter(request(), "anna", SECRET),

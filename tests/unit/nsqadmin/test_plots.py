@@ -17,7 +17,7 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    ("values", "least", "top"),
+    ("values", "minimum", "top"),
     [
         ([], 1.0, 1.0),
         ([NAN, 0.0], 10.0, 10.0),
@@ -29,8 +29,8 @@ NAN = math.nan
         ([0.00001], 0.001, 0.001),
     ],
 )
-def test_scales_end_at_round_numbers(values: list[float], least: float, top: float) -> None:
-    assert scale_top(values, least) == pytest.approx(top)
+def test_scales_end_at_round_numbers(values: list[float], minimum: float, top: float) -> None:
+    assert scale_top(values, minimum) == pytest.approx(top)
 
 
 def test_paths_have_gaps() -> None:

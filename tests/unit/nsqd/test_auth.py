@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.nsqd.auth import answers
-from nsqcy.nsqd.auth.answers import ANSWER_MOST, TTL_MOST, AuthFailure, parse
+from nsqcy.nsqd.auth.answers import MAX_ANSWER, MAX_TTL, AuthFailure, parse
 from support.fake_auth_server import answer, grant
 
 
@@ -60,7 +60,7 @@ def test_decisions(
 
 
 def test_decisions_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "DECISIONS_MOST", 10)
+    monkeypatch.setattr(answers, "MAX_DECISIONS", 10)
     found = parse(answer(grant("^t")))
     for number in range(100):
         assert found.permits(f"t{number}", "")
@@ -76,7 +76,7 @@ def test_ttl_is_a_positive_integer(ttl: Any) -> None:
 
 
 def test_a_long_ttl_is_as_good_as_for_ever() -> None:
-    assert parse(answer(ttl=2**63 - 1)).ttl == TTL_MOST
+    assert parse(answer(ttl=2**63 - 1)).ttl == MAX_TTL
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_an_authorization_without_a_topic_is_not_one_for_all_topics(topic: Any) 
 
 @pytest.mark.slow
 def test_size_is_bounded() -> None:
-    parse(answer(identity="x" * (ANSWER_MOST - 500)))
-    assert "bytes" in refusal(answer(identity="x" * ANSWER_MOST))
+    parse(answer(identity="x" * (MAX_ANSWER - 500)))
+    assert "bytes" in refusal(answer(identity="x" * MAX_ANSWER))
     assert "too large" in refusal(answer(grant("(a{1000})" * 30)))
     assert "together" in refusal(answer(*[grant("(a{1000})")] * 200))
     assert "more than 2000" in refusal(

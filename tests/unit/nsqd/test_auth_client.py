@@ -278,7 +278,7 @@ def test_sessions_are_told(server: AuthServer, make: Any) -> None:
 def test_queries_at_a_time_are_bounded(
     server: AuthServer, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth_client, "QUERIES_MOST", 3)
+    monkeypatch.setattr(auth_client, "MAX_QUERIES", 3)
     authorizer, _ = make(server.address)
     clients = [Client("slow") for _ in range(10)]
     with server.silent("slow"):

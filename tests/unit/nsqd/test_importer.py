@@ -306,7 +306,7 @@ def test_names_nobody_has(tmp_path: Path) -> None:
 def test_attempts_beyond_what_fits_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importer, "ENTRIES_MOST", 10)
+    monkeypatch.setattr(importer, "MAX_ENTRIES", 10)
     write_queue(tmp_path, "t:c", messages(0, 25, attempts=4))
     lines = run(tmp_path)
     found = needed(tmp_path)["t:c"]

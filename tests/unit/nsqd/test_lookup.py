@@ -109,7 +109,7 @@ def test_a_connection_that_lasted_is_made_again_at_once(make, lookupd, pauses, m
     one.answers = lambda command: HANG_UP if len(one.links) < 4 else OK
     make(one.address)
     wait_until(lambda: len(one.links) == 4 and one.link.identity)
-    monkeypatch.setattr(module, "RETRY_MOST", 0.0)
+    monkeypatch.setattr(module, "MAX_RETRY", 0.0)
     one.link.close()
     wait_until(lambda: len(pauses) == 4)
     assert pauses == [0.1, 0.2, 0.4, 0.1]
@@ -137,7 +137,7 @@ def test_an_answer_that_trickles_in_is_too_late(make, lookupd, monkeypatch):
 
 
 def test_a_lookupd_that_is_too_far_behind_is_told_all_anew(make, lookupd, monkeypatch):
-    monkeypatch.setattr(module, "PENDING_MOST", 5)
+    monkeypatch.setattr(module, "MAX_PENDING", 5)
     one = lookupd()
     known_topics = KnownTopics()
     lookup = make(one.address, known_topics=known_topics)

@@ -139,9 +139,9 @@ def test_its_length_has_to_be_right(make: Make, announced: int) -> None:
 
 def test_the_largest_numbers(make: Make) -> None:
     core = make("memory")
-    most = 2**64 - 1
+    maximum = 2**64 - 1
     for _ in range(2):
-        assert publish(core, most, b"one", epoch=most, part=2**32 - 1) == OK
+        assert publish(core, maximum, b"one", epoch=maximum, part=2**32 - 1) == OK
     assert bodies(core) == [b"one"]
 
 

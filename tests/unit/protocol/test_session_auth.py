@@ -213,7 +213,7 @@ def test_who_was_checked_elsewhere_is_not_checked(kind: str, make: Any) -> None:
         state, _, _ = transport.client.pack()
         known = {"authed": True, "auth_identity": "a", "auth_identity_url": "b", "tls": None}
         known |= {"snappy": False, "deflate": False}
-        transport.client.adopt_hello(state | known | {"lenient": False, "moves": False})
+        transport.client.adopt_hello(state | known | {"lenient": False, "transfers": False})
         transport.feed(b"  V2")
         assert transport.client.counters()["auth_identity"] == "a"
     transport.feed(pub("t"))

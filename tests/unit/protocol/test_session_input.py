@@ -114,17 +114,17 @@ def test_too_much_is_too_much_wherever_it_is_cut(
     producer = core.client()
     stream = announced(9, [b"a" * 500, b"b" * 488]) + command
     chance = random.Random(seed)
-    most = at = 0
+    maximum = at = 0
     while at < len(stream):
         step = chance.choice([1, 5, 300, 700, 9000])
         producer.send(stream[at : at + step])
-        most = max(most, core.manager.input_bytes)
+        maximum = max(maximum, core.manager.input_bytes)
         at += step
     core.settle()
     assert [producer.answer() for _ in range(2)] == [OK, (ERROR, text)]
     assert producer.closed
     assert core.counters("t")["message_count"] == 2
-    assert most <= 2 * len(stream)
+    assert maximum <= 2 * len(stream)
 
 
 @pytest.mark.parametrize("length", [1, 4, 20, 5000])
@@ -153,13 +153,13 @@ def test_only_a_command_that_is_cut_is_kept(make: Make) -> None:
     producer = core.client()
     stream = b"".join(large(i) for i in range(20))
     receive = 3 * MPUB_BYTES
-    most = 0
+    maximum = 0
     for at in range(0, len(stream), receive):
         producer.send(stream[at : at + receive])
-        most = max(most, core.manager.input_bytes)
+        maximum = max(maximum, core.manager.input_bytes)
     core.settle()
     assert [producer.answer() for _ in range(21)] == [OK] * 20 + [None]
-    assert 0 < most <= len(large(19)) * 3 // 2
+    assert 0 < maximum <= len(large(19)) * 3 // 2
     assert core.manager.input_bytes == 0
 
 

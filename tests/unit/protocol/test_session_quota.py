@@ -31,9 +31,9 @@ class Asked:
         self.sessions: list[Session] = []
 
     def make(self, **limits: float) -> Quota:
-        most = int(limits.get("connections", 0))
+        maximum = int(limits.get("connections", 0))
         table = QuotaTable(memoryview(mmap.mmap(-1, 4096)), 0)
-        quota = Quota(table, "u", most, limits.get("rate", 0), limits.get("size", 0))
+        quota = Quota(table, "u", maximum, limits.get("rate", 0), limits.get("size", 0))
         self.quota = quota
         return quota
 

@@ -15,11 +15,11 @@ from nsqcy.storage.journal import (
     EpochState,
     JournalError,
     Kind,
-    MoveRun,
     NamedCursor,
     PartState,
     State,
     TopicState,
+    TransferRun,
     apply,
     decode_delta,
     decode_snapshot,
@@ -58,7 +58,7 @@ channels = st.builds(
     entry_lists.map(pack_entries),
     ranges,
     u64,
-    moves=st.lists(st.builds(MoveRun, u64, u64, names), max_size=2).map(tuple),
+    transfers=st.lists(st.builds(TransferRun, u64, u64, names), max_size=2).map(tuple),
 )
 i64 = st.integers(-(2**63), 2**63 - 1)
 u32 = st.integers(0, 2**32 - 1)
@@ -102,14 +102,14 @@ deltas = st.one_of(
         u64,
     ),
     st.builds(Delta, st.just(Kind.ENTRY_ADDED), names, st.just(0), st.just(False), entries),
-    st.builds(Delta, st.just(Kind.ENTRY_MOVED), names, u64),
+    st.builds(Delta, st.just(Kind.ENTRY_TRANSFERRED), names, u64),
     st.builds(
         Delta,
-        st.just(Kind.ENTRY_MOVED),
+        st.just(Kind.ENTRY_TRANSFERRED),
         names,
         u64,
         entry=entries,
-        run=st.builds(MoveRun, u64, u64, names),
+        run=st.builds(TransferRun, u64, u64, names),
         delayed=st.booleans(),
     ),
     st.builds(
@@ -299,7 +299,7 @@ class Model:
                 channel[1] = delta.value
             case Kind.ENTRY_ADDED if channel:
                 channel[2] = [e for e in channel[2] if e.seq != delta.entry.seq] + [delta.entry]
-            case Kind.ENTRY_MOVED if channel:
+            case Kind.ENTRY_TRANSFERRED if channel:
                 channel[2] = [e for e in channel[2] if e.seq != delta.value]
                 if delta.entry is not None:
                     channel[2].append(delta.entry)
@@ -318,7 +318,7 @@ def few_names(delta, pick):
     value = delta.value % 5
     if delta.kind == Kind.ENTRY_ADDED:
         entry = entry._replace(state=State(entry.state % 2))
-    if delta.kind == Kind.ENTRY_MOVED and entry:
+    if delta.kind == Kind.ENTRY_TRANSFERRED and entry:
         entry = entry._replace(seq=value, state=State.MOVING)
     return replace(delta, channel=name, value=value, entry=entry)
 
@@ -335,7 +335,7 @@ def test_applying_agrees_with_the_model(changes):
         delta = few_names(delta, pick)
         if delta.kind == Kind.ENTRY_ADDED and (delta.channel, delta.entry.seq) in gone:
             continue  # what is finished is not delivered again
-        if delta.kind in (Kind.ENTRY_FINISHED, Kind.ENTRY_MOVED):
+        if delta.kind in (Kind.ENTRY_FINISHED, Kind.ENTRY_TRANSFERRED):
             gone.add((delta.channel, delta.value))
         model.apply(delta)
         state = apply(state, delta)
@@ -390,12 +390,14 @@ def test_a_newer_version_is_refused():
 
 def moved(seq: int, *, delayed: bool = False) -> bytes:
     entry = Entry(seq, 1, 64 * seq, due=seq, attempts=5, state=State.MOVING)
-    run = MoveRun(1, 77, "dead")
-    return encode_delta(Delta(Kind.ENTRY_MOVED, "c", seq, entry=entry, run=run, delayed=delayed))
+    run = TransferRun(1, 77, "dead")
+    return encode_delta(
+        Delta(Kind.ENTRY_TRANSFERRED, "c", seq, entry=entry, run=run, delayed=delayed)
+    )
 
 
 def gone(seq: int) -> bytes:
-    return encode_delta(Delta(Kind.ENTRY_MOVED, "c", seq))
+    return encode_delta(Delta(Kind.ENTRY_TRANSFERRED, "c", seq))
 
 
 def test_what_moves_is_an_entry_and_no_record_of_the_cursor() -> None:
@@ -412,7 +414,7 @@ def test_what_moves_is_an_entry_and_no_record_of_the_cursor() -> None:
     assert found.finished == ((6, 10),)
     assert found.skipped == 4
     assert found.cancelled == {15}
-    assert found.moves == (MoveRun(1, 77, "dead"),)
+    assert found.transfers == (TransferRun(1, 77, "dead"),)
 
 
 def test_a_move_of_another_form_ends_the_journal() -> None:

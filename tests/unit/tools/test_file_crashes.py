@@ -147,7 +147,7 @@ def run(scene: Scene, steps, crashes) -> None:
 @pytest.mark.slow
 @given(st.data(), rule_sets, st.lists(actions, max_size=12), crashes)
 def test_no_part_of_a_message_and_none_missing(data, rules, steps, crashes) -> None:
-    disk = MemoryDisk(lambda most: data.draw(st.integers(0, most)))
+    disk = MemoryDisk(lambda maximum: data.draw(st.integers(0, maximum)))
     run(Scene(disk, rules), steps, crashes)
 
 
@@ -161,12 +161,12 @@ STEPS += [("tick", []), ("write", [b"four"]), ("sync", []), ("write", [b"five"])
 @pytest.mark.parametrize("suffix", CODECS)
 def test_every_call_may_be_the_last(suffix: str, work_dir: str, kind: str) -> None:
     rules = Rules("/out", work_dir, CODECS[suffix], buffer=2)
-    whole = Scene(MemoryDisk(lambda most: most), rules)
+    whole = Scene(MemoryDisk(lambda maximum: maximum), rules)
     run(whole, STEPS, [])
     for call in range(1, whole.disk.calls + 1):
         for seed in range(4 if kind == "power" else 2):
             chance = random.Random(call * 4 + seed)
-            disk = MemoryDisk(lambda most, chance=chance: chance.randint(0, most))
+            disk = MemoryDisk(lambda maximum, chance=chance: chance.randint(0, maximum))
             run(Scene(disk, rules), STEPS, [(call, kind)])
 
 
@@ -175,5 +175,5 @@ def test_every_call_may_be_the_last(suffix: str, work_dir: str, kind: str) -> No
 @given(st.data(), st.integers(1, 60))
 def test_without_notes_lines_and_members_are_judged_by_what_they_are(suffix, data, call) -> None:
     rules = Rules("/out", "/out", CODECS[suffix], buffer=2)
-    disk = MemoryDisk(lambda most: data.draw(st.integers(0, most)), notes=False)
+    disk = MemoryDisk(lambda maximum: data.draw(st.integers(0, maximum)), notes=False)
     run(Scene(disk, rules), [(action, [b"x"] * len(f)) for action, f in STEPS], [(call, "kill")])

@@ -497,7 +497,7 @@ def test_what_we_may_not_open_stays(topic: Topic, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_what_fails_is_not_counted_as_safe(topic: Topic, error: int) -> None:
-    disk = MemoryDisk(lambda most: most)
+    disk = MemoryDisk(lambda maximum: maximum)
     files = topic.open(disk=disk)
     files.write([b"one"], topic.now)
     files.write([b"two"], topic.now)

@@ -38,8 +38,8 @@ def test_results_and_failures() -> None:
 
 
 def test_so_many_at_a_time() -> None:
-    most = 3
-    here = threading.Barrier(most + 1)
+    maximum = 3
+    here = threading.Barrier(maximum + 1)
     running = 0
     peak = 0
     lock = threading.Lock()
@@ -55,13 +55,15 @@ def test_so_many_at_a_time() -> None:
             running -= 1
 
     async def work() -> None:
-        threads = Threads(most)
-        calls = [asyncio.ensure_future(threads.call(call, number < most)) for number in range(20)]
-        await asyncio.to_thread(here.wait, 10)  # `most` of them run side by side
+        threads = Threads(maximum)
+        calls = [
+            asyncio.ensure_future(threads.call(call, number < maximum)) for number in range(20)
+        ]
+        await asyncio.to_thread(here.wait, 10)  # `maximum` of them run side by side
         await asyncio.gather(*calls)
 
     asyncio.run(work())
-    assert peak == most
+    assert peak == maximum
 
 
 def test_a_call_that_never_ends_does_not_keep_the_process() -> None:

@@ -9,7 +9,7 @@ from nsqcy.http.parser import Body, Head, Reply
 from nsqcy.http.router import Handler, Later, Need, Request, Route
 from nsqcy.ipc.quota import QuotaTable
 from nsqcy.users import file
-from nsqcy.users.failures import FAILURES_MOST, RECOVERY
+from nsqcy.users.failures import MAX_FAILURES, RECOVERY
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known
 from nsqcy.users.quotas import Quotas
@@ -146,14 +146,14 @@ def test_a_plain_route_says_no_in_plain_words() -> None:
 
 def test_who_fails_often_has_to_wait_and_nobody_else() -> None:
     door = Door()
-    for _ in range(FAILURES_MOST):
+    for _ in range(MAX_FAILURES):
         assert status(door.ask(Need.KNOWN, "Bearer s3cret")) == 401
     waits = door.ask(Need.KNOWN, "Bearer s3cret")
     assert isinstance(waits, Reply) and waits.status == 429
     assert ("Retry-After", str(int(RECOVERY) + 1)) in waits.headers
     assert status(door.ask(Need.KNOWN)) == 401
     assert status(door.ask(Need.KNOWN, f"Bearer {token('a')}")) == 200
-    assert len(door.log.lines) == FAILURES_MOST  # what is not looked at is not told
+    assert len(door.log.lines) == MAX_FAILURES  # what is not looked at is not told
     assert not any("s3cret" in line or token("a") in line for line in door.log.lines)
     door.time += RECOVERY
     assert status(door.ask(Need.KNOWN, "Bearer s3cret")) == 401

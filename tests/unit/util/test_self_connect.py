@@ -107,7 +107,7 @@ def test_the_client_on_asyncio(port: int) -> None:
 def test_http(port: int) -> None:
     web = WebClient(Terms())
     with pytest.raises(RequestError, match="Connection refused"):
-        web.ask(parse_url(f"http://127.0.0.1:{port}/stats"), most=100)
+        web.ask(parse_url(f"http://127.0.0.1:{port}/stats"), maximum=100)
 
 
 def test_spark(port: int) -> None:
