@@ -1,0 +1,48 @@
+"""Replay: a new channel that begins with the history of a topic.
+
+    nsqcy up --retention-time=24h     # in another terminal
+    python examples/replay.py
+
+A topic with retention keeps messages that every channel has finished. A channel may begin anywhere
+in what is kept, and any NSQ client can consume it.
+"""
+
+import json
+import os
+from urllib.request import Request, urlopen
+
+from nsqcy.client import Consumer, Producer
+
+TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
+HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
+
+
+def request(method: str, path: str, body: bytes | None = None) -> bytes:
+    with urlopen(Request(f"http://{HTTP}{path}", body, method=method), timeout=10) as answer:
+        return bytes(answer.read())
+
+
+def consume(channel: str, count: int) -> list[str]:
+    bodies = []
+    with Consumer("clicks", channel, TCP) as consumer:
+        for message in consumer:
+            bodies.append(message.body.decode())
+            message.finish()
+            if len(bodies) == count:
+                break
+    return bodies
+
+
+# Retention of one topic; --retention-time sets it for all of them.
+request("PUT", "/topic/config?topic=clicks", json.dumps({"retention_time": "24h"}).encode())
+with Producer(TCP) as producer:
+    producer.multipublish("clicks", [b"first", b"second", b"third"])
+print("live:", consume("live", 3))
+
+# Everything is finished, and still there for a channel that begins at the start ...
+request("POST", "/channel/create?topic=clicks&channel=report&start=earliest")
+print("report:", consume("report", 3))
+
+# ... and for the same channel again, from the second message on.
+request("POST", "/channel/seek?topic=clicks&channel=report&to=2")
+print("again:", consume("report", 2))

@@ -1,0 +1,64 @@
+"""A worker with retries, dead letters and a graceful shutdown.
+
+    nsqcy up                      # in another terminal
+    python examples/worker.py
+    curl -d '{"id": 1, "total": 25}' 'http://127.0.0.1:4151/pub?topic=orders'
+
+nsqd delivers an order up to three times. An order that fails three times goes to the topic
+orders-dead, where examples/dead_letters.py reads it. SIGTERM or Ctrl-C ends the worker after it has
+finished the orders that it is working on.
+"""
+
+import json
+import logging
+import os
+import signal
+from urllib.request import Request, urlopen
+
+from nsqcy.client import Consumer, Message
+
+TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
+HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
+POLICY = {"max_attempts": 3, "dead_letter_topic": "orders-dead"}
+
+
+def configure_nsqd() -> None:
+    """Set the policy of the channel, and create a channel that keeps its dead letters."""
+    request("POST", "/topic/create?topic=orders-dead")
+    request("POST", "/channel/create?topic=orders-dead&channel=inspect")
+    request("PUT", "/channel/config?topic=orders&channel=billing", json.dumps(POLICY).encode())
+
+
+def request(method: str, path: str, body: bytes | None = None) -> None:
+    urlopen(Request(f"http://{HTTP}{path}", body, method=method), timeout=10).close()
+
+
+def send_invoice(message: Message) -> None:
+    """Handle one order. An exception requeues the message; a return finishes it."""
+    order = json.loads(message.body)
+    if order["total"] < 0:
+        raise ValueError(f"order {order['id']} has a negative total")
+    print(f"order {order['id']}: invoice over {order['total']} sent", flush=True)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO)
+    configure_nsqd()
+    consumer = Consumer(
+        "orders",
+        "billing",
+        TCP,
+        message_handler=send_invoice,
+        concurrency=4,
+        max_tries=0,  # nsqd counts the attempts: see POLICY
+        requeue_delay=1,  # seconds, times the attempts
+        max_backoff_duration=0,  # keep working on other orders when one fails
+    )
+    signal.signal(signal.SIGTERM, lambda *_: consumer.close(wait=False))
+    signal.signal(signal.SIGINT, lambda *_: consumer.close(wait=False))
+    consumer.run()
+    print("stopped", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Every program of examples/ as its docstring says, beside an nsqd of its own."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, Queue
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from nsqcy import testing
+from nsqcy.client import Producer
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.ports import Ports
+from support.nsqd_process import environment
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TIMEOUT = 60.0  # seconds, of a busy machine
+ELSEWHERE = {
+    "pipeline.py": "tests/pipeline/test_example.py",
+    "parquet.py": "tests/spark/test_parquet_example.py",
+}
+
+
+@pytest.fixture
+def daemon() -> Iterator[testing.Nsqd]:
+    with testing.nsqd() as found:
+        yield found
+
+
+def environment_of(daemon: testing.Nsqd) -> dict[str, str]:
+    addresses = {"NSQD_TCP_ADDRESS": daemon.tcp_address, "NSQD_HTTP_ADDRESS": daemon.http_address}
+    return environment() | addresses
+
+
+def run(daemon: testing.Nsqd, name: str) -> str:
+    """Run an example to its end, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name],
+        env=environment_of(daemon),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Running:
+    """A program that goes on until it is told to stop."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self._lines: Queue[str] = Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+
+    def line(self, pattern: str) -> str:
+        """Wait for a line like this, and return it."""
+        seen = []
+        while True:
+            try:
+                seen.append(self._lines.get(timeout=TIMEOUT))
+            except Empty:
+                raise AssertionError(f"no line like {pattern!r} in {seen}") from None
+            if re.search(pattern, seen[-1]):
+                return seen[-1]
+
+    def stop(self, code: int = 0) -> None:
+        self.process.terminate()
+        assert self.process.wait(TIMEOUT) == code
+
+
+@contextmanager
+def started(daemon: testing.Nsqd, *command: str | Path) -> Iterator[Running]:
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        env=environment_of(daemon) | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield Running(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def publish(daemon: testing.Nsqd, topic: str, *bodies: bytes) -> None:
+    with Producer(daemon.tcp_address) as producer:
+        producer.multipublish(topic, list(bodies))
+
+
+def fetch(url: str, method: str = "GET") -> tuple[int, str]:
+    try:
+        with urlopen(Request(url, method=method), timeout=TIMEOUT) as answer:
+            return answer.status, answer.read().decode()
+    except URLError as error:
+        return getattr(error, "code", 0), str(error)
+
+
+def when(wanted: Callable[[], bool]) -> None:
+    eventually(wanted, timeout=TIMEOUT)
+
+
+def test_every_example_has_a_test_and_a_row() -> None:
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    text = Path(__file__).read_text()
+    assert [name for name in sorted(names) if Path(name).stem not in text] == []
+    assert all((EXAMPLES.parent / path).exists() for path in ELSEWHERE.values())
+    rows = set(re.findall(r"^\| \[([\w.]+)\]", (EXAMPLES / "README.md").read_text(), re.MULTILINE))
+    assert rows == names
+
+
+def test_the_worker(daemon: testing.Nsqd) -> None:
+    with started(daemon, EXAMPLES / "worker.py") as worker:
+        orders = [{"id": 1, "total": 25}, {"id": 2, "total": -1}]
+        publish(daemon, "orders", *(json.dumps(each).encode() for each in orders))
+        worker.line("order 1: invoice over 25 sent")
+        peek = f"http://{daemon.http_address}/channel/peek?topic=orders-dead&channel=inspect"
+        when(lambda: bool(json.loads(fetch(f"{peek}&state=queued")[1])["messages"]))
+        worker.stop()
+        worker.line("stopped")
+    printed = run(daemon, "dead_letters.py")
+    assert printed == "from orders/billing: 3 attempts, reason attempts\nredriven: 1\n"
+
+
+def test_the_worker_on_asyncio(daemon: testing.Nsqd) -> None:
+    publish(daemon, "pictures", b"cat", b"busy", b"dog")
+    with started(daemon, EXAMPLES / "async_worker.py") as worker:
+        worker.line("busy: resized, attempt 2")
+        worker.stop()
+        worker.line("stopped")
+
+
+def test_publishing(daemon: testing.Nsqd) -> None:
+    assert "published 10,103 messages" in run(daemon, "publish.py")
+    stats = json.loads(fetch(f"http://{daemon.http_address}/stats?format=json&topic=events")[1])
+    assert stats["topics"][0]["message_count"] == 10_103
+
+
+def test_delays(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "delays.py").splitlines() == [
+        "2 reminders are deferred",
+        "due now: call the dentist",
+        "0 reminders are deferred",
+    ]
+
+
+def test_replay(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "replay.py").splitlines() == [
+        "live: ['first', 'second', 'third']",
+        "report: ['first', 'second', 'third']",
+        "again: ['second', 'third']",
+    ]
+
+
+def test_headers(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "headers.py") == "the same trace id: True\n"
+
+
+def test_pynsq(daemon: testing.Nsqd) -> None:
+    publish(daemon, "greetings", b"hello")
+    with started(daemon, EXAMPLES / "drop_in_pynsq.py") as reader:
+        reader.line("hello")
+
+
+def test_fastapi(daemon: testing.Nsqd) -> None:
+    pytest.importorskip("fastapi")
+    with Ports() as ports:
+        port = ports.take()
+        uvicorn = ["-m", "uvicorn", "fastapi_app:app", "--app-dir", str(EXAMPLES)]
+        with started(daemon, *uvicorn, f"--port={port}") as server:
+            server.line("Uvicorn running")
+            orders = f"http://127.0.0.1:{port}/orders/7"
+            assert fetch(f"{orders}?total=25", "POST") == (202, '{"id":7}')
+            when(lambda: fetch(orders) == (200, '{"id":7,"invoiced":25}'))
+            server.stop(-signal.SIGTERM)  # uvicorn raises it again after an orderly shutdown
+
+
+def test_django(daemon: testing.Nsqd) -> None:
+    pytest.importorskip("django")
+    example = EXAMPLES / "django_app.py"
+    with Ports() as ports:
+        port = ports.take()
+        address = f"127.0.0.1:{port}"
+        with (
+            started(daemon, example, "runserver", "--noreload", address) as server,
+            started(daemon, example, "consume") as worker,
+        ):
+            server.line("development server at")
+            orders = f"http://{address}/orders/7"
+            answers: list[tuple[int, str]] = []
+
+            def is_accepted() -> bool:
+                with suppress(ConnectionError):
+                    answers.append(fetch(orders, "POST"))
+                return bool(answers) and answers[-1] == (202, '{"id": 7}')
+
+            when(is_accepted)
+            worker.line("order 7: invoice sent")
+            worker.stop()
+
+
+def test_the_tests() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "nsqcy.testing.plugin"]
+    done = subprocess.run(
+        [*command, "-c", "/dev/null", EXAMPLES / "test_orders.py"],
+        env=environment() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
