@@ -21,6 +21,8 @@
 #   make soak     half an hour of chaos on a private cluster under load: docs/LOADTEST.md;
 #                 ARGS="--minutes=10 --seed=7";  TESTS=tests/crash  the tests there that take long
 #   make clients  what npm has for the tests of third-party clients
+#   make docs     the documentation site, in build/site; ARGS=serve shows it on 127.0.0.1:8000 and
+#                 follows changes
 #   make dist     sdist and a wheel for each Python, tried outside of this tree without a compiler;
 #                 ARGS="3.12"  for some Pythons (docs/RELEASING.md)
 #   make audit    known vulnerabilities of what nsqcy needs;  ARGS=--strict  as for a release
@@ -61,7 +63,7 @@ PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
-.PHONY: run test quick lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist conf dev build stubtest clean clean-build
+.PHONY: run test quick lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist docs conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -204,6 +206,10 @@ conf: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m nsqcy config sample nsqadmin > conf/nsqadmin.ini
 	$(BIN)/python -m release.pages
 	$(BIN)/python -m loadtest.bench.measured
+
+# A dead link, and a page without a place, fail it (mkdocs.yml).
+docs: $(BUILT) $(VENV)/.extra-docs
+	PYTHONPATH="$(CURDIR)" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build) -q
 
 # Wheels are compiled by their own compiler, from a copy: the build of this tree is left alone.
 dist: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-dist

@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from nsqcy import __version__
+from nsqcy.capacity import main as capacity
 from nsqcy.client.flow import FlowSettings
 from nsqcy.client.options import ConnectionOptions, ConsumerOptions, LookupOptions, ProducerOptions
 from nsqcy.config.options import OptionTable
 from nsqcy.config.sample import PATTERN_EXAMPLES
+from nsqcy.doctor import main as doctor
 from nsqcy.doctor import report
 from nsqcy.logging.events import EVENTS
 from nsqcy.metrics.families import BY_DAEMON, Family
@@ -27,8 +29,19 @@ from nsqcy.options.option import Option
 from nsqcy.pipeline.__main__ import JOBS, load
 from nsqcy.pipeline.options import OUTPUT, SOURCE, SPARK
 from nsqcy.spark import options as spark
+from nsqcy.tools.nsq_stat import NSQ_STAT
+from nsqcy.tools.nsq_tail import NSQ_TAIL
+from nsqcy.tools.nsq_to_file import NSQ_TO_FILE
+from nsqcy.tools.nsq_to_http import NSQ_TO_HTTP
+from nsqcy.tools.nsq_to_nsq import NSQ_TO_NSQ
+from nsqcy.tools.to_nsq import TO_NSQ
 
 DOCS = Path(__file__).parents[1] / "docs"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+TOOLS = (NSQ_STAT, NSQ_TAIL, NSQ_TO_FILE, NSQ_TO_HTTP, NSQ_TO_NSQ, TO_NSQ)
+COMMANDS = {"nsqcy doctor": doctor.SECTIONS, "nsqcy capacity": capacity.SECTIONS} | {
+    each.daemon: each.sections for each in TOOLS
+}
 MARKED = re.compile(r"<!-- begin (?P<name>[^>]+) -->\n.*?<!-- end (?P=name) -->\n", re.DOTALL)
 
 Blocks = Mapping[str, Callable[[], str]]
@@ -175,6 +188,29 @@ def events() -> str:
     return table("event, level, of, text, fields, what", rows)
 
 
+# --- examples, commands -----------------------------------------------------------------------
+
+
+def example(name: str) -> str:
+    return f"```python example\n{(EXAMPLES / name).read_text()}```\n"
+
+
+def command(sections: Mapping[str, Iterable[Option]]) -> str:
+    """Return the tables of a command's options, by section."""
+    parts = []
+    for title, section in sections.items():
+        rows = [
+            [f"`--{each.flag}`", each.kind.values, _default(each), _meaning(each)]
+            for each in section
+        ]
+        parts.append(f"**{title}**\n\n" + table("flag, values, default, meaning", rows))
+    return "\n".join(parts)
+
+
+def examples(*names: str) -> Blocks:
+    return {f"example {name}": partial(example, name) for name in names}
+
+
 PAGES: dict[str, Blocks] = {
     "CLIENT.md": {"options": client_options},
     "CONFIG.md": {
@@ -193,6 +229,14 @@ PAGES: dict[str, Blocks] = {
         **{f"options of {job}": partial(own_options, job) for job in JOBS},
     },
     "SPARK.md": {"options": spark_options},
+    "guides/dead-letters.md": examples("dead_letters.py"),
+    "guides/delays.md": examples("delays.py"),
+    "guides/django.md": examples("django_app.py"),
+    "guides/fastapi.md": examples("fastapi_app.py"),
+    "guides/worker.md": examples("worker.py", "async_worker.py"),
+    "reference/commands.md": {
+        f"options of {name}": partial(command, sections) for name, sections in COMMANDS.items()
+    },
 }
 
 if __name__ == "__main__":

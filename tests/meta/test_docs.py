@@ -75,6 +75,9 @@ MACHINE = "sets up the machine, or runs a daemon that the test starts"
 NAMES = "names hosts and files of the reader's own"
 LATER = "an example of flags for data that a reader has by then; tests/pipeline runs the job"
 UNTYPED = {
+    ("index", "pip install"): MACHINE,
+    ("tutorial", "nsqcy up"): MACHINE,
+    ("tutorial", "import json"): "examples/worker.py is the same worker",
     ("README", "make run"): MACHINE,
     ("CLIENT", "NSQCY_TEST_NSQD="): "runs tests of this tree on another broker",
     ("DOCTOR", "nsqcy doctor"): NAMES,
@@ -115,7 +118,8 @@ def test_every_block_is_typed_or_has_a_reason() -> None:
         for word, text in FENCE.findall(page.read_text()):
             reason = None if word else reason_of(page, text)
             used.add(reason)
-            typed = word == "test" or page.stem in ELSEWHERE.get(word, [])
+            # Examples are files that tests/examples runs.
+            typed = word in ("test", "example") or page.stem in ELSEWHERE.get(word, [])
             on_a_host = page.parent.name == "runbooks" and f'"{page.stem}"' in others
             systemd = page.stem == "INSTALL" and "sysusers" in text  # tests/daemon/test_nodes.py
             if not (typed or reason or on_a_host or systemd):
