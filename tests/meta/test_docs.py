@@ -137,7 +137,10 @@ def test_the_readme_begins_with_how_to_get_it_without_an_index() -> None:
     assert "`pip install .`" in top
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+LINKED = [*sorted(ROOT.glob("*.md")), *PAGES[1:], ROOT / "examples" / "README.md"]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     broken = []
     for target, anchor in LINK.findall(page.read_text()):

@@ -1,0 +1,124 @@
+"""Check of the language of docs, docstrings and comments: a list of patterns, and long sentences.
+
+    python -m release.language           every tracked text, as `make lint` does
+    python -m release.language FILE...   some of them
+
+It finds the habits that made our sentences hard to read. It does not know good English.
+"""
+
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+TEXTS = ("*.md", "docs/**/*.md", "examples/**/*.md")
+SOURCES = tuple(
+    f"{folder}/**/*.{ending}"
+    for folder in ("cext", "nsqcy", "pyspark_nsq", "examples", "release")
+    for ending in ("py", "pyx", "pxd", "pyi")
+)
+MAX_WORDS = 45  # of a sentence; the aim is 25
+
+PATTERNS = {
+    r"\b(?:some|any|every|no)body\b(?! (?:of|is not))": "name the actor: a user, no consumer",
+    r"\b(?:whoever|whomever|whom)\b": "name the actor",
+    r"\bof which\b": "start a new sentence",
+    r"\b(?:he|him|his)\b": "it, they, the client, the user",
+    r"\bforlorn\b": "unused",
+    r"\b(?:let|lets|letting) go\b": "release, free, drop",
+    r"\b(?:is|are|was|be|been) (?:told|asked)\b": "gets, receives, is queried, is configured",
+    r"\bso (?:many|much) (?!that\b|as\b|more\b)": "N, or the number",
+    r"(?:^|(?<=[.:;] ))(?:Who|What|Whose|Whatever) (?![^.?]*\?)": "begin with the subject",
+}
+_COMPILED = [(re.compile(pattern), advice) for pattern, advice in PATTERNS.items()]
+
+_FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]*`")
+_LINK = re.compile(r"\]\([^)]*\)")
+_END = re.compile(r"(?<=[.!?:;|])\s+|\n\s*\n|\n\s*(?=[-*#|>] ?)|\n\s*(?=\d+\. )")
+
+
+class Finding(NamedTuple):
+    path: Path
+    line: int
+    text: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.text!r}: {self.advice}"
+
+
+def main(words: Sequence[str]) -> int:
+    """Print what was found; return the exit code."""
+    paths = [Path(word).resolve() for word in words] or [*tracked()]
+    found = [finding for path in paths for finding in check(path)]
+    for finding in found:
+        print(finding)
+    return 1 if found else 0
+
+
+def tracked() -> Iterator[Path]:
+    for pattern in (*TEXTS, *SOURCES):
+        yield from sorted(ROOT.glob(pattern))
+
+
+def check(path: Path) -> Iterator[Finding]:
+    """Find the patterns in one file."""
+    text = path.read_text()
+    for line, prose in markdown(text) if path.suffix == ".md" else comments(text):
+        yield from (Finding(path, line + at, found, advice) for at, found, advice in judge(prose))
+
+
+def judge(prose: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the patterns of a text: lines after its first one, the words, and what to do."""
+    plain = _LINK.sub("]", _CODE.sub(lambda code: "x" * len(code[0]), prose))
+    for pattern, advice in _COMPILED:
+        for found in pattern.finditer(plain):
+            yield plain.count("\n", 0, found.start()), found[0].strip(), advice
+    start = 0
+    for sentence in _END.split(plain):
+        start = plain.find(sentence, start)
+        count = len(re.findall(r"[A-Za-z][\w'-]*", sentence))
+        if count > MAX_WORDS:
+            begin = " ".join(sentence.split()[:6])
+            yield plain.count("\n", 0, start), begin, f"a sentence of {count} words: split it"
+
+
+def markdown(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the prose of a page, with code blocks emptied so that lines keep their numbers."""
+    yield 1, _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), text)
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield docstrings and blocks of comments, each with the number of its first line."""
+    block: list[str] = []
+    first = last = 0
+    is_statement = True
+    for token in tokens(text):
+        if token.type == tokenize.COMMENT:
+            if block and token.start[0] != last + 1:
+                yield first, "\n".join(block)
+                block = []
+            if not block:
+                first = token.start[0]
+            block.append(token.string.lstrip("#").strip())
+            last = token.start[0]
+        elif token.type == tokenize.STRING and is_statement:
+            yield token.start[0], token.string.strip("rb").strip('"')
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            newlines = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
+            is_statement = token.type in newlines
+    if block:
+        yield first, "\n".join(block)
+
+
+def tokens(text: str) -> Iterable[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(text).readline)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
