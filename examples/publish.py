@@ -20,7 +20,7 @@ with Producer(TCP) as producer:
     # publish_all() sends any number of messages in batches of a sensible size.
     producer.publish_all("events", (f"event {number}".encode() for number in range(10_000)))
 
-    # publish_nowait() returns a future, so many publishes can be under way.
+    # publish_nowait() returns a future: hundreds of publishes can be under way.
     futures = [producer.publish_nowait("events", b"later") for _ in range(100)]
     for future in futures:
         future.result(timeout=10)
