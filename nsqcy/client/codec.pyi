@@ -12,31 +12,67 @@ class FlowControl(Protocol):
 
 OK_FRAME: tuple[int, bytes]
 
-class AlreadyAnswered(NsqError): ...
-class ProtocolError(NsqError): ...
+class AlreadyAnswered(NsqError):
+    """The message was finished or requeued before."""
+
+class ProtocolError(NsqError):
+    """nsqd sent something that is not NSQ's protocol. The connection is closed."""
 
 class Message:
+    """A message that nsqd has delivered: finish or requeue it, once.
+
+    An answer after the connection was lost is dropped; nsqd delivers the message again.
+    """
+
     def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
-    def id(self) -> bytes: ...
+    def id(self) -> bytes:
+        """16 hexadecimal digits, unique on its nsqd."""
+
     @property
-    def body(self) -> bytes: ...
+    def body(self) -> bytes:
+        """What was published."""
+
     @property
-    def timestamp(self) -> int: ...
+    def timestamp(self) -> int:
+        """Time of the publish by the clock of nsqd, in nanoseconds since 1970."""
+
     @property
-    def attempts(self) -> int: ...
+    def attempts(self) -> int:
+        """Number of deliveries, this one included."""
+
     @property
-    def nsqd_address(self) -> str: ...
+    def nsqd_address(self) -> str:
+        """`host:port` of the nsqd that delivered it."""
+
     @property
-    def headers(self) -> dict[str, str]: ...
-    def finish(self) -> None: ...
+    def headers(self) -> dict[str, str]:
+        """Headers; empty unless the consumer has the option `headers`."""
+
+    def finish(self) -> None:
+        """Tell nsqd that the message has been processed. Raises AlreadyAnswered."""
+
     def requeue(
         self, delay: float | None = None, *, time_ms: int | None = None, backoff: bool = True
-    ) -> None: ...
-    def touch(self) -> None: ...
-    def enable_async(self) -> None: ...
-    def is_async(self) -> bool: ...
-    def has_responded(self) -> bool: ...
+    ) -> None:
+        """Have the message delivered again, after `delay` seconds or `time_ms` milliseconds.
+
+        Without either, the delay is the consumer's `requeue_delay` times the attempts. With
+        `backoff` the consumer slows down. Raises AlreadyAnswered, and ValueError for a delay that
+        is negative or not a number.
+        """
+
+    def touch(self) -> None:
+        """Restart the message's timeout. Raises AlreadyAnswered."""
+
+    def enable_async(self) -> None:
+        """Announce that the message is answered after its handler has returned."""
+
+    def is_async(self) -> bool:
+        """Return whether `enable_async` was called."""
+
+    def has_responded(self) -> bool:
+        """Return whether the message was finished or requeued."""
 
 class Headered(Message): ...
 
@@ -59,12 +95,18 @@ class Codec:
     def close(self) -> None: ...
 
 class Publish:
+    """A publish that waits for nsqd's answer; `on_retry` of a producer gets it."""
+
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic."""
+
     @property
     def head(self) -> bytes: ...
     @property
-    def body(self) -> bytes: ...
+    def body(self) -> bytes:
+        """The body of the command: a message, or a batch of them."""
+
     @property
     def waiter(self) -> Any: ...
     deadline: float
@@ -75,7 +117,9 @@ class Publish:
     ) -> None: ...
     def done(self, error: NsqError | None) -> None: ...
 
-def finish(messages: Iterable[Message]) -> None: ...
+def finish(messages: Iterable[Message]) -> None:
+    """Finish several messages, with one write to each nsqd. Raises AlreadyAnswered."""
+
 def message_body(data: object) -> bytes: ...
 def headered_body(data: object, headers: Mapping[str, str] | None) -> bytes: ...
 def headered_mpub_body(messages: Iterable[object], headers: Mapping[str, str] | None) -> bytes: ...
