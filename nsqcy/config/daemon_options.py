@@ -23,14 +23,14 @@ LOG_LEVEL = Option(
     "log-level",
     LEVEL,
     logger.INFO,
-    "least severe level to log: debug, info, warn, error or fatal",
+    "minimum level to log: debug, info, warn, error or fatal",
     runtime=True,
 )
 LOG_FORMAT = Option(
     "log-format",
     STRING,
     "text",
-    "form of log lines: text as NSQ has it, json for one object a line",
+    "format of log lines: text, as NSQ, or json, one object a line",
     rule=Rule("text or json", lambda value: value in logger.FORMATS),
 )
 VERBOSE = Option(
@@ -45,7 +45,7 @@ DEBUG_REMOTE = Option(
     "debug-remote",
     BOOL,
     False,
-    "answer /debug requests of other machines too, not only of this one",
+    "answer /debug requests from other machines, too",
     guard=True,
 )
 
@@ -56,14 +56,14 @@ def auth_file(daemon: str) -> Option:
         "auth-file",
         STRING,
         "",
-        f"INI or TOML file of users and what they may do, without whom {daemon} asks nobody"
-        " who he is over HTTP; see docs/SECURITY.md",
+        "INI or TOML file of users and their permissions; without it, HTTP requests to"
+        f" {daemon} are not authenticated; see docs/SECURITY.md",
         guard=True,
     )
 
 
 def log_prefix(daemon: str) -> Option:
-    return Option("log-prefix", STRING, f"[{daemon}] ", "text before every log line")
+    return Option("log-prefix", STRING, f"[{daemon}] ", "prefix of every log line")
 
 
 def refuse(settings: Settings, text: str, name: str = "") -> StartError:

@@ -90,7 +90,7 @@ def default_workers() -> int:
     return min(usable_cpus(), DEFAULT_MAX_WORKERS)
 
 
-NO_SCAN = "has no effect: timeouts are exact and nothing is scanned"
+NO_SCAN = "has no effect: timeouts are exact, so queues are not scanned"
 
 BASIC = (
     VERSION,
@@ -103,7 +103,7 @@ BASIC = (
         "node-id",
         INT,
         default_node_id,
-        "number of this node, a part of message ids",
+        "number of this node; part of every message id",
         default_text="hash of the host name",
         example=0,
         toml_key="id",
@@ -130,7 +130,7 @@ BASIC = (
         "move-sessions",
         BOOL,
         True,
-        "let plain connections move to the worker of their topic while it has room",
+        "migrate plain connections to the worker that owns their topic if it is not busy",
     ),
 )
 
@@ -146,7 +146,7 @@ NETWORK = (
         "https-address",
         STRING,
         "0.0.0.0:4152",
-        "host:port for HTTPS clients, opened when there is a certificate; empty for none",
+        "host:port for HTTPS clients; used if there is a certificate; empty for none",
     ),
     DEBUG_REMOTE,
     Option(
@@ -174,7 +174,7 @@ NETWORK = (
         "auth-http-address",
         WORDS,
         (),
-        "host:port or URL of a server that authorizes clients; any turns AUTH on",
+        "host:port or URL of an auth server; clients then need AUTH",
         toml_key="auth_http_addresses",
         guard=True,
     ),
@@ -182,48 +182,52 @@ NETWORK = (
         "auth-http-request-method",
         STRING,
         "get",
-        "HTTP method of requests to those servers",
+        "HTTP method of requests to auth servers",
         rule=Rule("post or get", lambda value: value in ("post", "get")),
     ),
     Option(
         "peek-without-auth",
         BOOL,
         False,
-        "show messages over HTTP although consumers need AUTH",
+        "allow viewing messages over HTTP although consumers need AUTH",
         guard=True,
     ),
     Option(
         "http-client-connect-timeout",
         DURATION,
         2 * SECOND,
-        "time to connect, for outgoing HTTP requests",
+        "timeout for connecting, of outgoing HTTP requests",
     ),
     Option(
         "http-client-request-timeout",
         DURATION,
         5 * SECOND,
-        "time for a whole outgoing HTTP request",
+        "timeout of a whole outgoing HTTP request",
     ),
-    Option("topology-region", STRING, "", "region this node is in"),
-    Option("topology-zone", STRING, "", "zone this node is in"),
+    Option("topology-region", STRING, "", "region of this node"),
+    Option("topology-zone", STRING, "", "zone of this node"),
     Option(
         "enable-experiment",
         WORDS,
         (),
-        f"experiment to turn on: {TOPOLOGY_AWARE_CONSUMPTION}",
+        f"experiment to enable: {TOPOLOGY_AWARE_CONSUMPTION}",
     ),
 )
 
 STORAGE = (
-    Option("data-path", STRING, "", "directory of all data; empty for the current one"),
+    Option("data-path", STRING, "", "directory for all data; empty for the working directory"),
     MEM_QUEUE_SIZE,
-    Option("max-bytes-per-file", INT, 100 << 20, "bytes after which a file is rolled"),
+    Option(
+        "max-bytes-per-file",
+        INT,
+        100 << 20,
+        "maximum size of a file in bytes; then a new one begins",
+    ),
     Option(
         "sync-every",
         INT,
         2500,
-        "messages after which a file is synced; not of topics of class os, which only "
-        "sync-timeout is for",
+        "number of messages after which a file is synced; topics of class os use sync-timeout only",
     ),
     Option(
         "sync-timeout", DURATION, 2 * SECOND, "time after which a file is synced", rule=POSITIVE
@@ -232,7 +236,8 @@ STORAGE = (
         "memory-bytes",
         INT,
         0,
-        "bytes of messages a worker keeps in memory; 0 for half of what is free over the workers",
+        "bytes of messages that each worker keeps in memory; 0: half of the free memory, shared by "
+        "the workers",
         rule=NOT_NEGATIVE,
     ),
     DURABILITY,
@@ -242,35 +247,35 @@ STORAGE = (
         "log-hold-max-bytes",
         INT,
         10 << 30,
-        "bytes of a topic that its named cursors keep beyond its retention",
+        "maximum bytes of a topic that named cursors keep beyond its retention",
         rule=NOT_NEGATIVE,
     ),
     Option(
         "log-cursor-expiry",
         DURATION,
         7 * 24 * HOUR,
-        "time without use after which a named cursor is gone",
+        "time without use after which a named cursor is deleted",
         rule=POSITIVE,
     ),
     Option(
         "min-free-disk",
         INT,
         0,
-        "bytes to leave free on disk: with fewer, publishes that would be written are refused",
+        "minimum free disk space in bytes; below it, publishes that must be written are refused",
         rule=NOT_NEGATIVE,
     ),
     Option(
         "queue-scan-worker-pool-max",
         INT,
         4,
-        "accepted for nsqd's sake, no effect",
+        "accepted for compatibility, no effect",
         notice=NO_SCAN,
     ),
     Option(
         "queue-scan-selection-count",
         INT,
         20,
-        "accepted for nsqd's sake, no effect",
+        "accepted for compatibility, no effect",
         notice=NO_SCAN,
     ),
 )
@@ -281,24 +286,24 @@ MESSAGES = (
         "max-msg-timeout",
         DURATION,
         15 * MINUTE,
-        "longest such time a client may ask for, or reach by TOUCH",
+        "maximum message timeout that a client may request, or reach with TOUCH",
     ),
     MAX_MSG_SIZE,
     Option(
-        "max-req-timeout", DURATION, HOUR, "longest delay of a requeue or of a deferred publish"
+        "max-req-timeout", DURATION, HOUR, "maximum delay of a requeue or of a deferred publish"
     ),
     Option(
         "max-defer-timeout",
         DURATION,
         0,
-        "longest delay of a deferred publish (0: max-req-timeout)",
+        "maximum delay of a deferred publish; 0: max-req-timeout",
     ),
-    Option("max-body-size", INT, 5 << 20, "largest body of a command, in bytes"),
+    Option("max-body-size", INT, 5 << 20, "maximum size of a command body, in bytes"),
     Option(
         "max-input-bytes",
         INT,
         DEFAULT_MAX_INPUT_BYTES,
-        "bytes of half-received commands a worker holds; further clients are read later",
+        "maximum bytes of half-received commands in each worker; further clients wait",
         rule=POSITIVE,
     ),
 )
@@ -308,40 +313,45 @@ CLIENTS = (
         "max-heartbeat-interval",
         DURATION,
         MINUTE,
-        "longest time between heartbeats a client may ask for",
+        "maximum heartbeat interval that a client may request",
     ),
-    Option("max-rdy-count", INT, 2500, "largest RDY a client may set"),
+    Option("max-rdy-count", INT, 2500, "maximum RDY count of a client"),
     Option(
         "max-output-buffer-size",
         INT,
         64 << 10,
-        "largest output buffer a client may ask for, in bytes",
+        "maximum output buffer that a client may request, in bytes",
     ),
     Option(
         "max-output-buffer-timeout",
         DURATION,
         30 * SECOND,
-        "longest time between flushes a client may ask for",
+        "maximum time between flushes that a client may request",
     ),
     Option(
         "min-output-buffer-timeout",
         DURATION,
         25 * MILLISECOND,
-        "shortest time between flushes a client may ask for",
+        "minimum time between flushes that a client may request",
     ),
     Option(
         "output-buffer-timeout",
         DURATION,
         250 * MILLISECOND,
-        "time between flushes for clients that do not ask",
+        "time between flushes for clients that request none",
         rule=POSITIVE,
     ),
-    Option("max-channel-consumers", INT, 0, "consumers a channel may have on this node; 0 for any"),
+    Option(
+        "max-channel-consumers",
+        INT,
+        0,
+        "maximum number of consumers of a channel on this node; 0 for no limit",
+    ),
     Option(
         "max-topics",
         INT,
         0,
-        "topics this node may have; those it had at its start are always loaded; 0 for any",
+        "maximum number of topics; topics on disk are always loaded; 0 for no limit",
         rule=NOT_NEGATIVE,
     ),
 )
@@ -351,54 +361,55 @@ STATISTICS = (
         "events",
         BOOL,
         False,
-        f"publish what happens to messages in channels to the topic {EVENTS_TOPIC}",
+        f"publish events of messages in channels to the topic {EVENTS_TOPIC}",
     ),
     Option(
         "events-sample",
         FLOAT,
         1.0,
-        "share of the messages whose events are published: all of a message's or none",
+        "share of messages whose events are published; all events of a message, or none",
         example=0.01,
         rule=Rule("[0,1]", lambda value: 0 <= value <= 1),
     ),
-    Option("statsd-address", STRING, "", "host:port of a statsd to push to by UDP; empty for none"),
+    Option("statsd-address", STRING, "", "host:port of a statsd server (UDP); empty for none"),
     Option(
         "statsd-prefix", STRING, "nsq.%s", "prefix of statsd keys; %s is replaced by host and port"
     ),
     Option("statsd-interval", DURATION, MINUTE, "time between pushes to statsd"),
-    Option("statsd-mem-stats", BOOL, True, "push figures about memory too"),
-    Option("statsd-udp-packet-size", INT, 508, "bytes a statsd packet is filled to"),
-    Option("statsd-exclude-ephemeral", BOOL, False, "leave ephemeral topics and channels out"),
+    Option("statsd-mem-stats", BOOL, True, "push memory statistics, too"),
+    Option("statsd-udp-packet-size", INT, 508, "maximum size of a statsd packet, in bytes"),
+    Option("statsd-exclude-ephemeral", BOOL, False, "exclude ephemeral topics and channels"),
     Option(
         "metrics-max-series",
         INT,
         10_000,
-        "topics and channels with figures of their own in /metrics; those beyond are shown as one",
+        "maximum number of topics and channels with series of their own in /metrics; the others "
+        "are summed",
         rule=NOT_NEGATIVE,
     ),
     Option(
         "e2e-processing-latency-percentile",
         FLOATS,
         (),
-        "percentiles of the time from publish to finish to keep, each in (0,1]",
+        "percentiles of the time from publish to finish, each in (0,1]",
         toml_key="e2e_processing_latency_percentiles",
     ),
     Option(
         "e2e-processing-latency-window-time",
         DURATION,
         10 * MINUTE,
-        "time those percentiles look back",
+        "time window of these percentiles",
     ),
 )
 
 ENCRYPTION = (
-    Option("tls-cert", STRING, "", "path of the certificate, PEM", guard=True),
-    Option("tls-key", STRING, "", "path of its key, PEM", guard=True),
+    Option("tls-cert", STRING, "", "path of the TLS certificate (PEM)", guard=True),
+    Option("tls-key", STRING, "", "path of the TLS key (PEM)", guard=True),
     Option(
         "tls-client-auth-policy",
         STRING,
         "",
-        "what to ask of clients: require a certificate, or require-verify; empty for none",
+        "client certificates: require, or require-verify; empty: not required",
         rule=Rule("require, require-verify or empty", lambda value: value in CLIENT_AUTH_POLICIES),
         guard=True,
     ),
@@ -406,32 +417,32 @@ ENCRYPTION = (
         "tls-root-ca-file",
         STRING,
         "",
-        "path of the authorities client certificates come from, PEM",
+        "path of the certificate authorities of client certificates (PEM)",
         guard=True,
     ),
     Option(
         "tls-required",
         TLS_REQUIREMENT,
         TLS_NOT_REQUIRED,
-        "refuse clients without TLS: false, true, or tcp-https to let plain HTTP be",
+        "require TLS of clients: false, true, or tcp-https (plain HTTP stays allowed)",
         guard=True,
     ),
     Option(
         "tls-min-version",
         TLS_VERSION,
         TLS_1_0,
-        "oldest TLS to speak: tls1.0 to tls1.3; what is older than tls1.2 only when given by name",
+        "minimum TLS version: tls1.0 to tls1.3; versions before tls1.2 must be given explicitly",
         guard=True,
     ),
-    Option("deflate", BOOL, True, "let clients compress with deflate"),
+    Option("deflate", BOOL, True, "allow deflate compression"),
     Option(
         "max-deflate-level",
         INT,
         6,
-        "highest deflate level a client may ask for",
+        "maximum deflate level that a client may request",
         rule=Rule("[1,9]", lambda value: 1 <= value <= 9),
     ),
-    Option("snappy", BOOL, True, "let clients compress with snappy"),
+    Option("snappy", BOOL, True, "allow snappy compression"),
 )
 
 NSQD = OptionTable(
