@@ -181,7 +181,7 @@ def metrics(families: Iterable[Family]) -> str:
 
 def events() -> str:
     rows = [
-        [code(each.name), each.level, each.of, code(each.text), fields, each.told]
+        [code(each.name), each.level, each.of, code(each.text), fields, each.meaning]
         for each in EVENTS
         for fields in [", ".join(map(code, each.fields))]
     ]

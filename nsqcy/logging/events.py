@@ -18,20 +18,20 @@ class Event(NamedTuple):
     of: str
     text: str
     fields: tuple[str, ...]
-    told: str
+    meaning: str
 
 
 EVENTS = (
     # A daemon's life
-    Event("started", "info", ALL, "…", ("version",), "It starts; nothing is served yet."),
-    Event("config_warning", "warn", ALL, "…", (), "Something in the configuration has no effect."),
+    Event("started", "info", ALL, "…", ("version",), "The daemon starts; it does not serve yet."),
+    Event("config_warning", "warn", ALL, "…", (), "A setting has no effect, or is deprecated."),
     Event(
         "config_refused",
         "error",
         ALL,
         "SIGHUP: …; everything stays as it was",
         ("error",),
-        "The configuration was read again and is wrong.",
+        "The configuration was read again and has an error.",
     ),
     Event(
         "few_open_files",
@@ -40,10 +40,15 @@ EVENTS = (
         "open files: … are few, and each connection is one; the hard limit is …: raise"
         " LimitNOFILE= of the service, or ulimit -Hn",
         ("limit", "hard_limit"),
-        "Connections will be refused for want of descriptors.",
+        "Connections will be refused when no descriptors are left.",
     ),
     Event(
-        "listening", "info", ALL, "…: listening on …", ("listener", "address"), "It serves there."
+        "listening",
+        "info",
+        ALL,
+        "…: listening on …",
+        ("listener", "address"),
+        "The daemon accepts connections at this address.",
     ),
     Event(
         "accept_paused",
@@ -51,37 +56,51 @@ EVENTS = (
         ALL,
         "…: accept: …; pausing",
         ("listener", "error"),
-        "No descriptors are left: nobody is accepted for a moment.",
+        "No descriptors are left: no connections are accepted for a moment.",
     ),
-    Event("closing", "info", ALL, "…: closing …", ("listener", "address"), "It ends."),
-    Event("failed", "fatal", ALL, "…", (), "It cannot start, or cannot listen any more."),
+    Event("closing", "info", ALL, "…: closing …", ("listener", "address"), "The daemon stops."),
+    Event("failed", "fatal", ALL, "…", (), "The daemon cannot start, or cannot listen any more."),
     Event(
         "service_manager_lost",
         "warn",
         ALL,
         "…",
         (),
-        "systemd is told nothing any more, and its watchdog is off.",
+        "systemd gets no more notifications; its watchdog is off.",
     ),
-    Event("stop_failed", "error", NSQD, "failed to stop cleanly - …", (), "Not all is saved."),
+    Event(
+        "stop_failed",
+        "error",
+        NSQD,
+        "failed to stop cleanly - …",
+        (),
+        "Some messages were not saved.",
+    ),
     Event(
         "workers_killed",
         "error",
         NSQD,
         "workers have not stopped within … s, killing them",
         (),
-        "What they still had to save is lost.",
+        "Messages that they had not saved are lost.",
     ),
-    Event("stopped", "info", NSQD, "NSQ: bye", (), "Everything that could be saved is."),
+    Event("stopped", "info", NSQD, "NSQ: bye", (), "nsqd has stopped, and all messages are saved."),
     # Workers
-    Event("worker_died", "warn", NSQD, "worker …: …", ("worker", "code"), "How it ended."),
+    Event(
+        "worker_died",
+        "warn",
+        NSQD,
+        "worker …: …",
+        ("worker", "code"),
+        "A worker has ended; `code` is its exit code.",
+    ),
     Event(
         "worker_restarting",
         "info",
         NSQD,
         "worker …: starting again in … s",
         ("worker", "delay"),
-        "It is started again, after so many seconds.",
+        "The worker starts again after `delay` seconds.",
     ),
     Event(
         "worker_not_started",
@@ -89,10 +108,15 @@ EVENTS = (
         NSQD,
         "worker …: cannot start: …",
         ("worker", "error"),
-        "The system refuses another process. It is tried again.",
+        "The system refuses another process. nsqd tries again.",
     ),
     Event(
-        "worker_boot_failed", "error", NSQD, "worker …: cannot boot: …", (), "With where, in msg."
+        "worker_boot_failed",
+        "error",
+        NSQD,
+        "worker …: cannot boot: …",
+        (),
+        "A bug; `msg` has the stack.",
     ),
     Event(
         "worker_load_failed",
@@ -100,7 +124,7 @@ EVENTS = (
         NSQD,
         "worker …: cannot load: …",
         (),
-        "It could not take up its topics; with where, in msg.",
+        "The worker could not load its topics; `msg` has the stack.",
     ),
     Event(
         "topics_not_loaded",
@@ -108,19 +132,24 @@ EVENTS = (
         NSQD,
         "failed to load topics - …",
         ("worker",),
-        "The same, as the master sees it. The worker is started again.",
+        "The same, from the master, which starts the worker again.",
     ),
-    Event("worker_up", "info", NSQD, "worker …: up again", ("worker",), "It serves again."),
+    Event("worker_up", "info", NSQD, "worker …: up again", ("worker",), "The worker serves again."),
     Event(
         "worker_silent",
         "error",
         NSQD,
         "worker …: silent for … s, …",
         ("worker", "seconds", "signal"),
-        "It hangs, and is ended by that signal. Its stacks are in the log.",
+        "The worker hangs and gets that signal. Its stacks are in the log.",
     ),
     Event(
-        "worker_stop_failed", "error", NSQD, "worker …: cannot stop: …", (), "It did not save all."
+        "worker_stop_failed",
+        "error",
+        NSQD,
+        "worker …: cannot stop: …",
+        (),
+        "The worker exited before saving everything.",
     ),
     Event(
         "ring_broken",
@@ -128,7 +157,7 @@ EVENTS = (
         NSQD,
         "ring of worker … is broken: …",
         ("peer", "error"),
-        "Two workers do not reach each other any more: a bug, to be reported.",
+        "Two workers cannot reach each other: a bug, please report it.",
     ),
     Event(
         "internal_error",
@@ -136,7 +165,7 @@ EVENTS = (
         NSQD,
         "… - …: …",
         ("subject", "error"),
-        "A bug, met at a topic or channel; the others go on. To be reported.",
+        "A bug at a topic or channel; the others go on. Please report it.",
     ),
     # Topics, channels and their files
     Event("topic_created", "info", NSQD, "TOPIC(…): created", ("topic",), ""),
@@ -145,14 +174,21 @@ EVENTS = (
     Event(
         "channel_deleted", "info", NSQD, "TOPIC(…): deleting channel …", ("topic", "channel"), ""
     ),
-    Event("pruned", "info", NSQD, "…", (), "Nobody used a topic or channel: prune_after."),
+    Event(
+        "pruned",
+        "info",
+        NSQD,
+        "…",
+        (),
+        "A topic or channel was unused for prune_after, and is deleted.",
+    ),
     Event(
         "topic_adopted",
         "warn",
         NSQD,
         "adopting topic …: it has a directory but is not in …",
         ("topic",),
-        "As after a crash right behind its creation.",
+        "This happens after a crash right after the topic was created.",
     ),
     Event(
         "record_damaged",
@@ -160,7 +196,7 @@ EVENTS = (
         NSQD,
         "… at …: …",
         ("path", "offset", "error"),
-        "What lies there is lost; the rest is read.",
+        "The record is lost; the rest of the file is read.",
     ),
     Event(
         "write_failed",
@@ -168,9 +204,9 @@ EVENTS = (
         NSQD,
         "TOPIC(…): cannot … …: …: …",
         ("topic", "path", "error"),
-        "A write, sync or rename of a topic's file failed; the line says what to do. What must be"
-        " written is refused until a write succeeds. A topic has at most one line a minute, a"
-        " worker ten.",
+        "A write, sync or rename of a topic's file failed; the line says what to do. Publishes"
+        " that must be written are refused until a write succeeds. At most one line a minute for"
+        " each topic, and ten for each worker.",
     ),
     Event(
         "write_recovered",
@@ -178,16 +214,15 @@ EVENTS = (
         NSQD,
         "TOPIC(…): writes succeed again",
         ("topic",),
-        "The end of a logged `write_failed`.",
+        "The problem of a `write_failed` is over.",
     ),
     Event(
         "records_missing",
         "warn",
         NSQD,
-        "TOPIC(…): … are in no file: finished since the journal was written, in memory only,"
-        " or lost",
+        "TOPIC(…): … are not on disk: finished since the last checkpoint, never written, or lost",
         ("topic", "records"),
-        "After a kill, as a rule none of it is lost. Of the same records it is told once.",
+        "After a kill, usually none of them is lost. Reported once for the same records.",
     ),
     Event(
         "cursors_overrun",
@@ -195,7 +230,7 @@ EVENTS = (
         NSQD,
         "TOPIC(…): named cursors are overrun, as more than … bytes were held: …",
         ("topic", "cursors"),
-        "Readers of the log were too far behind, and will miss something.",
+        "Readers of the log were too far behind and will miss records.",
     ),
     Event(
         "metadata_persisting",
@@ -211,7 +246,7 @@ EVENTS = (
         NSQD,
         "failed to persist metadata - …: …",
         ("path", "error"),
-        "The list of topics and channels on disk is old.",
+        "The list of topics and channels on disk is out of date.",
     ),
     Event(
         "policies_failed",
@@ -219,54 +254,61 @@ EVENTS = (
         NSQD,
         "failed to persist policies - …",
         ("error",),
-        "What was to be set was refused, and does not hold.",
+        "A policy could not be saved; the request was refused.",
     ),
     Event(
         "policies_damaged",
         "error",
         NSQD,
-        "… is damaged, nothing that was set over HTTP holds: …",
+        "… is damaged, policies set over HTTP are not in effect: …",
         ("path", "error"),
-        "The file is set aside.",
+        "nsqd moved the file aside and started without it.",
     ),
     Event(
         "policy_ignored",
         "error",
         NSQD,
-        "…: …: …; it stays there and does not hold",
+        "…: …: …; the policy stays in the file but is not in effect",
         ("name", "error"),
-        "A policy is not allowed any more.",
+        "A saved policy is not allowed any more.",
     ),
     # Publishing
     Event(
         "publishes_refused",
         "error",
         NSQD,
-        "what would have to be written is refused: …",
+        "publishes that must be written are refused: …",
         ("reason",),
-        "There is less room on disk than --min-free-disk.",
+        "The disk has less free space than --min-free-disk.",
     ),
     Event(
         "publishes_accepted",
         "info",
         NSQD,
-        "what is published is written again: there is room on disk",
+        "publishes are written again: the disk has enough free space",
         (),
-        "The end of it.",
+        "The problem of `publishes_refused` is over.",
     ),
-    Event("events_failed", "error", NSQD, "events: …: …", ("error",), "Some of --events are lost."),
+    Event(
+        "events_failed",
+        "error",
+        NSQD,
+        "events: …: …",
+        ("error",),
+        "Some events of --events are lost.",
+    ),
     # Draining
-    Event("drain_begins", "info", NSQD, "DRAIN: begins; lookupds are told", (), ""),
+    Event("drain_begins", "info", NSQD, "DRAIN: begins; unregistering from nsqlookupds", (), ""),
     Event("drain_refuses_publishes", "info", NSQD, "DRAIN: publishes are refused", (), ""),
-    Event("drain_left", "info", NSQD, "DRAIN: …", ("messages",), "So many are left."),
-    Event("drain_done", "info", NSQD, "DRAIN: nothing is left", (), "It exits with 0."),
+    Event("drain_left", "info", NSQD, "DRAIN: …", ("messages",), "Number of messages left."),
+    Event("drain_done", "info", NSQD, "DRAIN: nothing is left", (), "nsqd exits with code 0."),
     Event(
         "drain_over",
         "error",
         NSQD,
-        "DRAIN: its time is over; on disk stay …",
+        "DRAIN: timed out; left on disk: …",
         ("messages",),
-        "It exits with 3.",
+        "nsqd exits with code 3.",
     ),
     Event(
         "drain_cancelled",
@@ -284,7 +326,7 @@ EVENTS = (
         "nsqd, nsqlookupd",
         "[…] - …",
         ("client", "error"),
-        "What a client was told before it was cut off: its error begins with E_.",
+        "nsqd sent this error to the client and closed the connection.",
     ),
     Event(
         "bad_magic",
@@ -292,7 +334,7 @@ EVENTS = (
         NSQD,
         "client(…) bad protocol magic '…'",
         ("client",),
-        "It speaks another protocol, such as HTTP.",
+        "The client speaks another protocol, such as HTTP.",
     ),
     Event(
         "session_failed",
@@ -300,7 +342,7 @@ EVENTS = (
         NSQD,
         "client(…) - …: …",
         ("client", "error"),
-        "A bug that costs a connection. To be reported.",
+        "A bug that ended a connection. Please report it.",
     ),
     Event(
         "auth_refused",
@@ -308,15 +350,15 @@ EVENTS = (
         NSQD,
         "PROTOCOL(V2): […] AUTH failed …",
         ("client", "error"),
-        "By the auth servers, or because none can be asked; or no user of --auth-file has it.",
+        "The auth servers refused, none of them answered, or no user of --auth-file matches.",
     ),
     Event(
         "http_unauthorized",
         "warn",
         ALL,
-        "http: no user has what … has shown",
+        "http: invalid credentials from …",
         ("peer",),
-        "A token that is none. Many from one address are not told.",
+        "The token is unknown. Repetitions from one address are not logged.",
     ),
     Event(
         "http_forbidden",
@@ -324,7 +366,7 @@ EVENTS = (
         ALL,
         "http: … may not … … (…)",
         ("user", "method", "path", "peer"),
-        "A user of --auth-file who wants more than it says.",
+        "The permissions of the user do not allow the request.",
     ),
     Event(
         "quota_reached",
@@ -332,7 +374,7 @@ EVENTS = (
         NSQD,
         "AUTH: user … publishes more than its quota",
         ("user", "client"),
-        "It waits, or over HTTP is refused. At each worker once a minute.",
+        "Publishes wait, or are refused over HTTP. Logged once a minute by each worker.",
     ),
     Event(
         "auth_file_reloaded",
@@ -340,7 +382,7 @@ EVENTS = (
         ALL,
         "AUTH: the file of users was read again",
         (),
-        "By SIGHUP, nsqd's and nsqlookupd's.",
+        "After SIGHUP, by nsqd and nsqlookupd.",
     ),
     Event(
         "secret_too_long",
@@ -356,7 +398,7 @@ EVENTS = (
         NSQD,
         "TLS: the certificate files were read again",
         (),
-        "By SIGHUP. Who is connected keeps the old ones.",
+        "After SIGHUP. Open connections keep the old certificates.",
     ),
     Event(
         "https_handshake_failed",
@@ -372,7 +414,7 @@ EVENTS = (
         ALL,
         "… … … (…) …",
         ("status", "method", "target", "peer", "elapsed"),
-        "An answer; not of /pub, /mpub, /metrics and probes.",
+        "A request was answered. Not for /pub, /mpub, /metrics and health checks.",
     ),
     Event(
         "http_handler_failed",
@@ -380,7 +422,7 @@ EVENTS = (
         ALL,
         "panic in HTTP handler - …",
         (),
-        "A bug that costs an answer: 500. To be reported, with where, in msg.",
+        "A bug; the answer is 500 and `msg` has the stack. Please report it.",
     ),
     # nsqd and its nsqlookupds
     Event("lookupd_added", "info", NSQD, "LOOKUP(…): adding peer", ("lookupd",), ""),
@@ -401,7 +443,7 @@ EVENTS = (
         NSQD,
         "LOOKUPD(…): … - …",
         ("lookupd", "doing", "error"),
-        "It is tried again, ever more slowly.",
+        "nsqd connects again, with growing delays.",
     ),
     Event(
         "lookupd_unresolved",
@@ -409,7 +451,7 @@ EVENTS = (
         NSQD,
         "LOOKUPD(…): lookup - …",
         ("lookupd", "error"),
-        "Its name has no address. It is looked up again.",
+        "The host name has no address. nsqd looks it up again.",
     ),
     Event(
         "channels_unknown",
@@ -417,7 +459,7 @@ EVENTS = (
         NSQD,
         "no available nsqlookupd to query for channels to pre-create for topic …",
         ("topic",),
-        "A new topic begins without the channels that it has elsewhere.",
+        "A new topic starts without the channels that it has on other nsqds.",
     ),
     Event(
         "statsd_failed",
@@ -434,7 +476,7 @@ EVENTS = (
         NSQLOOKUPD,
         "CLIENT(…): IDENTIFY Address:… TCP:… HTTP:… Version:…",
         ("client", "broadcast_address"),
-        "An nsqd is there.",
+        "An nsqd has connected.",
     ),
     Event(
         "nsqd_left",
@@ -442,7 +484,7 @@ EVENTS = (
         NSQLOOKUPD,
         "PROTOCOL(V1): […] exiting ioloop",
         ("client",),
-        "Nothing of it is announced any more.",
+        "The nsqd has disconnected; its topics are not announced any more.",
     ),
     Event(
         "tombstone_set",
@@ -454,7 +496,12 @@ EVENTS = (
     ),
     # nsqadmin
     Event(
-        "login", "info", NSQADMIN, "log-in: … (…) from …", ("user", "role", "peer"), "A browser's."
+        "login",
+        "info",
+        NSQADMIN,
+        "log-in: … (…) from …",
+        ("user", "role", "peer"),
+        "A user has logged in.",
     ),
     Event(
         "login_failed",
@@ -462,33 +509,47 @@ EVENTS = (
         NSQADMIN,
         "log-in … failed, from …",
         ("peer",),
-        "Many from one address are slowed down.",
+        "Repeated failures from one address are delayed.",
     ),
-    Event("users_reloaded", "info", NSQADMIN, "SIGHUP: … users", ("users",), "--auth-file."),
+    Event(
+        "users_reloaded",
+        "info",
+        NSQADMIN,
+        "SIGHUP: … users",
+        ("users",),
+        "--auth-file was read again.",
+    ),
     Event(
         "users_refused",
         "error",
         ALL,
         "SIGHUP: …; users stay as they were",
         ("error",),
-        "--auth-file was read again and is wrong.",
+        "--auth-file was read again and has an error.",
     ),
-    Event("upstream_failed", "warn", NSQADMIN, "…", (), "A node did not answer; others did."),
-    Event("request_failed", "error", NSQADMIN, "…", (), "No node answered, or one refused."),
+    Event("upstream_failed", "warn", NSQADMIN, "…", (), "Some nodes did not answer."),
+    Event(
+        "request_failed",
+        "error",
+        NSQADMIN,
+        "…",
+        (),
+        "No node answered, or a node refused the request.",
+    ),
     Event(
         "notification_failed",
         "error",
         NSQADMIN,
         "failed to send notification - …",
         ("error",),
-        "--notification-http-endpoint did not take an action.",
+        "--notification-http-endpoint did not accept a notification.",
     ),
     Event(
         "notification_lost",
         "error",
         NSQADMIN,
-        "notification of … is lost: … wait already",
+        "notification of … is lost: … are waiting",
         ("action",),
-        "It answers too slowly.",
+        "The endpoint answers too slowly.",
     ),
 )

@@ -48,38 +48,38 @@ def _channel(name: str, kind: Kind, help: str) -> Family:
 # In the order of the figures of nsqcy.server.metrics.
 TOPICS = (
     _topic("messages", "counter", "Messages published to the topic."),
-    _topic("message_bytes", "counter", "Bytes of the bodies of these."),
+    _topic("message_bytes", "counter", "Bytes of the bodies of these messages."),
     _topic(
         "dropped_messages",
         "counter",
-        "Messages that the topic itself dropped: too many, or too old.",
+        "Messages dropped before they reached a channel: over a limit, or too old.",
     ),
-    _topic("depth", "gauge", "Messages that no channel has been given yet."),
+    _topic("depth", "gauge", "Messages that are in no channel yet."),
     _topic("disk_bytes", "gauge", "Bytes of the topic's files."),
-    _topic("paused", "gauge", "1 for a topic that is paused; others have none."),
+    _topic("paused", "gauge", "1 for a paused topic; other topics have no sample."),
 )
 AGES = _topic(
     "e2e_latency_seconds",
     "histogram",
-    "Time from publish to FIN. Of FINs that came in one piece, the first one's counts for all.",
+    "Time from publish to FIN. Of FINs received together, the first one is measured for all.",
 )
 CHANNELS = (
-    _channel("messages", "counter", "Messages that the channel was given."),
+    _channel("messages", "counter", "Messages that the channel received."),
     _channel("deliveries", "counter", "Messages sent to consumers, each attempt counted."),
     _channel("finishes", "counter", "Messages finished by FIN."),
-    _channel("requeues", "counter", "Messages handed back by REQ."),
-    _channel("timeouts", "counter", "Messages in flight that were not answered in time."),
+    _channel("requeues", "counter", "Messages requeued by REQ."),
+    _channel("timeouts", "counter", "Messages whose timeout expired in flight."),
     _channel("dead_letters", "counter", "Messages moved to the dead-letter topic."),
     _channel(
         "dropped_messages",
         "counter",
-        "Messages dropped: out of attempts without a dead-letter topic, too many, or too old.",
+        "Messages dropped: out of attempts without a dead-letter topic, over a limit, or too old.",
     ),
     _channel("depth", "gauge", "Messages that wait for a consumer."),
-    _channel("in_flight_messages", "gauge", "Messages sent and not answered yet."),
-    _channel("deferred_messages", "gauge", "Messages that wait for their time."),
+    _channel("in_flight_messages", "gauge", "Messages in flight: sent and not answered yet."),
+    _channel("deferred_messages", "gauge", "Messages that wait for their due time."),
     _channel("consumers", "gauge", "Connected consumers."),
-    _channel("paused", "gauge", "1 for a channel that is paused; others have none."),
+    _channel("paused", "gauge", "1 for a paused channel; other channels have no sample."),
 )
 
 PAUSED = (TOPICS[-1], CHANNELS[-1])
@@ -88,55 +88,53 @@ PAUSED = (TOPICS[-1], CHANNELS[-1])
 SUMMED = Family(
     "nsqd_metrics_summed",
     "gauge",
-    "Topics and channels without a series of their own: those that came when there were"
-    " --metrics-max-series already, shown together as (other), and ephemeral ones, as #ephemeral.",
+    "Topics and channels without series of their own: those beyond --metrics-max-series are"
+    " summed as (other), ephemeral ones as #ephemeral.",
     ("series", "kind"),
 )
 CONNECTIONS = Family(
     "nsqd_connections", "gauge", "Open connections of clients.", ("worker", "kind")
 )
-WORKER_UP = Family("nsqd_worker_up", "gauge", "Whether the worker serves clients.", ("worker",))
-RESTARTS = Family(
-    "nsqd_worker_restarts", "counter", "How often the worker had to be started again.", ("worker",)
-)
+WORKER_UP = Family("nsqd_worker_up", "gauge", "1 while the worker serves clients.", ("worker",))
+RESTARTS = Family("nsqd_worker_restarts", "counter", "Restarts of the worker.", ("worker",))
 TURNS = Family(
     "nsqd_turn_duration_seconds",
     "histogram",
-    "Turns of the worker's event loop, from the first event to the next poll.",
+    "Duration of an iteration of the worker's event loop, from the first event to the next poll.",
     ("worker",),
 )
 SYNCS = Family(
     "nsqd_sync_duration_seconds",
     "histogram",
-    "fsync and its like, by the lane of the I/O threads: awaited by publishers, or background.",
+    "Duration of a sync to disk, by I/O lane: publishers wait for it, or background.",
     ("worker", "lane"),
 )
 WRITES_FAIL = Family(
     "nsqd_write_failing",
     "gauge",
-    "1 while the worker's latest write to a log has failed, and /ping says NOK.",
+    "1 while the worker's latest write to a log has failed; /ping then answers NOK.",
     ("worker",),
 )
-TOPIC_COUNT = Family("nsqd_topics", "gauge", "Topics that live in the worker.", ("worker",))
+TOPIC_COUNT = Family("nsqd_topics", "gauge", "Topics that the worker owns.", ("worker",))
 MESSAGE_MEMORY = Family(
-    "nsqd_message_memory_bytes", "gauge", "Memory that holds messages.", ("worker",)
+    "nsqd_message_memory_bytes", "gauge", "Memory used by messages.", ("worker",)
 )
 MESSAGE_MEMORY_LIMIT = Family(
     "nsqd_message_memory_limit_bytes",
     "gauge",
-    "Such memory from which on messages go to disk, and are dropped from memory there.",
+    "Limit of the memory used by messages; beyond it, messages are kept on disk only.",
     ("worker",),
 )
 RESIDENT = Family(
     "nsqd_process_resident_memory_bytes",
     "gauge",
-    "Resident memory of the process: a worker's number, or master.",
+    "Resident memory of a process: the number of a worker, or master.",
     ("process",),
 )
 CPU = Family(
     "nsqd_process_cpu_seconds",
     "counter",
-    "CPU time of the process, of user and system.",
+    "User and system CPU time of a process.",
     ("process",),
 )
 EVENTS = Family("nsqd_events", "counter", "Events published, with --events.", ("worker",))
@@ -152,35 +150,45 @@ def _user(name: str, kind: Kind, help: str) -> Family:
 USER_WAITS = _user(
     "wait_seconds",
     "counter",
-    "Time that TCP connections waited until the user's rate let them publish, of all together.",
+    "Total time that TCP connections of the user waited because of its publish rate.",
 )
 # In the order of the figures of a quota.
 USERS = (
-    _user("connections", "gauge", "TCP connections of a user who has a quota."),
+    _user("connections", "gauge", "TCP connections of a user with a quota."),
     _user(
         "refused_connections",
         "counter",
-        "Connections refused to the user, who had as many as may be.",
+        "Connections refused because the user had the maximum number.",
     ),
-    _user("messages", "counter", "Messages published by the user, if there is a rate for that."),
-    _user("message_bytes", "counter", "Bytes of the bodies of these."),
+    _user("messages", "counter", "Messages published by the user, if it has a rate limit."),
+    _user("message_bytes", "counter", "Bytes of the bodies of these messages."),
     USER_WAITS,
-    _user("refused_publishes", "counter", "HTTP requests refused with 429, for the user's rate."),
+    _user(
+        "refused_publishes",
+        "counter",
+        "HTTP requests refused with 429 because of the user's rate limit.",
+    ),
 )
 DISK_SIZE = Family("nsqd_disk_size_bytes", "gauge", "Size of the file system of the data path.")
-DISK_FREE = Family("nsqd_disk_free_bytes", "gauge", "What is free there to users who are not root.")
+DISK_FREE = Family("nsqd_disk_free_bytes", "gauge", "Free space there for users other than root.")
 REFUSING = Family(
     "nsqd_refusing_publishes",
     "gauge",
-    "1 while publishes are refused: draining, all; disk, those that would have to be written.",
+    "1 while publishes are refused. draining: all; disk: those that must be written.",
     ("reason",),
 )
 LOOKUPD_CONNECTED = Family(
-    "nsqd_lookupd_connected", "gauge", "Whether the lookupd knows what is here.", ("lookupd",)
+    "nsqd_lookupd_connected",
+    "gauge",
+    "1 while the nsqlookupd knows all topics and channels of this nsqd.",
+    ("lookupd",),
 )
-STARTED = Family("nsqd_start_time_seconds", "gauge", "When nsqd started, in Unix time.")
+STARTED = Family("nsqd_start_time_seconds", "gauge", "Start time of nsqd, in seconds since 1970.")
 BUILD = Family(
-    "nsqd_build", "info", "What runs: nsqcy, and the NSQ it is compatible with.", ("version", "nsq")
+    "nsqd_build",
+    "info",
+    "Version of nsqcy, and of the NSQ that it is compatible with.",
+    ("version", "nsq"),
 )
 
 OF_NSQD = (
@@ -240,26 +248,30 @@ def _of_http(daemon: str) -> OfHttp:
         Family(
             f"{daemon}_http_requests",
             "counter",
-            "HTTP requests that were answered, by the pattern of their path; (none) fits none.",
+            "Answered HTTP requests, by route; (none) for unknown paths.",
             ("method", "route", "status"),
         ),
         Family(
             f"{daemon}_http_request_duration_seconds",
             "histogram",
-            "Time from a request's head to its answer.",
+            "Time from the head of a request to its answer.",
             ("method", "route"),
         ),
-        Family(f"{daemon}_connections", "gauge", "Open connections, of tcp or http.", ("kind",)),
+        Family(f"{daemon}_connections", "gauge", "Open connections: tcp or http.", ("kind",)),
         Family(f"{daemon}_build", "info", BUILD.help, BUILD.labels),
     )
 
 
 HTTP_OF_NSQLOOKUPD = _of_http("nsqlookupd")
-NODES = Family("nsqlookupd_nodes", "gauge", "nsqds that are alive.")
-TOPICS_KNOWN = Family("nsqlookupd_topics", "gauge", "Topics that are known.")
-CHANNELS_KNOWN = Family("nsqlookupd_channels", "gauge", "Channels that are known, of all topics.")
-PRODUCERS = Family("nsqlookupd_producers", "gauge", "Topics of nsqds that are alive, each by each.")
-TOMBSTONES = Family("nsqlookupd_tombstones", "gauge", "Of these, those that a tombstone hides.")
+NODES = Family("nsqlookupd_nodes", "gauge", "nsqds that are registered and alive.")
+TOPICS_KNOWN = Family("nsqlookupd_topics", "gauge", "Known topics.")
+CHANNELS_KNOWN = Family("nsqlookupd_channels", "gauge", "Known channels of all topics.")
+PRODUCERS = Family(
+    "nsqlookupd_producers", "gauge", "Pairs of a topic and a living nsqd that has it."
+)
+TOMBSTONES = Family(
+    "nsqlookupd_tombstones", "gauge", "Those of these pairs that a tombstone hides."
+)
 
 OF_NSQLOOKUPD = (
     NODES,
@@ -275,8 +287,8 @@ HTTP_OF_NSQADMIN = _of_http("nsqadmin")
 UPSTREAM_REQUESTS = Family(
     "nsqadmin_upstream_requests",
     "counter",
-    "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: there was no"
-    " answer, or only redirects; bad: an answer with a status from 500 on, or too long.",
+    "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: no answer,"
+    " or too many redirects; bad: status 500 or higher, or an answer that is too long.",
     ("outcome",),
 )
 SESSIONS = Family("nsqadmin_sessions", "gauge", "Browsers that are logged in, with --auth-file.")

@@ -49,7 +49,7 @@ class Notifier:
             self._waiting.put_nowait(json_bytes(body))
         except queue.Full:
             self._log.error(
-                f"notification of {action} is lost: {MAX_WAITING} wait already",
+                f"notification of {action} is lost: {MAX_WAITING} are waiting",
                 event="notification_lost",
                 action=action,
             )

@@ -27,13 +27,13 @@ MIN_INPUT_BYTES = 4 << 20
 BASIC = (VERSION, CONFIG, LOG_LEVEL, log_prefix("nsqlookupd"), LOG_FORMAT, VERBOSE)
 
 NETWORK = (
-    Option("tcp-address", STRING, "0.0.0.0:4160", "host:port for TCP clients, which are nsqds"),
+    Option("tcp-address", STRING, "0.0.0.0:4160", "host:port for nsqds (TCP)"),
     Option("http-address", STRING, "0.0.0.0:4161", "host:port for HTTP clients"),
     Option(
         "broadcast-address",
         STRING,
         hostname,
-        "address of this nsqlookupd, as nsqds are told",
+        "address of this nsqlookupd that nsqds get",
         default_text="the host name",
         example="localhost",
     ),
@@ -43,7 +43,7 @@ NETWORK = (
         "max-input-bytes",
         INT,
         64 << 20,
-        "bytes of half-sent commands and requests to hold at once",
+        "maximum bytes of half-received commands and requests",
         rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
     ),
 )
@@ -53,13 +53,13 @@ PRODUCERS = (
         "inactive-producer-timeout",
         DURATION,
         5 * MINUTE,
-        "time since its last ping after which a producer is not shown",
+        "time after its last ping at which a producer is hidden",
     ),
     Option(
         "tombstone-lifetime",
         DURATION,
         45 * SECOND,
-        "time for which a producer with a tombstone is not shown for a topic",
+        "time for which a tombstone hides a producer of a topic",
     ),
 )
 

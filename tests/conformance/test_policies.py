@@ -429,8 +429,8 @@ def test_what_nobody_uses_is_pruned(nsqd: Starter) -> None:
         eventually(lambda: set(daemon.web.topics()) == {"a", "c", "other"})
         assert channels(daemon, "a") == {"used", "full", "kept"}
         assert daemon.web.counts("c")["depth"] == 1
-        assert "TOPIC(b): pruning, nobody has used it for 1s" in daemon.log_text()
-        assert "TOPIC(a): pruning channel(dropped), nobody has used it" in daemon.log_text()
+        assert "TOPIC(b): pruning, unused for 1s" in daemon.log_text()
+        assert "TOPIC(a): pruning channel(dropped), unused for" in daemon.log_text()
         gone = {"UNREGISTER a idle", "UNREGISTER a dropped", "UNREGISTER b idle", "UNREGISTER b"}
         eventually(lambda: gone <= {each.strip() for each in lookupd.told()})
         daemon.web.do("empty", "a", "full")

@@ -280,7 +280,7 @@ def foretell(path: Path) -> TopicFound:
 
 def tells(line: str, name: str) -> bool:
     """Whether it says where in the file there is damage, or what is in no file."""
-    return f"t.topic/{name} at " in line or "are in no file: " in line
+    return f"t.topic/{name} at " in line or "are not on disk: " in line
 
 
 def test_whole_files_lose_nothing(stored: Stored, damaged: Path) -> None:

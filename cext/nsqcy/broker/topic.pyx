@@ -406,14 +406,14 @@ cdef class Topic(Publishing):
         cdef Channel channel
         for channel in list(self.channels.values()):
             if channel.is_unused():
-                self.shard.tell(f"TOPIC({self.name}): pruning channel({channel.name}), nobody has "
-                                f"used it for {short_duration(channel.prune_after)}")
+                self.shard.tell(f"TOPIC({self.name}): pruning channel({channel.name}), unused "
+                                f"for {short_duration(channel.prune_after)}")
                 self.delete_channel(channel.name)
         if self.channels:
             self.used_at = self.scheduler.now
         if self.gone or not self.is_unused():
             return self.gone
-        self.shard.tell(f"TOPIC({self.name}): pruning, nobody has used it for "
+        self.shard.tell(f"TOPIC({self.name}): pruning, unused for "
                         f"{short_duration(self.prune_after)}")
         self.shard.delete_topic(self.key)
         return True

@@ -78,8 +78,8 @@ cdef class TopicHost:
         """At a start: the journal speaks of something that is not there. It is written now and then
         only, so a process that was killed may well have been done with it."""
         if self.log is not None:
-            self.log.warn(f"TOPIC({name}): {what} are in no file: finished since the journal was "
-                          "written, in memory only, or lost",
+            self.log.warn(f"TOPIC({name}): {what} are not on disk: finished since the last "
+                          "checkpoint, never written, or lost",
                           event="records_missing", topic=name, records=what)
 
     def report_overrun(self, str name, cursors):

@@ -63,12 +63,12 @@ class DiskGuard:
         self.refusal = refusal
         if refusal is None:
             self._log.info(
-                "what is published is written again: there is room on disk",
+                "publishes are written again: the disk has enough free space",
                 event="publishes_accepted",
             )
         else:
             self._log.error(
-                f"what would have to be written is refused: {refusal}",
+                f"publishes that must be written are refused: {refusal}",
                 event="publishes_refused",
                 reason=refusal,
             )

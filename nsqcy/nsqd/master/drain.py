@@ -136,7 +136,7 @@ class Drain:
             if self.under_way:
                 return
             self.since = time.time()
-            self._log.info("DRAIN: begins; lookupds are told", event="drain_begins")
+            self._log.info("DRAIN: begins; unregistering from nsqlookupds", event="drain_begins")
             self._effects.withdraw()
             self._log.info("DRAIN: publishes are refused", event="drain_refuses_publishes")
             self._effects.refuse_publishes(True)
@@ -194,7 +194,7 @@ class Drain:
             was_empty = empty
             if self._deadline and time.monotonic() >= self._deadline:
                 self._log.error(
-                    f"DRAIN: its time is over; on disk stay {left or 'messages'}",
+                    f"DRAIN: timed out; left on disk: {left or 'messages'}",
                     event="drain_over",
                     messages=left.messages if left else None,
                 )

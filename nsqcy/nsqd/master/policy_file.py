@@ -55,7 +55,7 @@ class SavedPolicies:
                 except BadPolicy as bad:
                     if lines is not None:
                         lines.error(
-                            f"{FILE}: {name}: {bad}; it stays there and does not hold",
+                            f"{FILE}: {name}: {bad}; the policy stays in the file but is not in effect",
                             event="policy_ignored",
                             name=name,
                             error=str(bad),
@@ -86,7 +86,7 @@ def load(data_path: str, lines: Lines) -> SavedPolicies:
     except ValueError as error:
         aside = _set_aside(path)
         lines.error(
-            f"{path} is damaged, nothing that was set over HTTP holds: {error}",
+            f"{path} is damaged, policies set over HTTP are not in effect: {error}",
             event="policies_damaged",
             path=path,
             error=str(error),

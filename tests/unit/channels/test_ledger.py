@@ -220,7 +220,7 @@ def test_what_was_emptied_was_received(make: Make) -> None:
 def test_what_is_in_no_file_is_told_once(make: Make, file: int) -> None:
     core = without_a_file(make, file, {0, 4, 13})
     whole, parts = core.log.lines
-    assert "are in no file: " in whole and "channel c had handed out are in no file: " in parts
+    assert "are not on disk: " in whole and "channel c had handed out are not on disk: " in parts
     for _ in range(2):
         core.save()
         core = started(make, core)
@@ -228,7 +228,7 @@ def test_what_is_in_no_file_is_told_once(make: Make, file: int) -> None:
     core.save()
     (core.path / "t.topic").joinpath("00000000000000000010.seg").unlink()
     core = started(make, core)
-    assert "1 records from 10 to 10 are in no file: " in core.log.lines[0]
+    assert "1 records from 10 to 10 are not on disk: " in core.log.lines[0]
 
 
 def test_damaged_lengths_where_a_channel_stands(make: Make) -> None:

@@ -164,7 +164,7 @@ def test_a_journal_ahead_of_the_files(saved: Path) -> None:
     gone = MESSAGES + 1 - (found.segments[-1].last_seq or 0) - 1
     assert channel.lost == gone
     assert found.gaps == [(MESSAGES + 1 - gone, MESSAGES)]
-    assert any("are in no file" in line for line in found.start_says)
+    assert any("are not on disk" in line for line in found.start_says)
     assert f"in no file: seqs {MESSAGES + 1 - gone} to {MESSAGES}" in text(found)
 
 

@@ -94,7 +94,7 @@ def test_a_limit_is_of_one_drain(lines: Lines, monkeypatch: pytest.MonkeyPatch) 
     assert around.code is None and "seconds_left" not in drain.state()
     drain.begin(-1)
     wait_until(lambda: around.code == 3)
-    assert "on disk stay 1 messages in 1 places: t:c (1 waiting" in lines.all[-1]
+    assert "left on disk: 1 messages in 1 places: t:c (1 waiting" in lines.all[-1]
 
 
 def test_the_largest_are_named() -> None:
