@@ -55,7 +55,8 @@ class SavedPolicies:
                 except BadPolicy as bad:
                     if lines is not None:
                         lines.error(
-                            f"{FILE}: {name}: {bad}; the policy stays in the file but is not in effect",
+                            f"{FILE}: {name}: {bad}; the policy stays in the file but is not in"
+                            " effect",
                             event="policy_ignored",
                             name=name,
                             error=str(bad),
