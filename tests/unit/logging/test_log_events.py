@@ -90,7 +90,7 @@ def test_rows_are_told_apart_and_well_formed() -> None:
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", event.name)
         assert event.level in LEVELS
         assert not taken & set(event.fields)
-        assert "|" not in event.text + event.told
+        assert "|" not in event.text + event.meaning
 
 
 def test_runbooks_name_events_that_there_are() -> None:
