@@ -143,7 +143,7 @@ debug:
 
 # Python's own allocator would hide errors, and Python leaks on purpose at its exit. What is found goes
 # to files: a test captures what its process says, and a fixture what its daemon does. Of the stack of
-# a greenlet only what frame pointers lead to can be read: docs/TESTING.md.
+# a greenlet only what frame pointers lead to can be read: docs/internals/testing.md.
 REPORTS := $(CURDIR)/build/sanitizer
 SAYING = fast_unwind_on_fatal=1:log_path=$(REPORTS)/report
 ASAN_LIBRARIES = $$($(CC) -print-file-name=libasan.so) $(CURDIR)/build/ubsan_report.so \

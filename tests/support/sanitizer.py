@@ -1,4 +1,4 @@
-"""What is different under AddressSanitizer (`make asan`; docs/TESTING.md)."""
+"""What is different under AddressSanitizer (`make asan`; docs/internals/testing.md)."""
 
 import os
 

@@ -289,7 +289,7 @@ cdef class Exposition:
 
     def take(self, int family, put not None):
         """What `put` makes of its lines so far. It is lent them, as a memoryview, until it returns;
-        then they are dropped. It must not give way: docs/TESTING.md says why."""
+        then they are dropped. It must not give way: docs/internals/testing.md says why."""
         cdef Text *text = self.text_of(family)
         # Of nothing there can be no view without an address.
         data = text.data if text.used else &self.labels.text[0]

@@ -217,7 +217,7 @@ class Watched:
 
 
 def test_nobody_gives_way_beneath_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/TESTING.md has the reason."""
+    """docs/internals/testing.md has the reason."""
     monkeypatch.setattr(metrics, "BULK", 0)
     core = Core(None)
     core.create("t").channel("c")
