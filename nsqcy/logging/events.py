@@ -487,7 +487,7 @@ EVENTS = (
         "notification_lost",
         "error",
         NSQADMIN,
-        "notification of … is lost: … wait already",
+        "notification of … dropped: … are already queued",
         ("action",),
         "It answers too slowly.",
     ),
