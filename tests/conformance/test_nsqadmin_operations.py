@@ -225,7 +225,7 @@ def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
     web, dead = cluster.web, f"{topic}-dead"
     web.create(topic, "c")
     page = cluster.page(f"/peek/{topic}/c", state="dead")
-    assert "has no dead_letter_topic" in page.text
+    assert "sets no dead_letter_topic" in page.text
     values = {"max_attempts": 1, "dead_letter_topic": dead}
     assert cluster.ask("PUT", f"/api/policy/{topic}/c", **values).status == 200
     assert "No dead letters yet" in cluster.page(f"/peek/{topic}/c", state="dead").text
@@ -334,7 +334,7 @@ def test_a_seek_says_first_what_it_means(cluster: Cluster, topic: str) -> None:
     (row,) = page.table("Effect")[1:]
     assert (row[0], row[2], row[5]) == (cluster.name, "1", str(held))
     box = question(page)
-    assert "Waiting then: 10 messages." in box.text
+    assert "Waiting afterwards: 10 messages." in box.text
     assert cluster.api(f"/seek/{topic}/c", to="earliest") | {"now": 0, "again": 0} == {
         "node": cluster.name,
         "now": 0,
