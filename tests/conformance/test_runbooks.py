@@ -63,7 +63,7 @@ def test_checking_data(host: Host) -> None:
     segment.write_bytes(content)
     printed = host.type(again.partition("\n")[0])
     assert "damaged record of 56 bytes, seq 51\n" in printed
-    assert "channel c: depth 100, deferred 0; of these lost: 1\n" in printed
+    assert "channel c: depth 100, deferred 0; 1 of them lost\n" in printed
     assert "exit code 1" in printed
     assert "exit code 1" in host.type(as_json)
     report = json.loads(host.data.with_name("nsqd-check.json").read_text())
