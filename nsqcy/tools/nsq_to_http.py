@@ -36,7 +36,7 @@ from nsqcy.tools.threads import Threads
 NAME = "nsq_to_http"
 PLAIN = "application/octet-stream"
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-    Option("get", STRINGS, (), "URL that receives messages by GET, in place of %s in it"),
+OURS = frozenset({"content-length", "transfer-encoding"})  # determined by the body
 
 MESSAGES = (
     Option("topic", STRING, "", "the topic"),

@@ -110,7 +110,7 @@ def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> Non
     assert "journal: none" in out
     assert "a start delivers all messages to every channel" in out
     assert "journal.tmp: incomplete" in out
-    assert "notes: not a file of nsqd" in out and "elsewhere: not nsqd's" in out
+    assert "notes: not a file of nsqd" in out and "elsewhere: not a file of nsqd" in out
     assert "import.tmp: an incomplete import" in err
 
 
