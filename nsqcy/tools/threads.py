@@ -1,7 +1,7 @@
 """Threads for blocking calls of the event loop.
 
-Unlike asyncio's own threads these do not keep the process: a read of a terminal or a write to a
-full pipe may never end, and a tool that is told to stop has to.
+Unlike asyncio's own threads, these do not keep the process alive: a read from a terminal or a write
+to a full pipe may never return, but the tool must still be able to stop.
 """
 
 import asyncio

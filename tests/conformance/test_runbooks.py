@@ -55,7 +55,7 @@ def test_checking_data(host: Host) -> None:
     host.web.create("t", "c")
     host.web.mpub("t", [b"message %d" % number for number in range(100)])
     printed = host.type(stop)
-    assert "t: 100 records, seqs 1 to 100" in printed and "of a clean exit" in printed
+    assert "t: 100 records, seqs 1 to 100" in printed and "written by a clean exit" in printed
     assert "exit code" not in printed
     (segment,) = host.data.glob("t.topic/*.seg")
     content = bytearray(segment.read_bytes())
