@@ -57,7 +57,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes."""
+    """Memory of the host, in bytes."""
 
     available: int = 0
     overcommit: int = 0  # vm.overcommit_memory

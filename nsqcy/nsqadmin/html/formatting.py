@@ -9,7 +9,7 @@ _UNITS = ((MILLISECOND, "ms"), (MICROSECOND, "µs"), (1, "ns"))
 
 
 def number(value: int) -> str:
-    """`1,234,567`."""
+    """Format an integer as `1,234,567`."""
     return f"{value:,}"
 
 
