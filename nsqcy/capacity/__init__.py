@@ -1,4 +1,4 @@
-"""`nsqcy capacity`: how many nsqds of which size a load takes, from what was measured.
+"""`nsqcy capacity`: estimates the number and size of nsqds for a load.
 
-`model` computes, from the figures in `measured`; `main` has the words.
+`model` computes the plan from the benchmark results in `measured`; `main` is the command line.
 """

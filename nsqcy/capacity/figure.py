@@ -1,10 +1,10 @@
-"""A figure that was measured, as capacities are computed from."""
+"""The type of a measured figure, the input of capacity estimates."""
 
 from typing import NamedTuple
 
 
 class Figure(NamedTuple):
-    """A number, what of, and where it is to be found."""
+    """A number, its unit, and its source."""
 
     value: float
     unit: str

@@ -1,10 +1,10 @@
-"""`nsqcy capacity`: flags in, a table or JSON out.
+"""Command line of `nsqcy capacity`: prints a table or JSON.
 
 Exit codes:
 
-    0  here it is
-    1  no number of such hosts would do
-    2  the command line could not be read
+    0  success
+    1  no number of such hosts can carry the load
+    2  invalid command line
 """
 
 from collections.abc import Sequence
@@ -29,58 +29,62 @@ PERCENT = Rule("[0,95]", lambda value: 0 <= value <= 95)
 CLASS = Rule("memory, os, fsync", lambda value: value in CLASSES)
 
 LOAD = (
-    Option("rate", INT, None, "messages published a second, all in all; required", rule=POSITIVE),
+    Option("rate", INT, None, "messages published per second, in total; required", rule=POSITIVE),
     Option("body-bytes", INT, 1000, "size of a message", rule=POSITIVE),
     Option("topics", INT, 1, "topics that share the load", rule=POSITIVE),
     Option("channels", INT, 1, "channels of each topic", rule=NOT_NEGATIVE),
     Option("connections", INT, 100, "connections of publishers and consumers", rule=NOT_NEGATIVE),
-    Option("batch", INT, 1, "messages in a publish; 1 for PUB, more for MPUB", rule=POSITIVE),
+    Option("batch", INT, 1, "messages per publish; 1 for PUB, more for MPUB", rule=POSITIVE),
     Option("ready", INT, 100, "RDY of a consumer, or its max_in_flight", rule=POSITIVE),
-    Option("durability", STRING, "memory", "class of the topics", rule=CLASS),
-    Option("tls", BOOL, False, "clients speak TLS"),
+    Option("durability", STRING, "memory", "durability class of the topics", rule=CLASS),
+    Option("tls", BOOL, False, "clients use TLS"),
     Option(
         "consumers-away",
         DURATION,
         HOUR,
-        "how long consumers may be away or behind",
+        "maximum time that consumers may be offline or behind",
         rule=NOT_NEGATIVE,
     ),
     Option(
-        "handling", DURATION, 100 * MILLISECOND, "time a consumer has a message", rule=NOT_NEGATIVE
+        "handling",
+        DURATION,
+        100 * MILLISECOND,
+        "time a consumer takes to finish a message",
+        rule=NOT_NEGATIVE,
     ),
     Option(
         "retention",
         DURATION,
         0,
-        "time that messages are kept, as --retention-time",
+        "time that messages are retained, as --retention-time",
         rule=NOT_NEGATIVE,
     ),
     Option("deferred", FLOAT, 0.0, "share of messages with a delay", rule=SHARE),
-    Option("delay", DURATION, 60 * SECOND, "their delay", rule=NOT_NEGATIVE),
+    Option("delay", DURATION, 60 * SECOND, "delay of these messages", rule=NOT_NEGATIVE),
     Option(
         "sync-time",
         DURATION,
         5 * MILLISECOND,
-        "time of a sync of the disk, as nsqcy doctor measures it",
+        "time of a disk sync, as measured by nsqcy doctor",
         rule=POSITIVE,
     ),
 )
 HOSTS = (
-    Option("host-cores", INT, 4, "cores that an nsqd may have", rule=POSITIVE),
+    Option("host-cores", INT, 4, "cores for an nsqd", rule=POSITIVE),
     Option("host-memory-gb", FLOAT, 8.0, "memory of a host", rule=POSITIVE),
-    Option("host-disk-gb", FLOAT, 500.0, "size of its disk", rule=POSITIVE),
-    Option("host-disk-mb", FLOAT, 200.0, "MB that its disk writes a second", rule=POSITIVE),
-    Option("host-network-mbit", FLOAT, 1000.0, "its network, each way", rule=POSITIVE),
-    Option("core-speed", FLOAT, 1.0, "a core's speed beside the measured one's", rule=POSITIVE),
-    Option("headroom", INT, 50, "percent of everything to leave free", rule=PERCENT),
-    Option("spare", INT, 1, "nsqds that may be away", rule=NOT_NEGATIVE),
+    Option("host-disk-gb", FLOAT, 500.0, "size of a host's disk", rule=POSITIVE),
+    Option("host-disk-mb", FLOAT, 200.0, "MB per second that its disk writes", rule=POSITIVE),
+    Option("host-network-mbit", FLOAT, 1000.0, "network bandwidth, each way", rule=POSITIVE),
+    Option("core-speed", FLOAT, 1.0, "core speed relative to the measured one", rule=POSITIVE),
+    Option("headroom", INT, 50, "percent of all resources to keep free", rule=PERCENT),
+    Option("spare", INT, 1, "nsqds that may be offline", rule=NOT_NEGATIVE),
 )
 OUTPUT = (Option("json", BOOL, False, "print JSON"),)
 SECTIONS = {"load": LOAD, "hosts": HOSTS, "output": OUTPUT}
 
 
 def main(words: Sequence[str]) -> int:
-    """Compute and tell; gives the exit code."""
+    """Compute and print the plan. Return the exit code."""
     try:
         flags = parse(words)
     except Stop as stop:
@@ -95,10 +99,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
-    """The flags; raises a Stop."""
-    flags = Parser("nsqcy capacity", "Compute which hosts a load takes.", SECTIONS).values(words)
+    """Return the parsed flags. Raises Stop."""
+    flags = Parser("nsqcy capacity", "Compute the hosts for a load.", SECTIONS).values(words)
     if flags["rate"] is None:
-        raise UsageError("--rate is required: how many messages are published a second")
+        raise UsageError("--rate is required: messages published per second")
     return flags
 
 

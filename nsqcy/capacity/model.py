@@ -1,7 +1,7 @@
-"""What a load takes: a pure function of the load, the hosts and what was measured.
+"""Capacity model: a pure function of the load, the hosts and the measurements.
 
-Every amount is a sum of parts, and every part names the figure that it comes from. It is an
-estimate for planning: machines differ, and so do loads that look alike.
+Every amount is a sum of parts, and every part names its source. The result is an estimate for
+planning: machines differ, and so do loads that look alike.
 """
 
 import math
@@ -11,37 +11,37 @@ from typing import NamedTuple
 from nsqcy.capacity import measured
 from nsqcy.capacity.figure import Figure
 
-BODY = 200  # bytes of the messages that were measured
+BODY = 200  # body size of the measured messages, bytes
 LARGE_BODY = 100_000
-RECORD = 48  # bytes on disk beside a body (docs/DISKFORMAT.md)
-IN_MEMORY = 10_000  # --mem-queue-size, messages of a topic
+RECORD = 48  # bytes on disk in addition to a body (docs/DISKFORMAT.md)
+IN_MEMORY = 10_000  # --mem-queue-size, messages per topic
 MICROSECOND = 1e-6
 PROTOCOL = "NSQ's protocol"
 DISK = "a record, DISKFORMAT.md"
-COMMAND = 40  # bytes of a PUB or MPUB without messages, with its OK
+COMMAND = 40  # bytes of a PUB or MPUB without messages, including its OK
 SIZE = 4  # bytes before a body
-FRAME = 34  # bytes of a delivery beside the body
+FRAME = 34  # bytes of a delivery in addition to the body
 FIN = 21
 
 
 class Load(NamedTuple):
-    """What comes, and for how long it stays. Times are seconds."""
+    """A load. Times are seconds."""
 
-    rate: float  # messages a second
-    body: int  # bytes of one
+    rate: float  # messages per second
+    body: int  # bytes per message
     topics: int
-    channels: int  # of each topic
+    channels: int  # per topic
     connections: int
-    batch: int  # messages in a publish
+    batch: int  # messages per publish
     ready: int  # RDY of a consumer
     durability: str
     tls: bool
-    away: float  # how long consumers may be away
-    handling: float  # how long a consumer has a message
+    away: float  # maximum time that consumers are offline
+    handling: float  # time a consumer takes to finish a message
     retention: float
-    deferred: float  # the share of messages with a delay
+    deferred: float  # share of messages with a delay
     delay: float
-    sync: float  # what a sync of the disk takes
+    sync: float  # time of a disk sync
 
     @property
     def deliveries(self) -> float:
@@ -53,28 +53,28 @@ class Load(NamedTuple):
 
     @property
     def record(self) -> int:
-        """Bytes of a message in a log."""
+        """Bytes per message in a log."""
         return self.body + RECORD
 
     @property
     def waiting(self) -> float:
-        """Messages with a delay that are not due, of one channel."""
+        """Deferred messages of one channel."""
         return self.rate * self.deferred * self.delay
 
 
 class Host(NamedTuple):
-    """What one nsqd may have, all of it."""
+    """Resources of one host, all available to its nsqd."""
 
     cores: int
-    speed: float  # of a core, beside that of the measured machine
+    speed: float  # of a core, relative to the measured machine
     memory: float  # bytes
     disk: float
-    disk_rate: float  # bytes a second
-    network: float  # bytes a second, each way
+    disk_rate: float  # bytes per second
+    network: float  # bytes per second, each way
 
 
 class Part(NamedTuple):
-    """A part of an amount, and what it comes from."""
+    """A part of an amount, and its source."""
 
     what: str
     amount: float
@@ -82,7 +82,7 @@ class Part(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What all nsqds together need of one thing. `of` is what one has of it."""
+    """Total need of one resource. `of` is the amount that one nsqd has."""
 
     name: str
     unit: str
@@ -95,33 +95,33 @@ class Need(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What it takes. `nsqds` carry the load; each of them has the rest."""
+    """The result. `nsqds` carry the load; the other fields are per nsqd."""
 
     needs: tuple[Need, ...]
-    wanted: dict[str, int]  # nsqds that each need asks for
+    wanted: dict[str, int]  # nsqds required by each need
     nsqds: int
     workers: int
-    memory: float  # bytes, with what is left free
+    memory: float  # bytes, including headroom
     disk: float
     notes: tuple[str, ...]
 
 
 class Impossible(Exception):
-    """No number of such hosts would do; str() says why."""
+    """No number of such hosts can carry the load; str() has the reason."""
 
 
 def plan(load: Load, host: Host, free: float) -> Plan:
-    """How many nsqds, of which a share `free` of everything is left free. Raises Impossible."""
+    """Return the plan. free: share of all resources to keep free. Raises Impossible."""
     usable = 1 - free
     processes = measured.PROCESSES.value / 2
-    # What each nsqd needs for itself is no matter of how many there are.
+    # The fixed needs of an nsqd do not depend on the number of nsqds.
     room = host.memory * usable - (host.cores + 1) * processes
     if room <= 0:
         raise Impossible(
-            f"memory of a host is too small for {host.cores + 1} processes of"
-            f" {processes / 1e6:.0f} MB with so much of it free"
+            f"the memory of a host is too small for {host.cores + 1} processes of"
+            f" {processes / 1e6:.0f} MB with the requested headroom"
         )
-    # A topic has one worker on each nsqd.
+    # Each topic uses one worker per nsqd.
     cores = min(host.cores, load.topics)
     needs = (
         Need("cores", "cores", cores * host.speed, tuple(_cores(load, usable * host.speed))),
@@ -155,14 +155,14 @@ def _cores(load: Load, usable: float) -> Iterator[Part]:
     yield from one
     if (turns := _turns(load.rate) - busy) > 0:
         source = "; ".join(map(str, (measured.SLOW, measured.STEADY, measured.FAST)))
-        yield Part("turns with few messages each", turns, source)
+        yield Part("event-loop iterations with few messages", turns, source)
         busy += turns
     if busy > usable:
         figure = measured.WORKERS
-        yield Part("more than one worker", busy * (figure.value - 1), str(figure))
+        yield Part("overhead of several workers", busy * (figure.value - 1), str(figure))
     if load.deferred:
         yield _of("deferring", load.rate * load.deferred, measured.DEFER)
-        yield _of("deferred messages that are due", load.deliveries * load.deferred, measured.DUE)
+        yield _of("deferred messages becoming due", load.deliveries * load.deferred, measured.DUE)
 
 
 def _publishing(load: Load) -> Iterator[Part]:
@@ -171,9 +171,9 @@ def _publishing(load: Load) -> Iterator[Part]:
         "os": measured.PUBLISH_OS,
         "fsync": measured.PUBLISH_FSYNC,
     }
-    yield _of("publishing, by message", load.rate, by_class[load.durability])
+    yield _of("publishing, per message", load.rate, by_class[load.durability])
     yield _of(
-        "publishing, by command",
+        "publishing, per command",
         load.rate / load.batch,
         measured.PUBLISH_ALONE,
         less=measured.PUBLISH.value,
@@ -185,7 +185,7 @@ def _delivering(load: Load) -> Iterator[Part]:
     figure = measured.DELIVER_OVERFLOW if load.away else measured.DELIVER
     yield _of("delivering and finishing", load.deliveries, figure)
     yield _of(
-        "deliveries that come alone",
+        "single deliveries",
         load.deliveries / load.ready,
         measured.DELIVER_ALONE,
         less=measured.DELIVER.value,
@@ -194,9 +194,9 @@ def _delivering(load: Load) -> Iterator[Part]:
 
 
 def _bytes(load: Load, what: str, rate: float, tls: Figure, plain: Figure) -> Iterator[Part]:
-    """What a larger body costs than those that were measured, and its encryption."""
+    """Yield the extra cost of bodies larger than the measured ones, and of their encryption."""
     if load.body > BODY:
-        # In and out was measured: one way is half of it.
+        # The measurement includes both directions: one way is half of it.
         each = measured.LARGE.value / 2 * (load.body - BODY) / LARGE_BODY
         yield Part(f"{what}, larger bodies", rate * each * MICROSECOND, str(measured.LARGE))
     if load.tls:
@@ -209,8 +209,8 @@ def _of(what: str, rate: float, figure: Figure, less: float = 0.0) -> Part:
 
 
 def _turns(rate: float) -> float:
-    """Cores of a worker to which so many messages come a second, evenly: between and beyond what
-    was measured."""
+    """Return the cores that a worker uses for event-loop iterations at this message rate,
+    interpolated between and extrapolated beyond the measurements."""
     rates = (0, 1_000, 20_000, 200_000)
     costs = (0.0, measured.SLOW.value, measured.STEADY.value, measured.FAST.value)
     cores = [each * cost * MICROSECOND for each, cost in zip(rates, costs, strict=True)]
@@ -228,10 +228,10 @@ def _memory(load: Load) -> Iterator[Part]:
     record = load.body + measured.QUEUED.value - BODY
     queued = min(load.rate * load.away, load.topics * IN_MEMORY)
     if queued:
-        yield Part("messages that wait, --mem-queue-size", queued * record, str(measured.QUEUED))
+        yield Part("waiting messages, --mem-queue-size", queued * record, str(measured.QUEUED))
     taken = load.deliveries * load.handling
     yield Part("messages in flight", taken * measured.IN_FLIGHT.value, str(measured.IN_FLIGHT))
-    yield Part("their bodies", load.rate * load.handling * record, str(measured.QUEUED))
+    yield Part("bodies in flight", load.rate * load.handling * record, str(measured.QUEUED))
     if load.waiting:
         amount = load.waiting * load.channels * measured.DEFERRED.value
         yield Part("deferred messages", amount, str(measured.DEFERRED))
@@ -248,16 +248,16 @@ def _written(load: Load) -> Iterator[Part]:
 
 
 def _kept(load: Load) -> Iterator[Part]:
-    # Both are of one log: what is retained is what waits as well.
+    # Waiting and retained records share one log, so the larger amount counts.
     yield Part(
-        "records that wait or are retained",
+        "waiting or retained records",
         load.rate * max(load.away, load.retention) * load.record,
         DISK,
     )
     if load.waiting:
         yield Part("records of deferred messages", load.waiting * load.record, DISK)
         amount = load.waiting * load.channels * measured.DEFERRED_JOURNAL.value
-        yield Part("their places in the journal", amount, str(measured.DEFERRED_JOURNAL))
+        yield Part("journal entries of deferred messages", amount, str(measured.DEFERRED_JOURNAL))
 
 
 # --- network ------------------------------------------------------------------------------------
@@ -273,20 +273,20 @@ def _sent(load: Load) -> Iterator[Part]:
     yield Part("deliveries", load.deliveries * (load.body + FRAME), PROTOCOL)
 
 
-# --- what else there is to know -----------------------------------------------------------------
+# --- notes --------------------------------------------------------------------------------------
 
 
 def _notes(load: Load, host: Host, wanted: dict[str, int]) -> Iterator[str]:
     if load.topics < host.cores and wanted["cores"] == max(wanted.values()) > 1:
         yield (
-            f"a topic is one worker's on each nsqd, so {load.topics} of {host.cores} cores of a"
-            " host are counted; more topics would use more of them"
+            f"each topic uses one worker per nsqd, so only {load.topics} of {host.cores} cores per"
+            " host are counted; more topics would use more cores"
         )
     if load.durability == "fsync":
         under_way = math.ceil(load.rate / load.batch * load.sync)
         yield (
-            f"an OK takes a sync of {load.sync * 1000:g} ms: {under_way:,} publishes have to be"
-            " under way at a time, of many connections or of few that do not wait"
+            f"each OK waits for a sync of {load.sync * 1000:g} ms: this rate needs {under_way:,}"
+            " concurrent publishes, from many connections or from a few with pipelining"
         )
     if load.deferred and load.delay > 3600:
         yield "a delay of more than an hour needs --max-defer-timeout"
@@ -294,6 +294,6 @@ def _notes(load: Load, host: Host, wanted: dict[str, int]) -> Iterator[str]:
         yield "a message of more than 1 MiB needs --max-msg-size"
     if not load.is_on_disk:
         yield (
-            "nothing is counted as written, as consumers are never away; they will be: see"
-            " --consumers-away"
+            "no disk writes are counted, as consumers are never offline; set --consumers-away to a"
+            " realistic value"
         )

@@ -1,4 +1,4 @@
-"""How a plan is told: a table with what each part comes from, or JSON."""
+"""Formats a plan: a table with the source of each part, or JSON."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,8 @@ PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def as_json(flags: Mapping[str, Any], plan: Plan) -> str:
-    """Amounts are in bytes, bytes a second and cores, and of all nsqds together."""
+    """Return the plan as JSON. Amounts are in bytes, bytes per second and cores, for all nsqds
+    together."""
     told = {
         "flags": {name: value for name, value in flags.items() if name != "json"},
         "needs": [
@@ -53,11 +54,11 @@ def _lines(flags: Mapping[str, Any], plan: Plan) -> Iterator[str]:
         yield f"{need.name}: {_shown(need.amount, need.unit)}"
         yield from _parts(need)
     yield ""
-    yield f"With {flags['headroom']} % left free, nsqds for each of these:"
+    yield f"nsqds needed for each, with {flags['headroom']} % headroom:"
     for name, count in plan.wanted.items():
         yield f"  {count:>9}  {name}"
     yield ""
-    spare = f" and {_count(flags['spare'], 'nsqd')} to spare" if flags["spare"] else ""
+    spare = f" and {_count(flags['spare'], 'spare nsqd')}" if flags["spare"] else ""
     yield f"{_count(plan.nsqds, 'nsqd')}{spare}, each with"
     yield f"  {plan.workers:>9}  {'worker' if plan.workers == 1 else 'workers'}"
     yield f"  {_shown(plan.memory, 'B'):>9}  memory"

@@ -1,1 +1,1 @@
-"""Asking nsqds and nsqlookupds over HTTP, blocking, from threads."""
+"""Blocking HTTP clients for nsqd and nsqlookupd, for use in threads."""

@@ -1,6 +1,6 @@
-"""Reading what daemons answer: JSON objects, by the rules of NSQ's own clients.
+"""Parses JSON responses of daemons by the rules of NSQ's own clients.
 
-Pure. Whatever the bytes are, they are read or refused with a RequestError.
+Pure. Any invalid input raises RequestError.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
-PLAIN = "nsq; version=1.0"  # X-NSQ-Content-Type of an answer that is not wrapped
+PLAIN = "nsq; version=1.0"  # X-NSQ-Content-Type of an unwrapped response
 
 
 def read(
@@ -18,9 +18,9 @@ def read(
     fields: gojson.Fields,
     decode: Callable[[bytes, gojson.Fields], dict[str, Any]] = gojson.decode,
 ) -> dict[str, Any]:
-    """The fields of an answer. `headers` have names in lower case.
+    """Return the fields of a response. Names in `headers` are lower case.
 
-    Before 1.0 an answer was wrapped: `{"status_code": 200, "data": {...}}`.
+    Before 1.0 responses were wrapped: `{"status_code": 200, "data": {...}}`.
     """
     try:
         if headers.get("x-nsq-content-type") == PLAIN:
@@ -33,7 +33,7 @@ def read(
 
 
 def port(value: Any) -> int:
-    """Reads the number of a port; 0 stands for none."""
+    """Parse a port number; 0 means none."""
     number: int = gojson.int32(value)
     if not 0 <= number < 65536:
         raise ValueError("not a port")

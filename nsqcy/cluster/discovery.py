@@ -1,8 +1,8 @@
-"""Which nsqds there are, as nsqlookupds know them.
+"""Discovery of nsqds, topics and channels through nsqlookupds.
 
-All lookupds are asked at once, and what they say is united: one that fails does not hide what the
-others know. Reading an answer and making a URL are pure functions; lookup(), nodes()
-and topics() wait.
+All nsqlookupds are queried in parallel and their responses are merged, so that one failure does not
+hide the others' results. Parsing a response and building a URL are pure functions; lookup(),
+nodes(), topics() and channels() block.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,22 +32,22 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Producer:
-    """An nsqd, where its clients reach it. A port of 0 is one it does not have."""
+    """An nsqd with the address for clients. A port of 0 means none."""
 
     broadcast_address: str
     tcp_port: int
     http_port: int
     hostname: str = ""
     version: str = ""
-    remote_address: str = ""  # the address the lookupd has it from
+    remote_address: str = ""  # its address as seen by the nsqlookupd
     topology_region: str = ""
     topology_zone: str = ""
-    # Its topics, and whether each has a tombstone; only /nodes tells.
+    # Topic -> whether it has a tombstone. Only in responses of /nodes.
     topics: Mapping[str, bool] = field(default_factory=dict, compare=False)
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where to connect to, and what tells one producer from another."""
+        """The address to connect to, which identifies the producer."""
         return self.broadcast_address, self.tcp_port
 
     @property
@@ -60,9 +60,10 @@ class Producer:
 
     @property
     def url(self) -> Url:
-        """Where it is asked; made of its parts, as an address is whatever its nsqd says it is."""
+        """The URL for HTTP requests, built from its parts: the announced address may be any
+        text."""
         if not self.http_port:
-            raise RequestError("it has no HTTP port")
+            raise RequestError("the nsqd has no HTTP port")
         return Url("http", host=self.broadcast_address, port=self.http_port)
 
 
@@ -100,29 +101,29 @@ _NODES = _producers(_NODE)
 
 
 def parse_lookup(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
-    """The producers of an answer of /lookup; raises RequestError. Names of headers are in lower
-    case."""
+    """Return the producers in a response of /lookup. Names in `headers` are lower case. Raises
+    RequestError."""
     found = answers.read(body, headers, _LOOKUP)
     return _addressed(Producer(**each) for each in found["producers"])
 
 
 def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
-    """The same of /nodes, with the topics of each."""
+    """Return the producers in a response of /nodes, with the topics of each."""
     producers = []
     for each in answers.read(body, headers, _NODES)["producers"]:
         names, tombstones = each.pop("topics"), each.pop("tombstones")
-        tombstones += [False] * len(names)  # some lookupds give fewer of them
+        tombstones += [False] * len(names)  # some nsqlookupds return fewer
         producers.append(Producer(**each, topics=dict(zip(names, tombstones, strict=False))))
     return _addressed(producers)
 
 
 def parse_topics(body: bytes, headers: Mapping[str, str]) -> list[str]:
-    """The names in an answer of /topics, without those no topic can have."""
+    """Return the names in a response of /topics, without invalid ones."""
     return list(filter(is_valid_name, answers.read(body, headers, _TOPICS)["topics"]))
 
 
 def parse_channels(body: bytes, headers: Mapping[str, str]) -> list[str]:
-    """The same of /channels."""
+    """Return the names in a response of /channels, without invalid ones."""
     return list(filter(is_valid_name, answers.read(body, headers, _CHANNELS)["channels"]))
 
 
@@ -133,11 +134,11 @@ def _addressed(producers: Iterable[Producer]) -> list[Producer]:
     return found
 
 
-# --- where to ask -------------------------------------------------------------------------------
+# --- URLs ---------------------------------------------------------------------------------------
 
 
 def daemon_url(address: str) -> Url:
-    """The URL of an HTTP address, which may be just host:port; raises ValueError."""
+    """Return the URL of an HTTP address, which may be just host:port. Raises ValueError."""
     bare = "://" not in address
     try:
         url = parse_url(f"http://{address}" if bare else address)
@@ -151,9 +152,9 @@ def daemon_url(address: str) -> Url:
 
 
 def lookup_url(address: str, topic: str) -> str:
-    """Where a lookupd is asked for the producers of a topic; raises ValueError.
+    """Return the URL that looks up the producers of a topic. Raises ValueError.
 
-    A path other than `/` is where its /lookup is, and parameters stay.
+    A path other than `/` replaces /lookup, and query parameters are kept.
     """
     url = daemon_url(address)
     path = url.path if url.path not in (None, "", "/") else "/lookup"
@@ -163,14 +164,15 @@ def lookup_url(address: str, topic: str) -> str:
 
 
 def lookupd_url(address: str, name: str) -> str:
-    """Where a lookupd is asked for its /nodes, say: beside its /lookup; raises ValueError."""
+    """Return the URL of another endpoint, for example /nodes, next to /lookup. Raises
+    ValueError."""
     url = daemon_url(address)
     folder = (url.path or "/").rpartition("/")[0]
     return url._replace(path=f"{folder}/{name}").url
 
 
 def bearer(secret: str | bytes | None) -> dict[str, str]:
-    """The headers that tell a lookupd the secret of an nsqd's client, if there is one."""
+    """Return the headers that pass an nsqd client's secret, if any, to an nsqlookupd."""
     if not secret:
         return {}
     if isinstance(secret, str):
@@ -178,26 +180,26 @@ def bearer(secret: str | bytes | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret.decode('latin-1')}"}
 
 
-# --- asking -------------------------------------------------------------------------------------
+# --- queries ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Found:
-    """What lookupds said, by their addresses."""
+    """Responses of nsqlookupds, by address."""
 
     answers: Mapping[str, Sequence[Producer]]
-    # Lookupds that have not heard of the topic, and how they say so.
+    # nsqlookupds that do not know the topic, with their error.
     unknown: Mapping[str, RequestError] = field(default_factory=dict)
     errors: Mapping[str, RequestError] = field(default_factory=dict)
 
     @property
     def producers(self) -> list[Producer]:
-        """All of them, each once."""
+        """Return all producers, each once."""
         return union(self.answers.values())
 
 
 def union(lists: Iterable[Iterable[Producer]]) -> list[Producer]:
-    """Each producer once, as the first who has it tells it."""
+    """Return each producer once, as in the first list that has it."""
     found: dict[tuple[str, int], Producer] = {}
     for producers in lists:
         for each in producers:
@@ -212,8 +214,8 @@ def lookup(
     web: WebClient,
     auth_secret: str | bytes | None = None,
 ) -> Found:
-    """The producers of a topic. Raises ValueError for an address that cannot be one; whatever
-    happens with a lookupd is in the result."""
+    """Query the producers of a topic. Raises ValueError for an invalid address; failures of
+    nsqlookupds are in the result."""
     urls = {address: lookup_url(address, topic) for address in addresses}
     outcome = _ask(urls, parse_lookup, web, auth_secret)
     unknown: dict[str, RequestError] = {}
@@ -230,7 +232,7 @@ def nodes(
     web: WebClient,
     auth_secret: str | bytes | None = None,
 ) -> Found:
-    """All nsqds, of whatever topics; given one, without those that a tombstone hides from it."""
+    """Query all nsqds. With a topic, omit those that a tombstone hides from it."""
     urls = {address: lookupd_url(address, "nodes") for address in addresses}
     outcome = _ask(urls, parse_nodes, web, auth_secret)
     shown = {
@@ -243,7 +245,7 @@ def nodes(
 def topics(
     addresses: Sequence[str], *, web: WebClient, auth_secret: str | bytes | None = None
 ) -> Outcome[str, list[str]]:
-    """The names of all topics, as each of the lookupds knows them."""
+    """Query the names of all topics, by nsqlookupd."""
     urls = {address: lookupd_url(address, "topics") for address in addresses}
     return _ask(urls, parse_topics, web, auth_secret)
 
@@ -251,7 +253,7 @@ def topics(
 def channels(
     addresses: Sequence[str], topics: Iterable[str], *, web: WebClient
 ) -> Outcome[tuple[str, str], list[str]]:
-    """The names of these topics' channels, by lookupd and topic."""
+    """Query the channel names of these topics, by nsqlookupd and topic."""
     urls = {
         (address, topic): f"{lookupd_url(address, 'channels')}?{urlencode({'topic': topic})}"
         for topic in topics
@@ -266,7 +268,7 @@ def _ask(
     web: WebClient,
     auth_secret: str | bytes | None,
 ) -> Outcome[Key, list[Item]]:
-    """What lookupds answer, by the keys of the URLs they are asked at."""
+    """Query URLs; return the responses by the keys of the URLs."""
     headers = bearer(auth_secret)
 
     def ask(key: Key) -> list[Item]:

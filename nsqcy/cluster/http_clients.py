@@ -1,7 +1,7 @@
-"""An nsqd's and a nsqlookupd's HTTP API, a method for each of its requests.
+"""HTTP API clients for nsqd and nsqlookupd, with a method for each request.
 
-Answers in JSON are decoded, others are bytes. What goes wrong raises RequestError, a name that no
-topic or channel may have InvalidName, before anything is sent.
+JSON responses are decoded; other responses are bytes. Failures raise RequestError. Invalid topic
+and channel names raise InvalidName before anything is sent.
 """
 
 import json
@@ -21,7 +21,7 @@ MAX_ANSWER = 256 << 20  # bytes
 
 
 def _named(topic: str, channel: str | None = None) -> dict[str, str]:
-    """The parameters that name a topic, or a channel of it."""
+    """Return the query parameters of a topic, or of a channel of it."""
     for kind, name in (("topic", topic), ("channel", channel)):
         if name is not None and not is_valid_name(name):
             raise InvalidName(f"{quote(name)} is not the name of a {kind}")
@@ -29,7 +29,7 @@ def _named(topic: str, channel: str | None = None) -> dict[str, str]:
 
 
 class DaemonClient:
-    """Requests that all daemons have. One may be made in each of several threads."""
+    """Requests common to all daemons. Thread-safe."""
 
     PORT: ClassVar[int]
 
@@ -41,14 +41,14 @@ class DaemonClient:
         scheme: str = "http",
         terms: Terms | None = None,
     ) -> None:
-        """port: 0 is the daemon's usual one."""
+        """port: 0 means the daemon's default port."""
         url = daemon_url(f"{scheme}://{host_port(host, port or self.PORT)}")
         self._url = url._replace(path="/")
         self._web = WebClient(terms or Terms(request_timeout=60.0))
 
     @classmethod
     def from_url(cls, url: str, *, terms: Terms | None = None) -> Self:
-        """For the daemon at a URL, or at host:port; raises ValueError if it is neither."""
+        """Return a client for the daemon at a URL or at host:port. Raises ValueError."""
         found = daemon_url(url)
         assert found.host is not None and found.scheme is not None
         client = cls(found.host.strip("[]"), found.port or 0, scheme=found.scheme, terms=terms)
@@ -72,7 +72,7 @@ class DaemonClient:
         return f"{self.scheme}://{host_port(self.host, self.port)}/"
 
     def ping(self) -> bytes:
-        """`OK`, or a RequestError from a daemon that is not well."""
+        """Return `OK`. Raises RequestError if the daemon is unhealthy."""
         return self._bytes("GET", "/ping")
 
     def info(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class DaemonClient:
             value = None
         if not isinstance(value, dict):
             raise RequestError("the answer is not a JSON object", answer.status, answer.body)
-        data = value.get("data")  # where answers were wrapped, before 1.0
+        data = value.get("data")  # responses before 1.0 were wrapped
         return data if isinstance(data, dict) else value
 
     def _post(self, path: str, query: dict[str, str]) -> None:
@@ -113,19 +113,19 @@ class DaemonClient:
 
 
 class NsqdHTTPClient(DaemonClient):
-    """An nsqd."""
+    """HTTP client of an nsqd."""
 
     PORT = 4151
 
     def publish(self, topic: str, data: bytes, defer: int | None = None) -> bytes:
-        """defer: milliseconds before it is delivered."""
+        """Publish a message. defer: delay in milliseconds."""
         query = _named(topic)
         if defer is not None:
             query["defer"] = str(defer)
         return self._bytes("POST", "/pub", query, data)
 
     def multipublish(self, topic: str, messages: Iterable[bytes], binary: bool = False) -> bytes:
-        """Several messages, all of them or none. Those with a newline in them need `binary`."""
+        """Publish several messages atomically. Messages that contain a newline need `binary`."""
         query = _named(topic)
         bodies = list(messages)
         if binary:
@@ -170,7 +170,8 @@ class NsqdHTTPClient(DaemonClient):
     def stats(
         self, topic: str | None = None, channel: str | None = None, text: bool = False
     ) -> dict[str, Any] | bytes:
-        """Of everything, of a topic, or of a channel; with `text` as a page of bytes."""
+        """Return the statistics of everything, a topic or a channel; with `text`, as bytes of
+        NSQ's text format."""
         query = {"format": "text" if text else "json"}
         if topic:
             query |= _named(topic, channel or None)
@@ -178,13 +179,13 @@ class NsqdHTTPClient(DaemonClient):
 
 
 class LookupdClient(DaemonClient):
-    """A nsqlookupd."""
+    """HTTP client of an nsqlookupd."""
 
     PORT = 4161
 
     def lookup(self, topic: str) -> dict[str, Any]:
-        """The producers and the channels of a topic; a RequestError of status 404 if there is no
-        such topic."""
+        """Return the producers and the channels of a topic. Raises RequestError with status 404 if
+        the topic is unknown."""
         return self._object("GET", "/lookup", _named(topic))
 
     def topics(self) -> dict[str, Any]:
@@ -209,5 +210,5 @@ class LookupdClient(DaemonClient):
         self._post("/channel/delete", _named(topic, channel))
 
     def tombstone_topic(self, topic: str, node: str) -> None:
-        """Hide a producer from a topic for a while. node: its broadcast address and HTTP port."""
+        """Hide a producer from a topic for a while. node: `broadcast-address:http-port`."""
         self._post("/topic/tombstone", {**_named(topic), "node": node})

@@ -1,7 +1,7 @@
-"""Times from publish to finish: percentiles of one nsqd, and what can be said of several together.
+"""Latencies from publish to finish: percentiles of one nsqd, and their combination over several.
 
-Pure. Times are nanoseconds. Percentiles cannot be added: of several nodes the mean, weighted by
-their counts, the least and the greatest are known, and these are what a sum has.
+Pure. Times are nanoseconds. Percentiles cannot be summed: for several nodes, the result has the
+mean weighted by counts, the minimum and the maximum.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from nsqcy.util import gojson
 
 @dataclass(frozen=True)
 class Percentile:
-    """The time of a quantile; `value` only of a single node, where it is all there is."""
+    """The time of a quantile. `value` is for a single node only."""
 
     quantile: float
     average: float
@@ -25,7 +25,7 @@ class Percentile:
 
 @dataclass(frozen=True)
 class Latency:
-    """`percentiles` are None where a node keeps no times."""
+    """Latency statistics. `percentiles` is None if a node does not record latencies."""
 
     count: int = 0
     percentiles: tuple[Percentile, ...] | None = None
@@ -36,14 +36,14 @@ FIELDS: gojson.Fields = {
     "count": (gojson.int64, 0),
     "percentiles": (gojson.array(gojson.structure(_PERCENTILE), gojson.EMPTY), None),
 }
-# Of nsqds that keep no times tens of thousands say so.
+# Shared, as nsqds without latencies may have tens of thousands of channels.
 _SAID_OF_NOTHING = {"count": 0, "percentiles": None}
 _NOTHING = Latency()
 _read = gojson.alike(FIELDS)
 
 
 def of_node(value: Any) -> Latency:
-    """Reads what a node says of times."""
+    """Parse the latencies of a node."""
     if value == _SAID_OF_NOTHING:
         return _NOTHING
     count, percentiles = _read(value)
@@ -59,7 +59,7 @@ def _single(quantile: float, value: float, count: int) -> Percentile:
 
 
 def merge(latencies: Iterable[Latency | None]) -> Latency:
-    """Of several nodes together; quantiles in the order in which they first appear."""
+    """Combine the latencies of several nodes, with quantiles in order of first appearance."""
     count = 0
     merged: dict[float, Percentile] = {}
     for latency in latencies:

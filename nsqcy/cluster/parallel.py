@@ -1,4 +1,4 @@
-"""Asking many at once, each in a thread, and not waiting for one that hangs."""
+"""Parallel requests in threads, with a time limit for requests that hang."""
 
 import threading
 import time
@@ -12,11 +12,11 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MAX_THREADS = 32
-GRACE = 0.5  # seconds beyond the limit, within which a request ends by itself
+GRACE = 0.5  # seconds after the limit in which requests end by their own deadline
 
 
 class Outcome(Generic[Key, Value]):
-    """What each of them said, or why it did not; in the order they were given."""
+    """Results and errors by key, in the order of the keys."""
 
     def __init__(self) -> None:
         self.values: dict[Key, Value] = {}
@@ -24,8 +24,8 @@ class Outcome(Generic[Key, Value]):
 
 
 def ask_all(keys: Sequence[Key], ask: Callable[[Key], Value], limit: float) -> Outcome[Key, Value]:
-    """Call `ask` with each key. One that has not returned after `limit` seconds has failed: what
-    finds out addresses knows no deadline."""
+    """Call `ask` with each key in parallel. A call that has not returned after `limit` seconds has
+    failed; this also bounds name resolution, which has no deadline."""
     keys = list(dict.fromkeys(keys))
     left = deque(keys)
     values: dict[Key, Value] = {}
@@ -42,7 +42,7 @@ def ask_all(keys: Sequence[Key], ask: Callable[[Key], Value], limit: float) -> O
             except Exception as error:
                 errors[key] = error
 
-    # Daemons, so that nobody waits for one at the end of the process.
+    # Daemon threads, so that the process can exit without waiting for them.
     count = min(len(keys), MAX_THREADS)
     threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
     for thread in threads:

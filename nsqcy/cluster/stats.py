@@ -1,7 +1,7 @@
-"""Statistics of topics and channels, from all nsqds that have them, and their sums.
+"""Statistics of topics and channels of all nsqds, and their sums.
 
-Reading an answer and summing are pure functions; topic_producers(), node_stats() and nsqds() ask.
-Clients are asked for only where somebody wants them: channels count them.
+Parsing and summing are pure functions; topic_producers(), node_stats() and nsqds() send requests.
+Clients are queried only on request; channels have their number anyway.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +21,14 @@ from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
 MAX_ANSWER = 256 << 20  # bytes
-TOGETHER = "*"  # the node of a sum
+TOGETHER = "*"  # node name of a sum
 
 
 # --- figures ------------------------------------------------------------------------------------
 
 
 class TopicFigures(NamedTuple):
-    """What a topic counts."""
+    """Figures of a topic."""
 
     depth: int = 0
     backend_depth: int = 0
@@ -41,7 +41,7 @@ class TopicFigures(NamedTuple):
 
 
 class ChannelFigures(NamedTuple):
-    """What a channel counts."""
+    """Figures of a channel."""
 
     depth: int = 0
     backend_depth: int = 0
@@ -52,7 +52,7 @@ class ChannelFigures(NamedTuple):
     requeue_count: int = 0
     timeout_count: int = 0
     client_count: int = 0
-    # Deliveries, by how near the consumer is.
+    # Deliveries by consumer proximity.
     zone_local_msg_count: int = 0
     region_local_msg_count: int = 0
     global_msg_count: int = 0
@@ -71,19 +71,19 @@ Figures = TypeVar("Figures", TopicFigures, ChannelFigures)
 
 
 def total(figures: Sequence[Figures]) -> Figures:
-    """Counters are added, and paused is what is paused anywhere."""
+    """Sum figures. The sum is paused if any of them is."""
     kind = type(figures[0])
     sums: list[Any] = [*map(sum, zip(*figures, strict=True))]
     sums[_PAUSED] = sums[_PAUSED] > 0
     return kind(*sums)
 
 
-_PAUSED = TopicFigures._fields.index("paused")  # of channels' too
+_PAUSED = TopicFigures._fields.index("paused")  # the same index in ChannelFigures
 
 
 @dataclass(frozen=True)
 class ClientStats:
-    """A consumer of a channel, as its node tells of it."""
+    """A consumer of a channel, as reported by its node."""
 
     node: str = ""
     remote_address: str = ""
@@ -113,19 +113,19 @@ class ClientStats:
 
 
 class CursorStats(NamedTuple):
-    """A reader of a topic's log, as one node has it."""
+    """A named cursor of a topic's log on one node."""
 
     name: str = ""
     log_id: str = ""
-    seq: int = 0  # what it reads next
+    seq: int = 0  # the next seq to read
     lag: int = 0  # records from there to the end
-    age: int = 0  # seconds since it was set or asked for
-    overrun: bool = False  # whether some of what it was to hold is gone
+    age: int = 0  # seconds since it was last set or queried
+    overrun: bool = False  # whether records that it should have retained are gone
 
 
 class ChannelStats(NamedTuple):
-    """A channel of one node, or of several together: then `nodes` are those. `clients` are None
-    where nobody was asked for them, `latency` where a node knows of no such thing."""
+    """A channel on one node, or summed over `nodes`. `clients` is None if not queried, `latency` if
+    not supported by the node."""
 
     topic: str
     name: str
@@ -135,11 +135,11 @@ class ChannelStats(NamedTuple):
     nodes: tuple["ChannelStats", ...] = ()
     latency: Latency | None = None
     clients: tuple[ClientStats, ...] | None = None
-    dead_letter_topic: str = ""  # of several the first one's
+    dead_letter_topic: str = ""  # in a sum, of the first node
 
 
 class TopicStats(NamedTuple):
-    """A topic of one node, or of several together: then `nodes` are those."""
+    """A topic on one node, or summed over `nodes`."""
 
     name: str
     node: str
@@ -148,12 +148,12 @@ class TopicStats(NamedTuple):
     channels: Mapping[str, ChannelStats] = MappingProxyType({})
     nodes: tuple["TopicStats", ...] = ()
     latency: Latency | None = None
-    cursors: tuple[CursorStats, ...] = ()  # of one node: their logs have nothing in common
+    cursors: tuple[CursorStats, ...] = ()  # of one node only: logs of different nodes are unrelated
 
 
 def sum_topics(stats: Iterable[TopicStats]) -> dict[str, TopicStats]:
-    """Each topic, by name, and each of its channels, over the nodes that have them. Nodes and
-    channels stand in the order of the nodes' hostnames."""
+    """Sum each topic, by name, and each of its channels over their nodes. Nodes and channels are in
+    order of the nodes' hostnames."""
     by_name: dict[str, list[TopicStats]] = {}
     for each in sorted(stats, key=lambda each: each.hostname):
         by_name.setdefault(each.name, []).append(each)
@@ -201,7 +201,7 @@ _READERS: dict[Any, gojson.Reader] = {
 
 
 def _readers(values: Any) -> gojson.Fields:
-    """Fields of these names and types."""
+    """Return the readers of these fields and types."""
     defaults = (
         {each.name: each.default for each in fields(values)}
         if is_dataclass(values)
@@ -217,7 +217,7 @@ _CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
 
 
 def _page(channel: gojson.Fields) -> gojson.Fields:
-    """A page of statistics whose channels have, beside their figures, these fields."""
+    """Return the format of a statistics page whose channels have these additional fields."""
     channels = gojson.alike(
         {
             **_readers(ChannelFigures),
@@ -251,8 +251,8 @@ def parse_stats(
     *,
     clients: bool = False,
 ) -> list[TopicStats]:
-    """The topics of an answer of /stats?format=json; raises RequestError. Names of headers are in
-    lower case. Without `clients` there are none, whatever the answer has."""
+    """Return the topics in a response of /stats?format=json. Names in `headers` are lower case.
+    Without `clients`, clients in the response are ignored. Raises RequestError."""
     page = _WITH_CLIENTS if clients else _WITHOUT_CLIENTS
     found = answers.read(body, headers, page, gojson.decode_large)["topics"]
     return [_topic(each, node, hostname) for each in found]
@@ -286,19 +286,19 @@ def _client(values: dict[str, Any], node: str) -> ClientStats:
     return ClientStats(**(values | {"node": node}))
 
 
-# --- asking -------------------------------------------------------------------------------------
+# --- queries ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class NodeStats:
-    """What nsqds said, by their HTTP addresses."""
+    """Responses of nsqds, by HTTP address."""
 
     answers: Mapping[str, Sequence[TopicStats]]
     errors: Mapping[str, RequestError]
 
     @property
     def topics(self) -> dict[str, TopicStats]:
-        """The sum over all nodes that answered, by topic."""
+        """Return the topics, summed over all nodes that answered."""
         return sum_topics(each for topics in self.answers.values() for each in topics)
 
 
@@ -310,7 +310,7 @@ def node_stats(
     web: WebClient,
     clients: bool = False,
 ) -> NodeStats:
-    """The statistics of these nsqds: of one topic or all, and of one channel of it or all."""
+    """Query the statistics of these nsqds: of one topic or all, and of one channel or all."""
     nodes: dict[str, Producer] = {}
     for each in producers:
         nodes.setdefault(each.http_address, each)
@@ -332,7 +332,7 @@ def of_nsqd(
     web: WebClient,
     clients: bool = False,
 ) -> list[TopicStats]:
-    """The same of one nsqd, asked at this URL; raises RequestError."""
+    """Query the statistics of one nsqd at this URL. Raises RequestError."""
     answer = answer_of(url, topic, channel, web=web, clients=clients)
     name, hostname = node.http_address, node.hostname
     return parse_stats(answer.body, answer.headers, name, hostname, clients=clients)
@@ -341,7 +341,7 @@ def of_nsqd(
 def answer_of(
     url: Url, topic: str = "", channel: str = "", *, web: WebClient, clients: bool = False
 ) -> Answer:
-    """What parse_stats() reads; raises RequestError."""
+    """Return the raw response for parse_stats(). Raises RequestError."""
     return _get(web, _stats_url(url, topic, channel, clients=clients))
 
 
@@ -353,8 +353,8 @@ def nsqds(
     web: WebClient,
     clients: bool = False,
 ) -> Outcome[str, tuple[Producer, list[TopicStats]]]:
-    """The nsqds at these addresses, and their statistics as node_stats() has them: each is asked
-    where it is, whatever address it tells of."""
+    """Query the nsqds at these addresses and their statistics as in node_stats(). Uses the given
+    addresses, not the announced ones."""
     urls = {address: daemon_url(address) for address in addresses}
 
     def ask(address: str) -> tuple[Producer, list[TopicStats]]:
@@ -368,8 +368,8 @@ def nsqds(
 def topic_producers(
     topic: str, *, web: WebClient, lookupds: Sequence[str] = (), nsqds: Sequence[str] = ()
 ) -> Found:
-    """The nsqds that have a topic: those the lookupds know of, or those of these nsqds that do.
-    Raises ValueError for an address that cannot be one."""
+    """Return the nsqds that have a topic: those known to the nsqlookupds, or those among the given
+    nsqds. Raises ValueError for an invalid address."""
     if lookupds:
         return discovery.lookup(lookupds, topic, web=web)
     urls = {address: daemon_url(address) for address in nsqds}
@@ -385,7 +385,7 @@ def topic_producers(
 
 
 def node_info(url: Url, *, web: WebClient) -> Producer:
-    """An nsqd as it describes itself; where it does not say, at the address it was asked at."""
+    """Return an nsqd as it describes itself; a missing address defaults to the queried one."""
     answer = _get(web, url._replace(path="/info"))
     values = answers.read(answer.body, answer.headers, discovery.PRODUCER)
     if not values["broadcast_address"]:

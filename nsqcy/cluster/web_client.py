@@ -1,8 +1,8 @@
-"""HTTP requests to daemons, blocking, from a thread: every one ends at a deadline.
+"""Blocking HTTP client for daemons. Every request ends at a deadline.
 
-Knows what NSQ's daemons expect of each other: the version they accept, and where one that wants TLS
-is found. What goes wrong is told in words made here, as the texts of other people's exceptions may
-hold the URL, and so a secret. Takes no part in what is asked and answered.
+Implements the conventions of NSQ's daemons: the accepted version, and how to find the TLS address.
+Error texts are built here, because texts of library exceptions may contain the URL, and thus a
+secret. Does not interpret requests or responses.
 """
 
 import os
@@ -27,11 +27,11 @@ from nsqcy.util import gojson
 from nsqcy.util.self_connect import refuse_itself
 
 PIECE = 1 << 16  # bytes of a body read at a time
-FOREVER = 86400.0  # seconds of a request whose time is not limited
+FOREVER = 86400.0  # deadline of a request without a limit, seconds
 SECOND = 1_000_000_000
 PORTS = {"http": 80, "https": 443}
 MAX_REDIRECTS = 10
-MAX_SHOWN = 300  # characters of an unwanted answer
+MAX_SHOWN = 300  # maximum characters of an error response in a text
 TIMED_OUT = "timed out"
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -40,7 +40,7 @@ _TLS_REQUIRED: gojson.Fields = {"https_port": (gojson.int32, 0)}
 
 
 class Settings(Protocol):
-    """The options of a daemon read here."""
+    """The options of a daemon that the client uses."""
 
     @property
     def http_client_connect_timeout(self) -> int: ...
@@ -54,7 +54,7 @@ class Settings(Protocol):
 
 @dataclass(frozen=True)
 class Terms:
-    """How requests are made. Times are seconds, and nothing or less is no limit."""
+    """Settings of requests. Times are seconds; 0 or less means no limit."""
 
     connect_timeout: float = 2.0
     request_timeout: float = 5.0
@@ -65,11 +65,11 @@ class Terms:
     verify: bool = True
     user_agent: str = f"nsqcy/{__version__}"
     token: str = field(default="", repr=False)
-    """Shown to whomever ask() asks, and to no other host that one sends us to."""
+    """Sent to the requested host only, not to hosts that it redirects to."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Terms":
-        """As the options of a daemon have them."""
+        """Return the settings from the options of a daemon."""
         return cls(
             connect_timeout=settings.http_client_connect_timeout / SECOND,
             request_timeout=settings.http_client_request_timeout / SECOND,
@@ -79,13 +79,13 @@ class Terms:
 
     @property
     def whole(self) -> float:
-        """Seconds of a request from its beginning to the last byte of the answer."""
+        """Maximum seconds from the start of a request to the last byte of the response."""
         return self.request_timeout if self.request_timeout > 0 else FOREVER
 
 
 class Answer(NamedTuple):
     status: int
-    headers: Mapping[str, str]  # names in lower case
+    headers: Mapping[str, str]  # names are lower case
     body: bytes
 
 
@@ -97,7 +97,7 @@ def _left(deadline: float) -> float:
 
 
 class _Socket(socket.socket):
-    """Receives until a deadline, however slowly the bytes trickle in."""
+    """Socket that receives until a deadline, even if bytes trickle in."""
 
     deadline = 0.0
 
@@ -107,9 +107,9 @@ class _Socket(socket.socket):
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """The same, and sends so: its sendall is many sends."""
+    """TLS socket that also sends until a deadline: its sendall is many sends."""
 
-    deadline: float | None = None  # none during the handshake, which is one call
+    deadline: float | None = None  # None during the handshake, which is one call
 
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
         self._keep_deadline()
@@ -125,7 +125,7 @@ class _TlsSocket(ssl.SSLSocket):
 
 
 class _Connection(HTTPConnection):
-    """A connection whose every step ends at a deadline."""
+    """Connection with a deadline for every step."""
 
     def __init__(self, *args: Any, deadline: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -147,7 +147,7 @@ class _TlsConnection(_Connection, HTTPSConnection):
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, without a word of what was asked."""
+    """Return the text of an error, without any part of the request."""
     cause = error.__cause__ or error.__context__
     if isinstance(error, HTTPError) and isinstance(cause, OSError):
         error = cause
@@ -161,7 +161,7 @@ def reason(error: BaseException) -> str:
 
 
 def https_instead(url: Url, body: bytes) -> Url:
-    """Where a server that answered 403 wants to be asked by TLS."""
+    """Return the HTTPS URL named by a 403 response."""
     try:
         port = gojson.decode(body, _TLS_REQUIRED)["https_port"]
     except ValueError:
@@ -172,7 +172,7 @@ def https_instead(url: Url, body: bytes) -> Url:
 
 
 def unwanted(answer: Answer) -> RequestError:
-    """What is wrong with an answer whose status is not 200."""
+    """Return the error for a response whose status is not 200."""
     status = answer.status
     line = f"{status} {responses.get(status, '')}".rstrip()
     shown = quote(answer.body[:MAX_SHOWN])
@@ -180,7 +180,7 @@ def unwanted(answer: Answer) -> RequestError:
 
 
 class WebClient:
-    """Makes requests; one may be made in each of several threads."""
+    """HTTP client. Thread-safe."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -196,8 +196,9 @@ class WebClient:
         *,
         maximum: int,
     ) -> Answer:
-        """The answer to a request, whatever its status: by TLS where the server wants that, and
-        from where it sends us. Raises RequestError, without a status if there is no answer."""
+        """Send a request and return the response of any status. Switches to TLS if the server
+        requires it, and follows redirects. Raises RequestError, without a status if there is no
+        response."""
         shown = {"Authorization": f"Bearer {self.terms.token}"} if self.terms.token else {}
         try:
             return self._ask(url, method, shown | dict(headers or {}), body, maximum)
@@ -238,8 +239,8 @@ class WebClient:
         maximum: int,
         deadline: float | None = None,
     ) -> Answer:
-        """One request and its answer: of the body at least `maximum` bytes and one more, if it has
-        them. Raises what urllib3 raises."""
+        """Send one request and return its response, with at least `maximum` + 1 bytes of a longer
+        body. Raises the exceptions of urllib3."""
         headers = {
             "Accept": "application/vnd.nsq; version=1.0",
             "User-Agent": self.terms.user_agent,
@@ -261,7 +262,7 @@ class WebClient:
 
     def _connection(self, url: Url, deadline: float) -> HTTPConnection:
         if not url.host or url.scheme not in PORTS:
-            raise RequestError("not an address of an HTTP server")
+            raise RequestError("invalid address of an HTTP server")
         host, port = url.host.strip("[]"), url.port or PORTS[url.scheme]
         left = _left(deadline)
         timeout = min(self.terms.connect_timeout, left) if self.terms.connect_timeout > 0 else left
@@ -277,7 +278,7 @@ class WebClient:
         )
 
     def _tls_context(self) -> ssl.SSLContext:
-        """Made when first wanted, and again when one of its files has changed."""
+        """Return the TLS context. Created on first use, and again when one of its files changes."""
         terms = self.terms
         stamp: tuple[int, ...] = ()
         for path in (terms.root_ca_file, terms.cert_file, terms.key_file):
@@ -297,7 +298,7 @@ class WebClient:
 
 def _make_tls_context(terms: Terms) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=terms.root_ca_file or None)
-    # Authorities of before this rule of Python's are as good to NSQ.
+    # NSQ also accepts CAs that do not meet Python's newer strict rules.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     oldest = max(terms.tls_min_version, ssl.TLSVersion.TLSv1_2)
     context.minimum_version = ssl.TLSVersion(oldest)
@@ -311,7 +312,7 @@ def _make_tls_context(terms: Terms) -> ssl.SSLContext:
 
 
 def _stamp(path: str) -> tuple[int, ...]:
-    """What changes with the content of a file."""
+    """Return a value that changes with the content of a file."""
     if not path:
         return ()
     found = os.stat(path)
@@ -319,7 +320,7 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 def _read(response: HTTPResponse, maximum: int) -> bytes:
-    """The whole body, or more than an answer may have; raises if it ends early."""
+    """Return the whole body, or more than `maximum` bytes of it. Raises if it ends early."""
     pieces = []
     length = 0
     while length <= maximum:

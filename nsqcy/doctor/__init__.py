@@ -1,4 +1,5 @@
-"""`nsqcy doctor`: what is wrong with a host and a cluster, and what to do about it.
+"""`nsqcy doctor`: finds problems of a host and a cluster, with advice.
 
-Looking (`look_*`) is apart from judging (`host`, `cluster`): a check is a pure function of facts.
+`look_*` modules collect facts; `host`, `disk`, `cluster` and `topics` judge them. A check is a pure
+function of facts.
 """

@@ -1,4 +1,4 @@
-"""What a check is, and how a row of them judges. Knows no particular one."""
+"""The Check type, and how checks run. Knows no particular check."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ Facts = TypeVar("Facts")
 
 @dataclass(frozen=True)
 class Check(Generic[Facts]):
-    """`judge` is pure. `fine` is what is said if it finds nothing, `told` what it tells of, for the
-    documents, and `applies` whether there is anything to judge."""
+    """A check. judge: pure function that returns findings. told: what the check reports, for the
+    documentation. fine: text if there are no findings. applies: whether there is anything to
+    judge."""
 
     name: str
     told: str
@@ -27,7 +28,7 @@ class Judged(NamedTuple):
 
 
 def run(checks: Sequence[Check[Facts]], facts: Facts) -> list[Judged]:
-    """What each of them says, in their order."""
+    """Return the findings of all checks, in order."""
     found = []
     for check in checks:
         if check.applies(facts):
@@ -37,7 +38,7 @@ def run(checks: Sequence[Check[Facts]], facts: Facts) -> list[Judged]:
 
 
 def size(count: int) -> str:
-    """Bytes, for people."""
+    """Format bytes with a unit."""
     size = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:

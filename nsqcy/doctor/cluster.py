@@ -1,6 +1,6 @@
-"""The checks of a cluster: pure functions of what was asked of it, and the table of them.
+"""Checks of a cluster: pure functions of its facts, and their table.
 
-Whoever did not answer is told of once, by the first two checks; the others judge what was answered.
+The first two checks report daemons that do not answer; the other checks judge the answers.
 """
 
 from collections import Counter
@@ -17,16 +17,16 @@ EXPIRES_SOON = 30  # days
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0")
 
 
-# --- who answers --------------------------------------------------------------------------------
+# --- reachability -------------------------------------------------------------------------------
 
 
 def lookupds(cluster: Cluster) -> Iterator[Finding]:
     for each in cluster.lookupds:
         text = f"nsqlookupd {each.address} does not answer: {each.error}"
         if each.error and each.assumed:
-            yield note(text, "if there is one elsewhere, name it with --lookupd-http-address")
+            yield note(text, "if it runs elsewhere, set --lookupd-http-address")
         elif each.error:
-            yield problem(text, "start it, or see what is between: a firewall, an old address")
+            yield problem(text, "start it, or check firewalls and the address")
 
 
 def nsqds(cluster: Cluster) -> Iterator[Finding]:
@@ -35,56 +35,55 @@ def nsqds(cluster: Cluster) -> Iterator[Finding]:
             yield _silent(each, cluster)
         door = each.door
         if door and door.error and not each.error:
-            text = f"nsqd {each.name} answers over HTTP, but not clients at {door.address}"
+            text = f"nsqd {each.name} answers over HTTP, but not to clients at {door.address}"
             yield problem(f"{text}: {door.error}", _reach(each))
     if not cluster.nsqds:
-        yield note("there is no nsqd", "name one with --nsqd-http-address")
+        yield note("no nsqd found", "set --nsqd-http-address")
 
 
 def _silent(nsqd: Nsqd, cluster: Cluster) -> Finding:
     if nsqd.assumed:
         text = f"nsqd {nsqd.address} does not answer: {nsqd.error}"
-        return note(text, "if there is one elsewhere, name it with --nsqd-http-address")
+        return note(text, "if it runs elsewhere, set --nsqd-http-address")
     if not nsqd.lookupds:
         text = f"nsqd {nsqd.address} does not answer: {nsqd.error}"
-        return problem(text, "start it, or see what is between: a firewall, an old address")
+        return problem(text, "start it, or check firewalls and the address")
     who = f"announced by {several(nsqd.lookupds)}"
     text = f"nsqd {nsqd.name}, {who}, does not answer: {nsqd.error}"
     if nsqd.door and not nsqd.door.error:
         port = nsqd.node.http_port
-        return problem(text, f"clients reach it; open HTTP port {port}, or --broadcast-http-port")
+        advice = f"clients can reach it: open HTTP port {port}, or set --broadcast-http-port"
+        return problem(text, advice)
     elsewhere = [
         each.address
         for each in cluster.alive
         if each.node.tcp_port == nsqd.node.tcp_port and each.node.hostname == nsqd.node.hostname
     ]
     if elsewhere and nsqd.node.hostname:
-        text += f" (one of its host answers at {several(elsewhere)})"
+        text += f" (an nsqd on the same host answers at {several(elsewhere)})"
     return problem(text, _reach(nsqd))
 
 
 def _reach(nsqd: Nsqd) -> str:
-    """What to do about an nsqd that cannot be reached where it is announced."""
+    """Return advice for an nsqd that is unreachable at its announced address."""
     address = nsqd.node.broadcast_address
     if address.startswith(LOOPBACK):
-        return (
-            f"every machine has its own {address}: give it a --broadcast-address to be reached at"
-        )
+        return f"{address} is local to each machine: set --broadcast-address to a reachable address"
     return (
-        f"if it is down start it; else see that {address} is its --broadcast-address, and is"
-        " resolved and reached from here"
+        f"start it if it is down; otherwise check that {address} is its --broadcast-address,"
+        " resolves, and is reachable from this host"
     )
 
 
 def registration(cluster: Cluster) -> Iterator[Finding]:
-    """What nsqlookupds do not know of the nsqds that answer."""
+    """Find nsqds and topics that no nsqlookupd knows."""
     if not cluster.answering:
         return
     announced = {each.address for lookupd in cluster.answering for each in lookupd.producers}
     for nsqd in cluster.alive:
         if nsqd.node.address not in announced:
-            text = f"nsqd {nsqd.name} is announced by no nsqlookupd: consumers do not find it"
-            yield problem(text, "see its --lookupd-tcp-address, and its log for LOOKUPD")
+            text = f"nsqd {nsqd.name} is not announced by any nsqlookupd: consumers cannot find it"
+            yield problem(text, "check its --lookupd-tcp-address, and its log for LOOKUPD")
             continue
         known = {
             topic
@@ -95,11 +94,12 @@ def registration(cluster: Cluster) -> Iterator[Finding]:
         }
         missing = {topic.name for topic in nsqd.topics} - known
         if missing:
-            text = f"nsqd {nsqd.name} has topics that no nsqlookupd knows it by: {several(missing)}"
-            yield warning(text, "if it stays so see its log for LOOKUPD; a restart registers anew")
+            text = f"no nsqlookupd announces these topics of nsqd {nsqd.name}: {several(missing)}"
+            advice = "if this persists, check its log for LOOKUPD; a restart registers them again"
+            yield warning(text, advice)
 
 
-# --- who agrees ---------------------------------------------------------------------------------
+# --- agreement ----------------------------------------------------------------------------------
 
 
 def versions(cluster: Cluster) -> Iterator[Finding]:
@@ -114,12 +114,12 @@ def versions(cluster: Cluster) -> Iterator[Finding]:
         others = several(
             f"{name} has {version or 'none'}" for version, name in pairs if version != maximum
         )
-        text = f"{daemon}s are of {len(count)} versions: most have {maximum or 'none'}, {others}"
-        yield warning(text, "bring all to one version; clients use what the oldest can")
+        text = f"{daemon}s run {len(count)} versions: most have {maximum or 'none'}, {others}"
+        yield warning(text, "run one version: clients only use the features of the oldest")
 
 
 def agreement(cluster: Cluster) -> Iterator[Finding]:
-    """Where nsqlookupds differ."""
+    """Find differences between nsqlookupds."""
     answering = cluster.answering
     if len(answering) < 2:
         return
@@ -129,12 +129,10 @@ def agreement(cluster: Cluster) -> Iterator[Finding]:
         has = {each.address for each in lookupd.producers}
         if lacking := [name for address, name in every.items() if address not in has]:
             text = f"nsqlookupd {lookupd.address} lacks nsqd {several(lacking)}"
-            yield problem(text, "give those nsqds its --lookupd-tcp-address too; see their logs")
+            yield problem(text, "add it to their --lookupd-tcp-address; check their logs")
         if missing := topics - lookupd.topics:
-            text = f"nsqlookupd {lookupd.address} lacks topics that others have: {several(missing)}"
-            yield warning(
-                text, "it learns them from nsqds; topics made by hand must be made at each"
-            )
+            text = f"nsqlookupd {lookupd.address} lacks topics of the others: {several(missing)}"
+            yield warning(text, "nsqds register their topics; create others on every nsqlookupd")
     yield from _tombstones(cluster)
 
 
@@ -147,11 +145,11 @@ def _tombstones(cluster: Cluster) -> Iterator[Finding]:
     torn = [f"{topic} of {nsqd}" for (topic, nsqd), seen in states.items() if len(seen) > 1]
     if torn:
         text = f"only some nsqlookupds have a tombstone for {several(torn)}"
-        yield warning(text, "tombstone it at all of them, or wait until the one is over")
+        yield warning(text, "tombstone it on all of them, or wait until the tombstone expires")
 
 
 def clocks(cluster: Cluster) -> Iterator[Finding]:
-    """Each against ours, and all against each other."""
+    """Compare each clock with ours, and all with each other."""
     told = [(each.address, each.offset) for each in cluster.answering]
     told += [(each.name, each.offset) for each in cluster.alive]
     known = [(name, each) for name, each in told if each is not None]
@@ -159,20 +157,20 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
         if _surely(each) > APART:
             way = "ahead of" if each.seconds > 0 else "behind"
             say = problem if _surely(each) > FAR_APART else warning
-            text = f"the clock of {name} is {abs(each.seconds):.0f} s {way} that of this machine"
-            yield say(text, "synchronise both: message times and due times are by each one's clock")
+            text = f"the clock of {name} is {abs(each.seconds):.0f} s {way} this machine's clock"
+            yield say(text, "synchronise both: message and due times depend on each node's clock")
     if len(known) < 2:
         return
     first = min(known, key=lambda pair: pair[1].seconds)
     last = max(known, key=lambda pair: pair[1].seconds)
     apart = last[1].seconds - first[1].seconds - first[1].within - last[1].within
     if apart > APART:
-        text = f"clocks of nodes are apart: {last[0]} is {apart:.0f} s or more ahead of {first[0]}"
-        yield warning(text, "run chrony or systemd-timesyncd on each")
+        text = f"clocks of nodes differ: {last[0]} is at least {apart:.0f} s ahead of {first[0]}"
+        yield warning(text, "run chrony or systemd-timesyncd on every node")
 
 
 def _surely(offset: Offset) -> float:
-    """How far it is off at least, whatever the answer took."""
+    """Return the minimum offset, given the uncertainty from the response time."""
     return abs(offset.seconds) - offset.within
 
 
@@ -180,9 +178,9 @@ def certificates(cluster: Cluster) -> Iterator[Finding]:
     for nsqd in cluster.alive:
         door = nsqd.door
         if door and door.tls_error:
-            text = f"the certificate of {door.address} cannot be seen: {door.tls_error}"
+            text = f"the certificate of {door.address} could not be read: {door.tls_error}"
             yield note(
-                text, "it may want a certificate of ours; openssl x509 -enddate -in its file"
+                text, "it may require a client certificate; run openssl x509 -enddate -in its file"
             )
         where = ((door.address, door.expires),) if door else ()
         for address, expires in (*where, (nsqd.address, nsqd.expires)):
@@ -191,44 +189,44 @@ def certificates(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _expiry(address: str, days: float) -> Iterator[Finding]:
-    advice = "put a new one in place of the file and send nsqd SIGHUP"
+    advice = "replace the certificate file and send SIGHUP to nsqd"
     if days < 0:
-        yield problem(f"the certificate of {address} ended {-days:.0f} days ago", advice)
+        yield problem(f"the certificate of {address} expired {-days:.0f} days ago", advice)
     elif days < EXPIRES_SOON:
-        yield warning(f"the certificate of {address} ends in {days:.0f} days", advice)
+        yield warning(f"the certificate of {address} expires in {days:.0f} days", advice)
 
 
 def health(cluster: Cluster) -> Iterator[Finding]:
     for nsqd in cluster.alive:
         if nsqd.unready:
-            advice = "see its log; /ready says when it is over"
+            advice = "check its log; /ready shows when it has recovered"
             yield problem(f"nsqd {nsqd.name} is not ready: {nsqd.unready}", advice)
         elif nsqd.health != "OK":
-            advice = "what it failed to write is in its log: see to the disk"
-            yield problem(f"nsqd {nsqd.name} is not well: {nsqd.health}", advice)
+            advice = "check the disk; its log has the failed writes"
+            yield problem(f"nsqd {nsqd.name} is unhealthy: {nsqd.health}", advice)
         if nsqd.draining:
-            text = f"nsqd {nsqd.name} is draining: it takes no publishes"
-            yield note(text, "it ends when consumers have emptied it")
+            text = f"nsqd {nsqd.name} is draining: it refuses publishes"
+            yield note(text, "it exits when consumers have emptied it")
 
 
 CHECKS = (
     Check(
         "lookupds",
-        "nsqlookupds that do not answer, or answer what cannot be read",
-        "all answer",
+        "nsqlookupds that do not answer, or whose answer cannot be read",
+        "all nsqlookupds answer",
         lookupds,
         lambda cluster: cluster.lookupds,
     ),
     Check(
         "nsqds",
-        "nsqds that are announced or named and do not answer there, over HTTP and to clients: a"
-        " `--broadcast-address` that cannot be reached",
-        "all answer where they are announced",
+        "nsqds that do not answer at their announced or given address, over HTTP and to clients,"
+        " for example because of an unreachable `--broadcast-address`",
+        "all nsqds answer at their announced addresses",
         nsqds,
     ),
     Check(
         "registration",
-        "nsqds that no nsqlookupd announces; topics of theirs that none does",
+        "nsqds and topics that no nsqlookupd announces",
         "every nsqd and topic is announced",
         registration,
         lambda cluster: cluster.answering and cluster.alive,
@@ -236,36 +234,37 @@ CHECKS = (
     Check(
         "agreement",
         "nsqlookupds that lack an nsqd, topics or tombstones that others have",
-        "all nsqlookupds say the same",
+        "all nsqlookupds agree",
         agreement,
         lambda cluster: len(cluster.answering) > 1,
     ),
     Check(
         "versions",
-        "daemons of several versions",
-        "there is one of each daemon",
+        "daemons that run different versions",
+        "all daemons of a kind run the same version",
         versions,
         lambda cluster: cluster.answering or cluster.alive,
     ),
     Check(
         "clocks",
-        f"nodes whose clock is more than {APART:.0f} s from ours or from another's, by the Date of"
-        f" their answers (a problem from {FAR_APART:.0f} s)",
-        "no clock is off by more than an answer takes",
+        f"nodes whose clock differs by more than {APART:.0f} s from ours or from another node's, by"
+        f" the Date header of their responses (a problem from {FAR_APART:.0f} s)",
+        "all clocks agree, within the precision of the measurement",
         clocks,
         lambda cluster: cluster.answering or cluster.alive,
     ),
     Check(
         "certificates",
-        f"certificates of TCP and HTTPS ports that end within {EXPIRES_SOON} days, or have ended",
-        "none ends soon",
+        f"certificates of TCP and HTTPS ports that expire within {EXPIRES_SOON} days, or have"
+        " expired",
+        "no certificate expires soon",
         certificates,
         lambda cluster: cluster.alive,
     ),
     Check(
         "health",
-        "nsqds that are not ready or not well (a disk that is full or fails), or draining",
-        "all are ready",
+        "nsqds that are not ready, unhealthy (a full or failing disk), or draining",
+        "all nsqds are ready",
         health,
         lambda cluster: cluster.alive,
     ),

@@ -1,4 +1,4 @@
-"""The checks of a data path and the disk it is on: pure functions of a host's facts."""
+"""Checks of a data path and its disk: pure functions of a host's facts."""
 
 from collections.abc import Iterator
 
@@ -23,27 +23,26 @@ WITHOUT_BARRIERS = frozenset({"nobarrier", "barrier=0"})
 def data_path(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
     if disk.error:
-        yield problem(disk.error, "make it, or name another one with --data-path")
+        yield problem(disk.error, "create it, or set another --data-path")
     elif disk.write_error:
-        text = f"{disk.path} cannot be written to: {disk.write_error}"
-        yield problem(
-            text, "it has to belong to the user that nsqd runs as; run doctor as that user"
-        )
+        text = f"{disk.path} is not writable: {disk.write_error}"
+        yield problem(text, "make the user that nsqd runs as its owner; run doctor as that user")
     else:
-        yield ok(f"{disk.path} can be written to")
+        yield ok(f"{disk.path} is writable")
 
 
 def file_system(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
     yield from _kind(disk, host.wanted.durable)
     if "ro" in disk.mount_options:
-        yield problem(f"{disk.path} is mounted read-only", "mount -o remount,rw, and ask dmesg why")
+        text = f"{disk.path} is mounted read-only"
+        yield problem(text, "check dmesg for the reason, then mount -o remount,rw")
     if disk.mount_options & WITHOUT_BARRIERS:
         text = f"{disk.path} is mounted without barriers: a sync does not reach the disk"
-        yield problem(text, "take nobarrier out of its mount options")
+        yield problem(text, "remove nobarrier from its mount options")
     if "sync" in disk.mount_options:
         text = f"{disk.path} is mounted with `sync`: each write waits for the disk"
-        yield warning(text, "take it out; nsqd syncs what has to be")
+        yield warning(text, "remove the option: nsqd syncs what it has to")
 
 
 def _kind(disk: Disk, durable: bool) -> Iterator[Finding]:
@@ -53,42 +52,40 @@ def _kind(disk: Disk, durable: bool) -> Iterator[Finding]:
         say = problem if durable else warning
         yield say(text, "put the data path on a disk")
     elif disk.kind in REMOTE_KINDS:
-        text = f"{where}: locks and syncs are worth what the server makes of them"
+        text = f"{where}: locks and syncs are only as reliable as the file server"
         yield warning(text, "put the data path on a local disk")
     elif disk.kind == "overlay":
-        text = f"{where}: what a container writes goes when the container goes"
+        text = f"{where}: files are deleted with the container"
         yield warning(text, "mount a volume at the data path")
     elif disk.kind in DURABLE_KINDS:
-        yield ok(f"{where}, which keeps what is synced")
+        yield ok(f"{where}, which keeps synced data")
     else:
-        yield note(f"{where}: how it keeps what is synced is not known here")
+        yield note(f"{where}: doctor does not know how reliably it keeps synced data")
 
 
 def disk_space(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
-    free = f"{size(disk.bytes_free)} of {size(disk.bytes_all)} are free at {disk.path}"
+    free = f"{size(disk.bytes_free)} of {size(disk.bytes_all)} are free on {disk.path}"
     minimum = host.wanted.min_free_disk
     if minimum and disk.bytes_free < minimum:
-        text = f"{free}, fewer than --min-free-disk: publishes that would be written are refused"
-        yield problem(text, "make room, or let channels with a backlog be consumed")
+        text = f"{free}, less than --min-free-disk: publishes that need disk space are refused"
+        yield problem(text, "free disk space, or consume channels with a backlog")
     elif disk.bytes_free < min(MIN_FREE, FREE_SHARE * disk.bytes_all):
-        yield problem(free, "make room, and set --min-free-disk to have publishes refused in time")
+        yield problem(free, "free disk space; set --min-free-disk to refuse publishes in time")
     elif disk.bytes_free < FREE_SHARE * disk.bytes_all:
-        yield warning(free, "make room before it is full")
+        yield warning(free, "free disk space before it is full")
     else:
         yield ok(free)
     if disk.files_all and disk.files_free < FREE_SHARE * disk.files_all:
-        text = f"{disk.files_free} of {disk.files_all} inodes are free at {disk.path}"
-        yield warning(text, "each topic takes some: look for what has so many files")
+        text = f"{disk.files_free} of {disk.files_all} inodes are free on {disk.path}"
+        yield warning(text, "each topic uses some: find out what has so many files")
 
 
 def disk_latency(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
     middle, longest = sorted(disk.syncs)[len(disk.syncs) // 2], max(disk.syncs)
-    text = f"a small write is synced in {milliseconds(middle)}, {milliseconds(longest)} at most"
-    advice = (
-        "topics of class fsync publish at most so often for each who waits; see docs/DURABILITY.md"
-    )
+    text = f"a small write syncs in {milliseconds(middle)}, at most {milliseconds(longest)}"
+    advice = "each publish to a topic of class fsync waits for a sync; see docs/DURABILITY.md"
     if middle > VERY_SLOW_SYNC:
         yield warning(text, advice)
     elif middle > SLOW_SYNC:
@@ -113,30 +110,30 @@ def milliseconds(seconds: float) -> str:
 CHECKS = (
     Check(
         "data-path",
-        "whether it is there, and a file can be written in it",
+        "whether the data path exists and is writable",
         "",
         data_path,
         lambda host: host.disk,
     ),
     Check(
         "file-system",
-        "the kind it is of: memory, a server's, a container's layer; mounted read-only, without"
-        " barriers, with `sync`",
+        "the kind of file system: in memory, remote, or a container layer; mounted read-only,"
+        " without barriers, or with `sync`",
         "",
         file_system,
         _has_disk,
     ),
     Check(
         "disk-space",
-        f"what is free: less than {FREE_SHARE:.0%}, or than `--min-free-disk`; inodes",
+        f"free space below {FREE_SHARE:.0%} or `--min-free-disk`; free inodes",
         "",
         disk_space,
         _has_disk,
     ),
     Check(
         "disk-latency",
-        f"how long a small write and its sync take, of a file that is removed again (more than"
-        f" {SLOW_SYNC * 1e3:.0f} ms, {VERY_SLOW_SYNC * 1e3:.0f} ms)",
+        f"the time of a small write and its sync, on a temporary file (a note above"
+        f" {SLOW_SYNC * 1e3:.0f} ms, a warning above {VERY_SLOW_SYNC * 1e3:.0f} ms)",
         "",
         disk_latency,
         lambda host: host.disk and host.disk.syncs,

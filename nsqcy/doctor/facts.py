@@ -1,4 +1,4 @@
-"""What doctor knows when it judges: facts of a host, and of a cluster. Only data."""
+"""Facts of a host and of a cluster, the input of doctor's checks. Only data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from nsqcy.cluster.stats import TopicStats, sum_topics
 
 @dataclass(frozen=True)
 class Process:
-    """Who listens on a port. What only its owner may see is 0."""
+    """A process that listens on a port. Values that only its owner may see are 0."""
 
     pid: int
     command: str
@@ -22,42 +22,42 @@ class Process:
 
 @dataclass(frozen=True)
 class Port:
-    """An address that the daemon's options have, and what became of trying to bind it."""
+    """An address in the daemon's options, and the result of binding it."""
 
     flag: str
     address: str
-    error: str = ""  # why it cannot be bound; empty if it can, or if somebody listens there
+    error: str = ""  # why it cannot be bound; empty if it can, or if a process listens there
     busy: bool = False
-    process: Process | None = None  # who listens, if we may see that
+    process: Process | None = None  # the listening process, if this user may see it
 
 
 @dataclass(frozen=True)
 class Disk:
-    """The data path and what it lies on. Times are seconds."""
+    """The data path and its disk. Times are seconds."""
 
     path: str
-    error: str = ""  # why it cannot be used, and then all else is unknown
-    kind: str = ""  # of file system
+    error: str = ""  # why it cannot be used; the other fields are then unknown
+    kind: str = ""  # file system type
     mount_options: frozenset[str] = frozenset()
     bytes_free: int = 0
     bytes_all: int = 0
     files_free: int = 0
-    files_all: int = 0  # 0 where a file system counts none
+    files_all: int = 0  # 0 if the file system does not count inodes
     write_error: str = ""
-    syncs: Sequence[float] = ()  # how long each write and sync of a small file took
+    syncs: Sequence[float] = ()  # time of each write and sync of a small file
 
 
 @dataclass(frozen=True)
 class Clock:
-    """This machine's clock. None is what could not be found out."""
+    """This machine's clock. None means unknown."""
 
     synchronised: bool | None = None
-    stepped: float | None = None  # seconds it was set by since boot
+    stepped: float | None = None  # seconds by which it was set since boot
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes."""
+    """Memory of the host, in bytes."""
 
     available: int = 0
     overcommit: int = 0  # vm.overcommit_memory
@@ -67,7 +67,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Package:
-    """A package that nsqcy needs: what it must be, and what is installed."""
+    """A package that nsqcy needs: the required and the installed version."""
 
     name: str
     oldest: str
@@ -76,7 +76,7 @@ class Package:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """How the configuration file reads."""
+    """The result of reading the configuration file."""
 
     path: str
     daemon: str
@@ -87,13 +87,13 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the options of the daemon ask of the host."""
+    """Requirements of the daemon's options on the host."""
 
     daemon: str
     workers: int = 1
-    memory_bytes: int = 0  # for messages, of each worker; 0 is what is free
+    memory_bytes: int = 0  # per worker, for messages; 0: a share of the free memory
     min_free_disk: int = 0
-    durable: bool = False  # some topic has a class that waits for the disk
+    durable: bool = False  # some topic has a durability class that waits for the disk
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,17 @@ class Host:
     config: ConfigFile | None = None
     files_soft: int = 0
     files_hard: int = 0
-    files_on_machine: tuple[int, int] | None = None  # open on the whole machine, and at most
+    files_on_machine: tuple[int, int] | None = None  # open on the whole machine, and the maximum
     clock: Clock = Clock()
     disk: Disk | None = None
     memory: Memory = Memory()
     cpus: int = 1
     somaxconn: int | None = None
-    missing_calls: Sequence[str] = ()  # kernel calls that nsqd's workers need and do not get
+    missing_calls: Sequence[str] = ()  # system calls that nsqd's workers need but are unavailable
     ports: Sequence[Port] = ()
     python: tuple[int, int, int] = (3, 11, 0)
     packages: Sequence[Package] = ()
-    broken_modules: Sequence[str] = ()  # compiled modules that cannot be imported, and why
+    broken_modules: Sequence[str] = ()  # compiled modules that fail to import, with the error
 
 
 # --- a cluster ----------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Offset:
-    """How far another clock is before ours, in seconds, give or take `within`."""
+    """Seconds by which another clock is ahead of ours, plus or minus `within`."""
 
     seconds: float
     within: float
@@ -128,7 +128,7 @@ class Offset:
 
 @dataclass(frozen=True)
 class Lookupd:
-    """An nsqlookupd. With an error nothing is known but that."""
+    """An nsqlookupd. With an error, the other fields are unknown."""
 
     address: str
     error: str = ""
@@ -136,23 +136,23 @@ class Lookupd:
     offset: Offset | None = None
     topics: frozenset[str] = frozenset()
     producers: Sequence[Producer] = ()
-    assumed: bool = False  # nobody named it: it is the usual address
+    assumed: bool = False  # not configured: the default address
 
 
 @dataclass(frozen=True)
 class Door:
-    """The TCP port of an nsqd, as a client finds it."""
+    """The TCP port of an nsqd, from a client's perspective."""
 
     address: str
     error: str = ""
     tls: bool = False
-    tls_error: str = ""  # why its certificate could not be seen
+    tls_error: str = ""  # why its certificate could not be read
     expires: float | None = None  # of its certificate, seconds since the epoch
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What operators ask of a topic or a channel, as far as it is looked at here."""
+    """The policy of a topic or channel, as far as doctor checks it."""
 
     max_depth: int = 0
     max_bytes: int = 0
@@ -162,19 +162,19 @@ class Policy:
 
 @dataclass(frozen=True)
 class Nsqd:
-    """An nsqd, where it was asked. With an error it did not answer there."""
+    """An nsqd and its answers. With an error, it did not answer at this address."""
 
     address: str
     node: Producer
-    lookupds: Sequence[str] = ()  # who announce it; none if somebody named it
+    lookupds: Sequence[str] = ()  # those that announce it; empty if it was given by address
     error: str = ""
     offset: Offset | None = None
     health: str = "OK"
     draining: bool = False
-    unready: str = ""  # what its /ready says
-    expires: float | None = None  # of the certificate of an address with https
+    unready: str = ""  # text of /ready if not ready
+    expires: float | None = None  # of the certificate of an https address
     topics: Sequence[TopicStats] = ()
-    later: Sequence[TopicStats] | None = None  # the same a moment after, if it was asked again
+    later: Sequence[TopicStats] | None = None  # the same a moment later, if it was queried again
     policies: Mapping[tuple[str, str], Policy] = field(default_factory=dict)  # by topic, channel
     door: Door | None = None
     assumed: bool = False
@@ -186,7 +186,7 @@ class Nsqd:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`now` is our clock, seconds since the epoch; `watched` how long was between two looks."""
+    """A cluster. now: our clock, seconds since the epoch. watched: seconds between two queries."""
 
     now: float
     lookupds: Sequence[Lookupd] = ()
@@ -195,12 +195,12 @@ class Cluster:
 
     @cached_property
     def topics(self) -> dict[str, TopicStats]:
-        """Each topic, over all nsqds that answered."""
+        """Topics by name, summed over all nsqds that answered."""
         return sum_topics(topic for nsqd in self.nsqds for topic in nsqd.topics)
 
     @cached_property
     def topics_later(self) -> dict[str, TopicStats]:
-        """The same a moment after; an nsqd that was not asked again counts as it was."""
+        """The same a moment later; an nsqd without a second answer counts with its first."""
         rows = [nsqd.topics if nsqd.later is None else nsqd.later for nsqd in self.nsqds]
         return sum_topics(topic for topics in rows for topic in topics)
 

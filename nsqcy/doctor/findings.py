@@ -1,4 +1,4 @@
-"""What doctors find: how bad it is, what it is, what to do about it. Knows nothing of anybody."""
+"""Findings of doctors: level, text and advice. Knows no particular doctor."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -19,22 +19,22 @@ def ok(text: str) -> Finding:
 
 
 def note(text: str, advice: str = "") -> Finding:
-    """Something to know, and perhaps as it is meant to be."""
+    """Return a finding that may be intended."""
     return Finding(NOTE, text, advice)
 
 
 def warning(text: str, advice: str = "") -> Finding:
-    """Something that works, and will not for ever or not for everybody."""
+    """Return a finding about something that works, but not forever or not for all clients."""
     return Finding(WARNING, text, advice)
 
 
 def problem(text: str, advice: str = "") -> Finding:
-    """Something that does not work."""
+    """Return a finding about something that does not work."""
     return Finding(PROBLEM, text, advice)
 
 
 def several(names: Iterable[str]) -> str:
-    """Names on one line, however many there are."""
+    """Join names for one line, at most NAMES_SHOWN of them."""
     found = sorted(names)
     shown = ", ".join(found[:NAMES_SHOWN])
     more = len(found) - NAMES_SHOWN

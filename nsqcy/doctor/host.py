@@ -1,6 +1,6 @@
-"""The checks of a host: pure functions of its facts, and the table of them.
+"""Checks of a host: pure functions of its facts, and their table.
 
-Where a figure decides, it is one of the constants below.
+All thresholds are constants below.
 """
 
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from nsqcy.doctor.facts import Host, Port
 from nsqcy.doctor.findings import Finding, note, ok, problem, warning
 from nsqcy.process.openfiles import FEW
 
-MIN_FILES = 4_096  # open files: with fewer a few thousand clients are refused
+MIN_FILES = 4_096  # open files; fewer allow only a few thousand clients
 NEARLY = 0.8  # of a limit
 STEP = 60.0  # seconds
 MIN_MEMORY = 256 << 20
-STRICT = 2  # vm.overcommit_memory: no more is promised than there is
+STRICT = 2  # vm.overcommit_memory: no overcommit
 MIN_BACKLOG = 1_024
 PYTHON = (3, 11)
 
@@ -26,9 +26,9 @@ def config(host: Host) -> Iterator[Finding]:
         yield problem(file.error, f"see docs/CONFIG.md, or `nsqcy config sample {file.daemon}`")
         return
     for each in file.warnings:
-        yield warning(each, "take it out, or write what was meant")
+        yield warning(each, "remove or correct it")
     if not file.warnings:
-        yield ok(f"{file.path}: fit for {file.daemon}, {file.options_set} options set")
+        yield ok(f"{file.path}: valid for {file.daemon}, {file.options_set} options set")
 
 
 def libraries(host: Host) -> Iterator[Finding]:
@@ -36,7 +36,7 @@ def libraries(host: Host) -> Iterator[Finding]:
     if host.python[:2] < PYTHON:
         yield problem(f"python {found} is too old", "install python 3.11 or a later one")
     for each in host.broken_modules:
-        yield problem(each, "install nsqcy again, for this python")
+        yield problem(each, "reinstall nsqcy for this python")
     for package in host.packages:
         wanted = f"{package.name} {package.oldest} or later"
         if not package.found:
@@ -45,11 +45,11 @@ def libraries(host: Host) -> Iterator[Finding]:
             text = f"{package.name} {package.found} is too old: {wanted} is needed"
             yield problem(text, f"pip install --upgrade {package.name}")
     if not host.packages:
-        yield note("nsqcy is not installed as a package, so its needs are not known")
+        yield note("nsqcy is not installed as a package: its dependencies are unknown")
 
 
 def version(text: str) -> tuple[int, ...]:
-    """The numbers that a version begins with."""
+    """Return the leading numbers of a version, without trailing zeros."""
     numbers = []
     for part in text.split("."):
         if not part.isdecimal():
@@ -61,14 +61,14 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def open_files(host: Host) -> Iterator[Finding]:
-    advice = "raise LimitNOFILE= of the service, or ulimit -Hn where it is started"
+    advice = "raise LimitNOFILE= of the service, or ulimit -Hn before starting it"
     hard = host.files_hard
     if hard < MIN_FILES:
-        yield problem(f"{hard} open files are allowed, and each connection is one", advice)
+        yield problem(f"only {hard} open files are allowed, and each connection uses one", advice)
     elif hard < FEW:
-        yield warning(f"{hard} open files are few: each connection is one", advice)
+        yield warning(f"{hard} open files are few: each connection uses one", advice)
     else:
-        yield ok(f"{hard} are allowed to what is started from here")
+        yield ok(f"{hard} open files are allowed")
     for port in host.ports:
         process = port.process
         if process and process.max_files and process.files >= NEARLY * process.max_files:
@@ -77,58 +77,58 @@ def open_files(host: Host) -> Iterator[Finding]:
     if host.files_on_machine:
         used, maximum = host.files_on_machine
         if used >= NEARLY * maximum:
-            text = f"{used} files are open on this machine, of {maximum}"
-            yield warning(text, "sysctl fs.file-max says how many may be")
+            text = f"{used} of {maximum} files are open on this machine"
+            yield warning(text, "raise sysctl fs.file-max")
 
 
 def clock(host: Host) -> Iterator[Finding]:
     found = host.clock
     if found.synchronised is False:
-        text = "the clock is not synchronised, as the kernel knows it"
+        text = "the kernel reports that the clock is not synchronised"
         yield warning(
-            text, "run chrony, systemd-timesyncd or ntpd: deferred messages are due by it"
+            text, "run chrony, systemd-timesyncd or ntpd: deferred messages depend on the clock"
         )
     elif found.synchronised is None:
-        yield note("whether the clock is synchronised cannot be seen here")
+        yield note("cannot determine whether the clock is synchronised")
     if found.stepped is not None and abs(found.stepped) > STEP:
         way = "forward" if found.stepped > 0 else "back"
         text = f"the clock was set {way} by {abs(found.stepped):.0f} s since boot"
-        yield note(text, "see that it is set before daemons start, and only slewed afterwards")
+        yield note(text, "set it before daemons start, and only slew it afterwards")
 
 
 def memory(host: Host) -> Iterator[Finding]:
     found, wanted = host.memory, host.wanted
-    free = f"{size(found.available)} are free to use, within all cgroups"
+    free = f"{size(found.available)} of memory are available, within all cgroups"
     if wanted.memory_bytes * wanted.workers > found.available:
-        text = f"--memory-bytes of {wanted.workers} workers are more than the {free}"
+        text = f"--memory-bytes of {wanted.workers} workers exceed the limit: {free}"
         yield problem(
-            text, "make --memory-bytes smaller, or let it be: half of what is free is taken"
+            text, "lower --memory-bytes, or leave it unset to use half of the available memory"
         )
     elif found.available < MIN_MEMORY:
-        text = f"{free}: messages go to disk and come back one by one"
-        yield warning(text, "give the machine, or its cgroup, more memory")
+        text = f"{free}: messages overflow to disk and are read back one by one"
+        yield warning(text, "give the machine or its cgroup more memory")
     else:
         yield ok(free)
     if found.overcommit == STRICT and found.committed >= NEARLY * found.commit_limit:
-        text = "vm.overcommit_memory is 2, and nearly all that may be promised is"
-        yield warning(text, "sysctl vm.overcommit_memory=0, or raise vm.overcommit_ratio")
+        text = "vm.overcommit_memory is 2, and the commit limit is nearly reached"
+        yield warning(text, "set sysctl vm.overcommit_memory=0, or raise vm.overcommit_ratio")
 
 
 def cpus(host: Host) -> Iterator[Finding]:
     if host.wanted.workers > host.cpus:
         text = f"{host.wanted.workers} workers for {host.cpus} usable CPUs"
-        yield warning(text, "set --workers to no more than the CPUs that cgroup and affinity allow")
+        yield warning(text, "set --workers to at most the CPUs that cgroup and affinity allow")
     else:
-        yield ok(f"{host.cpus} can be used, and there are {host.wanted.workers} workers")
+        yield ok(f"{host.cpus} usable CPUs for {host.wanted.workers} workers")
 
 
 def kernel(host: Host) -> Iterator[Finding]:
     for call in host.missing_calls:
-        text = f"{call} is not to be had from this kernel, and workers need it"
-        yield problem(text, "allow it in the profile of seccomp, or use Linux 4.5 or later")
+        text = f"the system call {call}, which workers need, is not available"
+        yield problem(text, "allow it in the seccomp profile, or use Linux 4.5 or later")
     if host.somaxconn is not None and host.somaxconn < MIN_BACKLOG:
-        text = f"net.core.somaxconn is {host.somaxconn}: a burst of connections is turned away"
-        yield warning(text, "sysctl -w net.core.somaxconn=4096, and in /etc/sysctl.d")
+        text = f"net.core.somaxconn is {host.somaxconn}: bursts of connections are refused"
+        yield warning(text, "run sysctl -w net.core.somaxconn=4096, and set it in /etc/sysctl.d")
 
 
 def ports(host: Host) -> Iterator[Finding]:
@@ -139,67 +139,65 @@ def ports(host: Host) -> Iterator[Finding]:
 def _port(port: Port, daemon: str) -> Finding:
     where = f"--{port.flag} {port.address}"
     if port.error:
-        return problem(f"{where}: {port.error}", f"give {daemon} an address that this machine has")
+        return problem(f"{where}: {port.error}", f"set {daemon} to an address of this machine")
     if not port.busy:
         return ok(f"{where} is free")
     process = port.process
     if process is None:
-        text = f"{where} is taken, by whom only root may see"
-        return note(text, f"if that is not {daemon}: ss -ltnp as root, and one of them has to move")
+        text = f"{where} is in use (run as root to see by which process)"
+        return note(text, f"if it is not {daemon}, stop that process or set another --{port.flag}")
     who = f"pid {process.pid} ({process.command})"
     if daemon in process.command:
         return ok(f"{where}: {who} listens")
-    return problem(
-        f"{where} is taken by {who}", f"stop that, or give {daemon} another --{port.flag}"
-    )
+    return problem(f"{where} is in use by {who}", f"stop it, or set another --{port.flag}")
 
 
 CHECKS = (
     Check(
         "config",
-        "the file of `--config`: unknown keys, bad values, what has no effect",
+        "the file of `--config`: unknown keys, invalid values, settings without effect",
         "",
         config,
         lambda host: host.config,
     ),
     Check(
         "libraries",
-        "python and the packages that nsqcy needs: missing, too old, not built for this python",
-        "python and packages are as needed",
+        "python and the packages that nsqcy needs: missing, too old, or not built for this python",
+        "python and packages meet the requirements",
         libraries,
     ),
     Check(
         "open-files",
-        f"the hard limit of open files (fewer than {FEW:,}), how many of theirs running daemons use"
-        f" ({NEARLY:.0%}), those of the whole machine",
+        f"the hard limit of open files (below {FEW:,}); open files of running daemons and of the"
+        f" whole machine (at {NEARLY:.0%} of the limit)",
         "",
         open_files,
     ),
     Check(
         "clock",
-        "whether the kernel calls the clock synchronised; whether it was set by more than"
+        "whether the kernel reports the clock as synchronised; whether it was set by more than"
         f" {STEP:.0f} s since boot",
-        "it is synchronised",
+        "the clock is synchronised",
         clock,
     ),
     Check(
         "memory",
-        "what is free within all cgroups, against `--memory-bytes` of all workers; what"
-        " vm.overcommit_memory leaves",
+        "available memory within all cgroups, compared to `--memory-bytes` of all workers; the"
+        " commit limit with vm.overcommit_memory=2",
         "",
         memory,
     ),
-    Check("cpus", "workers beyond the CPUs that affinity and cgroup allow", "", cpus),
+    Check("cpus", "more workers than the CPUs that affinity and cgroup allow", "", cpus),
     Check(
         "kernel",
-        f"net.core.somaxconn (less than {MIN_BACKLOG:,}); calls that workers need (memfd_create,"
+        f"net.core.somaxconn (below {MIN_BACKLOG:,}); system calls that workers need (memfd_create,"
         " eventfd)",
-        "it has what workers need",
+        "the kernel meets the requirements",
         kernel,
     ),
     Check(
         "ports",
-        "each address of the options: free, or who listens; not of this machine; a left-over file",
+        "each address in the options: free, in use, not of this machine, or blocked by a file",
         "the options have no address",
         ports,
     ),

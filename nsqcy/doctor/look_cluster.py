@@ -1,7 +1,7 @@
-"""Looking at a cluster: every nsqlookupd, every nsqd they announce, all at once, over HTTP and TCP.
+"""Collects facts of a cluster: queries all nsqlookupds and nsqds in parallel over HTTP and TCP.
 
-Whatever a node answers, or does not, is a fact. Go's daemons are asked the same: what they do not
-have stays unknown.
+Every answer, and every missing answer, is a fact. Go's daemons get the same queries; what they do
+not support stays unknown.
 """
 
 import time
@@ -22,9 +22,9 @@ from nsqcy.doctor.facts import Cluster, Lookupd, Nsqd, Offset, Policy
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
-MAX_TEXT = 1 << 20  # bytes of a short answer
+MAX_TEXT = 1 << 20  # bytes of a short response
 NOT_FOUND = 404
-DATE_PRECISION = 0.5  # seconds: Date has whole ones, so the middle of one is taken
+DATE_PRECISION = 0.5  # seconds: Date has whole seconds, so we assume the middle
 
 _VERSION: gojson.Fields = {"version": (gojson.text, "")}
 
@@ -43,7 +43,7 @@ _TOPIC: gojson.Fields = {
     "policy": (gojson.structure(_POLICY), None),
     "channels": (gojson.array(gojson.structure(_CHANNEL), gojson.EMPTY), []),
 }
-# What /stats has beside the figures, most of it only ours.
+# Keys of /stats besides the figures, most of them only ours.
 _HEALTH: gojson.Fields = {
     "health": (gojson.text, "OK"),
     "draining": (gojson.flag, False),
@@ -53,7 +53,7 @@ _HEALTH: gojson.Fields = {
 
 @dataclass(frozen=True)
 class Addresses:
-    """Whom to ask. `assumed`: nobody named them, they are the usual ones."""
+    """The daemons to query. assumed: default addresses, not configured ones."""
 
     lookupds: Sequence[str] = ()
     nsqds: Sequence[str] = ()
@@ -61,7 +61,8 @@ class Addresses:
 
 
 def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
-    """`watch`: seconds until nsqds are asked again, for what changes; 0 for once."""
+    """Return the facts of a cluster. watch: seconds until nsqds are queried a second time, to see
+    changes; 0 queries once."""
     assumed = addresses.assumed
     lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
     named = [Nsqd(each, Producer("", 0, 0), assumed=assumed) for each in addresses.nsqds]
@@ -79,7 +80,7 @@ def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
 def ask_lookupds(
     addresses: Sequence[str], web: WebClient, *, assumed: bool = False
 ) -> list[Lookupd]:
-    """What each of them says; never fails."""
+    """Query all nsqlookupds. Does not raise."""
 
     def ask(address: str) -> Lookupd:
         info, offset = _timed(web, _beside(address, "info"))
@@ -108,7 +109,7 @@ def _beside(address: str, name: str) -> Url:
 
 
 def _announced(lookupds: Iterable[Lookupd]) -> list[Nsqd]:
-    """Every nsqd that some of them announce, with who does."""
+    """Return every announced nsqd, with the nsqlookupds that announce it."""
     by: dict[tuple[str, int, int], tuple[Producer, list[str]]] = {}
     for lookupd in lookupds:
         for node in lookupd.producers:
@@ -133,7 +134,7 @@ def _nsqds(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
 
 
 def _nsqd(nsqd: Nsqd, web: WebClient) -> Nsqd:
-    """What it says of itself; never fails."""
+    """Query an nsqd over HTTP and TCP. Does not raise."""
     try:
         nsqd = of_http(nsqd, web)
     except RequestError as error:
@@ -145,14 +146,14 @@ def _nsqd(nsqd: Nsqd, web: WebClient) -> Nsqd:
 
 
 def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
-    """What it says over HTTP; raises RequestError."""
+    """Query an nsqd over HTTP. Raises RequestError."""
     url = _url(nsqd)
     info, offset = _timed(web, url._replace(path="/info"))
     node = Producer(**answers.read(info.body, info.headers, discovery.PRODUCER))
     if not node.broadcast_address:
         host, port = (url.host or "").strip("[]"), url.port or 0
         node = replace(node, broadcast_address=host, http_port=port)
-    if nsqd.lookupds:  # what clients are told counts, whatever it says of itself
+    if nsqd.lookupds:  # clients use the announced address, not the nsqd's own
         known = nsqd.node
         node = replace(known, version=node.version or known.version)
     page = _stats(web, url)
@@ -184,7 +185,7 @@ def _topics(page: Answer, node: Producer) -> list[TopicStats]:
 
 
 def _unready(web: WebClient, url: Url) -> str:
-    """Why it is not ready; Go's nsqd has no such page."""
+    """Return why an nsqd is not ready. Go's nsqd has no /ready."""
     answer = web.ask(url._replace(path="/ready"), maximum=MAX_TEXT)
     if answer.status in (200, NOT_FOUND):
         return ""
@@ -206,7 +207,7 @@ def _policies(topics: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], P
 
 
 def _once_each(nsqds: Sequence[Nsqd]) -> list[Nsqd]:
-    """Without those that answered at two addresses: one that was named, and is announced."""
+    """Remove duplicates: nsqds that answered at a configured and at an announced address."""
     kept: dict[tuple[str, int], Nsqd] = {}
     failed = []
     for nsqd in sorted(nsqds, key=lambda each: not each.lookupds):
@@ -218,7 +219,7 @@ def _once_each(nsqds: Sequence[Nsqd]) -> list[Nsqd]:
 
 
 def _later(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
-    """The same, with what those that answered say of their topics now."""
+    """Query the topics of the nsqds that answered a second time."""
 
     def ask(number: int) -> list[TopicStats]:
         nsqd = nsqds[number]
@@ -240,14 +241,15 @@ def _get(web: WebClient, url: Url, maximum: int = discovery.MAX_ANSWER) -> Answe
 
 
 def _timed(web: WebClient, url: Url) -> tuple[Answer, Offset | None]:
-    """An answer, and how far its Date is before our clock."""
+    """Return a response, and the offset of its Date from our clock."""
     sent = time.time()
     answer = _get(web, url)
     return answer, offset(answer.headers.get("date", ""), sent, time.time())
 
 
 def offset(date: str, sent: float, received: float) -> Offset | None:
-    """Of a clock that wrote this date between these two moments of ours; None if it is no date."""
+    """Return the offset of a clock that wrote this date between two moments of ours; None if the
+    date is invalid."""
     try:
         told = parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError, TypeError):

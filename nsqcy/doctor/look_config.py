@@ -1,5 +1,5 @@
-"""Reading the configuration of the daemon that a host is for: what is wrong with the file, what the
-daemon asks of the host, and where the cluster is."""
+"""Reads a daemon's configuration: errors in the file, requirements on the host, and the addresses
+of the cluster."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,14 +15,14 @@ from nsqcy.net import listeners
 from nsqcy.options.option import Value
 
 USUAL_LOOKUPD, USUAL_NSQD = "127.0.0.1:4161", "127.0.0.1:4151"
-LOOKUPD_PORT = 4161  # where HTTP of an nsqlookupd usually is, beside its TCP port
+LOOKUPD_PORT = 4161  # default HTTP port of nsqlookupd
 NOT_DURABLE = "memory"
 EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
-    """The settings of a daemon, and how their file reads; the defaults where it cannot be read.
-    `daemon` may be empty: the one that the file names."""
+    """Return the settings of a daemon and the state of their file; defaults if it cannot be read.
+    An empty `daemon` means the one that the file names."""
     if not path:
         return Settings(_table(daemon or "nsqd"), {}), None
     try:
@@ -39,7 +39,7 @@ def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
 
 
 def wanted(settings: Settings) -> Wanted:
-    """What is asked of the host."""
+    """Return the requirements on the host."""
     values, daemon = settings.values, settings.table.daemon
     if daemon != "nsqd":
         return Wanted(daemon)
@@ -54,7 +54,7 @@ def wanted(settings: Settings) -> Wanted:
 
 
 def addresses(settings: Settings, *, given: bool) -> Addresses:
-    """Where the daemon's cluster is; `given`: there is a file that says so."""
+    """Return the addresses of the daemon's cluster. given: a configuration file exists."""
     values = settings.values
     if not given:
         return Addresses([USUAL_LOOKUPD], [USUAL_NSQD], assumed=True)
@@ -71,7 +71,7 @@ def addresses(settings: Settings, *, given: bool) -> Addresses:
 
 
 def _here(text: str) -> list[str]:
-    """Where an address to listen at is asked from here."""
+    """Return the local address for queries to a listen address."""
     address = listeners.parse(text)
     if address.path is not None or not address.port.isdecimal():
         return []

@@ -1,6 +1,6 @@
-"""Knocking at the TCP ports of nsqds as a client does, and looking at their certificates.
+"""Connects to the TCP ports of nsqds as a client does, and reads their certificates.
 
-Certificates are read and not judged: that is what clients do, each with its own authorities.
+Certificates are not verified: clients do that with their own CAs.
 """
 
 import json
@@ -19,18 +19,18 @@ from nsqcy.doctor.facts import Door
 from nsqcy.util.self_connect import refuse_itself
 
 MAGIC = b"  V2"
-HEAD = struct.Struct(">ii")  # size, which counts the kind; kind
+HEAD = struct.Struct(">ii")  # size (including the kind), kind
 RESPONSE = 0
 MAX_ANSWER = 1 << 20
 IDENTITY = {"feature_negotiation": True, "tls_v1": True, "user_agent": "nsqcy-doctor"}
 
 
 class _Garbage(Exception):
-    """An answer that no nsqd gives."""
+    """A response that does not come from an nsqd."""
 
 
 def knock(host: str, port: int, terms: Terms) -> Door:
-    """Whether an nsqd answers there; if it speaks TLS, until when its certificate is good."""
+    """Return whether an nsqd answers at this port and, with TLS, when its certificate expires."""
     address = host_port(host, port)
     try:
         with _connect(host, port, terms) as sock:
@@ -43,14 +43,14 @@ def knock(host: str, port: int, terms: Terms) -> Door:
                 return Door(address, tls=True, tls_error=reason(error))
     except OSError as error:
         return Door(address, reason(error))
-    except (ValueError, OverflowError):  # a host that cannot be one
-        return Door(address, "it is not an address")
+    except (ValueError, OverflowError):  # an invalid host
+        return Door(address, "invalid address")
     except _Garbage as error:
         return Door(address, str(error))
 
 
 def https_expiry(url: Url, terms: Terms) -> float | None:
-    """Until when the certificate of an address with https is good; None if it cannot be seen."""
+    """Return when the certificate of an https address expires; None if it cannot be read."""
     if url.scheme != "https" or not url.host:
         return None
     try:
@@ -69,19 +69,19 @@ def _connect(host: str, port: int, terms: Terms) -> socket.socket:
 
 
 def _identify(sock: socket.socket, deadline: float) -> dict[str, Any]:
-    """What nsqd answers to an IDENTIFY."""
+    """Send IDENTIFY and return the response of nsqd."""
     body = json.dumps(IDENTITY).encode()
     sock.sendall(MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
     size, kind = HEAD.unpack(_exactly(sock, HEAD.size, deadline))
     if not 4 <= size <= MAX_ANSWER or kind not in (0, 1, 2):
-        raise _Garbage("what answers is not an nsqd")
+        raise _Garbage("the server is not an nsqd")
     data = _exactly(sock, size - 4, deadline)
     if kind != RESPONSE:
-        raise _Garbage(f"it answers {data[:100].decode('utf-8', 'replace')!r}")
+        raise _Garbage(f"unexpected response {data[:100].decode('utf-8', 'replace')!r}")
     try:
         settings = json.loads(data)
     except (ValueError, RecursionError):
-        settings = {}  # `OK`, as the first ones said
+        settings = {}  # `OK`: the response of the first nsqd versions
     return settings if isinstance(settings, dict) else {}
 
 
@@ -94,13 +94,13 @@ def _exactly(sock: socket.socket, count: int, deadline: float) -> bytes:
         sock.settimeout(left)
         piece = sock.recv(count - len(data))
         if not piece:
-            raise _Garbage("it hangs up on an IDENTIFY")
+            raise _Garbage("connection closed after IDENTIFY")
         data += piece
     return bytes(data)
 
 
 def _expiry(sock: socket.socket) -> float:
-    """Seconds since the epoch."""
+    """Return the expiry time of the peer's certificate, in seconds since the epoch."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

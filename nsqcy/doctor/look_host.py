@@ -1,7 +1,7 @@
-"""Looking at a host: what the kernel, the file system and the packages say of it.
+"""Collects facts of a host from the kernel, the file system and the installed packages.
 
-What cannot be found out stays unknown, and is never an error. Changes nothing: the file that the
-disk is timed with is removed again, and ports are bound for a moment without being listened on.
+Facts that cannot be determined stay unknown; that is not an error. Changes nothing: the file for
+timing the disk is removed, and ports are bound briefly without listening.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from nsqcy.util import procfs
 
 SYNCS = 5
 DISK_LIMIT = 10.0  # seconds
-PIECE = 4096  # bytes of each
+PIECE = 4096  # bytes per write
 MODULES = (
     "nsqcy.server.transport",
     "nsqcy.server.publisher",
@@ -36,16 +36,16 @@ MODULES = (
 )
 NEED = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9][0-9a-z.]*)")
 
-# struct timex, and the state of adjtimex() in which nobody vouches for the clock.
+# struct timex, and the state of adjtimex() for an unsynchronised clock.
 TIMEX_BYTES = 208
 TIME_ERROR = 5
-# struct utmp, and the kind of the record that a boot writes.
+# struct utmp, and the type of its boot record.
 UTMP = struct.Struct("h2xi32s4s32s256shhiii4i20x")
 BOOT_TIME = 2
 
 
 def look(wanted: Wanted, settings: Settings, config: ConfigFile | None, root: str = "/") -> Host:
-    """`root` is where /proc, /sys and /run are."""
+    """Return the facts of the host. root: parent folder of /proc, /sys and /run."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     options = settings.values
     return Host(
@@ -71,8 +71,8 @@ def look(wanted: Wanted, settings: Settings, config: ConfigFile | None, root: st
 
 
 def synchronised() -> bool | None:
-    """Whether the kernel has been told that its clock is right."""
-    timex = ctypes.create_string_buffer(TIMEX_BYTES)  # modes is 0: nothing is set
+    """Return whether the kernel considers its clock synchronised; None if unknown."""
+    timex = ctypes.create_string_buffer(TIMEX_BYTES)  # modes is 0: read only
     try:
         state = ctypes.CDLL(None).adjtimex(timex)
     except (OSError, AttributeError):
@@ -81,7 +81,8 @@ def synchronised() -> bool | None:
 
 
 def stepped(root: str) -> float | None:
-    """Seconds between when the machine booted as it wrote then, and as its clock has it now."""
+    """Return the seconds by which the clock was set since boot: the difference between the recorded
+    boot time and the one computed from the current clock."""
     now = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     try:
         with open(f"{root}/run/utmp", "rb") as file:
@@ -99,9 +100,9 @@ def stepped(root: str) -> float | None:
 
 
 def disk(path: str, root: str = "/") -> Disk:
-    """Of a disk that hangs, that it does."""
+    """Return the facts of a disk; an error if it does not respond in time."""
     outcome = ask_all([path], lambda path: look_at_disk(path, root), DISK_LIMIT)
-    hangs = Disk(path, f"{path} does not answer within {DISK_LIMIT:.0f} s")
+    hangs = Disk(path, f"{path} does not respond within {DISK_LIMIT:.0f} s")
     return outcome.values.get(path, hangs)
 
 
@@ -128,7 +129,7 @@ def look_at_disk(path: str, root: str = "/") -> Disk:
 
 
 def mount(path: str, mountinfo: str) -> tuple[str, frozenset[str]]:
-    """The kind of file system a path is on, and the options it is mounted with."""
+    """Return the file system type and the mount options of a path."""
     best, found = "", ("", frozenset[str]())
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -137,14 +138,14 @@ def mount(path: str, mountinfo: str) -> tuple[str, frozenset[str]]:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
         inside = path == point or path.startswith(point.rstrip("/") + "/")
-        # The last of those at one point hides the others.
+        # The last mount at a mount point hides the others.
         if inside and len(point) >= len(best):
             best, found = point, (kind[0], frozenset(f"{fields[5]},{kind[2]}".split(",")))
     return found
 
 
 def timed_syncs(path: str) -> tuple[list[float], str]:
-    """How long a write and its sync take, a few times; or why there is none."""
+    """Return the times of several writes with sync, or the error."""
     times = []
     try:
         with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor.", buffering=0) as file:
@@ -179,7 +180,7 @@ def open_on_machine(root: str) -> tuple[int, int] | None:
 
 
 def missing_calls() -> list[str]:
-    """Those that workers begin with, and that old kernels and some sandboxes do not have."""
+    """Return system calls that workers need at start but old kernels and some sandboxes lack."""
     missing = []
     calls: dict[str, Callable[[], int]] = {
         "memfd_create": lambda: os.memfd_create("doctor", os.MFD_CLOEXEC),

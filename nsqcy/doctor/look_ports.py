@@ -1,6 +1,6 @@
-"""Who is at the addresses that a daemon's options name.
+"""Checks which addresses of a daemon's options are free, and which process uses the others.
 
-An address is bound, as the daemon would, and let go at once: nobody can connect to it meanwhile.
+An address is bound as the daemon would do, and released immediately. Clients cannot connect to it.
 """
 
 import errno
@@ -16,12 +16,12 @@ from nsqcy.net import listeners
 from nsqcy.util import procfs
 
 FLAGS = ("tcp-address", "http-address", "https-address")
-LISTENING = "0A"  # as /proc/net/tcp has states
+LISTENING = "0A"  # state in /proc/net/tcp
 COMMAND_SHOWN = 100
 
 
 def ports(settings: Settings, root: str = "/") -> list[Port]:
-    """Those of the daemon's options that it would listen at."""
+    """Return the ports that the daemon would listen on."""
     found = []
     for flag in FLAGS:
         text = str(settings.values.get(flag.replace("-", "_"), ""))
@@ -37,13 +37,13 @@ def look_at(flag: str, text: str, root: str = "/") -> Port:
         return _unix(flag, text, address.path)
     try:
         number = int(address.port)
-        if not 0 <= number < 65536:  # getaddrinfo would take it for another one
+        if not 0 <= number < 65536:  # getaddrinfo would wrap it to another port
             raise ValueError
         host = address.host or "0.0.0.0"
         where = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
         _bind(where[0], where[4])
     except (ValueError, OverflowError, UnicodeError):
-        return Port(flag, text, "it is not an address")
+        return Port(flag, text, "invalid address")
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return Port(flag, text, busy=True, process=listener(number, root))
@@ -60,9 +60,9 @@ def _bind(family: int, where: object) -> None:
 def _unix(flag: str, text: str, path: str) -> Port:
     if not os.path.lexists(path):
         folder = os.path.dirname(path) or "."
-        return Port(flag, text, "" if os.path.isdir(folder) else f"there is no {folder}")
+        return Port(flag, text, "" if os.path.isdir(folder) else f"{folder} does not exist")
     try:
-        if listeners.is_abandoned(path):  # a start takes it over
+        if listeners.is_abandoned(path):  # a starting daemon replaces it
             return Port(flag, text)
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return Port(flag, text, "the file is not a socket: move it or choose another path")
@@ -72,7 +72,7 @@ def _unix(flag: str, text: str, path: str) -> Port:
 
 
 def listener(port: int, root: str = "/") -> Process | None:
-    """The process that listens on a port, if this user may see it."""
+    """Return the process that listens on a port, if this user may see it."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port, root)}
     if not sockets:
         return None

@@ -1,10 +1,10 @@
-"""`nsqcy doctor`: flags in, lines or JSON out.
+"""Command line of `nsqcy doctor`: prints lines or JSON.
 
 Exit codes:
 
-    0  no problem was found; warnings and notes are none
-    1  there are problems
-    2  the command line could not be read
+    0  no problems; warnings and notes do not count
+    1  problems found
+    2  invalid command line
 """
 
 from collections.abc import Sequence
@@ -28,42 +28,42 @@ from nsqcy.users import token_file
 
 HOST = (
     Option("host", BOOL, True, "check this host"),
-    Option("config", STRING, "", "INI or TOML file of a daemon of this host"),
+    Option("config", STRING, "", "INI or TOML configuration file of a daemon on this host"),
     Option(
         "daemon",
         STRING,
         "",
-        "the daemon it is for: nsqd, unless the file names another",
+        "daemon of the configuration file; default: nsqd, unless the file names another",
         rule=Rule(f"one of {', '.join(files.DAEMONS)}", ("", *files.DAEMONS).__contains__),
     ),
-    Option("data-path", STRING, "", "data path of nsqd, instead of the one of the file"),
+    Option("data-path", STRING, "", "data path of nsqd; overrides the configuration file"),
 )
 CLUSTER = (
     Option("cluster", BOOL, True, "check the cluster"),
-    Option("lookupd-http-address", WORDS, (), "host:port or URL of an nsqlookupd to ask"),
-    Option("nsqd-http-address", WORDS, (), "host:port or URL of an nsqd to ask"),
+    Option("lookupd-http-address", WORDS, (), "host:port or URL of an nsqlookupd to query"),
+    Option("nsqd-http-address", WORDS, (), "host:port or URL of an nsqd to query"),
     Option(
         "watch",
         DURATION,
         2 * SECOND,
-        "time between two looks at nsqds; 0 for one look",
+        "time between two queries of the nsqds, to see changes; 0 queries once",
         rule=NOT_NEGATIVE,
     ),
-    Option("timeout", DURATION, 5 * SECOND, "time for a whole request", rule=POSITIVE),
-    Option("tls-root-ca-file", STRING, "", "PEM file of the authorities of HTTPS ports"),
-    Option("tls-insecure-skip-verify", BOOL, False, "take every certificate"),
+    Option("timeout", DURATION, 5 * SECOND, "timeout for a whole request", rule=POSITIVE),
+    Option("tls-root-ca-file", STRING, "", "PEM file of CAs for HTTPS ports"),
+    Option("tls-insecure-skip-verify", BOOL, False, "accept any certificate"),
     token_file.OPTION,
 )
 OUTPUT = (
     Option("json", BOOL, False, "print JSON"),
-    Option("quiet", BOOL, False, "print only what is not ok"),
-    Option("checks", BOOL, False, "print the table of all checks, and look at nothing"),
+    Option("quiet", BOOL, False, "omit checks that are ok"),
+    Option("checks", BOOL, False, "print the table of all checks and exit"),
 )
 SECTIONS = {"host": HOST, "cluster": CLUSTER, "output": OUTPUT}
 
 
 def main(words: Sequence[str]) -> int:
-    """Look, judge and tell; gives the exit code."""
+    """Collect facts, run the checks and print the findings. Return the exit code."""
     try:
         flags = parse(words)
         if flags["checks"]:
@@ -81,8 +81,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
-    """The flags; raises a Stop."""
-    parser = Parser("nsqcy doctor", "Check this host and a cluster, and say what to do.", SECTIONS)
+    """Return the parsed flags. Raises Stop."""
+    parser = Parser("nsqcy doctor", "Check this host and a cluster, and give advice.", SECTIONS)
     flags = parser.values(words)
     for name in ("lookupd_http_address", "nsqd_http_address"):
         for address in flags[name]:

@@ -1,4 +1,4 @@
-"""How what was found is told: lines, JSON, and the table of all checks."""
+"""Formats findings as lines or JSON, and the table of all checks."""
 
 import json
 from collections import Counter
@@ -24,7 +24,7 @@ def exit_code(found: Sequence[Judged]) -> int:
 
 
 def lines(found: Sequence[Judged]) -> str:
-    """A line for each, and what to do on the next one."""
+    """Return a line for each finding, and its advice on the next line."""
     text = []
     for check, (level, what, advice) in found:
         text.append(f"{level:<8} {check}: {one_line(what)}\n")
@@ -40,7 +40,7 @@ def summary(found: Sequence[Judged]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Without what would break the line or move the cursor: nodes write what they like."""
+    """Replace control characters, which could break the line: the text may come from any node."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
@@ -50,8 +50,8 @@ def as_json(found: Sequence[Judged]) -> str:
 
 
 def table() -> str:
-    """All checks, as Markdown."""
-    rows = ["| of | check | what is told |\n", "| --- | --- | --- |\n"]
+    """Return all checks as a Markdown table."""
+    rows = ["| of | check | reports |\n", "| --- | --- | --- |\n"]
     for section, checks in SECTIONS:
         rows += [f"| {section} | `{each.name}` | {each.told} |\n" for each in checks]
     return "".join(rows)

@@ -1,4 +1,4 @@
-"""The checks of topics and channels: pure functions of what nsqds and nsqlookupds say of them."""
+"""Checks of topics and channels: pure functions of the answers of nsqds and nsqlookupds."""
 
 from collections.abc import Iterator
 
@@ -9,15 +9,15 @@ from nsqcy.doctor.findings import Finding, note, problem, several, warning
 from nsqcy.names import is_ephemeral
 
 NEARLY = 0.8  # of a limit
-SETTLED = 60.0  # seconds after which a consumer has begun, if it ever does
+SETTLED = 60.0  # seconds after which a working consumer has set RDY
 
 
 def ghost_topics(cluster: Cluster) -> Iterator[Finding]:
-    """Names that nsqlookupds keep, and that nothing is behind."""
+    """Find topics that nsqlookupds know but no nsqd has."""
     ghosts = [name for name in _without_nsqd(cluster) if not is_ephemeral(name)]
     if ghosts:
         text = f"nsqlookupds know topics that no nsqd has: {several(ghosts)}"
-        yield warning(text, "publish to them, or delete them on the page Lookup of nsqadmin")
+        yield warning(text, "publish to them, or delete them on the Lookup page of nsqadmin")
 
 
 def unread_topics(cluster: Cluster) -> Iterator[Finding]:
@@ -38,7 +38,7 @@ def idle_channels(cluster: Cluster) -> Iterator[Finding]:
         text = f"channel {_name(channel)} has no consumer, and {waiting}"
         if figures.deferred_count:
             text += f", {figures.deferred_count} deferred"
-        yield warning(text, "start its consumers, or delete it: it takes a copy of every message")
+        yield warning(text, "start its consumers, or delete it: it keeps a copy of every message")
 
 
 def uneven_consumers(cluster: Cluster) -> Iterator[Finding]:
@@ -49,10 +49,10 @@ def uneven_consumers(cluster: Cluster) -> Iterator[Finding]:
             if not each.figures.client_count and each.figures.depth
         ]
         if without and channel.figures.client_count:
-            where = f"at {several(without)}, where messages wait"
+            where = f"on {several(without)}, where messages wait"
             text = f"channel {_name(channel)} has consumers, but none {where}"
             yield warning(
-                text, "consumers cannot reach that nsqd, or ask an nsqlookupd that lacks it"
+                text, "consumers cannot reach that nsqd, or query an nsqlookupd that lacks it"
             )
 
 
@@ -65,7 +65,7 @@ def stuck_consumers(cluster: Cluster) -> Iterator[Finding]:
             text = (
                 f"consumers of {_name(channel)} have RDY 0 while messages wait: {several(silent)}"
             )
-            yield warning(text, "they back off after failures, or are closing: see their logs")
+            yield warning(text, "they back off after failures, or are closing: check their logs")
         if not cluster.watched:
             continue
         before = {_identity(each): each for each in channel.clients}
@@ -76,11 +76,11 @@ def stuck_consumers(cluster: Cluster) -> Iterator[Finding]:
         ]
         if full:
             text = (
-                f"consumers of {_name(channel)} hold all that they ask for and finished nothing"
+                f"consumers of {_name(channel)} have their maximum in flight and finished nothing"
                 f" within {cluster.watched:g} s: {several(full)}"
             )
             yield note(
-                text, "if their work is not that long they hang: see them, and --msg-timeout"
+                text, "if messages should take less time, they may hang: check their --msg-timeout"
             )
 
 
@@ -94,7 +94,7 @@ def paused(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _paused(what: str, depth: int) -> Finding:
-    advice = "if that was forgotten unpause it, on its page of nsqadmin"
+    advice = "unpause it in nsqadmin if this is not intended"
     if depth:
         return warning(f"{what} is paused, and {_messages(depth)}", advice)
     return note(f"{what} is paused", advice)
@@ -111,8 +111,8 @@ def ephemeral(cluster: Cluster) -> Iterator[Finding]:
         if is_ephemeral(channel.name) and not channel.figures.client_count
     ]
     if left:
-        text = f"ephemeral topics and channels are left that nobody consumes: {several(left)}"
-        yield note(text, "they should have gone with their last consumer; delete them")
+        text = f"ephemeral topics and channels without consumers: {several(left)}"
+        yield note(text, "they should disappear with their last consumer; delete them")
 
 
 def dead_letters(cluster: Cluster) -> Iterator[Finding]:
@@ -127,8 +127,8 @@ def dead_letters(cluster: Cluster) -> Iterator[Finding]:
             continue
         waiting = max([dead.figures.depth, *map(_held, dead.channels.values())])
         if waiting:
-            text = f"{_messages(waiting)} in topic {name}, for dead letters of {several(channels)}"
-            yield warning(text, "see why they failed, then redrive or empty them: docs/POLICIES.md")
+            text = f"{_messages(waiting)} in dead-letter topic {name} of {several(channels)}"
+            yield warning(text, "find out why they failed, then redrive or empty: docs/POLICIES.md")
 
 
 def limits(cluster: Cluster) -> Iterator[Finding]:
@@ -149,7 +149,7 @@ def _limit(nsqd: Nsqd, what: str, depth: int, policy: Policy) -> Iterator[Findin
     maximum = policy.max_depth
     if not maximum or depth < NEARLY * maximum:
         return
-    text = f"in {what} at {nsqd.name} {_messages(depth)}, and max_depth is {maximum}"
+    text = f"{_messages(depth)} in {what} on {nsqd.name}, and max_depth is {maximum}"
     advice = "add consumers, or raise max_depth: docs/POLICIES.md"
     if depth < maximum:
         yield warning(text, advice)
@@ -163,7 +163,7 @@ def _limit(nsqd: Nsqd, what: str, depth: int, policy: Policy) -> Iterator[Findin
 
 
 def _without_nsqd(cluster: Cluster) -> set[str]:
-    """Topics that nsqlookupds know of nobody."""
+    """Return the topics that nsqlookupds know without any nsqd."""
     known: set[str] = set()
     had = set(cluster.topics)
     for lookupd in cluster.answering:
@@ -174,7 +174,7 @@ def _without_nsqd(cluster: Cluster) -> set[str]:
 
 
 def _channels(cluster: Cluster) -> Iterator[tuple[ChannelStats, ChannelStats]]:
-    """Each channel of all nsqds together, and the same a moment after."""
+    """Return each channel, summed over all nsqds, and the same a moment later."""
     for name, topic in cluster.topics.items():
         after = cluster.topics_later.get(name, topic)
         for channel in topic.channels.values():
@@ -228,60 +228,60 @@ def _any_alive(cluster: Cluster) -> object:
 CHECKS = (
     Check(
         "ghost-topics",
-        "topics that nsqlookupds know and no nsqd has",
-        "every topic that is known is somewhere",
+        "topics that nsqlookupds know but no nsqd has",
+        "every known topic exists on an nsqd",
         ghost_topics,
         lambda cluster: cluster.answering,
     ),
     Check(
         "unread-topics",
-        "topics without a channel, in which messages pile up",
+        "topics without a channel, in which messages accumulate",
         "no topic without a channel has messages",
         unread_topics,
         _any_alive,
     ),
     Check(
         "idle-channels",
-        "channels without a consumer, in which messages wait; whether they become more",
+        "channels without a consumer, in which messages wait; whether the number grows",
         "no channel without a consumer has messages",
         idle_channels,
         _any_alive,
     ),
     Check(
         "uneven-consumers",
-        "channels that have consumers at some nsqds, and at others messages but no consumer",
-        "consumers are wherever messages wait",
+        "channels that have consumers on some nsqds, but messages without a consumer on others",
+        "every nsqd with waiting messages has consumers",
         uneven_consumers,
         _any_alive,
     ),
     Check(
         "stuck-consumers",
-        f"consumers that have RDY 0 longer than {SETTLED:.0f} s after they connected, or hold all"
-        " they ask for and finish nothing while doctor watches",
-        "consumers ask for messages and finish them",
+        f"consumers that still have RDY 0 {SETTLED:.0f} s after they connected, or have their"
+        " maximum in flight and finish nothing while doctor watches",
+        "consumers request messages and finish them",
         stuck_consumers,
         _any_alive,
     ),
-    Check("paused", "topics and channels that are paused", "nothing is paused", paused, _any_alive),
+    Check("paused", "paused topics and channels", "nothing is paused", paused, _any_alive),
     Check(
         "ephemeral",
-        "ephemeral topics and channels that are left though nobody consumes them",
-        "none is left over",
+        "ephemeral topics and channels without consumers",
+        "no ephemeral topic or channel is left over",
         ephemeral,
         _any_alive,
     ),
     Check(
         "dead-letters",
-        "messages in topics that channels have as their dead_letter_topic",
-        "none wait",
+        "messages in topics that are the dead_letter_topic of a channel",
+        "no dead letters wait",
         dead_letters,
         _any_alive,
     ),
     Check(
         "limits",
-        f"topics and channels whose depth is at {NEARLY:.0%} of max_depth, or at it: publishes are"
+        f"topics and channels at {NEARLY:.0%} of their max_depth, or at the limit: publishes are"
         " refused, or messages dropped",
-        "none is near its max_depth",
+        "no topic or channel is near its max_depth",
         limits,
         _any_alive,
     ),

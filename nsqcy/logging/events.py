@@ -548,7 +548,7 @@ EVENTS = (
         "notification_lost",
         "error",
         NSQADMIN,
-        "notification of … is lost: … are waiting",
+        "notification of … dropped: … are already queued",
         ("action",),
         "The endpoint answers too slowly.",
     ),

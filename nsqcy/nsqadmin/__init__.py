@@ -1,1 +1,1 @@
-"""nsqadmin: what a cluster has, for people and scripts, and what they do to it."""
+"""nsqadmin: web pages and HTTP API to view and operate a cluster."""

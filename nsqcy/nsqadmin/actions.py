@@ -1,9 +1,9 @@
-"""Everything that changes a cluster, NSQ's verbs and ours, by the API or by a form of a page: it is
-checked, sent to the daemons, and reported to the notification endpoint.
+"""Actions that change a cluster, called by the API and by forms of pages.
 
-A daemon that fails is a warning of the cluster view, and the others get the request all the same.
-An action raises HttpError, and does nothing, where no daemon can be found or the target is unknown;
-ours also where every nsqd refuses.
+An action checks its arguments, sends requests to the daemons, and reports to the notification
+endpoint. If a daemon fails, the cluster view gets a warning, and the other daemons still get the
+request. An action raises HttpError if no daemon can be found or the target is unknown; actions
+beyond NSQ's also raise it if every nsqd refuses.
 """
 
 import json
@@ -20,11 +20,11 @@ from nsqcy.nsqadmin.notifications import Notifier
 
 ON_MESSAGES = ("pause", "unpause", "empty")
 ON_NODE = (*ON_MESSAGES, "delete")
-NO_LOOKUPD = "there is no nsqlookupd that topics could be created at"
+NO_LOOKUPD = "cannot create topics without an nsqlookupd"
 
 
 class Context(Protocol):
-    """What actions need of the application context."""
+    """The part of the application context that actions need."""
 
     @property
     def notifier(self) -> Notifier: ...
@@ -35,8 +35,8 @@ class Context(Protocol):
 
 
 def create(app: Context, request: Request, topic: str, channel: str) -> Done:
-    """Register names with nsqlookupds. nsqds that have the topic create its channel; none creates
-    the topic before a message is published to it."""
+    """Register a topic and channel with all nsqlookupds. nsqds that have the topic create the
+    channel; no nsqd creates the topic before a message is published to it."""
     check_names(topic, channel)
     cluster = app.cluster()
     _create(cluster, topic, channel)
@@ -84,14 +84,14 @@ def act(app: Context, request: Request, action: str, topic: str, channel: str = 
     try:
         nodes = cluster.nodes_with(topic)
         _check_known(cluster.post_to_nodes(nodes, f"{what}/{action}", **names))
-    finally:  # notified even where nothing could be done, as NSQ does
+    finally:  # notify even on failure, as NSQ does
         app.notifier.send(request, f"{action}_{what}", topic, channel)
     return Done(cluster)
 
 
 def tombstone(app: Context, request: Request, node: str, topic: str) -> Done:
     """Hide a node from a topic's consumers for a while, and delete the topic there. Only known
-    nodes get a request: nobody may have requests sent to other hosts."""
+    nodes get a request, so that users cannot direct requests to other hosts."""
     check_names(topic)
     cluster = app.cluster()
     known = [each for each in cluster.nodes() if each.name == node]
@@ -104,7 +104,7 @@ def tombstone(app: Context, request: Request, node: str, topic: str) -> Done:
 
 
 def check_names(topic: str, channel: str = "") -> None:
-    """Raises HttpError."""
+    """Raise HttpError if a name is invalid."""
     if not is_valid_name(topic):
         raise HttpError(400, "INVALID_TOPIC")
     if channel and not is_valid_name(channel):
@@ -112,20 +112,20 @@ def check_names(topic: str, channel: str = "") -> None:
 
 
 def _check_known(*posted: Posted) -> None:
-    """Raise 404 if all daemons answer that there is no such topic or channel."""
+    """Raise HttpError (404) if every daemon answered that the topic or channel does not exist."""
     errors = [error for each in posted for error in each.errors.values()]
     codes = [read_answer("", Answer(each.status, {}, each.body)).unknown for each in errors]
     if codes and all(codes) and not any(each.values for each in posted):
         raise HttpError(404, codes[-1])
 
 
-# Ours: of all nodes that have the topic, or of one of them
+# Ours: on all nodes that have the topic, or on one of them
 
 
 def redrive(
     app: Context, request: Request, topic: str, channel: str, limit: str, node: str
 ) -> Done:
-    """Send the messages of a channel of dead letters back to the channels they come from."""
+    """Return the dead letters in a channel to the channels they came from."""
     query = {"limit": limit} if limit else {}
     done = _post(app, "channel/redrive", topic, channel, query, node)
     app.notifier.send(request, "redrive_channel", topic, channel, node)
@@ -162,7 +162,7 @@ def set_policy(
     values: Mapping[str, Any] | None,
     node: str = "",
 ) -> Done:
-    """Set keys, or reset them: a key that is None, or all of them for None."""
+    """Set keys of a policy. A key with value None is reset; values=None resets all keys."""
     check_names(topic, channel)
     cluster = app.cluster()
     what, names = target(topic, channel)
@@ -176,7 +176,7 @@ def set_policy(
 
 
 def drain(app: Context, request: Request, node: str, *, on: bool, timeout: str = "") -> Done:
-    """Have a node refuse publishes, and exit when it is empty; or end that."""
+    """Start or stop draining a node: it refuses publishes, and exits when it is empty."""
     cluster = app.cluster()
     query = {"timeout": timeout} if timeout else {}
     body = b"true" if on else b"false"

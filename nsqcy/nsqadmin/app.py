@@ -1,7 +1,7 @@
 """A running nsqadmin: one process, one event loop, and threads for handlers that wait for other
 daemons.
 
-Assembles the routes; each request belongs to its route's handler.
+Assembles the routes and passes each request to its handler.
 """
 
 import gc
@@ -31,7 +31,7 @@ from nsqcy.process.service import Notifier
 from nsqcy.users import token_file
 
 # Objects between two garbage collections. A page of statistics has a hundred thousand, none of them
-# in a cycle, and takes a third longer if they are scanned again and again.
+# in a cycle; frequent scans would slow it down by a third.
 GC_THRESHOLD = 200_000
 
 
@@ -52,7 +52,7 @@ class Daemon(single_process.Daemon):
         if logins is not None:
             routes += login.ROUTES
         asking, outcomes = terms(options), Outcomes()
-        # Only nsqds and nsqlookupds may see the token.
+        # Send the token to nsqds and nsqlookupds only.
         others = CountedClient(replace(asking, token=""), outcomes)
         web, history = CountedClient(asking, outcomes), make_history(options)
         requests = Requests()
@@ -85,14 +85,14 @@ class Daemon(single_process.Daemon):
 
 
 def make_history(options: AdminOptions) -> History | None:
-    """The history, unless it is off."""
+    """Return the history; None if it is disabled."""
     if not options.history_interval:
         return None
     return History(options.history_interval / SECOND, options.history_length / SECOND)
 
 
 def terms(options: AdminOptions) -> Terms:
-    """How nsqds and nsqlookupds are queried."""
+    """Return the client settings for requests to nsqds and nsqlookupds."""
     return Terms(
         connect_timeout=options.http_client_connect_timeout / SECOND,
         request_timeout=options.http_client_request_timeout / SECOND,

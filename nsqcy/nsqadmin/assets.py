@@ -1,7 +1,7 @@
-"""Files for browsers: those of nsqadmin, or of a folder.
+"""Static files: the built-in ones, or those of a folder.
 
-What is brought is linked by a path with its version, so that browsers keep it and never ask for it
-again; as scripts name each other by relative paths, that holds for all of them.
+Built-in files have a version in their path, so that browsers cache them forever. Scripts import
+each other by relative paths, so their imports have the version too.
 """
 
 import mimetypes
@@ -16,14 +16,15 @@ _VERSION_BYTES = 6
 
 
 class Assets:
-    """With `folder` the files there, as they are at the moment: they have no version."""
+    """Static files. With `folder`, files are read from there on each request and have no
+    version."""
 
     def __init__(self, folder: str = "") -> None:
         self._folder = Path(folder) if folder else None
         self.version = "" if folder else _version()
 
     def find(self, name: str) -> tuple[bytes, str] | None:
-        """A file, and its content type."""
+        """Return a file's body and content type."""
         body = self._read(name) if self._folder else _brought().get(name)
         return None if body is None else (body, content_type(name))
 
@@ -44,7 +45,7 @@ def _brought() -> dict[str, bytes]:
 
 @cache
 def _version() -> str:
-    """Another one whenever any file is."""
+    """Return a hash of all files."""
     found = blake2b(digest_size=_VERSION_BYTES)
     for name, body in sorted(_brought().items()):
         found.update(f"{name} {len(body)} ".encode() + body)

@@ -1,4 +1,4 @@
-"""Compression of answers for clients that accept it."""
+"""Response compression."""
 
 import gzip
 import zlib
@@ -10,7 +10,7 @@ LEVEL = 5
 
 
 def _deflate(body: bytes | bytearray) -> bytes:
-    """Without the header of zlib, as NSQ does and browsers take it."""
+    """Compress without a zlib header, as NSQ does and browsers accept."""
     compressor = zlib.compressobj(LEVEL, wbits=-zlib.MAX_WBITS)
     return compressor.compress(body) + compressor.flush()
 
@@ -23,7 +23,7 @@ _ENCODINGS: dict[str, Callable[[bytes | bytearray], bytes]] = {"gzip": _gzip, "d
 
 
 def compressed(head: Head, reply: Reply) -> Reply:
-    """The reply in the first encoding that the client lists and we know; as it is without one."""
+    """Return the reply in the first encoding of the client's list that we support, or unchanged."""
     accepted = (each.strip() for each in head.header("Accept-Encoding").split(","))
     encoding = next((each for each in accepted if each in _ENCODINGS), "")
     is_encoded = any(name.lower() == "content-encoding" for name, _ in reply.headers)

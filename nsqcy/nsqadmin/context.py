@@ -1,7 +1,7 @@
-"""The application context: what handlers share.
+"""Application context that all handlers share.
 
-Owns the options, the clients of other daemons, the threads that handlers run in, and how a page
-becomes a reply. Knows no route.
+Owns the options, the clients for other daemons and the handler threads, and renders pages to
+replies. Knows no route.
 """
 
 import time
@@ -33,13 +33,14 @@ from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.requests import segments
 from nsqcy.options.option import Option, Value
 
-MAX_THREADS = 32  # requests that wait for others at the same time
-IDLE_THREAD = 10.0  # seconds after which a thread without work ends
+MAX_THREADS = 32  # concurrent requests that wait for other daemons
+IDLE_THREAD = 10.0  # seconds after which an idle thread ends
 MAX_BODY = 1 << 20  # bytes
 
 
 class AppContext(router.Api):
-    """Handlers that are not inline may query other daemons: they run in threads."""
+    """Context of nsqadmin's handlers. Handlers run in threads unless they are inline, so they may
+    block on queries to other daemons."""
 
     reads_headers = True
     log: Log
@@ -91,7 +92,7 @@ class AppContext(router.Api):
         return Layout(self.options.base, self.may_act(head), user, self.assets.version)
 
     def user_of(self, head: Head) -> str:
-        """The name of the user who sends this; empty if unknown."""
+        """Return the name of the requesting user; empty if unknown."""
         if self.logins is None:
             return access.basic_user(head)
         user = self.logins.user(head)
@@ -119,18 +120,18 @@ def body_limit(app: AppContext, head: Head) -> int:
 
 
 def refusal(app: AppContext, request: Request) -> str:
-    """Why the user may not see messages or a channel's position; empty for users who may act. Not
-    everybody who may see how many messages there are may read them."""
+    """Return why the user may not see messages or a channel's position; empty if allowed. Seeing
+    statistics does not imply the right to read messages."""
     if app.may_act(request.head):
         return ""
     if app.logins is not None:
         name = app.user_of(request.head)
-        return f"Not for {name}, who has the role view: only users with the role operate see this."
-    return "Only for those who may act: --admin-user names them."
+        return f"{name} has the role view. Only users with the role operate may see this."
+    return "Only users named by --admin-user may see this."
 
 
 def guarded(handler: Handler) -> Handler:
-    """Only for users who may act."""
+    """Restrict a handler to users who may act."""
 
     def handle(app: AppContext, request: Request) -> Result:
         head = request.head
@@ -156,21 +157,21 @@ NOTHING = Subject()
 
 @dataclass(frozen=True)
 class Page:
-    """A page: `draw` fetches what its view shows, and raises HttpError if that is impossible."""
+    """A page. `draw` fetches the data of its view, and raises HttpError on failure."""
 
     title: str
     path: str
     draw: Callable[[ClusterView], View]
     about: Subject = NOTHING
     is_live: bool = False  # a script keeps it up to date
-    refresh: int = 0  # seconds until it is loaded again where there are no scripts
-    refusal: str = ""  # why this user may not see it, which is then all there is
+    refresh: int = 0  # seconds until a browser without scripts reloads it
+    refusal: str = ""  # why this user may not see it; shown instead of the content
 
 
 def show(
     app: AppContext, request: Request, page: Page, *, warning: str = "", error: str = ""
 ) -> Reply:
-    """A page as it is now, with what went wrong before."""
+    """Render the current state of a page, with the errors of a preceding action."""
     layout = app.layout(request)
     if page.refusal:
         refused = render(layout, page.title, error=page.refusal)
@@ -198,8 +199,8 @@ def show(
 def submit(
     app: AppContext, request: Request, action: Callable[[], Done], page: Page, then: Page
 ) -> Reply:
-    """Do what a form asks for, and go on to the page `then`; or show the form's page with what went
-    wrong."""
+    """Run the action of a form and redirect to the page `then`. On failure, show the form's page
+    with the error."""
     try:
         warning = action().cluster.warning("\n")
     except HttpError as problem:
@@ -213,7 +214,8 @@ def submit(
 
 
 def page_route(path: str, make: Callable[..., Page]) -> Route:
-    """`make` gets the context, the request and the names in the path."""
+    """Return the route of a page. `make` gets the context, the request and the names in the
+    path."""
     count = path.count(":")
 
     def handle(app: AppContext, request: Request) -> Reply:

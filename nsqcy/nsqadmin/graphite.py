@@ -1,4 +1,4 @@
-"""Graphite: rates that it knows, and requests that are passed on to it."""
+"""Graphite client: queries rates and forwards requests."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from nsqcy.config.durations import SECOND
 from nsqcy.errors import RequestError
 
 MAX_ANSWER = 32 << 20  # bytes
-# Of one connection only, or made anew by the sender of the rest.
+# Hop-by-hop headers, and headers that the next sender sets itself.
 _HOP_BY_HOP = frozenset(
     [
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
@@ -23,16 +23,16 @@ _HOP_BY_HOP = frozenset(
 
 
 class Graphite:
-    """Raises RequestError when it cannot be had."""
+    """A Graphite server. Methods raise RequestError on failure."""
 
     def __init__(self, url: str, interval: int, web: WebClient) -> None:
-        """interval: of nsqds' statsd, in nanoseconds."""
+        """interval: statsd interval of the nsqds, in nanoseconds."""
         self._url = url.rstrip("/")
         self._seconds = max(1, interval // SECOND)
         self._web = web
 
     def rate(self, target: str) -> str:
-        """What a series of counts has grown by in a second."""
+        """Return the growth of a counter series per second."""
         query = {
             "format": "json",
             "from": f"-{2 * self._seconds}sec",
@@ -47,7 +47,7 @@ class Graphite:
         return f"{value / self._seconds:.2f}" if value >= 0 else "N/A"
 
     def render(self, target: str, headers: Mapping[str, str]) -> Answer:
-        """The answer to a request that was meant for it, with this path and these headers."""
+        """Forward a request with this path and these headers; return the answer."""
         url = parse_url(self._url)
         headers = {name.title(): value for name, value in headers.items()}
         auth = None if "Authorization" in headers else url.auth
@@ -62,7 +62,7 @@ class Graphite:
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of the headers of a message those that are for its other end."""
+    """Return the end-to-end headers of a message."""
     return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
 
 

@@ -1,13 +1,13 @@
-"""nsqadmin: arguments in, exit code out.
+"""Command-line entry point of nsqadmin.
 
-Owns the order of what comes before the daemon: signals held back, options, what they need, the
-socket, and only then the imports that take time. Whoever connects meanwhile waits in the backlog.
+Owns the start-up order: blocked signals, options, preflight checks, the socket, and only then the
+slow imports. Clients that connect meanwhile wait in the backlog.
 
 Exit codes:
 
     0  stopped by SIGTERM or SIGINT; --version; --help
     1  could not start (the last line says why); the listening socket failed
-    2  the command line could not be read
+    2  invalid command line
 """
 
 import os
@@ -27,9 +27,9 @@ from nsqcy.process import openfiles, service, spawn
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nsqadmin; gives the exit code."""
+    """Run nsqadmin and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    # Until there is a hub to receive them on, and a way to end.
+    # Blocked until a hub can receive them and nsqadmin can stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
         return _run(words)

@@ -1,6 +1,6 @@
-"""nsqadmin's /metrics, and the outcomes of its requests to other daemons that the page counts.
+"""nsqadmin's /metrics, and counters for the outcomes of its requests to other daemons.
 
-The page runs in a thread, as the module that writes it takes a moment to be imported.
+/metrics runs in a thread because importing its writer module is slow.
 """
 
 import threading
@@ -22,7 +22,7 @@ OUTCOMES = ("ok", "timeout", "unreachable", "bad")
 
 
 class Outcomes:
-    """How many there were of each so far, of all clients. Counted by many threads."""
+    """Counters by outcome, of all clients. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class Outcomes:
 
 
 class CountedClient(WebClient):
-    """Counts what becomes of its requests."""
+    """Web client that counts the outcomes of its requests."""
 
     def __init__(self, terms: Terms, outcomes: Outcomes) -> None:
         super().__init__(terms)
@@ -63,7 +63,7 @@ class CountedClient(WebClient):
 
 
 def outcome(error: RequestError) -> str:
-    """One of so many, whatever was wrong."""
+    """Return the outcome label of an error, one of a fixed set."""
     if error.status:
         return "bad"
     return "timeout" if str(error) == TIMED_OUT else "unreachable"
@@ -79,7 +79,7 @@ def route(
     requests: Requests,
     connections: Callable[[], Mapping[str, int]],
 ) -> Route:
-    """Tells what these have counted."""
+    """Return the route of /metrics."""
 
     def handle(api: Any, request: Request) -> Reply:
         from nsqcy.http import metrics_page

@@ -1,7 +1,7 @@
-"""Notifications: each action is sent to an HTTP endpoint, with who did it and from where.
+"""Notifications: reports each action with its user and address to an HTTP endpoint.
 
-Owns a thread that sends one notification after the other, so that no request waits for the
-endpoint. A notification that cannot be sent is logged and dropped.
+Owns a thread that sends notifications one by one, so that no request waits for the endpoint. A
+notification that cannot be sent is logged and dropped.
 """
 
 import queue
@@ -20,12 +20,12 @@ from nsqcy.http.router import Request
 from nsqcy.logging.types import Lines
 from nsqcy.util.gotext import json_bytes
 
-MAX_WAITING = 1000  # notifications; more are lost, as they would be at an exit
+MAX_WAITING = 1000  # queued notifications; more are dropped, as is the queue at exit
 MAX_ANSWER = 1 << 20  # bytes
 
 
 class Notifier:
-    """`send` returns at once. Without an endpoint nothing is sent."""
+    """Sender of notifications. `send` does not block. Without an endpoint nothing is sent."""
 
     def __init__(
         self, endpoint: str, web: WebClient, log: Lines, user_of: Callable[[Head], str]
@@ -49,7 +49,7 @@ class Notifier:
             self._waiting.put_nowait(json_bytes(body))
         except queue.Full:
             self._log.error(
-                f"notification of {action} is lost: {MAX_WAITING} are waiting",
+                f"notification of {action} dropped: {MAX_WAITING} are already queued",
                 event="notification_lost",
                 action=action,
             )
@@ -78,7 +78,7 @@ class Notifier:
 def notification(
     request: Request, now: int, action: str, topic: str, channel: str, node: str, user: str
 ) -> dict[str, Any]:
-    """The notification of an action, as NSQ has it."""
+    """Return the notification of an action in NSQ's format."""
     head = request.head
     scheme = "https" if head.header("X-Scheme") == "https" else "http"
     found = {

@@ -1,7 +1,7 @@
-"""The options of nsqadmin: the table, their types, and what a value must be for it to start.
+"""Options of nsqadmin: the table, their types and their rules.
 
-Owns every flag and its default. How flags and files are read is nsqcy.config's; nothing here opens
-a file or a socket: that is nsqcy.nsqadmin.preflight.
+Owns every flag and its default. nsqcy.config parses flags and files; nsqcy.nsqadmin.preflight opens
+files and sockets.
 """
 
 import ipaddress
@@ -32,18 +32,18 @@ BASIC = (VERSION, CONFIG, LOG_LEVEL, log_prefix("nsqadmin"), LOG_FORMAT, VERBOSE
 
 SERVER = (
     Option("http-address", STRING, "0.0.0.0:4171", "host:port for browsers and scripts"),
-    Option("base-path", STRING, "/", "path that everything is below, as a proxy in front has it"),
+    Option("base-path", STRING, "/", "path prefix of all pages, as seen by browsers"),
     Option(
         "dev-static-dir",
         STRING,
         "",
-        "folder to serve /static and /fonts from, instead of the files that nsqadmin brings",
+        "folder to serve /static and /fonts from, instead of the built-in files",
     ),
     Option(
         "max-input-bytes",
         INT,
         64 << 20,
-        "bytes of half-sent requests to hold at once",
+        "maximum bytes of partially received requests, over all connections",
         rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
     ),
 )
@@ -53,7 +53,7 @@ CLUSTER = (
         "lookupd-http-address",
         WORDS,
         (),
-        "host:port of an nsqlookupd to ask; may change at run time",
+        "host:port of an nsqlookupd to query; may change at run time",
         toml_key="nsqlookupd_http_addresses",
         runtime=True,
     ),
@@ -61,27 +61,27 @@ CLUSTER = (
         "nsqd-http-address",
         WORDS,
         (),
-        "host:port of an nsqd to ask, where there is no nsqlookupd",
+        "host:port of an nsqd to query, for a cluster without nsqlookupd",
         toml_key="nsqd_http_addresses",
     ),
-    Option("http-client-connect-timeout", DURATION, 2 * SECOND, "time for an HTTP connection"),
-    Option("http-client-request-timeout", DURATION, 5 * SECOND, "time for a whole HTTP request"),
+    Option("http-client-connect-timeout", DURATION, 2 * SECOND, "timeout for an HTTP connection"),
+    Option("http-client-request-timeout", DURATION, 5 * SECOND, "timeout for a whole HTTP request"),
     Option(
         "http-client-tls-insecure-skip-verify",
         BOOL,
         False,
-        "take every certificate of nsqds and nsqlookupds",
+        "accept any certificate of nsqds and nsqlookupds",
         guard=True,
     ),
     Option(
         "http-client-tls-root-ca-file",
         STRING,
         "",
-        "PEM file of authorities of nsqds and nsqlookupds, instead of those of the system",
+        "PEM file of CAs that sign nsqds and nsqlookupds, instead of the system's CAs",
         guard=True,
     ),
-    Option("http-client-tls-cert", STRING, "", "PEM file of the certificate to show to them"),
-    Option("http-client-tls-key", STRING, "", "PEM file of its key"),
+    Option("http-client-tls-cert", STRING, "", "PEM file of the client certificate"),
+    Option("http-client-tls-key", STRING, "", "PEM file of the client certificate's key"),
     token_file.OPTION,
 )
 
@@ -90,7 +90,7 @@ ACCESS = (
         "allow-config-from-cidr",
         STRING,
         "127.0.0.1/8",
-        "addresses that /config is answered to; empty for all",
+        "addresses that may query /config; empty allows all",
         guard=True,
     ),
     Option(
@@ -104,7 +104,7 @@ ACCESS = (
         "admin-user",
         WORDS,
         (),
-        "user who may act on topics, channels and nodes; without any, everybody may",
+        "user who may act on topics, channels and nodes; if none is named, all users may",
         toml_key="admin_users",
         rule=Rule("a name that is not empty", all),
         guard=True,
@@ -113,35 +113,35 @@ ACCESS = (
         "auth-file",
         STRING,
         "",
-        "INI or TOML file of users, who then have to log in, instead of --admin-user",
+        "INI or TOML file of users; requires log-in and replaces --admin-user",
         guard=True,
     ),
     Option(
         "auth-session-time",
         DURATION,
         12 * HOUR,
-        "time after its last use at which a session of the log-in page is over",
+        "idle time after which a session of the log-in page ends",
         rule=Rule(">= 1m", lambda value: value >= MINUTE),
     ),
     Option(
         "auth-secure-cookie",
         BOOL,
         False,
-        "have browsers send a session over HTTPS only, also where no X-Forwarded-Proto says https",
+        "restrict session cookies to HTTPS even if no X-Forwarded-Proto header says https",
         guard=True,
     ),
     Option(
         "notification-http-endpoint",
         STRING,
         "",
-        "URL that is sent a POST for each action",
+        "URL that receives a POST for each action",
     ),
 )
 
 GRAPHS = (
     Option("graphite-url", STRING, "", "URL of Graphite, for charts"),
-    Option("proxy-graphite", BOOL, False, "ask Graphite on behalf of browsers"),
-    Option("statsd-prefix", STRING, "nsq.%s", "what nsqds have as theirs; %s is the host"),
+    Option("proxy-graphite", BOOL, False, "query Graphite on behalf of browsers"),
+    Option("statsd-prefix", STRING, "nsq.%s", "--statsd-prefix of the nsqds; %s is the host"),
     Option(
         "statsd-counter-format",
         STRING,
@@ -154,7 +154,7 @@ GRAPHS = (
         "stats.gauges.%s",
         "how statsd names gauges for Graphite; %s is the key",
     ),
-    Option("statsd-interval", DURATION, MINUTE, "what nsqds have as theirs"),
+    Option("statsd-interval", DURATION, MINUTE, "--statsd-interval of the nsqds"),
 )
 
 HISTORY = (
@@ -162,7 +162,7 @@ HISTORY = (
         "history-interval",
         DURATION,
         10 * SECOND,
-        "time between two samples of all nsqds, for plots; 0 takes none",
+        "time between two samples of all nsqds, for plots; 0 disables sampling",
         rule=Rule("0 or >= 100ms", lambda value: value == 0 or value >= 100 * MILLISECOND),
     ),
     Option(
@@ -191,7 +191,7 @@ class AdminOptions(Options):
     """The values of one nsqadmin. Durations are int nanoseconds."""
 
     table = NSQADMIN
-    debug_remote = False  # there is nothing to debug over HTTP
+    debug_remote = False  # nsqadmin has no debug endpoints
 
     version: bool
     config: str
@@ -230,22 +230,22 @@ class AdminOptions(Options):
 
     @property
     def base(self) -> str:
-        """What every path begins with: nothing, or a path without a final slash."""
+        """The prefix of every path: empty, or a path without a trailing slash."""
         return "" if self.base_path == "/" else self.base_path
 
     @property
     def config_network(self) -> Network | None:
-        """Whom /config is answered to; None for everybody."""
+        """The network that may query /config; None for all."""
         return network(self.allow_config_from_cidr) if self.allow_config_from_cidr else None
 
 
 def normal(base_path: str) -> str:
-    """A base path with one slash at its beginning and none at its end."""
+    """Normalize a base path to one leading slash and no trailing slash."""
     return normpath(f"/{base_path.lstrip('/')}")
 
 
 def network(text: str) -> Network:
-    """The addresses of a CIDR block; ValueError if it is none."""
+    """Return the network of a CIDR block. Raises ValueError if it is invalid."""
     if "/" not in text:
         raise ValueError(f"invalid CIDR address: {text}")
     try:
@@ -255,7 +255,7 @@ def network(text: str) -> Network:
 
 
 def resolve(settings: Settings) -> AdminOptions:
-    """The options nsqadmin runs with, checked; raises StartError."""
+    """Return the validated options. Raises StartError."""
     obey_rules(settings, settings.values)
     check_auth_file(settings)
     options = AdminOptions(settings.values)

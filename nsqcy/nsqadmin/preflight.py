@@ -1,7 +1,6 @@
-"""What is looked at before nsqadmin starts: files of certificates, addresses, URLs.
+"""Checks before nsqadmin starts: certificate files, addresses, URLs.
 
-Whatever is wrong is a StartError in NSQ's words. Nobody needs to answer yet: names are looked up,
-and that is all.
+Problems raise StartError with NSQ's messages. Names are resolved, but no connection is made.
 """
 
 import socket
@@ -13,7 +12,7 @@ from nsqcy.nsqadmin.options import AdminOptions
 
 
 def check(options: AdminOptions) -> None:
-    """Raises StartError if nsqadmin cannot work with these options on this machine."""
+    """Raise StartError if nsqadmin cannot run with these options on this machine."""
     if not options.lookupd_http_address and not options.nsqd_http_address:
         raise _refusal("--nsqd-http-address or --lookupd-http-address required")
     _check_certificates(options)

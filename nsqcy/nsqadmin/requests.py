@@ -1,6 +1,6 @@
-"""What handlers read of a request: path segments, query parameters, forms, JSON bodies.
+"""Parse path segments, query parameters, forms and JSON bodies of requests.
 
-Pure functions; a request that cannot be read is an HttpError.
+Pure functions. They raise HttpError for a malformed request.
 """
 
 import json
@@ -13,18 +13,18 @@ from nsqcy.util import gojson
 
 
 def segments(request: Request, count: int) -> list[str]:
-    """The last segments of the path, which its route has as variables."""
+    """Return the last segments of the path, which are the variables of its route."""
     return [readable(each) for each in request.head.path.rsplit("/", count)[1:]]
 
 
 def readable(text: str) -> str:
-    """Text of a URL or a form that can be sent on: bytes that are not UTF-8 are replaced."""
+    """Replace invalid UTF-8 in text from a URL or a form, so that it can be forwarded."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def params(request: Request) -> dict[str, str]:
-    """The parameters of a page; a query that cannot be read has none, as the page is there all the
-    same."""
+    """Return the query parameters of a page; none if the query is malformed, so that the page is
+    still shown."""
     return {name: readable(value) for name, value in (request.head.params or {}).items()}
 
 
@@ -37,7 +37,7 @@ def read_form(request: Request) -> dict[str, str]:
 
 
 def read_body(request: Request, *names: str) -> list[str]:
-    """These texts of a JSON object; a missing one is empty."""
+    """Return the named strings of a JSON object; a missing one is empty."""
     try:
         found = gojson.decode(_bytes(request), dict.fromkeys(names, (gojson.text, "")))
     except ValueError as error:
@@ -46,7 +46,7 @@ def read_body(request: Request, *names: str) -> list[str]:
 
 
 def read_object(request: Request) -> dict[str, Any]:
-    """A JSON object as it is."""
+    """Return the JSON object in the body."""
     try:
         found = json.loads(_bytes(request))
     except (ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""The nsqlookupd daemon: who has which topics and channels, and where."""
+"""The nsqlookupd daemon: registry of topics, channels and the nsqds that have them."""

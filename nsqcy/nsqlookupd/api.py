@@ -1,6 +1,6 @@
-"""nsqlookupd's HTTP API: the routes, their parameters, and what each of them does.
+"""nsqlookupd's HTTP API: routes, parameters and handlers.
 
-Knows no connection: only requests and the registry.
+Knows only requests and the registry, no connections.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.util import debug, lazy_imports, procfs
 
 NEVER = -6795364578871345152
-"""What NSQ shows as the time of a tombstone that was never set: Go's zero time, wrapped."""
+"""NSQ's value for a tombstone that was never set: Go's zero time, wrapped."""
 
 
 def _producer(peer: Peer) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _post(path: str, handler: Handler) -> Route:
     return Route("POST", path, handler, body=ignored, inline=True, need=Need.ADMIN)
 
 
-# Where topics are is for everybody: no client of NSQ says who it is when it asks.
+# Lookups need no credentials: NSQ's clients send none.
 ROUTES = (
     Route("GET", "/ping", ping, plain=True, inline=True, need=Need.NOTHING),
     Route("GET", "/info", info, inline=True, need=Need.NOTHING),
@@ -195,9 +195,9 @@ ROUTES = (
 
 
 class Api(router.Api):
-    """The handlers' surroundings, and what /debug/pprof looks at: this process.
+    """Application context of the handlers, and target of /debug/pprof: this process.
 
-    `requests` counts those to this API, `connections` tells how many there are by their kind.
+    requests: counters of this API. connections: returns the number of connections by kind.
     """
 
     router = Router(ROUTES)

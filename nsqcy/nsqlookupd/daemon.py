@@ -1,7 +1,7 @@
 """A running nsqlookupd: one process, one hub, a greenlet for each TCP connection.
 
-Owns the connections and the clocks. What is said on a connection is the session's affair,
-what HTTP requests mean is the Api's.
+Owns the connections and the clocks. Sessions handle the TCP protocol; the Api handles HTTP
+requests.
 """
 
 import socket
@@ -29,9 +29,9 @@ from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known, read
 from nsqcy.util.gotext import json_bytes
 
-_MAGIC_LIMIT = 60.0  # seconds in which a connection has to say what it speaks
-_SEND_LIMIT = 60.0  # and to take an answer
-_LINGER_LIMIT = 5.0  # and to close its side after an error
+_MAGIC_LIMIT = 60.0  # seconds until a client must have sent the protocol version
+_SEND_LIMIT = 60.0  # seconds for a client to accept a response
+_LINGER_LIMIT = 5.0  # seconds for a client to close its side after an error
 _RECV_SIZE = 64 << 10
 
 
@@ -49,7 +49,7 @@ class Daemon(daemon.Daemon):
         notifier: Notifier,
         known: Known | None = None,
     ) -> None:
-        """known: the users; None where everybody may do everything."""
+        """known: the users; None disables access control."""
         registry = Registry(options.inactive_producer_timeout, options.tombstone_lifetime)
         gate = None if known is None else Gate(known, "nsqlookupd", log)
         requests = Requests()
@@ -58,7 +58,7 @@ class Daemon(daemon.Daemon):
         super().__init__(listeners, http, log, reread, notifier, requests)
         self.options = options
         self._known = known
-        self.held = 0  # bytes of half-sent commands
+        self.held = 0  # bytes of partially received commands
         self.context = SessionContext(registry, _identity(options, listeners), log)
         self._connections: set[Connection] = set()
 
@@ -98,7 +98,7 @@ class Daemon(daemon.Daemon):
 
 
 class Connection(gevent.Greenlet):  # type: ignore[misc]
-    """One nsqd. While it takes no answers nothing more is read from it."""
+    """Connection of one nsqd. Reading pauses while the nsqd does not accept responses."""
 
     def __init__(self, daemon: Daemon, item: Accepted) -> None:
         super().__init__()
@@ -140,15 +140,17 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
             self._account()
 
     def _account(self) -> None:
-        """Count what this connection holds; end it if that makes it too much."""
+        """Update the total of buffered input; end this connection if the total is over the
+        limit."""
         daemon = self._daemon
         daemon.held += self._session.held - self._held
         self._held = self._session.held
         if self._held and daemon.held > daemon.options.max_input_bytes:
-            raise OSError("too much of half-sent commands")
+            raise OSError("partially received commands exceed --max-input-bytes")
 
     def _linger(self) -> None:
-        """Closed at once, what is unread would make the kernel take the last answer back."""
+        """Wait for the client to close. Closing with unread input would reset the connection and
+        discard the last response."""
         self._sock.shutdown(socket.SHUT_WR)
         with gevent.Timeout(_LINGER_LIMIT, False):
             while self._sock.recv(_RECV_SIZE):
@@ -156,7 +158,7 @@ class Connection(gevent.Greenlet):  # type: ignore[misc]
 
 
 def _identity(options: LookupdOptions, listeners: list[Listener]) -> bytes:
-    """What nsqds are told: they ask about channels at that HTTP port."""
+    """Return the response to IDENTIFY. nsqds query channels at its HTTP port."""
     ports = {each.kind: each.port for each in listeners}
     return json_bytes(
         {

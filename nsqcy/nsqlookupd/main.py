@@ -1,13 +1,13 @@
-"""nsqlookupd: arguments in, exit code out.
+"""Command-line entry point of nsqlookupd.
 
-Owns the order of what comes before the daemon: signals held back, options, the sockets, and only
-then the imports that take time. Whoever connects meanwhile waits in the backlog.
+Owns the start-up order: blocked signals, options, the sockets, and only then the slow imports.
+Clients that connect meanwhile wait in the backlog.
 
 Exit codes:
 
     0  stopped by SIGTERM or SIGINT; --version; --help
     1  could not start (the last line says why); a listening socket failed
-    2  the command line could not be read
+    2  invalid command line
 """
 
 import os
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nsqlookupd; gives the exit code."""
+    """Run nsqlookupd and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    # Until there is a hub to receive them on, and a way to end.
+    # Blocked until a hub can receive them and nsqlookupd can stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
         return _run(words)
@@ -59,7 +59,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _users(options: LookupdOptions, lines: logger.Log) -> "Known | None":
-    """Those of the file, if there is one."""
+    """Return the users of --auth-file, if it is set."""
     if not options.auth_file:
         return None
     from nsqcy.users import known

@@ -1,7 +1,6 @@
-"""The options of nsqlookupd: the table and their types.
+"""Options of nsqlookupd: the table and their types.
 
-Owns every flag and its default. How flags and files are read is nsqcy.config's; nothing here opens
-a file or a socket.
+Owns every flag and its default. nsqcy.config parses flags and files. Opens no file or socket.
 """
 
 from nsqcy.config.daemon_options import (
@@ -27,13 +26,13 @@ MIN_INPUT_BYTES = 4 << 20
 BASIC = (VERSION, CONFIG, LOG_LEVEL, log_prefix("nsqlookupd"), LOG_FORMAT, VERBOSE)
 
 NETWORK = (
-    Option("tcp-address", STRING, "0.0.0.0:4160", "host:port for nsqds (TCP)"),
+    Option("tcp-address", STRING, "0.0.0.0:4160", "host:port for TCP connections of nsqds"),
     Option("http-address", STRING, "0.0.0.0:4161", "host:port for HTTP clients"),
     Option(
         "broadcast-address",
         STRING,
         hostname,
-        "address of this nsqlookupd that nsqds get",
+        "address of this nsqlookupd, as announced to nsqds",
         default_text="the host name",
         example="localhost",
     ),
@@ -43,7 +42,7 @@ NETWORK = (
         "max-input-bytes",
         INT,
         64 << 20,
-        "maximum bytes of half-received commands and requests",
+        "maximum bytes of partially received commands and requests, over all connections",
         rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
     ),
 )
@@ -53,13 +52,13 @@ PRODUCERS = (
         "inactive-producer-timeout",
         DURATION,
         5 * MINUTE,
-        "time after its last ping at which a producer is hidden",
+        "time since its last ping after which a producer is hidden",
     ),
     Option(
         "tombstone-lifetime",
         DURATION,
         45 * SECOND,
-        "time for which a tombstone hides a producer of a topic",
+        "time for which a tombstone hides a producer from a topic",
     ),
 )
 
@@ -88,7 +87,7 @@ class LookupdOptions(Options):
 
 
 def resolve(settings: Settings) -> LookupdOptions:
-    """The options nsqlookupd runs with, checked; raises StartError."""
+    """Return the validated options. Raises StartError."""
     obey_rules(settings, settings.values)
     check_auth_file(settings)
     return LookupdOptions(settings.values)

@@ -1,12 +1,12 @@
 """The TCP protocol V1 of nsqlookupd, without I/O: bytes in, bytes out.
 
-Owns the framing, the commands and the words of errors. Reads no clock and knows no socket: time is
-passed in. What it holds grows with what has arrived and not with what was announced.
+Owns the framing, the commands and the error texts. Reads no clock and no socket: callers pass the
+time and the input. Buffers grow with the bytes received, not with the announced length.
 
-    "  V1", then commands: a line, and for IDENTIFY a body behind its length (i32, big-endian)
-    an answer for each, in order: a length and that many bytes, without a type; errors likewise
+    "  V1", then commands: a line; IDENTIFY adds a length (i32, big-endian) and a body
+    a response for each, in order: a length and the bytes, without a type; errors likewise
 
-Every error ends the connection, as nobody knows where the next command begins.
+Every error ends the connection, as the start of the next command is unknown.
 """
 
 import struct
@@ -27,11 +27,11 @@ MAX_BODY: Final = 1 << 20
 """NSQ has no limits; an IDENTIFY is some 200 bytes, a REGISTER at most 140."""
 
 _COMMANDS_A_TURN = 256
-_LOGGED = 200  # characters of an error; it may quote a line
+_LOGGED = 200  # maximum characters of a logged error, which may quote a line
 _LENGTH = struct.Struct(">i")
 
 _FIELDS: gojson.Fields = {
-    "remote_address": (gojson.text, ""),  # read, as it may be wrong, and never used
+    "remote_address": (gojson.text, ""),  # validated, but not used
     "hostname": (gojson.text, ""),
     "broadcast_address": (gojson.text, ""),
     "tcp_port": (gojson.int64, 0),
@@ -44,10 +44,10 @@ _REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
 
 
 class SessionContext(NamedTuple):
-    """What all sessions share."""
+    """State shared by all sessions."""
 
     registry: Registry
-    identity: bytes  # what IDENTIFY is answered
+    identity: bytes  # response to IDENTIFY
     log: Lines
 
 
@@ -64,10 +64,10 @@ def sized(answer: bytes) -> bytes:
 
 
 class Session:
-    """One connection, `address` being its peer's.
+    """Protocol state of one connection. address: of the peer.
 
-    `feed` or `feed_eof`, then `turn` until there is no more to do at once; when `closing`, all that
-    is left is to send what the turn gave. `leave` when the connection is over, however it ended.
+    Call `feed` or `feed_eof`, then `turn` until it has nothing more to do. When `closing`, send the
+    last responses and close. Call `leave` when the connection has ended for any reason.
     """
 
     __slots__ = ("_buffer", "_context", "_eof", "_peer", "_scanned", "_size", "_state", "address")
@@ -78,13 +78,13 @@ class Session:
         self._peer: Peer | None = None
         self._state = _State.MAGIC
         self._buffer = bytearray()
-        self._scanned = 0  # bytes of the buffer known to hold no line end
-        self._size = 0  # of the body that is awaited
+        self._scanned = 0  # leading bytes of the buffer without a line end
+        self._size = 0  # of the expected body
         self._eof = False
 
     @property
     def spoke(self) -> bool:
-        """The magic has come."""
+        """Whether the protocol version has been received."""
         return self._state is not _State.MAGIC
 
     @property
@@ -93,7 +93,7 @@ class Session:
 
     @property
     def held(self) -> int:
-        """Bytes of input held."""
+        """Bytes of buffered input."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
@@ -104,7 +104,7 @@ class Session:
         self._eof = True
 
     def turn(self, now: Moment) -> tuple[bytes, bool]:
-        """The answers to what has arrived, and whether there is more to do at once."""
+        """Process input. Return the responses, and whether more input can be processed now."""
         answers: list[bytes] = []
         for _ in range(_COMMANDS_A_TURN):
             try:
@@ -122,7 +122,7 @@ class Session:
         return b"".join(answers), True
 
     def leave(self) -> None:
-        """Over: whatever this peer had, it has no more."""
+        """End the session: remove the peer's registrations."""
         log = self._context.log
         if self._peer is not None:
             log.info(
@@ -151,7 +151,8 @@ class Session:
     # Framing
 
     def _step(self, now: Moment) -> bytes | None:
-        """One step on: an answer, b"" if there is none to this step, None without enough input."""
+        """Process one command. Return its response, b"" if it has none, or None if the input is
+        incomplete."""
         state = self._state
         if state is _State.LINE:
             return self._next_line(now)
@@ -272,7 +273,7 @@ class Session:
         return b"OK"
 
     def _about(self, command: str, params: list[str]) -> tuple[Peer, str, str]:
-        """The peer, the topic and the channel, or no channel, that a command is about."""
+        """Return the peer, the topic and the channel (or "") of a command."""
         if self._peer is None:
             raise ClientError("E_INVALID", "client must IDENTIFY")
         if not params:

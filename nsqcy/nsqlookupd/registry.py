@@ -1,14 +1,14 @@
-"""Who has which topics and channels: the whole state of nsqlookupd.
+"""Registry of topics, channels and producers: the whole state of nsqlookupd.
 
-Owns the rules of registrations, tombstones and liveness. Reads no clock and does no I/O: time is
-passed in. Nothing ever expires from memory: what is late or has a tombstone is only not shown.
+Owns the rules of registrations, tombstones and liveness. Reads no clock and does no I/O: callers
+pass the time. Entries never expire from memory: inactive or tombstoned producers are only hidden.
 
     registration           producers
     client::               every peer that has identified itself
-    topic:T:               those that have topic T, each with a tombstone of its own or none
-    channel:T:C            those that have channel C of topic T
+    topic:T:               peers that have topic T, each with its own tombstone or none
+    channel:T:C            peers that have channel C of topic T
 
-A registration may have no producers: it was created over HTTP, or they have left.
+A registration may have no producers: it was created over HTTP, or the producers have left.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ CLIENT, TOPIC, CHANNEL = "client", "topic", "channel"
 
 
 class Moment(NamedTuple):
-    """One moment on both clocks, in nanoseconds: the steady one counts, the other is shown."""
+    """A point in time on both clocks, in nanoseconds. Rules use the monotonic clock; the wall clock
+    is for display."""
 
     steady: int
     wall: int
@@ -36,7 +37,7 @@ class Registration(NamedTuple):
 
 
 class Peer:
-    """An nsqd by one of its connections, and what it said of itself."""
+    """An nsqd connection, with the nsqd's IDENTIFY data."""
 
     __slots__ = (
         "broadcast_address",
@@ -64,7 +65,7 @@ class Peer:
         topology_zone: str = "",
         topology_region: str = "",
     ) -> None:
-        self.remote_address = remote_address  # also what tells peers apart
+        self.remote_address = remote_address  # identifies the peer
         self.seen = seen
         self.hostname = hostname
         self.broadcast_address = broadcast_address
@@ -77,7 +78,7 @@ class Peer:
 
     @property
     def node(self) -> str:
-        """How whoever sets a tombstone names it."""
+        """The peer's name in tombstone requests."""
         return f"{self.broadcast_address}:{self.http_port}"
 
 
@@ -95,15 +96,15 @@ Producers = dict[Peer, Producer]
 
 
 class Node(NamedTuple):
-    """A peer that is alive, and of each of its topics whether a tombstone hides it there."""
+    """An active peer, with its topics and whether a tombstone hides it for each."""
 
     peer: Peer
     topics: dict[str, bool]
 
 
 class Counts(NamedTuple):
-    """How many there are: nodes that are alive, with their topics as producers, some of them hidden
-    by a tombstone; and all topics and channels."""
+    """Counts of active nodes, their topics (producers), the tombstoned ones among these, and all
+    topics and channels."""
 
     nodes: int
     topics: int
@@ -113,28 +114,28 @@ class Counts(NamedTuple):
 
 
 class Registry:
-    """`inactive_after` and `tombstone_lifetime` are nanoseconds."""
+    """The registry. `inactive_after` and `tombstone_lifetime` are in nanoseconds."""
 
     def __init__(self, inactive_after: int, tombstone_lifetime: int) -> None:
         self._inactive_after = inactive_after
         self._tombstone_lifetime = tombstone_lifetime
         self._clients: Producers = {}
         self._topics: dict[str, Producers] = {}
-        self._channels: dict[str, dict[str, Producers]] = {}  # by topic, by channel
+        self._channels: dict[str, dict[str, Producers]] = {}  # topic -> channel -> producers
 
-    # What peers do. Each gives the registrations that it really changed.
+    # Commands of peers. They return the registrations that actually changed.
 
     def identify(self, peer: Peer) -> list[Registration]:
         return self._add(peer, self._clients, Registration(CLIENT))
 
     def ping(self, peer: Peer, now: Moment) -> int:
-        """The nanoseconds since it was last seen."""
+        """Update the time of the last ping. Return the nanoseconds since the previous one."""
         passed = now.steady - peer.seen.steady
         peer.seen = now
         return passed
 
     def register(self, peer: Peer, topic: str, channel: str = "") -> list[Registration]:
-        """A tombstone stays: only `unregister` takes it away."""
+        """Register a peer. Keeps an existing tombstone, which only `unregister` removes."""
         added = []
         if channel:
             producers = self._made(topic, channel)
@@ -143,7 +144,7 @@ class Registry:
         return added + self._add(peer, producers, Registration(TOPIC, topic))
 
     def unregister(self, peer: Peer, topic: str, channel: str = "") -> list[Registration]:
-        """Without a channel: the topic and all of its channels."""
+        """Unregister a peer from a channel, or from the topic and all its channels."""
         if channel:
             removed = self._remove(peer, Registration(CHANNEL, topic, channel))
             if is_ephemeral(channel) and not self._channels.get(topic, {}).get(channel):
@@ -158,13 +159,14 @@ class Registry:
         return removed
 
     def leave(self, peer: Peer) -> list[Registration]:
-        """Its connection has ended. What it had stays known, ephemeral or not."""
+        """Remove a peer after its connection ended. Its topics and channels stay known, including
+        ephemeral ones."""
         removed = []
         for registration in list(peer.registrations):
             removed += self._remove(peer, registration)
         return removed
 
-    # What is asked for over HTTP
+    # Commands over HTTP
 
     def create_topic(self, topic: str) -> None:
         self._topics.setdefault(topic, {})
@@ -174,8 +176,8 @@ class Registry:
         self.create_topic(topic)
 
     def delete_topic(self, topic: str) -> list[Registration]:
-        """What was removed. Producers that live do not notice, and are shown again when they next
-        register."""
+        """Delete a topic and return what was removed. Active producers are not notified, and
+        reappear when they register again."""
         removed = []
         for channel in list(self._channels.get(topic, {})):
             self.delete_channel(topic, channel)
@@ -188,7 +190,7 @@ class Registry:
         return removed
 
     def delete_channel(self, topic: str, channel: str) -> bool:
-        """Whether there was one."""
+        """Delete a channel; return whether it existed."""
         channels = self._channels.get(topic, {})
         producers = channels.pop(channel, None)
         if producers is None:
@@ -199,24 +201,24 @@ class Registry:
         return True
 
     def tombstone(self, topic: str, node: str, now: Moment) -> int:
-        """Hide a node from those who look for a topic; the number of producers that this is."""
+        """Hide a node from lookups of a topic; return the number of producers hidden."""
         hidden = [each for each in self._topics.get(topic, {}).values() if each.peer.node == node]
         for producer in hidden:
             producer.tombstoned = now
         return len(hidden)
 
-    # What is known
+    # Queries
 
     def topics(self) -> list[str]:
         return sorted(self._topics)
 
     def channels(self, topic: str) -> list[str]:
-        """Also those that no producer has any more."""
+        """Return the channels of a topic, including those without producers."""
         return sorted(self._channels.get(topic, {}))
 
     def lookup(self, topic: str, now: Moment) -> list[Peer] | None:
-        """The producers of a topic that are alive and have no tombstone; None if there is no such
-        topic."""
+        """Return the active producers of a topic without a tombstone; None if the topic is
+        unknown."""
         producers = self._topics.get(topic)
         if producers is None:
             return None
@@ -251,7 +253,7 @@ class Registry:
         )
 
     def everything(self) -> Iterator[tuple[Registration, list[Producer]]]:
-        """Every registration with its producers, of which there may be none."""
+        """Yield every registration with its producers, possibly none."""
         yield Registration(CLIENT), list(self._clients.values())
         for topic, producers in self._topics.items():
             yield Registration(TOPIC, topic), list(producers.values())
@@ -266,7 +268,7 @@ class Registry:
         set_at = producer.tombstoned
         return set_at is not None and now.steady - set_at.steady < self._tombstone_lifetime
 
-    # The tables and the peers' own lists say the same
+    # Keep the tables and the peers' own lists consistent
 
     def _made(self, topic: str, channel: str) -> Producers:
         return self._channels.setdefault(topic, {}).setdefault(channel, {})

@@ -1,18 +1,18 @@
-"""Private daemons for tests: each on free ports, with data of its own that go when it goes.
+"""Private daemons for tests, each on free ports and with its own temporary data.
 
     from nsqcy.testing import nsqd
 
     with nsqd(mem_queue_size=100) as daemon:
         producer = gnsq.Producer(daemon.tcp_address)
 
-Options are the daemon's flags with underscores; True and False, numbers and texts are what they
-look like, a list gives a flag several times, None leaves it out. A daemon is a process like any
-other: it does not matter whether the test runs threads, gevent or asyncio, which waits a third of a
-second while one starts. It ends with the test's process, however that ends.
+Options are the daemon's flags with underscores. Values are bools, numbers or strings; a list
+repeats a flag, and None omits it. A daemon is a separate process, so it works with threads, gevent
+and asyncio alike; asyncio code blocks for the third of a second that a start takes. The daemon ends
+with the test's process, however that ends.
 
-With pytest there are fixtures: `nsqcy.testing.plugin`.
+`nsqcy.testing.plugin` provides pytest fixtures.
 
-Owns the daemons' processes, and says what went wrong with them in words of their own logs.
+Owns the daemons' processes. Errors include the end of the daemon's log.
 """
 
 import contextlib
@@ -36,16 +36,16 @@ __all__ = ["Daemon", "DaemonError", "Nsqd", "Nsqlookupd", "Option", "nsqd", "nsq
 
 Option = bool | int | float | str | os.PathLike[str] | Sequence[str] | Sequence[float] | None
 
-START_LIMIT = 60.0  # seconds; on a quiet machine it takes a third of one
+START_LIMIT = 60.0  # seconds; on an idle machine a start takes a third of a second
 STOP_LIMIT = 60.0
-_POLL = 0.05  # seconds between looks at whether a daemon has ended before it was ready
+_POLL = 0.05  # seconds between checks whether a starting daemon has exited
 
 
 class Daemon:
-    """What nsqd and nsqlookupd have in common.
+    """Common base of Nsqd and Nsqlookupd.
 
-    It starts when the `with` begins, or by `start()`, and goes with everything it has kept when the
-    `with` ends, or by `close()`.
+    The daemon starts with the `with` block or `start()`. At the end of the block, or with
+    `close()`, it stops and its data is deleted.
     """
 
     table: OptionTable
@@ -90,9 +90,9 @@ class Daemon:
     # life
 
     def start(self) -> None:
-        """Start it, and come back when it serves; DaemonError if it does not."""
+        """Start the daemon and wait until it serves. Raises DaemonError."""
         if self.alive:
-            raise DaemonError(f"{self.table.daemon} is running already")
+            raise DaemonError(f"{self.table.daemon} is already running")
         with open(self._log_path, "ab") as log:
             self._child = Child(self.table.daemon, self.module, self._flags(), stderr=log.fileno())
         deadline = time.monotonic() + START_LIMIT
@@ -103,19 +103,17 @@ class Daemon:
                 self.kill()
                 raise self._error(f"was not ready within {START_LIMIT:g} s")
             self._child.hear(_POLL)
-        # Those it has now are those it will have when it is started again.
+        # A restart uses the same ports.
         for title, address in self._child.addresses.items():
             self._options[f"{title.lower()}_address"] = address
 
     def stop(self) -> None:
-        """SIGTERM: it ends as a service does, and keeps everything. DaemonError if that fails.
-
-        A daemon that has ended already, other than by `kill()`, has failed.
-        """
+        """Stop the daemon with SIGTERM, and keep its data. Raises DaemonError if that fails, or if
+        the daemon had already exited for another reason than `kill()`."""
         if self._child is None:
             return
         process = self._child.process
-        self._child.hear()  # so that there is room for what it will say
+        self._child.hear()  # make room in the pipe for its last messages
         process.terminate()
         try:
             code = process.wait(STOP_LIMIT)
@@ -127,7 +125,7 @@ class Daemon:
             raise self._error(how_it_ended(code))
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes, as if the machine had crashed."""
+        """Send SIGKILL to all processes of the daemon, to simulate a machine crash."""
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.process.pid, signal.SIGKILL)
@@ -135,12 +133,12 @@ class Daemon:
             self._forget()
 
     def restart(self) -> None:
-        """Start it again with the ports and data it had; it is stopped first if it runs."""
+        """Stop the daemon if it runs, and start it with the same ports and data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """End it, if it runs, and throw its data and its log away."""
+        """Kill the daemon if it runs, and delete its data and log."""
         self.kill()
         self._home.cleanup()
         self._ports.close()
@@ -150,11 +148,11 @@ class Daemon:
             self._child.close()
             self._child = None
 
-    # what there is to see
+    # state
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
-        """The process that was started; of nsqd the master."""
+        """The daemon's process; for nsqd, the master."""
         if self._child is None:
             raise DaemonError(f"{self.table.daemon} is not running")
         return self._child.process
@@ -165,7 +163,7 @@ class Daemon:
 
     @property
     def tcp_address(self) -> str:
-        """`127.0.0.1:port`, also while it is down."""
+        """`127.0.0.1:port`, also while the daemon is stopped."""
         return str(self._options["tcp_address"])
 
     @property
@@ -174,7 +172,7 @@ class Daemon:
 
     @property
     def log(self) -> str:
-        """All it has logged, from its first start to `close()`."""
+        """Return the whole log since the first start."""
         try:
             with open(self._log_path, encoding="utf-8", errors="replace") as file:
                 return file.read()
@@ -182,7 +180,7 @@ class Daemon:
             return ""
 
     def tail(self, lines: int = 30) -> str:
-        """The end of the log."""
+        """Return the last lines of the log."""
         return "\n".join(self.log.splitlines()[-lines:])
 
     # inside
@@ -205,7 +203,7 @@ class Daemon:
 
 
 class Nsqd(Daemon):
-    """One nsqd, of one worker unless `workers` says otherwise."""
+    """An nsqd, with one worker unless `workers` is set."""
 
     table = NSQD
     module = "nsqcy.nsqd.main"
@@ -221,7 +219,7 @@ class Nsqd(Daemon):
 
     @property
     def https_address(self) -> str:
-        """Only with `tls_cert` and `tls_key` does anything listen there."""
+        """Address of the HTTPS port, which is open only with `tls_cert` and `tls_key`."""
         return str(self._options["https_address"])
 
     @property
@@ -230,19 +228,19 @@ class Nsqd(Daemon):
 
 
 class Nsqlookupd(Daemon):
-    """One nsqlookupd: `nsqd(lookupd_tcp_address=lookupd.tcp_address)` registers with it."""
+    """An nsqlookupd. `nsqd(lookupd_tcp_address=lookupd.tcp_address)` registers with it."""
 
     table = NSQLOOKUPD
     module = "nsqcy.nsqlookupd.main"
 
 
 def nsqd(**options: Option) -> Nsqd:
-    """`with nsqd() as daemon`: an nsqd that serves."""
+    """Return an nsqd for `with nsqd() as daemon`."""
     return Nsqd(**options)
 
 
 def nsqlookupd(**options: Option) -> Nsqlookupd:
-    """`with nsqlookupd() as lookupd`: an nsqlookupd that serves."""
+    """Return an nsqlookupd for `with nsqlookupd() as lookupd`."""
     return Nsqlookupd(**options)
 
 

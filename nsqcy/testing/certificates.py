@@ -1,4 +1,4 @@
-"""Certificates made on the spot: authorities, servers and clients, of any age and strength."""
+"""Creates certificates for tests: CAs, servers and clients, of any age and strength."""
 
 import datetime
 import ipaddress
@@ -16,13 +16,13 @@ DAY = datetime.timedelta(days=1)
 
 @cache
 def key_of(name: str, bits: int) -> rsa.RSAPrivateKey:
-    """Keys take time to make; one for each name is enough."""
+    """Return the key of a name. Cached, as generating keys is slow."""
     return rsa.generate_private_key(65537, bits)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A certificate and its key, PEM."""
+    """A certificate and its key, in PEM format."""
 
     name: str
     certificate: str
@@ -30,7 +30,7 @@ class Identity:
     bits: int = 2048
 
     def save(self, folder: Path) -> "Files":
-        """Write both; the paths as nsqd and clients want them."""
+        """Write both to files and return their paths."""
         files = Files(folder / f"{self.name}.pem", folder / f"{self.name}.key")
         files.certificate.write_text(self.certificate)
         files.key.write_text(self.key)
@@ -44,7 +44,7 @@ class Files:
 
     @property
     def options(self) -> dict[str, Path]:
-        """What a daemon is started with."""
+        """Return the options for a daemon."""
         return {"tls_cert": self.certificate, "tls_key": self.key}
 
 
@@ -56,7 +56,7 @@ def make(
     expired: bool = False,
     authority: bool = False,
 ) -> Identity:
-    """A certificate of this common name, signed by another or by itself."""
+    """Return a certificate with this common name, signed by another identity or self-signed."""
     key = key_of(name, bits)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     issuer, signer = subject, key

@@ -1,6 +1,6 @@
-"""The client's side of TLS, snappy and deflate, over a conversation that began without.
+"""Client side of TLS, snappy and deflate, for a connection that began in plain text.
 
-The codecs are other people's, so that both sides cannot be wrong in the same way.
+The codecs are third-party libraries, so that both sides cannot have the same bug.
 """
 
 import socket
@@ -20,7 +20,7 @@ IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 def client_context(
     shown: Files | None = None, version: ssl.TLSVersion | None = None, level: int | None = None
 ) -> ssl.SSLContext:
-    """A client that believes any server, and shows this certificate."""
+    """Return a context that accepts any server, and presents this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -40,7 +40,7 @@ class Reachable(Protocol):
 
 
 class Snappy:
-    """Begins every piece with an identifier, as a client may."""
+    """Snappy codec that starts every piece with a stream identifier, as clients may."""
 
     def __init__(self) -> None:
         self._input = b""
@@ -74,7 +74,7 @@ class Deflate:
 
 
 class CodecSocket:
-    """As much of a socket as a conversation uses."""
+    """The part of the socket interface that a connection uses, over a codec."""
 
     def __init__(self, inner: socket.socket, codec: Snappy | Deflate, received: bytes) -> None:
         self.inner = inner
@@ -98,14 +98,14 @@ class CodecSocket:
 
 
 def start_tls(conn: Conn, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
-    """Shake hands. From here on an end that was not announced is an error."""
+    """Perform the TLS handshake. From now on, an end without close_notify is an error."""
     secure = (context or client_context()).wrap_socket(conn.socket, suppress_ragged_eofs=False)
     conn.socket = secure
     return secure
 
 
 def start_codec(conn: Conn, codec: str) -> None:
-    """What has come behind the answer to IDENTIFY is encoded already."""
+    """Switch to a codec. Bytes received after the response to IDENTIFY are already encoded."""
     received, conn._input = conn._input, b""
     made = Snappy() if codec == "snappy" else Deflate()
     conn.socket = CodecSocket(conn.socket, made, received)  # type: ignore[assignment]
@@ -119,7 +119,7 @@ def connect(
     fields: dict[str, Any] | None = None,
     **options: Any,
 ) -> Conn:
-    """A connection upgraded to TLS, to a codec, or to both, each with its OK."""
+    """Return a connection upgraded to TLS, a codec, or both; reads the OK of each."""
     conn = daemon.connect(**options)
     wanted = {"tls_v1": bool(tls)} | ({codec: True} if codec else {})
     answer = conn.negotiate(**wanted, **(fields or {}))
@@ -135,7 +135,7 @@ def connect(
 
 
 def saved(folder: Path, identity: Any) -> Files:
-    """The files of an identity, in a folder that is made."""
+    """Create a folder and save an identity's files in it."""
     folder.mkdir(exist_ok=True)
     files: Files = identity.save(folder)
     return files

@@ -1,4 +1,4 @@
-"""The HTTP face of a daemon, as far as tests look at it."""
+"""HTTP client for tests of daemons."""
 
 import http.client
 import json
@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 
 def eventually(predicate: Callable[[], T], timeout: float = 10.0) -> T:
-    """Wait until `predicate` is true and return what it said; fail with its last word."""
+    """Wait until `predicate` returns a true value, and return it. Fails after `timeout` seconds
+    with the last value."""
     deadline = time.monotonic() + timeout
     while True:
         value = predicate()
@@ -34,7 +35,7 @@ class Answer:
 
 
 class Web:
-    """Requests to one HTTP address, each on a connection of its own; with a context, HTTPS."""
+    """Requests to one HTTP address, each on a new connection; with a context, HTTPS."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class Web:
         context: ssl.SSLContext | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        """headers: of every request."""
+        """headers: added to every request."""
         self.host, self.port, self.timeout, self.context = host, port, timeout, context
         self.headers = headers or {}
 
@@ -101,7 +102,7 @@ class Web:
         return self.request("PUT", path, body, **query)
 
     def do(self, action: str, topic: str, channel: str | None = None) -> None:
-        """`do("pause", "t")` or `do("empty", "t", "c")`: must succeed."""
+        """Run an action that must succeed: `do("pause", "t")` or `do("empty", "t", "c")`."""
         query: dict[str, Any] = {"topic": topic}
         if channel is not None:
             query["channel"] = channel
@@ -146,12 +147,12 @@ class Web:
         return None
 
     def counts(self, topic: str, channel: str | None = None) -> dict[str, int]:
-        """The figures of a topic or channel, all 0 if it does not exist."""
+        """Return the figures of a topic or channel, all 0 if it does not exist."""
         found = self.topic(topic) if channel is None else self.channel(topic, channel)
         return Figures(found or {})
 
     def await_counts(self, topic: str, channel: str | None = None, **want: int) -> None:
-        """Wait until every named figure is as wanted."""
+        """Wait until every named figure has the wanted value."""
         last: dict[str, int] = {}
 
         def agree() -> bool:
@@ -165,7 +166,7 @@ class Web:
             raise AssertionError(f"{topic}/{channel}: wanted {want}, have {last}") from None
 
     def client(self, topic: str, channel: str) -> dict[str, Any]:
-        """The only client of a channel."""
+        """Return the only client of a channel."""
         found = self.channel(topic, channel)
         assert found is not None and len(found["clients"]) == 1, found
         client: dict[str, Any] = found["clients"][0]
@@ -173,7 +174,7 @@ class Web:
 
 
 class Figures(dict[str, Any]):
-    """Counters of a stats object; one that is absent is 0."""
+    """Counters of a stats object; absent ones are 0."""
 
     def __missing__(self, key: str) -> int:
         return 0

@@ -1,14 +1,14 @@
-"""The pytest plugin: nothing to import where nsqcy is installed. `-p no:nsqcy` turns it off.
+"""Pytest plugin, loaded automatically if nsqcy is installed. `-p no:nsqcy` disables it.
 
     def test_publish(nsqd):
         producer = gnsq.Producer(nsqd.tcp_address)
 
-nsqd, nsqlookupd                    a daemon of the test's own (nsqcy.testing.Nsqd, Nsqlookupd); the
-                                    nsqd of a test that has both registers with the nsqlookupd
-nsqd_factory, nsqlookupd_factory    start daemons that live until the session ends, for fixtures of
-                                    your own: `nsqd_factory(mem_queue_size=0)`
+nsqd, nsqlookupd                    a daemon for one test (nsqcy.testing.Nsqd, Nsqlookupd); with
+                                    both fixtures, the nsqd registers with the nsqlookupd
+nsqd_factory, nsqlookupd_factory    start daemons that run until the session ends, for your own
+                                    fixtures: `nsqd_factory(mem_queue_size=0)`
 
-A test that fails shows the end of the logs of its own daemons.
+A failed test shows the end of the logs of its daemons.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ D = TypeVar("D", bound=testing.Daemon)
 
 @pytest.fixture
 def nsqd(request: pytest.FixtureRequest) -> Iterator[testing.Nsqd]:
-    """An nsqd of the test's own."""
+    """An nsqd for one test."""
     lookupds = []
     if "nsqlookupd" in request.fixturenames:
         lookupds.append(request.getfixturevalue("nsqlookupd").tcp_address)
@@ -36,20 +36,21 @@ def nsqd(request: pytest.FixtureRequest) -> Iterator[testing.Nsqd]:
 
 @pytest.fixture
 def nsqlookupd() -> Iterator[testing.Nsqlookupd]:
-    """An nsqlookupd of the test's own."""
+    """An nsqlookupd for one test."""
     with testing.nsqlookupd() as daemon:
         yield daemon
 
 
 @pytest.fixture(scope="session")
 def nsqd_factory() -> Iterator[Callable[..., testing.Nsqd]]:
-    """`nsqd_factory(**options)` starts an nsqd that lives until the session ends."""
+    """Factory: `nsqd_factory(**options)` starts an nsqd that runs until the session ends."""
     yield from _factory(testing.nsqd)
 
 
 @pytest.fixture(scope="session")
 def nsqlookupd_factory() -> Iterator[Callable[..., testing.Nsqlookupd]]:
-    """`nsqlookupd_factory(**options)` starts an nsqlookupd that lives until the session ends."""
+    """Factory: `nsqlookupd_factory(**options)` starts an nsqlookupd that runs until the session
+    ends."""
     yield from _factory(testing.nsqlookupd)
 
 

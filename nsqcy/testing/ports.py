@@ -1,8 +1,8 @@
-"""Ports of 127.0.0.1 that stay free until their holder binds them, or calls `close()`.
+"""Reserves ports of 127.0.0.1 until their owner binds them or calls `close()`.
 
-They lie outside the range that the kernel gives to connections: such a port could be taken by any
-connection, and a client that keeps calling it could connect to itself. A lock on a file for each
-port keeps it from everyone else who asks here, in this process or another.
+The ports are outside the kernel's ephemeral range: any connection could take a port in that range,
+and a client that retries such a port could connect to itself. A lock file for each port prevents
+other users of this module, in any process, from getting the same port.
 """
 
 import errno
@@ -19,7 +19,7 @@ FIRST, LAST = 10_000, 65_535
 
 
 class Ports:
-    """Holds the ports that it has taken, until `close()` or the end of a `with`."""
+    """Reserved ports, until `close()` or the end of a `with` block."""
 
     def __init__(self) -> None:
         self._locks: list[IO[bytes]] = []
@@ -31,7 +31,7 @@ class Ports:
         self.close()
 
     def take(self) -> int:
-        """Return a port that is free and stays free; raises OSError if there is none."""
+        """Reserve a free port and return it. Raises OSError if there is none."""
         candidates = _candidates()
         random.shuffle(candidates)
         for port in candidates:
@@ -45,23 +45,23 @@ class Ports:
         raise OSError(errno.EADDRINUSE, f"no free port from {FIRST} to {LAST}")
 
     def close(self) -> None:
-        """Release all of them."""
+        """Release all ports."""
         while self._locks:
             self._locks.pop().close()
 
 
 def _candidates() -> list[int]:
-    """The ports outside the ephemeral range; all of them where it leaves none."""
+    """Return the ports outside the ephemeral range; all ports if none are left."""
     low, high = map(int, EPHEMERAL.read_text().split())
     return [*range(FIRST, low), *range(max(high + 1, FIRST), LAST + 1)] or [*range(FIRST, LAST + 1)]
 
 
 def _lock(port: int) -> IO[bytes] | None:
-    """Lock the file of a port; None if another holder has it."""
+    """Lock the file of a port. Return None if it is already locked."""
     try:
         lock = open(os.path.join(_folder(), str(port)), "ab")  # noqa: SIM115
     except OSError:
-        return None  # of another user
+        return None  # the file belongs to another user
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -71,8 +71,8 @@ def _lock(port: int) -> IO[bytes] | None:
 
 
 def _folder() -> str:
-    """The folder of the lock files, which all users share. The files stay: to remove one that
-    another process has just opened would give the port to two holders."""
+    """Return the folder of the lock files, shared by all users. Lock files are never removed:
+    removing one that another process has just opened would assign the port twice."""
     path = os.path.join(tempfile.gettempdir(), "nsqcy-ports")
     try:
         os.mkdir(path)
@@ -83,7 +83,7 @@ def _folder() -> str:
 
 
 def _is_free(port: int) -> bool:
-    """Whether nothing is bound to it, on any address."""
+    """Return whether nothing is bound to the port, on any address."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

@@ -1,8 +1,8 @@
-"""A literal V2 conversation: bytes sent, frames expected.
+"""Low-level V2 client for tests: sends bytes, expects frames.
 
-Owns one client socket and the client side of the framing, nothing more: it hides no frame but the
-heartbeats it answers, retries nothing and knows neither the daemon's processes nor its HTTP face,
-so that a test reads like a transcript.
+Owns one client socket and the client side of the framing. Hides no frames except the heartbeats
+that it answers, and retries nothing, so that a test reads like a transcript. Knows neither the
+daemon's processes nor its HTTP API.
 """
 
 import json
@@ -17,17 +17,17 @@ MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEARTBEAT = b"_heartbeat_"
 UNKNOWN_ID = b"0123456789abcdef"
-WORTH_A_MOVE = [bytes(100_000)] * 12  # bodies after which a producer goes to the owner of its topic
+WORTH_A_MOVE = [bytes(100_000)] * 12  # makes a producer migrate to the owner of its topic
 
 Address = tuple[str, int] | str
 
 
 class Silence(Exception):
-    """No complete frame came within the time allowed."""
+    """No complete frame arrived within the timeout."""
 
 
 class Hangup(Exception):
-    """The daemon closed the connection; `reset` tells a RST from an orderly end."""
+    """The daemon closed the connection. reset: by RST instead of an orderly close."""
 
     def __init__(self, reset: bool, rest: bytes) -> None:
         super().__init__(f"connection {'reset' if reset else 'closed'}, unread bytes {rest!r}")
@@ -58,17 +58,17 @@ def octets(text: str | bytes) -> bytes:
 
 
 def sized(body: bytes) -> bytes:
-    """A body behind its 32-bit length."""
+    """Return a body with a 32-bit length prefix."""
     return struct.pack(">i", len(body)) + body
 
 
 def batch(bodies: list[bytes]) -> bytes:
-    """The body of MPUB, its own length included."""
+    """Return the body of MPUB, including its length prefix."""
     return sized(struct.pack(">i", len(bodies)) + b"".join(sized(body) for body in bodies))
 
 
 def split_frames(data: bytes) -> tuple[list[Frame], bytes]:
-    """The complete frames at the start of `data`, and what is left over."""
+    """Return the complete frames at the start of `data`, and the rest."""
     frames = []
     while len(data) >= 8:
         size, kind = struct.unpack_from(">ii", data)
@@ -80,7 +80,7 @@ def split_frames(data: bytes) -> tuple[list[Frame], bytes]:
 
 
 class Conn:
-    """One connection. With `pong` (the default) heartbeats are answered and not shown."""
+    """One connection. With `pong` (the default), heartbeats are answered and hidden."""
 
     def __init__(
         self,
@@ -117,19 +117,19 @@ class Conn:
     def half_close(self) -> None:
         self.socket.shutdown(socket.SHUT_WR)
 
-    # what the client says
+    # sending
 
     def send(self, *parts: bytes) -> None:
         self.socket.settimeout(self.timeout)
         self.socket.sendall(b"".join(parts))
 
     def command(self, *words: str | bytes | int, body: bytes | None = None) -> None:
-        """One command line, and its body behind a length if it has one."""
+        """Send a command line and, if given, a body with its length."""
         line = b" ".join(str(w).encode() if isinstance(w, int) else octets(w) for w in words)
         self.send(line, b"\n", b"" if body is None else sized(body))
 
     def identify(self, **fields: Any) -> dict[str, Any] | None:
-        """IDENTIFY; the JSON answer if features were negotiated, None for a plain OK."""
+        """Send IDENTIFY. Return the JSON response if features were negotiated, None for OK."""
         self.command("IDENTIFY", body=json.dumps(fields).encode())
         if not fields.get("feature_negotiation"):
             self.expect_ok()
@@ -154,7 +154,7 @@ class Conn:
         return self
 
     def pub(self, topic: str | bytes, *bodies: bytes) -> None:
-        """PUB each body and wait for its OK. Not for a subscribed connection with RDY."""
+        """Publish each body and wait for its OK. Not for a subscribed connection with RDY."""
         for body in bodies:
             self.command("PUB", topic, body=body)
             self.expect_ok()
@@ -186,10 +186,11 @@ class Conn:
     def nop(self) -> None:
         self.command("NOP")
 
-    # what the daemon says
+    # receiving
 
     def frame(self, timeout: float | None = None) -> Frame:
-        """The next frame. Raises Silence after `timeout`, Hangup at the end of the stream."""
+        """Return the next frame. Raises Silence after `timeout`, Hangup at the end of the
+        stream."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:
             frame = Frame(*self._frame(deadline))
@@ -237,9 +238,10 @@ class Conn:
     def expect_error(
         self, text: str | bytes, fatal: bool = True, *, prefix: bool = False, reset: bool = False
     ) -> bytes:
-        """An error frame with exactly this text (or beginning with it), then EOF if it is fatal.
+        """Expect an error frame with exactly this text (or starting with it), then EOF if fatal.
 
-        `reset`: input was left unread, so the kernel may send RST, which may swallow the frame.
+        reset: the daemon leaves input unread, so the kernel may send RST, which may discard the
+        frame.
         """
         try:
             frame = self.frame()
@@ -264,7 +266,7 @@ class Conn:
         return [self.message() for _ in range(count)]
 
     def take(self, count: int) -> list[Message]:
-        """Receive and finish `count` messages one after another."""
+        """Receive and finish `count` messages one by one."""
         taken = []
         for _ in range(count):
             taken.append(self.message())
@@ -272,7 +274,7 @@ class Conn:
         return taken
 
     def drain(self, quiet: float = 0.4) -> Iterator[Message]:
-        """Receive and finish messages until none comes for `quiet` seconds."""
+        """Receive and finish messages until none arrives for `quiet` seconds."""
         while True:
             try:
                 message = self.message(quiet)
@@ -289,7 +291,7 @@ class Conn:
         raise AssertionError(f"unexpected {frame}")
 
     def eof(self, *, timeout: float = 5.0, reset: bool = False) -> None:
-        """The stream ends here, with no further frame."""
+        """Expect the end of the stream, without further frames."""
         try:
             frame = self.frame(timeout)
         except Hangup as end:
@@ -299,20 +301,21 @@ class Conn:
         raise AssertionError(f"unexpected {frame} before the end")
 
     def barrier(self) -> None:
-        """Wait until the daemon has executed all that was sent. Needs a subscription."""
+        """Wait until the daemon has executed all commands sent. Needs a subscription."""
         self.fin(UNKNOWN_ID)
         self.expect_error(
             b"E_FIN_FAILED FIN " + UNKNOWN_ID + b" failed ID not in flight", fatal=False
         )
 
     def clock(self) -> float:
-        """The time, for what is sent next: the daemon reads its own once a turn, and any turn that
-        executes it begins after this. Needs a subscription."""
+        """Return a time before the daemon's time for the next command: the daemon reads its clock
+        once per event-loop iteration, and the next command runs in a later one. Needs a
+        subscription."""
         now = time.monotonic()
         self.barrier()
         return now
 
     def usable(self) -> None:
-        """The connection still executes commands: a publish is answered."""
+        """Check that the connection still executes commands, with a publish."""
         self.command("PUB", "usable", body=b"x")
         self.expect_ok()

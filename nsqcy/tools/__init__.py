@@ -1,1 +1,1 @@
-"""The command-line tools, a file each."""
+"""Command-line tools, one module each."""

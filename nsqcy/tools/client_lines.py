@@ -1,4 +1,4 @@
-"""What the client says, as tools of NSQ say it: a line on stderr."""
+"""Log lines of the client on stderr, in the format of NSQ's tools."""
 
 import logging
 
@@ -13,7 +13,7 @@ LEVELS = {
 
 
 class ClientLines(logging.Handler):
-    """The client's lines, as tools of NSQ have them: level, number of the consumer, text."""
+    """Log handler that prints level, number of the consumer, and text, as NSQ's tools do."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -21,11 +21,11 @@ class ClientLines(logging.Handler):
         self._names: list[str] = []
 
     def introduce(self, name: str) -> None:
-        """The next number is that of this consumer or producer."""
+        """Assign the next number to this consumer or producer."""
         self._names.append(name)
 
     def attach(self) -> None:
-        """From now on, whatever the client says is said here, and only here."""
+        """Send the client's log records only to this handler from now on."""
         self._log.addHandler(self)
         self._log.propagate = False
 

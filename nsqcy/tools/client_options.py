@@ -1,7 +1,7 @@
-"""--consumer-opt and --producer-opt: options of NSQ's client, as keywords of ours.
+"""--consumer-opt and --producer-opt: maps options of NSQ's client to keywords of ours.
 
-Owns the names, the ranges and what each option means here. How flags are read is
-nsqcy.config.options; what a keyword does is nsqcy.client's.
+Owns the names, the ranges and the mapping. nsqcy.config.options parses flags; nsqcy.client
+implements the keywords.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     import ssl
 
 Scalar = bool | int | float | str
-Read = Mapping[str, Any]  # what was given: option -> value, durations in nanoseconds
+Read = Mapping[str, Any]  # given options: name -> value, durations in nanoseconds
 
-# Defaults of NSQ's client, where ours has another or they decide what goes together.
+# Defaults of NSQ's client that differ from ours or that validation needs.
 HEARTBEAT_INTERVAL = 30 * SECOND
 READ_TIMEOUT = 60 * SECOND
 MAX_BACKOFF_DURATION = 2 * MINUTE
 
 
 class Bounded(NamedTuple):
-    """How an option's text is read, and within what bounds the value must be."""
+    """The parser of an option's text, and the bounds of its value."""
 
     parse: Callable[[str], Scalar]
     low: float | None = None
@@ -120,7 +120,7 @@ OPTIONS: dict[str, Bounded] = {
 
 
 def read_one(text: str) -> tuple[str, Any]:
-    """`option,value`, or `option` alone, which is `option,true`; ValueError says why not."""
+    """Parse `option,value`, or `option` alone, which means `option,true`. Raises ValueError."""
     name, comma, value = text.partition(",")
     name = name.replace("-", "_")
     rule = OPTIONS.get(name)
@@ -159,20 +159,20 @@ PRODUCER_OPT = Option("producer-opt", CLIENT_OPTION, (), "option,value of the pr
 
 
 def consumer_keywords(options: Sequence[str]) -> dict[str, Any]:
-    """What nsqcy.client's consumers are to be told; raises ToolError for what does not go
-    together."""
+    """Return the keywords for nsqcy.client's consumers. Raises ToolError for conflicting
+    options."""
     given = _read(options)
     keywords: dict[str, Any] = {"max_backoff_duration": MAX_BACKOFF_DURATION / SECOND}
     return keywords | _connection(given) | _translated(given, _CONSUMER)
 
 
 def producer_keywords(options: Sequence[str]) -> dict[str, Any]:
-    """The same for producers. What concerns consumers alone has no effect."""
+    """Return the keywords for producers. Options of consumers have no effect."""
     return _connection(_read(options))
 
 
 def _read(options: Sequence[str]) -> Read:
-    """The last of each counts."""
+    """Parse the options. If one is repeated, the last one counts."""
     given: dict[str, Any] = dict(map(read_one, options))
     beat = given.get("heartbeat_interval", HEARTBEAT_INTERVAL)
     patience = given.get("read_timeout", READ_TIMEOUT)
@@ -200,7 +200,7 @@ def _same(value: Scalar) -> Scalar:
     return value
 
 
-# Option -> keyword, and what its value becomes.
+# Option -> keyword and conversion of its value.
 _CONNECTION: dict[str, tuple[str, Callable[[Any], Scalar]]] = {
     "local_addr": ("local_address", _same),
     "client_id": ("client_id", _same),
@@ -229,14 +229,13 @@ _CONSUMER: dict[str, tuple[str, Callable[[Any], Scalar]]] = {
     "low_rdy_idle_timeout": ("low_rdy_idle_timeout", _seconds),
     "low_rdy_timeout": ("low_rdy_timeout", _seconds),
     "rdy_redistribute_interval": ("rdy_redistribute_interval", _seconds),
-    # True of this misnamed option means that lookupds are sent the secret.
+    # Despite its name, true means that the secret is sent to nsqlookupds.
     "skip_lookupd_authorization": ("lookupd_authorization", _same),
     "lookupd_authorization": ("lookupd_authorization", _same),
 }
-# Accepted and of no effect: a read ends with two heartbeats that did not come; the tool says the
-# others itself.
+# Accepted without effect: a read ends after two missed heartbeats; the tool sets the others itself.
 _UNUSED = frozenset({"read_timeout", "user_agent", "max_in_flight"})
-# These become one keyword together.
+# Options that are combined to one keyword.
 _TIMEOUTS = ("dial_timeout", "write_timeout")
 _TLS = (
     "tls_root_ca_file",

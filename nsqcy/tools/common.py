@@ -1,10 +1,10 @@
-"""What all tools share: flags, addresses, lines on stderr, exit codes.
+"""Common parts of all tools: flags, addresses, lines on stderr, exit codes.
 
     0  done, or stopped by a signal; --version; --help
-    1  flags that do not go together, or a failure; the last line on stderr says which
-    2  the command line could not be read
+    1  conflicting flags, or a failure; the last line on stderr has the reason
+    2  invalid command line
 
-Knows no particular tool. Each has an option table of its own, and no configuration file.
+Knows no particular tool. Each tool has its own option table, and no configuration file.
 """
 
 import os
@@ -40,20 +40,21 @@ __all__ = [
 
 NSQD_TCP_ADDRESS = Option("nsqd-tcp-address", WORDS, (), "host:port of an nsqd to connect to")
 LOOKUPD_HTTP_ADDRESS = Option(
-    "lookupd-http-address", WORDS, (), "host:port of an nsqlookupd to ask for nsqds"
+    "lookupd-http-address", WORDS, (), "host:port of an nsqlookupd to discover nsqds"
 )
 
 
 def http_timeouts(request: int) -> tuple[Option, Option]:
-    """The options of a tool that makes HTTP requests, with its time for a whole one."""
+    """Return the timeout options of a tool that makes HTTP requests. request: default timeout of a
+    whole request."""
     return (
-        Option("http-client-connect-timeout", DURATION, 2 * SECOND, "time for an HTTP connection"),
-        Option("http-client-request-timeout", DURATION, request, "time for a whole HTTP request"),
+        Option("http-client-connect-timeout", DURATION, 2 * SECOND, "timeout for connecting"),
+        Option("http-client-request-timeout", DURATION, request, "timeout for a whole request"),
     )
 
 
 class ToolError(Stop):
-    """Why a tool cannot do its work: one line, and exit code 1."""
+    """An error that ends a tool: prints one line, exit code 1."""
 
     shape = DATED
 
@@ -62,7 +63,7 @@ class ToolError(Stop):
 
 
 class Settings(loader.Settings):
-    """A value for every option of a tool, and the words behind the flags."""
+    """Values of all options of a tool, and the positional arguments."""
 
     __slots__ = ("arguments",)
 
@@ -72,7 +73,7 @@ class Settings(loader.Settings):
 
 
 def parse(table: OptionTable, argv: Sequence[str]) -> Settings:
-    """The settings of a tool started with these arguments; raises a Stop."""
+    """Parse the arguments of a tool. Raises Stop."""
     settings = Settings(table, argv)
     if settings.values.get("version"):
         raise VersionWanted(f"{table.daemon} v{NSQ_VERSION}")
@@ -84,7 +85,7 @@ def require_one_source(
     lookupd: tuple[str, ...],
     nsqd_flag: str = "--nsqd-tcp-address",
 ) -> None:
-    """Raises ToolError unless there are addresses of exactly one kind."""
+    """Raise ToolError unless addresses of exactly one kind are given."""
     if not nsqd and not lookupd:
         raise ToolError(f"{nsqd_flag} or --lookupd-http-address required")
     if nsqd and lookupd:
@@ -92,7 +93,7 @@ def require_one_source(
 
 
 def require_positive(settings: loader.Settings, *names: str) -> None:
-    """Raises ToolError for the first of these options that is not more than nothing."""
+    """Raise ToolError for the first of these options that is not positive."""
     for name in names:
         value = settings[name]
         assert isinstance(value, int)
@@ -106,12 +107,12 @@ def user_agent(tool: str) -> str:
 
 
 def say(text: str) -> None:
-    """One line on stderr, with the date."""
+    """Print one line with the date on stderr."""
     logger.write(2, f"{logger.date_time(int(time.time()))} {_one_line(text)}\n")
 
 
 def show(data: str | bytes) -> None:
-    """Output, on stdout, at once and whole. Without a reader the tool has no work: ToolError."""
+    """Write all of the data to stdout, unbuffered. Raises ToolError if stdout has no reader."""
     left = memoryview(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
     try:
         while left:
@@ -125,7 +126,7 @@ def _one_line(text: str) -> str:
 
 
 def run(main: Callable[[Sequence[str]], int], name: str, argv: Sequence[str] | None = None) -> int:
-    """The exit code of a tool. `main` is given the arguments and gives it, or raises a Stop."""
+    """Run a tool and return its exit code. `main` returns the exit code or raises a Stop."""
     try:
         return main(sys.argv[1:] if argv is None else argv)
     except Stop as stop:

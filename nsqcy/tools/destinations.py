@@ -1,7 +1,7 @@
-"""Which of several destinations gets the next message.
+"""Selection of the destination of the next message.
 
 Owns the health and the speed of destinations, which are numbered in the order of the command line.
-Knows nothing of what a destination is, reads no clock: a moment is seconds from its caller.
+Does not know what a destination is. Reads no clock: callers pass the time in seconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ HOSTPOOL, EPSILON_GREEDY, ROUND_ROBIN, MULTICAST = MODES = (
     "multicast",
 )
 
-FIRST_RETRY, LAST_RETRY = 30.0, 900.0  # seconds that a dead destination is left alone
+FIRST_RETRY, LAST_RETRY = 30.0, 900.0  # seconds until a dead destination is retried
 
 FIRST_EPSILON, LAST_EPSILON, EPSILON_DECAY = 0.3, 0.01, 0.9
 BUCKETS = 120
@@ -22,10 +22,10 @@ BUCKET_SECONDS = 300.0 / BUCKETS
 
 
 class Chooser(Protocol):
-    """Chooses, and is told how it went."""
+    """Chooses destinations, and learns from the results."""
 
     def choose(self, now: float) -> Sequence[int]:
-        """The destinations of the next message, which goes to one after the other."""
+        """Return the destinations of the next message, in order."""
 
     def succeeded(self, destination: int, now: float, took: float) -> None: ...
 
@@ -33,7 +33,7 @@ class Chooser(Protocol):
 
 
 def chooser(mode: str, count: int, random: Callable[[], float]) -> Chooser:
-    """The one for a mode of MODES. `random` gives a number from 0 to below 1."""
+    """Return the chooser for a mode of MODES. random: returns a number in [0, 1)."""
     if mode == HOSTPOOL:
         return HostPool(count)
     if mode == EPSILON_GREEDY:
@@ -45,7 +45,7 @@ def chooser(mode: str, count: int, random: Callable[[], float]) -> Chooser:
 
 
 class Multicast:
-    """Every destination gets everything."""
+    """Sends every message to all destinations."""
 
     def __init__(self, count: int) -> None:
         self._all = range(count)
@@ -61,7 +61,7 @@ class Multicast:
 
 
 class RoundRobin:
-    """One after the other, dead or alive."""
+    """Rotates through all destinations, dead or alive."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -80,7 +80,7 @@ class RoundRobin:
 
 
 class _Health:
-    """A destination: alive, or dead and tried again when its time has come."""
+    """The health of a destination: alive, or dead until its next retry."""
 
     __slots__ = ("dead", "delay", "due")
 
@@ -93,7 +93,8 @@ class _Health:
         return not self.dead or self.due <= now
 
     def try_it(self, now: float) -> None:
-        """It is chosen; if it is dead, nobody else tries it for twice as long as the last time."""
+        """Note that the destination is chosen. If it is dead, double the time until its next
+        retry."""
         if self.dead:
             self.delay = min(2 * self.delay, LAST_RETRY)
             self.due = now + self.delay
@@ -106,7 +107,7 @@ class _Health:
 
 
 class HostPool:
-    """One after the other of those that are alive."""
+    """Rotates through the destinations that are alive."""
 
     def __init__(self, count: int) -> None:
         self._health = [_Health() for _ in range(count)]
@@ -128,7 +129,7 @@ class HostPool:
             if self._health[chosen].may_be_tried(now):
                 self._health[chosen].try_it(now)
                 break
-        else:  # all are dead, so nothing is lost by trying any of them
+        else:  # all are dead: try any of them
             for each in self._health:
                 each.dead = False
             chosen = 0
@@ -137,7 +138,7 @@ class HostPool:
 
 
 class EpsilonGreedy(HostPool):
-    """Mostly the fast ones; now and then the next in turn, so that it is known who is fast."""
+    """Prefers fast destinations; sometimes takes the next in rotation, to measure its speed."""
 
     def __init__(self, count: int, random: Callable[[], float]) -> None:
         super().__init__(count)
@@ -161,7 +162,7 @@ class EpsilonGreedy(HostPool):
         self._speeds[destination].add(now, took)
 
     def _weights(self, now: float) -> dict[int, float]:
-        """Of those that may be tried and whose speed is known."""
+        """Return the weights of destinations that may be tried and have a known speed."""
         weights = {}
         for destination, health in enumerate(self._health):
             mean = self._speeds[destination].mean(now)
@@ -179,14 +180,14 @@ class EpsilonGreedy(HostPool):
 
 
 class _Speed:
-    """Response times of the last five minutes, the later the weightier."""
+    """Response times of the last five minutes, with more weight on later ones."""
 
     __slots__ = ("_counts", "_last", "_sums")
 
     def __init__(self) -> None:
         self._counts = [0] * BUCKETS
         self._sums = [0.0] * BUCKETS
-        self._last = -1  # the number of the bucket since the clock began
+        self._last = -1  # bucket number since the start of the clock
 
     def add(self, now: float, took: float) -> None:
         self._turn(now)
@@ -194,7 +195,8 @@ class _Speed:
         self._sums[self._last % BUCKETS] += took
 
     def mean(self, now: float) -> float:
-        """Seconds; 0 if none are known. A bucket without any counts as the one before it."""
+        """Return the weighted mean in seconds; 0 if unknown. An empty bucket counts as the one
+        before it."""
         self._turn(now)
         total = weights = latest = 0.0
         for age in reversed(range(BUCKETS)):

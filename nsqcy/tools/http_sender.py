@@ -1,7 +1,7 @@
-"""Messages as HTTP requests, blocking, from any number of threads.
+"""Blocking sender of HTTP requests for any number of threads.
 
-Each thread keeps its connections. Every request ends at its deadline, however slowly the answer
-trickles in; what the answer holds is read and dropped. Proxies of the environment are ignored.
+Each thread keeps its connections. Every request ends at its deadline, even if the response trickles
+in. The body of the response is read and dropped. Proxy settings of the environment are ignored.
 """
 
 import threading
@@ -39,15 +39,15 @@ class Request(NamedTuple):
 
 
 class HttpSender(WebClient):
-    """Sends requests and cares for nothing but the status of their answers."""
+    """Sends requests and returns only the status of the responses."""
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self._thread = threading.local()
 
     def send(self, request: Request) -> int:
-        """The status of the answer, of the last one if there were redirects. Raises RequestError if
-        there is none."""
+        """Send a request and return the status of the response, after redirects. Raises
+        RequestError if there is no response."""
         deadline = time.monotonic() + self.terms.whole
         try:
             for _ in range(MAX_REDIRECTS + 1):
@@ -60,7 +60,7 @@ class HttpSender(WebClient):
         raise RequestError(f"stopped after {MAX_REDIRECTS} redirects")
 
     def _exchange(self, request: Request, deadline: float) -> tuple[int, str]:
-        """The status, and where it sends us."""
+        """Return the status and the redirect location."""
         url = request.url
         place = (url.scheme, url.host, url.port)
         kept: dict[Any, HTTPConnection] = self._thread.__dict__
@@ -69,7 +69,7 @@ class HttpSender(WebClient):
             try:
                 return self._converse(connection, request, deadline)
             except ConnectionError:
-                pass  # closed while it was idle, which nobody could know
+                pass  # the server closed the idle connection: retry on a new one
             finally:
                 _keep(kept, place, connection)
         connection = self._connection(url, deadline)

@@ -1,7 +1,7 @@
-"""What of the JSON messages of a topic is passed on, and of each of them what.
+"""Filter for JSON messages and their fields.
 
 Owns the rules of --require-json-field, --require-json-value and --whitelist-json-field. Knows
-nothing of where messages come from and go to.
+neither source nor destination of messages.
 """
 
 import enum
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 from nsqcy.config.options import parse_float
 from nsqcy.util.gotext import json_bytes
 
-SHOWN = 2048  # characters of a message that the log shows
+SHOWN = 2048  # maximum characters of a message in the log
 
 
 class Verdict(enum.Enum):
     PASS = "pass"
-    DROP = "drop"  # it is finished
-    REQUEUE = "requeue"  # it comes again, and its consumer backs off
+    DROP = "drop"  # finish it
+    REQUEUE = "requeue"  # deliver it again; the consumer backs off
 
 
 class Filtered(NamedTuple):
-    """A verdict, the body to pass on, and what is to be logged."""
+    """A verdict, the body to pass on, and a text to log."""
 
     verdict: Verdict
     body: bytes = b""
@@ -35,7 +35,7 @@ DROP = Filtered(Verdict.DROP)
 
 
 class JsonFilter:
-    """Empty texts and no fields ask for nothing."""
+    """Filter for JSON messages. Empty settings disable their rules."""
 
     def __init__(self, field: str, value: str, whitelist: Collection[str]) -> None:
         self._field = field
@@ -105,7 +105,7 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
-# Integers stay as they are, however large; what has a fraction or an exponent is a double.
+# Integers keep all digits; numbers with a fraction or an exponent are doubles.
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_sorted, parse_float=_finite, parse_constant=_refuse_constant
 )

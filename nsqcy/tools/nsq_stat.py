@@ -1,7 +1,7 @@
-"""nsq_stat: the figures of a channel, a line for each look at all nsqds that have it.
+"""nsq_stat: prints the statistics of a channel, summed over all nsqds, at regular intervals.
 
-Looks as often as it is told, at what changes: nsqds are found anew each time. Any of them that
-cannot be asked ends it, as a sum without it would be wrong.
+Discovers nsqds again at each interval. Ends if one of them cannot be queried, as the sum would be
+wrong.
 """
 
 import signal
@@ -23,16 +23,16 @@ from nsqcy.users import token_file
 
 NAME = "nsq_stat"
 NSQD_FLAG = "--nsqd-http-address"
-HEADER_EVERY = 25  # looks
+HEADER_EVERY = 25  # lines
 
 STATISTICS = (
     Option("topic", STRING, "", "the topic"),
     Option("channel", STRING, "", "the channel"),
-    Option("interval", DURATION, 2 * SECOND, "time between two looks"),
-    Option("count", INT, 0, "lines to print before it ends; without it, no end"),
+    Option("interval", DURATION, 2 * SECOND, "time between two lines"),
+    Option("count", INT, 0, "lines to print before exiting; unlimited if not set"),
 )
 SOURCES = (
-    Option("nsqd-http-address", WORDS, (), "host:port of an nsqd to ask"),
+    Option("nsqd-http-address", WORDS, (), "host:port of an nsqd to query"),
     common.LOOKUPD_HTTP_ADDRESS,
     *common.http_timeouts(5 * SECOND),
     token_file.OPTION,
@@ -64,7 +64,7 @@ class StatOptions(Options):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nsq_stat; gives the exit code."""
+    """Run nsq_stat and return the exit code."""
     return common.run(_main, NAME, argv)
 
 
@@ -81,7 +81,7 @@ def _leave(number: int, frame: object) -> NoReturn:
 
 
 def resolve(settings: Settings) -> StatOptions:
-    """The options it runs with, checked; raises ToolError."""
+    """Return the validated options. Raises ToolError."""
     options = StatOptions(settings.values)
     if not options.topic or not options.channel:
         raise ToolError("--topic and --channel are required")
@@ -101,7 +101,8 @@ def resolve(settings: Settings) -> StatOptions:
 
 
 def watch(options: StatOptions) -> None:
-    """Look and print until there are `count` lines; the first look has none, as it has no rates."""
+    """Query and print until there are `count` lines. The first query prints none: it has no
+    rates."""
     web = WebClient(
         Terms(
             connect_timeout=options.http_client_connect_timeout / SECOND,
@@ -125,7 +126,7 @@ def watch(options: StatOptions) -> None:
 
 
 def look(web: WebClient, options: StatOptions) -> ChannelFigures:
-    """The channel's figures, summed over all nsqds; raises ToolError if one cannot be asked."""
+    """Return the channel's statistics, summed over all nsqds. Raises ToolError if a query fails."""
     topic, channel = options.topic, options.channel
     try:
         found = topic_producers(
@@ -157,8 +158,8 @@ def _problems(asked: Found | NodeStats) -> str:
 
 
 def line(before: ChannelFigures, now: ChannelFigures, seconds: float) -> str:
-    """One line of figures. Rates are what the counters gained in the interval as it was asked for,
-    without fractions."""
+    """Format one line. Rates are the growth of counters divided by the configured interval, without
+    fractions."""
     came = now.message_count - before.message_count
     went = came - (now.depth - before.depth)
     return (

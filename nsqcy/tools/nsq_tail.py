@@ -1,6 +1,6 @@
-"""nsq_tail: the messages of topics on stdout, a line each.
+"""nsq_tail: prints the messages of topics on stdout, one per line.
 
-A message is finished when it has been written, and what was not written goes back.
+A message is finished after it was written. Messages that were not written are requeued.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from nsqcy.tools.consuming import Consuming
 from nsqcy.tools.threads import Threads
 
 NAME = "nsq_tail"
-AT_ONCE = 100  # messages of one write
+AT_ONCE = 100  # messages per write
 
 OUTPUT = (
     Option("topic", STRINGS, (), "a topic to print"),
-    Option("channel", STRING, "", "the channel; by default one of its own, for as long as it runs"),
-    Option("n", INT, 0, "messages of a topic after which it ends; 0 for no end"),
+    Option("channel", STRING, "", "the channel; default: a temporary channel of its own"),
+    Option("n", INT, 0, "messages per topic to print before exiting; 0 for unlimited"),
     Option("print-topic", BOOL, False, "print the topic before each message"),
 )
 SOURCES = (
     common.NSQD_TCP_ADDRESS,
     common.LOOKUPD_HTTP_ADDRESS,
-    Option("max-in-flight", INT, 200, "messages of a topic in flight"),
+    Option("max-in-flight", INT, 200, "maximum messages in flight per topic"),
     CONSUMER_OPT,
 )
 NSQ_TAIL = OptionTable(NAME, {"Basic": (common.VERSION,), "Output": OUTPUT, "Sources": SOURCES})
@@ -53,7 +53,7 @@ class TailOptions(Options):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nsq_tail; gives the exit code."""
+    """Run nsq_tail and return the exit code."""
     return common.run(_main, NAME, argv)
 
 
@@ -63,7 +63,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def resolve(settings: Settings) -> TailOptions:
-    """The options it runs with, checked; raises ToolError."""
+    """Return the validated options. Raises ToolError."""
     options = TailOptions(settings.values)
     common.require_one_source(options.nsqd_tcp_address, options.lookupd_http_address)
     if not options.topic:
@@ -76,13 +76,13 @@ def resolve(settings: Settings) -> TailOptions:
 
 
 async def tail(options: TailOptions) -> None:
-    """Print until there is an end, or an end to it."""
+    """Print messages until the limit is reached or the tool is stopped."""
     keywords = consumer_keywords(options.consumer_opt)
     keywords |= {
         "max_in_flight": options.max_in_flight,
         "user_agent": common.user_agent(NAME),
     }
-    output = Threads()  # one: lines of two topics do not mix
+    output = Threads()  # a single thread keeps lines of two topics apart
     async with Consuming(options) as consuming:
         for topic in options.topic:
             common.say(f"Adding consumer for topic: {topic}")
@@ -95,7 +95,7 @@ async def tail(options: TailOptions) -> None:
 async def print_all(
     consumer: Consumer, output: Threads, head: bytes, maximum: int, stop: Callable[[], None]
 ) -> None:
-    """Print the messages of one consumer until it is closed, or `maximum` of them if above 0."""
+    """Print the messages of one consumer until it is closed, or at most `maximum` if above 0."""
     left = maximum if maximum > 0 else sys.maxsize
     async for batch in consumer.batches(AT_ONCE):
         printed = batch[:left]
@@ -108,7 +108,7 @@ async def print_all(
             raise
         left -= len(printed)
         if not left:
-            consumer.pause()  # or nsqd sends more as soon as these are finished
+            consumer.pause()  # before finishing these, or nsqd would send more
         finish(printed)
         if not left:
             stop()
@@ -116,7 +116,7 @@ async def print_all(
 
 
 def put_back(messages: Iterable[Message]) -> None:
-    """For the next consumer, at once."""
+    """Requeue messages without delay."""
     for message in messages:
         message.requeue(0, backoff=False)
 

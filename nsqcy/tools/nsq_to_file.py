@@ -1,7 +1,7 @@
-"""nsq_to_file: the messages of topics in files, each finished once the file that holds it is safe.
+"""nsq_to_file: writes the messages of topics to files, and finishes each once its file is synced.
 
-Owns the flags, which topics there are, and when files are synced and messages finished. Where a
-message goes and what a crash does to it is nsqcy.tools.files'.
+Owns the flags, the discovery of topics, and when files are synced and messages finished.
+nsqcy.tools.files owns the files and their repair after a crash.
 """
 
 import asyncio
@@ -55,44 +55,44 @@ NAME = "nsq_to_file"
 BASIC = (
     common.VERSION,
     Option("log-level", STRING, "info", "debug, info, warn, error or fatal"),
-    Option("log-prefix", STRING, f"[{NAME}] ", "what its own log lines begin with"),
+    Option("log-prefix", STRING, f"[{NAME}] ", "prefix of log lines"),
 )
 SOURCES = (
-    Option("topic", STRINGS, (), "a topic to write; without one, all that nsqlookupds know"),
-    Option("topic-pattern", STRING, "", "an RE2 expression that names of topics must contain"),
-    Option("topic-refresh", DURATION, MINUTE, "time between two looks for new topics"),
+    Option("topic", STRINGS, (), "a topic to write; default: all topics that nsqlookupds know"),
+    Option("topic-pattern", STRING, "", "RE2 expression that topic names must match"),
+    Option("topic-refresh", DURATION, MINUTE, "time between two searches for new topics"),
     Option("channel", STRING, NAME, "the channel"),
     common.NSQD_TCP_ADDRESS,
     common.LOOKUPD_HTTP_ADDRESS,
-    Option("max-in-flight", INT, 200, "messages of a topic in flight, and written between syncs"),
+    Option("max-in-flight", INT, 200, "maximum messages per topic in flight, and between syncs"),
     CONSUMER_OPT,
     *common.http_timeouts(5 * SECOND),
 )
 FILES = (
-    Option("output-dir", STRING, "/tmp", "where finished files are"),
-    Option("work-dir", STRING, "", "where files are written; by default the output-dir"),
+    Option("output-dir", STRING, "/tmp", "folder for finished files"),
+    Option("work-dir", STRING, "", "folder for files being written; default: the output-dir"),
     Option("datetime-format", STRING, "%Y-%m-%d_%H", "strftime format of <DATETIME>"),
     Option(
         "filename-format",
         STRING,
         "<TOPIC>.<HOST><REV>.<DATETIME>.log",
-        "names of files, with <TOPIC>, <HOST>, <PID>, <DATETIME> and, where there is more than one"
-        " file of a time, <REV>",
+        "file names, with <TOPIC>, <HOST>, <PID>, <DATETIME> and, if there may be several files of"
+        " the same time, <REV>",
     ),
     Option(
         "host-identifier",
         STRING,
         "",
-        "<HOST> in names of files; <SHORT_HOST> and <HOSTNAME> in it are replaced",
+        "<HOST> in file names; may contain <SHORT_HOST> and <HOSTNAME>",
     ),
     Option("gzip", BOOL, False, "compress with gzip"),
-    Option("gzip-level", INT, 6, "1 is fast, 9 is small"),
+    Option("gzip-level", INT, 6, "1 (fastest) to 9 (smallest)"),
     Option("zstd", BOOL, False, "compress with zstd"),
-    Option("zstd-level", INT, 3, "1 is fast, 22 is small"),
-    Option("skip-empty-files", BOOL, False, "make no file without a message"),
-    Option("rotate-size", INT, 0, "bytes after which a file is finished; 0 for no end"),
-    Option("rotate-interval", DURATION, 0, "time after which a file is finished; 0 for no end"),
-    Option("sync-interval", DURATION, 30 * SECOND, "time between syncs, and looks for rotation"),
+    Option("zstd-level", INT, 3, "1 (fastest) to 22 (smallest)"),
+    Option("skip-empty-files", BOOL, False, "create no empty files"),
+    Option("rotate-size", INT, 0, "bytes after which a file is finished; 0 for no limit"),
+    Option("rotate-interval", DURATION, 0, "time after which a file is finished; 0 for no limit"),
+    Option("sync-interval", DURATION, 30 * SECOND, "time between syncs and checks for rotation"),
 )
 NSQ_TO_FILE = OptionTable(NAME, {"Basic": BASIC, "Sources": SOURCES, "Files": FILES})
 
@@ -129,14 +129,14 @@ class ToFileOptions(Options):
     sync_interval: int
 
     def codec(self) -> Codec:
-        """One for each topic: they are not for several threads."""
+        """A new codec, one for each topic: codecs are not thread-safe."""
         if self.zstd:
             return Zstd(self.zstd_level)
         return Gzip(self.gzip_level) if self.gzip else Plain()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nsq_to_file; gives the exit code."""
+    """Run nsq_to_file and return the exit code."""
     return common.run(_main, NAME, argv)
 
 
@@ -146,7 +146,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def resolve(settings: Settings) -> ToFileOptions:
-    """The options it runs with, checked; raises a Stop."""
+    """Return the validated options. Raises Stop."""
     if settings.arguments:
         raise ToolError(f"unknown arguments: [{' '.join(settings.arguments)}]")
     options = ToFileOptions(settings.values)
@@ -182,12 +182,12 @@ def resolve(settings: Settings) -> ToFileOptions:
 
 
 class Archive:
-    """The topics of one nsq_to_file, from their discovery to the end."""
+    """All topics of one nsq_to_file, from discovery to the end."""
 
     def __init__(self, options: ToFileOptions) -> None:
         self._options = options
         self._keywords = {
-            "max_tries": 0,  # a message is written, however often that has failed
+            "max_tries": 0,  # retry writing a message without limit
             **consumer_keywords(options.consumer_opt),
             "max_in_flight": options.max_in_flight,
             "user_agent": common.user_agent(NAME),
@@ -201,12 +201,12 @@ class Archive:
         self._passed_over: set[str] = set()
         try:
             self._lookupds = self._lookupd_clients()
-            self._files("topic")  # what is wrong for this one is so for any
+            self._files("topic")  # checks the formats, which are the same for all topics
         except (FormatError, ValueError) as error:
             raise ToolError(str(error)) from None
 
     async def run(self) -> int:
-        """Until a signal or a failure; gives the exit code."""
+        """Run until a signal or a failure. Return the exit code."""
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._client_lines.attach()
@@ -222,7 +222,7 @@ class Archive:
         self._progress.close()
         self._client_lines.detach()
         if isinstance(self._failure, OSError | FileInUse):
-            return 1  # and said why
+            return 1  # the failure is already logged
         if self._failure is not None:
             raise self._failure
         return 0
@@ -232,20 +232,20 @@ class Archive:
             topic.hang_up()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A failure of anything is the end of all."""
+        """Stop everything after any failure."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = self._failure or error
             self._stopping.set()
 
     async def _close(self) -> None:
-        """With their messages on disk and finished; after a failure as they are."""
+        """Close all topics. Without a failure, sync and finish their messages first."""
         graceful = self._failure is None
         closing = [topic.close(graceful=graceful) for topic in self._topics.values()]
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, BaseException):
                 self._failure = self._failure or result
 
-    # -- which topics there are
+    # -- discovery of topics
 
     async def _discover(self) -> None:
         options = self._options
@@ -268,7 +268,7 @@ class Archive:
         return self._pattern is None or self._pattern.search(name) is not None
 
     def _meet(self, name: str) -> None:
-        """A topic that a lookupd has told of."""
+        """Add a topic that an nsqlookupd knows, if it matches the pattern."""
         if name in self._topics or name in self._passed_over:
             return
         if not self._matches(name):
@@ -282,7 +282,7 @@ class Archive:
             self._log.error(f"couldn't create logger for new topic {name}: {error}")
 
     def _lookupd_clients(self) -> dict[str, LookupdClient]:
-        """Raises ValueError for an address that is none."""
+        """Return a client for each nsqlookupd. Raises ValueError for an invalid address."""
         options = self._options
         terms = Terms(
             connect_timeout=options.http_client_connect_timeout / SECOND,
@@ -293,7 +293,7 @@ class Archive:
         return {each: LookupdClient.from_url(each, terms=terms) for each in addresses}
 
     def _known_topics(self) -> list[str]:
-        """What those lookupds know that answer. Runs in a thread."""
+        """Return the topics of all nsqlookupds that answer. Runs in a thread."""
 
         def ask(address: str) -> list[str]:
             topics = self._lookupds[address].topics().get("topics")
@@ -307,7 +307,7 @@ class Archive:
         return sorted({name for found in outcome.values.values() for name in found})
 
     def _add(self, name: str) -> None:
-        """Raises NsqError and ValueError if there can be no such topic."""
+        """Start a topic. Raises NsqError or ValueError if the topic is invalid."""
         if not is_valid_name(name):
             raise ValueError("invalid topic name")
         options = self._options
@@ -325,7 +325,7 @@ class Archive:
         topic.start(self._ended)
 
     def _files(self, topic: str) -> TopicFiles:
-        """Raises FormatError."""
+        """Return the files of a topic. Raises FormatError."""
         options = self._options
         rules = Rules(
             output_dir=options.output_dir,
@@ -365,7 +365,7 @@ def _compiled(pattern: str) -> Any:
 
 
 class Topic:
-    """Writes the messages of one topic, and finishes those that are safe."""
+    """Writes the messages of one topic, and finishes those that are synced."""
 
     def __init__(
         self,
@@ -382,28 +382,28 @@ class Topic:
         self._interval = options.sync_interval / SECOND
         self._log = lines
         self._progress = progress
-        self._waiting: deque[Message] = deque()  # written, and not yet safe
+        self._waiting: deque[Message] = deque()  # written, not yet synced
         self._finished = 0
         self._hung_up = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, ended: Callable[[asyncio.Task[None]], object]) -> None:
-        """Have it run; `ended` is told of its end."""
+        """Start the topic's task; `ended` is called when it ends."""
         self._loop = asyncio.get_running_loop()
-        self._threads = Threads()  # one of its own: a slow disk holds up one topic
+        self._threads = Threads()  # a separate thread: a slow disk delays only this topic
         self._woken = self._loop.create_future()
         task = self._loop.create_task(self._run())
         task.add_done_callback(ended)
         self._tasks.append(task)
 
     def hang_up(self) -> None:
-        """Close the file, and open another."""
+        """Close the file and open another one."""
         self._hung_up = True
         if not self._woken.done():
             self._woken.set_result(None)
 
     async def close(self, *, graceful: bool) -> None:
-        """Take nothing more. With `graceful`, what was taken is made safe and finished."""
+        """Accept no more messages. graceful: sync and finish those accepted."""
         closing = asyncio.ensure_future(self._consumer.close(graceful=graceful))
         await asyncio.gather(closing, *self._tasks)
 
@@ -453,7 +453,7 @@ class Topic:
     def _work(
         self, bodies: list[bytes], now: Moment, starved: bool, tick: bool, close: bool
     ) -> None:
-        """What waits for the disk. Runs in the thread."""
+        """Do the blocking file work. Runs in the thread."""
         files = self._files
         files.write(bodies, now)
         if tick:
@@ -464,7 +464,7 @@ class Topic:
             files.sync()
 
     def _finish(self) -> None:
-        """Those that are safe, in one write for each nsqd."""
+        """Finish the synced messages, in one write for each nsqd."""
         safe = [self._waiting.popleft() for _ in range(self._files.synced - self._finished)]
         self._finished += len(safe)
         finish(safe)
@@ -481,7 +481,7 @@ def _reason(error: Exception) -> str:
 
 
 class Log(logger.Log):
-    """Lines of our own, which a bar of progress makes room for."""
+    """Log that keeps its lines apart from the progress bar."""
 
     __slots__ = ("_progress",)
 
@@ -495,7 +495,7 @@ class Log(logger.Log):
 
 
 class Lines(ClientLines):
-    """Lines of the client, likewise."""
+    """Client log lines, kept apart from the progress bar."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""nsq_to_http: each message of a topic as an HTTP request.
+"""nsq_to_http: sends each message of a topic as an HTTP request.
 
-A message is finished when a destination has taken it, and requeued when it has not: nothing is sent
-twice before it has been delivered again.
+A message is finished if a destination accepts it, and requeued otherwise. It is sent again only
+after redelivery.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from nsqcy.tools.threads import Threads
 NAME = "nsq_to_http"
 PLAIN = "application/octet-stream"
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-OURS = frozenset({"content-length", "transfer-encoding"})  # what a body is, nobody else knows
+OURS = frozenset({"content-length", "transfer-encoding"})  # determined by the body
 
 MESSAGES = (
     Option("topic", STRING, "", "the topic"),
@@ -44,17 +44,17 @@ MESSAGES = (
     Option("sample", FLOAT, 1.0, "share of the messages to send, 0 to 1"),
     common.NSQD_TCP_ADDRESS,
     common.LOOKUPD_HTTP_ADDRESS,
-    Option("max-in-flight", INT, 200, "messages in flight"),
+    Option("max-in-flight", INT, 200, "maximum messages in flight"),
     CONSUMER_OPT,
 )
 REQUESTS = (
-    Option("post", STRINGS, (), "URL that is sent messages by POST"),
-    Option("get", STRINGS, (), "URL that is sent messages by GET, in place of the %s in it"),
+    Option("post", STRINGS, (), "URL that receives messages by POST"),
+    Option("get", STRINGS, (), "URL that receives messages by GET, in place of its %s"),
     Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(MODES)} (all)"),
-    Option("n", INT, 100, "requests at a time"),
+    Option("n", INT, 100, "maximum concurrent requests"),
     Option("content-type", STRING, PLAIN, "Content-Type of a POST"),
     Option("header", STRINGS, (), "header of every request, Name: value"),
-    Option("status-every", INT, 250, "requests after which their times are told; 0 for never"),
+    Option("status-every", INT, 250, "requests per line of request times; 0 for none"),
     *common.http_timeouts(20 * SECOND),
 )
 NSQ_TO_HTTP = OptionTable(
@@ -86,7 +86,7 @@ class HttpOptions(Options):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nsq_to_http; gives the exit code."""
+    """Run nsq_to_http and return the exit code."""
     return common.run(_main, NAME, argv)
 
 
@@ -97,7 +97,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def resolve(settings: Settings) -> HttpOptions:
-    """The options it runs with, checked; raises ToolError."""
+    """Return the validated options. Raises ToolError."""
     options = HttpOptions(settings.values)
     headers(options)
     if not options.topic or not options.channel:
@@ -136,7 +136,8 @@ def _check_destinations(options: HttpOptions) -> None:
 
 
 def headers(options: HttpOptions) -> dict[str, str]:
-    """Those of every request; those of the command line replace the others. Raises ToolError."""
+    """Return the headers of every request. Headers of the command line override defaults. Raises
+    ToolError."""
     found = {"user-agent": ("User-Agent", f"{NAME} v{NSQ_VERSION}")}
     if options.post:
         found["content-type"] = ("Content-Type", options.content_type)
@@ -150,7 +151,7 @@ def headers(options: HttpOptions) -> dict[str, str]:
 
 
 async def run(options: HttpOptions) -> None:
-    """Send messages until it is told to stop."""
+    """Send messages until stopped."""
     keywords = consumer_keywords(options.consumer_opt)
     keywords |= {
         "max_in_flight": options.max_in_flight,
@@ -177,7 +178,7 @@ class Pump:
         addresses = options.post or options.get
         self._addresses = addresses
         self._urls = [parse_url(address) for address in options.post]
-        # Addresses as they are shown: without names and passwords.
+        # For log lines: addresses without user names and passwords.
         self._shown = [re.sub(r"//[^/?#]*@", "//", address) for address in addresses]
         self._chooser = chooser(options.mode, len(addresses), random.random)
         self._headers = headers(options)
@@ -193,7 +194,7 @@ class Pump:
         )
 
     async def handle(self, message: Message) -> bool:
-        """Whether the message is done with."""
+        """Send a message. Return whether it is finished."""
         if self._options.sample < 1 and random.random() >= self._options.sample:
             return True
         for destination in self._chooser.choose(time.monotonic()):
@@ -215,7 +216,7 @@ class Pump:
         return True
 
     async def _send(self, destination: int, body: bytes) -> str:
-        """What was wrong, if anything was."""
+        """Send a body to a destination. Return the error, or an empty string."""
         if self._options.get:
             address = self._addresses[destination].replace("%s", quote_plus(body))
             request = Request("GET", parse_url(address), self._headers)

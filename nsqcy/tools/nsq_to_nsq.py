@@ -1,7 +1,7 @@
-"""nsq_to_nsq: messages of topics, published to other nsqds.
+"""nsq_to_nsq: publishes the messages of topics to other nsqds.
 
-A message is finished when its destination has said OK, and requeued when it has not. As many are
-under way as are in flight.
+A message is finished when its destination responds OK, and requeued otherwise. All messages in
+flight are published concurrently.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from nsqcy.tools.status import StatusMeters
 NAME = "nsq_to_nsq"
 ONE_OF_THEM = tuple(mode for mode in MODES if mode != MULTICAST)
 
-# A destination that is down makes messages fail at once; they come again by themselves.
+# With a destination down, messages fail immediately and are redelivered.
 AT_ONCE = {"retries": 0, "reconnect_interval": 0.1, "max_reconnect_interval": 1.0}
 
 SOURCE = (
@@ -41,26 +41,26 @@ SOURCE = (
     Option("channel", STRING, NAME, "the channel"),
     common.NSQD_TCP_ADDRESS,
     common.LOOKUPD_HTTP_ADDRESS,
-    Option("max-in-flight", INT, 200, "messages of a topic in flight"),
+    Option("max-in-flight", INT, 200, "maximum messages in flight per topic"),
     CONSUMER_OPT,
 )
 DESTINATION = (
-    Option("destination-topic", STRING, "", "the topic to publish to; by default the same"),
+    Option("destination-topic", STRING, "", "the topic to publish to; default: the same topic"),
     Option("destination-nsqd-tcp-address", WORDS, (), "host:port of an nsqd to publish to"),
     Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(ONE_OF_THEM)}"),
     Option(
         "headers",
         BOOL,
         False,
-        "pass on the headers of messages; both sides must be nsqcy",
+        "forward message headers; both sides must be nsqcy",
     ),
-    Option("status-every", INT, 250, "publishes after which their times are told; 0 for never"),
+    Option("status-every", INT, 250, "publishes per line of publish times; 0 for none"),
     PRODUCER_OPT,
 )
 FILTER = (
-    Option("require-json-field", STRING, "", "pass on only JSON objects that have this key"),
-    Option("require-json-value", STRING, "", "and only those that have this value there"),
-    Option("whitelist-json-field", STRINGS, (), "a key to keep; if there are any, others go"),
+    Option("require-json-field", STRING, "", "forward only JSON objects with this key"),
+    Option("require-json-value", STRING, "", "and only those with this value of the key"),
+    Option("whitelist-json-field", STRINGS, (), "a key to keep; all other keys are removed"),
 )
 NSQ_TO_NSQ = OptionTable(
     NAME,
@@ -96,7 +96,7 @@ class NsqOptions(Options):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nsq_to_nsq; gives the exit code."""
+    """Run nsq_to_nsq and return the exit code."""
     return common.run(_main, NAME, argv)
 
 
@@ -106,7 +106,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def resolve(settings: Settings) -> NsqOptions:
-    """The options it runs with, checked; raises ToolError."""
+    """Return the validated options. Raises ToolError."""
     options = NsqOptions(settings.values)
     if not options.topic or not options.channel:
         raise ToolError("--topic and --channel are required")
@@ -125,7 +125,7 @@ def resolve(settings: Settings) -> NsqOptions:
 
 
 async def run(options: NsqOptions) -> None:
-    """Publish messages until it is told to stop."""
+    """Publish messages until stopped."""
     agent = common.user_agent(NAME)
     keywords = consumer_keywords(options.consumer_opt)
     keywords |= {
@@ -168,7 +168,7 @@ class Pump:
             self._lines.introduce(each)
 
     def handle(self, topic: str, message: Message) -> bool | None:
-        """False fails the message; it is answered later if it is published."""
+        """Publish a message. Return False to fail it, or None: then its result follows later."""
         verdict, body, complaint = self._filter.apply(message.body)
         if complaint:
             common.say(complaint)
@@ -199,7 +199,7 @@ class Pump:
             common.say(line)
 
     async def close(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Close the producers, and drop pending results."""
         await asyncio.gather(*(producer.close(graceful=False) for producer in self._producers))
 
 

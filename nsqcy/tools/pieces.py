@@ -1,27 +1,27 @@
-"""Messages out of a stream of bytes.
+"""Splits a stream of bytes into messages.
 
-Owns the bytes of the piece that has not ended yet. Reads nothing by itself.
+Buffers the incomplete last piece. Performs no I/O.
 """
 
-MAX_SIZE = 64 << 20  # far more than any nsqd takes
+MAX_SIZE = 64 << 20  # far more than any nsqd accepts
 
 
 class TooLong(ValueError):
-    """A piece has no end in sight."""
+    """A piece exceeds the maximum size."""
 
 
 class Pieces:
-    """Splits what it is fed at a delimiter of one byte; empty pieces are no messages."""
+    """Splits its input at a one-byte delimiter, and skips empty pieces."""
 
     def __init__(self, delimiter: bytes, longest: int = MAX_SIZE) -> None:
         assert len(delimiter) == 1
         self._delimiter = delimiter
         self._maximum = longest
         self._open: list[bytes] = []
-        self._length = 0  # of what is open
+        self._length = 0  # of the incomplete piece
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The pieces that end in `data`."""
+        """Return the pieces that end in `data`."""
         first, *rest = data.split(self._delimiter)
         self._extend(first)
         if not rest:
@@ -33,10 +33,10 @@ class Pieces:
         return [piece for piece in pieces if piece]
 
     def end(self) -> list[bytes]:
-        """The piece that nothing ended, if there is one.
+        """Return the last piece if it lacks a delimiter.
 
-        A line feed at its end was put there by whoever wrote a line of pieces; with line feeds for
-        delimiters there cannot be one.
+        A trailing line feed is removed: it ends the line, not the piece. With line feed as the
+        delimiter there is none.
         """
         piece = self._close().removesuffix(b"\n")
         return [piece] if piece else []

@@ -1,6 +1,6 @@
-"""How far a long work is, for whoever sits at the terminal.
+"""Progress bar for long operations.
 
-Quiet when stderr is no terminal, or without tqdm (`pip install "nsqcy[tools]"`).
+Silent if stderr is not a terminal, or without tqdm (`pip install "nsqcy[tools]"`).
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Progress:
-    """Bytes of `total`, if that is known, and messages."""
+    """Progress in bytes, of `total` if known, and in messages."""
 
     def __init__(self, total: int | None) -> None:
         self._messages = 0
@@ -20,18 +20,18 @@ class Progress:
                 self._bar = _bar(total)
 
     def add(self, count: int, messages: int) -> None:
-        """So many more bytes, and messages."""
+        """Add bytes and messages to the progress."""
         if self._bar is not None:
             self._messages += messages
             self._bar.set_postfix_str(f"{self._messages} messages", refresh=False)
             self._bar.update(count)
 
     def aside(self) -> AbstractContextManager[Any]:
-        """Room for lines of somebody else, from any thread."""
+        """Return a context in which other lines can be printed. Thread-safe."""
         return nullcontext() if self._bar is None else self._bar.external_write_mode()
 
     def close(self) -> None:
-        """The last word, and the line's end."""
+        """Draw the final state and end the line."""
         if self._bar is not None:
             self._bar.close()
 
@@ -39,12 +39,12 @@ class Progress:
 def _bar(total: int | None) -> Any:
     from tqdm import tqdm
 
-    tqdm.monitor_interval = 0  # no thread that redraws it
+    tqdm.monitor_interval = 0  # disables tqdm's redraw thread
     return tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, dynamic_ncols=True)
 
 
 def bytes_left(fd: int) -> int | None:
-    """Of a file; None for what is none."""
+    """Return the remaining bytes of a file; None if it is not a regular file."""
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         return None

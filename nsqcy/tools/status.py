@@ -1,6 +1,6 @@
-"""The line that tells, every so many requests, how long they took.
+"""Status lines with request times, one per fixed number of requests.
 
-Owns the last durations of one meter. Reads no clock and prints nothing.
+Owns the recent durations. Reads no clock and prints nothing.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ TOO_FEW = 100
 
 
 class StatusMeter:
-    """One line for every `every` durations, beginning with the one after them."""
+    """Returns one line per `every` durations, with the first duration after them."""
 
     def __init__(self, label: str, every: int) -> None:
         self._label = label
@@ -18,7 +18,7 @@ class StatusMeter:
         self._next = 0
 
     def add(self, seconds: float) -> str | None:
-        """The line, if it is time for one."""
+        """Add a duration. Return a line if one is due."""
         if len(self._took) < self._every:
             self._took.append(seconds)
             return None
@@ -45,7 +45,7 @@ def _percentile(ordered: list[float], part: float) -> float:
 
 
 class StatusMeters:
-    """One for all destinations together and, when there are several, one for each."""
+    """One meter for all destinations together and, if there are several, one for each."""
 
     def __init__(self, addresses: Iterable[str], every: int) -> None:
         addresses = list(addresses)
@@ -65,7 +65,7 @@ class StatusMeters:
             self.warnings = [warning] * (1 + len(self._each))
 
     def add(self, destination: int, seconds: float) -> list[str]:
-        """The lines that it is time for."""
+        """Add a duration. Return the lines that are due."""
         meters = self._each[destination : destination + 1]
         lines = [meter.add(seconds) for meter in (*meters, self._all) if meter is not None]
         return [line for line in lines if line is not None]

@@ -1,7 +1,7 @@
-"""Calls that wait, made beside the event loop.
+"""Threads for blocking calls of the event loop.
 
-Unlike asyncio's own threads these do not keep the process: a read of a terminal or a write to a
-full pipe may never end, and a tool that is told to stop has to.
+Unlike asyncio's own threads, these do not keep the process alive: a read from a terminal or a write
+to a full pipe may never return, but the tool must still be able to stop.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ _Call = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class Threads:
-    """At most `maximum` calls at a time, in the order in which they were asked for."""
+    """Runs at most `maximum` calls concurrently, in the order of the requests."""
 
     def __init__(self, maximum: int = 1) -> None:
         self._maximum = maximum
         self._running = 0
-        self._wanted = 0  # calls that have not ended
+        self._wanted = 0  # unfinished calls
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What `function` returns or raises."""
+        """Run `function` in a thread; return its result or raise its exception."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._wanted += 1
         if self._running < min(self._wanted, self._maximum):
@@ -47,13 +47,13 @@ class Threads:
                 result = function(*arguments)
             except BaseException as error:
                 failure = error
-            with suppress(RuntimeError):  # the loop is no more: nobody wants to know
+            with suppress(RuntimeError):  # the loop is closed: the result is not needed
                 self._loop.call_soon_threadsafe(_settle, future, result, failure)
             del future, function, arguments, result, failure
 
 
 def _settle(future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
-    if future.done():  # whoever asked was cancelled
+    if future.done():  # the caller was cancelled
         return
     if failure is None:
         future.set_result(result)

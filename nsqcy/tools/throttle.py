@@ -1,11 +1,12 @@
-"""So many a second, and no more.
+"""Rate limiter.
 
-Reads no clock: a moment is seconds from its caller.
+Reads no clock: callers pass the time in seconds.
 """
 
 
 class Throttle:
-    """A balance that begins at 1, gains `rate` a second up to `rate`, and pays 1 a time."""
+    """Token bucket: starts with 1 token, gains `rate` per second up to `rate`; each call costs
+    1."""
 
     def __init__(self, rate: int, now: float) -> None:
         self._rate = rate
@@ -13,7 +14,7 @@ class Throttle:
         self._then = now
 
     def delay(self, now: float) -> float:
-        """Pay for one; seconds to wait before it. Nobody waits when the rate is below 1."""
+        """Take one token; return the seconds to wait. A rate below 1 means no limit."""
         if self._rate < 1:
             return 0.0
         gained = (now - self._then) * self._rate

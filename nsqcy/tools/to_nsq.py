@@ -1,7 +1,7 @@
-"""to_nsq: what comes on stdin, published piece by piece to each of some nsqds.
+"""to_nsq: publishes stdin, piece by piece, to each of the given nsqds.
 
-Pieces are published in their order, without waiting for the answer to each. The first that is not
-taken is the end; some of those behind it may have been published.
+Pieces are published in order, without waiting for each response. The first failure ends the tool;
+some later pieces may already have been published.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from nsqcy.tools.threads import Threads
 from nsqcy.tools.throttle import Throttle
 
 NAME = "to_nsq"
-CHUNK = 1 << 16  # bytes of one read
+CHUNK = 1 << 16  # bytes per read
 STDIN = 0
-MAX_MESSAGES, MAX_BYTES = 1000, 4 << 20  # without an answer; beyond, nothing is read
+MAX_MESSAGES, MAX_BYTES = 1000, 4 << 20  # limits of unanswered messages; reading pauses above
 
 INPUT = (
     Option("delimiter", STRING, "\n", "the byte between two messages"),
-    Option("rate", INT, 0, "messages a second at most; 0 for no limit"),
+    Option("rate", INT, 0, "maximum messages per second; 0 for no limit"),
 )
 DESTINATION = (
     Option("topic", STRING, "", "the topic to publish to"),
@@ -61,7 +61,7 @@ class ToOptions(Options):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run to_nsq; gives the exit code."""
+    """Run to_nsq and return the exit code."""
     return common.run(_main, NAME, argv)
 
 
@@ -71,7 +71,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def resolve(settings: Settings) -> ToOptions:
-    """The options it runs with, checked; raises ToolError."""
+    """Return the validated options. Raises ToolError."""
     options = ToOptions(settings.values)
     if not options.topic:
         raise ToolError("--topic required")
@@ -85,7 +85,7 @@ def resolve(settings: Settings) -> ToOptions:
 
 
 async def publish(options: ToOptions) -> None:
-    """Publish until the input ends, or until it is told to stop."""
+    """Publish until the input ends or the tool is stopped."""
     keywords = producer_keywords(options.producer_opt)
     keywords |= {"user_agent": common.user_agent(NAME), "retries": 0}
     try:
@@ -123,18 +123,18 @@ class Publisher:
         self._pieces = Pieces(options.delimiter_byte)
         self._throttle = Throttle(options.rate, time.monotonic())
         self._ended = asyncio.Event()
-        self._news = asyncio.Event()  # one more is answered, or it has ended
-        self._messages = 0  # without an answer
+        self._news = asyncio.Event()  # set on each response, and at the end
+        self._messages = 0  # unanswered
         self._bytes = 0
 
     def end(self, failure: BaseException | None = None) -> None:
-        """Publish nothing more."""
+        """Stop publishing."""
         self.failure = self.failure or failure
         self._ended.set()
         self._news.set()
 
     async def publish_input(self, progress: Progress) -> None:
-        """Until it ends and all is answered, or end()."""
+        """Publish the input until it ends and all messages are answered, or until end()."""
         threads = Threads()
         ended = asyncio.ensure_future(self._ended.wait())
         data = b"?"
@@ -162,7 +162,7 @@ class Publisher:
             raise ToolError(str(error)) from None
 
     async def _may_publish(self) -> bool:
-        """When it is time and there is room for one more; False at the end."""
+        """Wait until the next message may be published. Return False at the end."""
         if delay := self._throttle.delay(time.monotonic()):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), delay)
@@ -187,7 +187,7 @@ class Publisher:
             self.end(error)
 
     async def _answer(self) -> None:
-        """Until one more is answered, or the end."""
+        """Wait for the next response, or the end."""
         self._news.clear()
         await self._news.wait()
 

@@ -67,7 +67,7 @@ def test_who_may_only_view(place: Place, visit: Begin) -> None:
     page = visitor.look_at("/topics/kept/c")
     expect(page.locator("h1")).to_have_text("Log in")
     enter(page, "ben", "wrong")
-    expect(page.locator("[role=alert]")).to_have_text("This name and password do not fit.")
+    expect(page.locator("[role=alert]")).to_have_text("Wrong name or password.")
     visitor.forgive("401")
     enter(page, "ben")
     expect(page.locator("h1")).to_contain_text("c")

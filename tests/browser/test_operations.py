@@ -61,7 +61,7 @@ def test_messages(live: Lively, visit: Begin) -> None:
     follow(page, "Next messages")
     expect(bodies).to_have_count(3)
     page.go_back()
-    page.get_by_role("link", name="in hex").first.click()
+    page.get_by_role("link", name="show as hex").first.click()
     expect(bodies).to_have_count(1)
     expect(bodies).to_have_text(re.compile(r"^00000000  7b 22 72"))
 
@@ -70,7 +70,7 @@ def test_messages(live: Lively, visit: Begin) -> None:
     follow(page, "Deferred")
     expect(bodies).to_have_text("R-2045")
     follow(page, "Cancel")
-    expect(page.locator("#question")).to_contain_text("is thrown away")
+    expect(page.locator("#question")).to_contain_text("will be discarded")
     press(page, "Cancel Message")
     expect(page.locator("main")).to_contain_text("No messages.")
     live.nsqds[0].web.await_counts("refunds", "bank", deferred_count=0)
@@ -124,7 +124,7 @@ def test_seeking(live: Lively, visit: Begin) -> None:
     press(page, "Show")
     expect(page.locator(".notice")).to_contain_text("INVALID")
     follow(page, "To the Beginning")
-    assert row(page, "What it means", live.nodes[0])[-1] == "1"
+    assert row(page, "Effect", live.nodes[0])[-1] == "1"
     expect(page.locator("#question")).to_contain_text("Seek refunds/late to earliest?")
     assert web.counts("refunds", "late")["depth"] == 1
     press(page, "Seek")

@@ -68,7 +68,7 @@ def test_plots_are_drawn(live: Lively, visit: Begin) -> None:
     assert page.locator(".plot figcaption b").all_text_contents() == titles
     assert page.locator(".frames a[aria-current]").text_content() == "15m"
     spoken = page.locator(".plot svg").first.get_attribute("aria-label")
-    assert re.match(r"Throughput\. In: [\d,.]+/s now, at most", spoken)
+    assert re.match(r"Throughput\. In: [\d,.]+/s now, maximum", spoken)
     assert page.locator(".plot path.line0").first.bounding_box()["width"] > 0
     page.get_by_role("link", name="6h").click()
     expect(page.locator(".frames a[aria-current]")).to_have_text("6h")

@@ -187,7 +187,7 @@ def capacity(host: Host) -> None:
     page = Page(host, "capacity")
     assert 'nsqd_topic_message_bytes_total{topic="orders"}' in page.type("/metrics")
     assert "disk-latency: " in page.type("doctor")
-    assert "nsqds and 1 nsqd to spare, each with\n" in page.type("capacity")
+    assert "nsqds and 1 spare nsqd, each with\n" in page.type("capacity")
     assert json.loads(page.type("--json"))["nsqds"] > 0
     assert 'nsqd_turn_duration_seconds_sum{worker="1"}' in page.type("/metrics")
     page.ends()

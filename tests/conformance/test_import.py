@@ -196,7 +196,9 @@ def test_export_writes_what_nsq_would(nsqd: Starter, tmp_path: Path) -> None:
     out = tmp_path / "go"
     done = command("export", str(daemon.data), str(out), "--max-bytes-per-file=1000")
     assert done.returncode == 0, done.stderr
-    assert "1 deferred messages become due at once" in done.stderr or "2 deferred" in done.stderr
+    assert (
+        "1 deferred messages become due immediately" in done.stderr or "2 deferred" in done.stderr
+    )
     found = {one.body: one for one in nsq_diskqueue.read_queue(out, "t:c")}
     assert set(found) == {b"in flight", b"queued", b"deferred"}
     assert found[b"in flight"] == nsq_diskqueue.Message(held.timestamp, 2, held.id, held.body)
@@ -235,8 +237,8 @@ def test_what_was_written_after_the_last_sync_is_imported(nsqd: Starter) -> None
     daemon.start()
     assert consumed(daemon, "t", "c") == messages(0, 30) + messages(50, 5)
     assert consumed(daemon, "young", "c") == messages(100, 9)
-    assert "t:c: depth was 18 in the metadata, 35 were found" in daemon.log_text()
-    assert "young:c: no metadata file, every data file is read" in daemon.log_text()
+    assert "t:c: depth is 18 in the metadata, but 35 were found" in daemon.log_text()
+    assert "young:c: no metadata file, reading every data file" in daemon.log_text()
 
 
 def eight_files(data: Path) -> list[list[nsq_diskqueue.Message]]:
@@ -259,7 +261,7 @@ def test_a_damaged_length_costs_one_message(nsqd: Starter) -> None:
     expected = [one for file in several for one in file if one != several[2][4]]
     assert consumed(daemon, "t", "c") == expected
     daemon.web.await_counts("t", "c", depth=0)
-    assert f"{path} at 200: 50 bytes that are no record" in daemon.log_text()
+    assert f"{path} at 200: 50 bytes without a valid record" in daemon.log_text()
 
 
 @pytest.mark.case("C321")
@@ -283,7 +285,7 @@ def test_a_torn_last_record_costs_that_record(nsqd: Starter) -> None:
     daemon.start()
     expected = [one for file in several for one in file][:-1]
     assert consumed(daemon, "t", "c") == expected
-    assert f"{path} at 450: no whole record in the last 47 bytes" in daemon.log_text()
+    assert f"{path} at 450: no complete record in the last 47 bytes" in daemon.log_text()
     daemon.connect().pub("t", b"new")
     assert daemon.connect().sub("t", "c", rdy=1).message().body == b"new"
 
@@ -367,7 +369,7 @@ def test_without_metadata_every_file_is_read(nsqd: Starter, content: bytes | Non
         meta.write_bytes(content)
     daemon.start()
     assert consumed(daemon, "t", "c") == [one for file in several for one in file]
-    assert "every data file is read" in daemon.log_text()
+    assert "reading every data file" in daemon.log_text()
 
 
 def importing(daemon: Nsqd) -> None:
@@ -399,7 +401,7 @@ def test_a_topic_that_is_here_already_is_not_mixed(nsqd: Starter) -> None:
     write_queue(daemon.data, "u:c", messages(5, 3))
     for _ in range(2):
         daemon.start()
-        assert "topic t: not imported, t.topic is here already" in daemon.log_text()
+        assert "topic t: not imported, t.topic already exists" in daemon.log_text()
         daemon.web.await_counts("t", depth=1)
         daemon.web.await_counts("u", "c", depth=3)
         daemon.stop()
@@ -502,7 +504,7 @@ def test_check_reads_both_formats(tmp_path: Path) -> None:
     path.write_bytes(content)
     done = command("check", str(go))
     assert done.returncode == 1
-    assert f"error: {path} at 0: 130 bytes that are no record\n" in done.stderr
+    assert f"error: {path} at 0: 130 bytes without a valid record\n" in done.stderr
 
     assert command("import", str(ours)).returncode == 0
     done = command("check", str(ours))
@@ -532,7 +534,7 @@ def test_import_with_damage_and_set_aside_files(tmp_path: Path) -> None:
     second.write_bytes(second.read_bytes()[:-1])
     done = command("import", str(tmp_path), "--bad")
     assert done.returncode == 1
-    assert f"error: import: {second} at 450: no whole record in the last 49 bytes" in done.stderr
+    assert f"error: import: {second} at 450: no complete record in the last 49 bytes" in done.stderr
     assert "import: complete, 19 messages, 1 places unreadable" in done.stdout
     assert command("import", str(tmp_path)).stdout.endswith("no files of NSQ to import\n")
 

@@ -249,7 +249,9 @@ def test_half_sent_commands_are_bounded() -> None:
                 hog.send(b"IDENTIFY\n" + struct.pack(">i", 1 << 20) + b"x" * ((1 << 20) - 1))
             except OSError:
                 pass
-        eventually(lambda: "too much of half-sent commands" in lookupd.log_text())
+        eventually(
+            lambda: "partially received commands exceed --max-input-bytes" in lookupd.log_text()
+        )
         patient.ping()
         lookupd.stop()
 

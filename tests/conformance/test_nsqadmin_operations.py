@@ -23,7 +23,7 @@ from support.strict_html import Element, read
 pytestmark = pytest.mark.ours
 
 SCRIPT = b"<script>alert(1)</script>"
-MISSING = "this nsqd has no such thing"
+MISSING = "not supported by this nsqd version"
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -213,7 +213,7 @@ def test_a_deferred_message_is_cancelled(cluster: Cluster, filled: str) -> None:
     page = cluster.page(f"/peek/{filled}/c", state="deferred")
     href = article(page).one("h3").one("a").attributes["href"].partition("#")[0]
     box = question(cluster.page(href))
-    assert "is thrown away" in box.text
+    assert "will be discarded" in box.text
     with cluster.telling("cancel_message"):
         assert led_to(cluster.press(box.one("form"))) == f"/peek/{filled}/c?state=deferred"
     cluster.web.await_counts(filled, "c", deferred_count=0, depth=1)
@@ -225,10 +225,10 @@ def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
     web, dead = cluster.web, f"{topic}-dead"
     web.create(topic, "c")
     page = cluster.page(f"/peek/{topic}/c", state="dead")
-    assert "has no dead_letter_topic" in page.text
+    assert "sets no dead_letter_topic" in page.text
     values = {"max_attempts": 1, "dead_letter_topic": dead}
     assert cluster.ask("PUT", f"/api/policy/{topic}/c", **values).status == 200
-    assert "nothing has died" in cluster.page(f"/peek/{topic}/c", state="dead").text
+    assert "No dead letters yet" in cluster.page(f"/peek/{topic}/c", state="dead").text
     web.create(dead, "look")
     web.pub(dead, b"of another")
     with cluster.nsqd.connect() as consumer:
@@ -331,10 +331,10 @@ def test_a_seek_says_first_what_it_means(cluster: Cluster, topic: str) -> None:
     web = cluster.web
     held = sum(web.counts(topic, "c")[key] for key in ("depth", "in_flight_count"))
     page = cluster.page(f"/seek/{topic}/c", to="earliest")
-    (row,) = page.table("What it means")[1:]
+    (row,) = page.table("Effect")[1:]
     assert (row[0], row[2], row[5]) == (cluster.name, "1", str(held))
     box = question(page)
-    assert "Waiting then: 10 messages." in box.text
+    assert "Waiting afterwards: 10 messages." in box.text
     assert cluster.api(f"/seek/{topic}/c", to="earliest") | {"now": 0, "again": 0} == {
         "node": cluster.name,
         "now": 0,
@@ -424,7 +424,10 @@ def test_who_may_not_act_sees_no_message(cluster: Cluster, filled: str) -> None:
         if path.startswith("/api"):
             assert answer.json() == {"message": "FORBIDDEN"}
         else:
-            assert "Only for those who may act" in read(answer.body).one("div", role="alert").text
+            assert (
+                "Only users named by --admin-user"
+                in read(answer.body).one("div", role="alert").text
+            )
     page = cluster.page(f"/topics/{filled}/c", user="you")
     assert [each.text for each in page.one("nav", **{"class": "further"}).all("a")] == ["Policy"]
     policy = cluster.page(f"/policy/{filled}/c", user="you")
@@ -506,8 +509,8 @@ def test_only_nsqds_that_have_no_such_thing(cluster: Cluster) -> None:
             assert not page.all("form") and not page.all("section", id="question")
             return page.text
 
-        assert "No nsqd can show its messages" in text("/peek/both/c")
-        assert "No nsqd has policies" in text("/policy/both/c")
+        assert "No nsqd can show messages" in text("/peek/both/c")
+        assert "No nsqd supports policies" in text("/policy/both/c")
         assert "No nsqd can seek" in text("/seek/both/c?to=earliest")
         answer = admin.post("/api/topics/both/c", action="seek", to="latest")
         assert (answer.status, answer.json()) == (404, {"message": MISSING})
@@ -519,7 +522,7 @@ def test_a_node_that_is_down(cluster: Cluster, filled: str) -> None:
         for path, words in (
             (f"/peek/{filled}/c", "plain"),
             (f"/policy/{filled}/c", "max_attempts"),
-            (f"/seek/{filled}/c?to=latest", "Thrown Away"),
+            (f"/seek/{filled}/c?to=latest", "Discarded"),
         ):
             page = read(admin.web.get(path).body)
             assert f"{down}: " in page.one("div", role="status").text

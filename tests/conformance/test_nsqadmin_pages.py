@@ -183,7 +183,7 @@ def test_a_topic(admin: Admin, nsqd: Upstream) -> None:
 def test_readers_of_a_log(admin: Admin, nsqd: Upstream) -> None:
     page = get(admin, "/topics/t")
     assert page.table("Readers of the Log") == [
-        ["Reader", "NSQd Host", "Lag", "Position", "Heard Of"],
+        ["Reader", "NSQd Host", "Lag", "Position", "Last Seen"],
         ["lake overrun", nsqd.address, "1,712", "4,000", "1m3s ago"],
     ]
     assert "Readers of the Log" not in get(admin, "/topics/u").text
@@ -335,7 +335,7 @@ def test_pausing(admin: Admin, nsqd: Upstream) -> None:
             "delete",
             "/channel/delete?topic=t&channel=c",
             "/b/topics/t",
-            "1 consumer will be cut off",
+            "1 consumer will be disconnected",
         ),
     ],
 )

@@ -206,7 +206,7 @@ def test_a_channel_that_there_is_not(cluster: Cluster) -> None:
 def silent(*addresses: str) -> str:
     """What an error says that might be a 404, had these answered."""
     texts = "\n".join(f"{each}: Connection refused" for each in addresses)
-    return f"UPSTREAM_ERROR: not found on those that answered, and some did not: {texts}"
+    return f"UPSTREAM_ERROR: not found, but some daemons did not answer: {texts}"
 
 
 @pytest.mark.ours

@@ -55,7 +55,7 @@ def test_checking_data(host: Host) -> None:
     host.web.create("t", "c")
     host.web.mpub("t", [b"message %d" % number for number in range(100)])
     printed = host.type(stop)
-    assert "t: 100 records, seqs 1 to 100" in printed and "of a clean exit" in printed
+    assert "t: 100 records, seqs 1 to 100" in printed and "written by a clean exit" in printed
     assert "exit code" not in printed
     (segment,) = host.data.glob("t.topic/*.seg")
     content = bytearray(segment.read_bytes())
@@ -63,7 +63,7 @@ def test_checking_data(host: Host) -> None:
     segment.write_bytes(content)
     printed = host.type(again.partition("\n")[0])
     assert "damaged record of 56 bytes, seq 51\n" in printed
-    assert "channel c: depth 100, deferred 0; of these lost: 1\n" in printed
+    assert "channel c: depth 100, deferred 0; 1 of them lost\n" in printed
     assert "exit code 1" in printed
     assert "exit code 1" in host.type(as_json)
     report = json.loads(host.data.with_name("nsqd-check.json").read_text())

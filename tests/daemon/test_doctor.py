@@ -67,7 +67,8 @@ def test_a_cluster_with_something_of_everything(starter: Starter, tmp_path: Path
         }
         assert all(each["advice"] for each in told.values())
         assert (
-            f"127.0.0.1:{nsqd.tcp_port} ended 1 days ago" in told["certificates", "problem"]["text"]
+            f"127.0.0.1:{nsqd.tcp_port} expired 1 days ago"
+            in told["certificates", "problem"]["text"]
         )
         assert "ghost" in told["ghost-topics", "warning"]["text"]
 
@@ -83,8 +84,8 @@ def test_a_host(tmp_path: Path) -> None:
     )
     done = doctor(f"--config={config}", "--cluster=false")
     assert done.returncode == 0 or "problem  " in done.stdout
-    assert f"ok       config: {config}: fit for nsqd, 3 options set\n" in done.stdout
-    assert f"ok       data-path: {tmp_path} can be written to\n" in done.stdout
+    assert f"ok       config: {config}: valid for nsqd, 3 options set\n" in done.stdout
+    assert f"ok       data-path: {tmp_path} is writable\n" in done.stdout
     assert os.listdir(tmp_path) == ["nsqd.ini"]
 
     config.write_text("[nsqd]\ndata_pith = x\n")

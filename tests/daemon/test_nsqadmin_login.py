@@ -213,7 +213,7 @@ def test_what_is_wrong(admin: Admin) -> None:
     answer = enter(admin, "anna", "wrong", X_Forwarded_For="10.9.9.8", next="/b/nodes")
     page = read(answer.body)
     assert answer.status == 401 and "set-cookie" not in answer.headers
-    assert "do not fit" in page.one("div", role="alert").text
+    assert "Wrong name or password" in page.one("div", role="alert").text
     assert page.one("input", name="next").attributes["value"] == "/b/nodes"
     eventually(lambda: "log-in of anna failed, from 10.9.9.8" in admin.log_text())
 

@@ -1,7 +1,7 @@
-"""The API's requests that change a cluster, NSQ's and ours: they read parameters and call
+"""API requests that change a cluster: handlers that read parameters and call
 nsqcy.nsqadmin.actions.
 
-NSQ's answer with the warnings alone, ours also with what each nsqd answers.
+NSQ's requests return only warnings; ours also return the answer of each nsqd.
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ def set_rate(app: AppContext, request: Request, topic: str, channel: str) -> Jso
     return _answers(actions.set_rate(app, request, topic, channel, rate, node))
 
 
-# By the name of the action, of a POST to /api/topics/:topic/:channel.
+# By action name, for POST /api/topics/:topic/:channel.
 ON_CHANNEL = {"redrive": redrive, "seek": seek, "cancel": cancel, "rate": set_rate}
 
 

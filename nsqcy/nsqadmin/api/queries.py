@@ -1,7 +1,7 @@
-"""The API's GET requests: statistics, messages, policies, history, and previews of actions.
+"""API GET requests: statistics, messages, policies, history, and previews of actions.
 
-In answers beyond NSQ's API `nodes` has what each nsqd answers, or its `error`, and `message` the
-warnings, as in NSQ's API.
+In responses beyond NSQ's API, `nodes` has the answer of each nsqd, or its `error`, and `message`
+has the warnings, as in NSQ's API.
 """
 
 from typing import Any
@@ -71,7 +71,7 @@ def counter(app: AppContext, request: Request) -> Json:
     return _with_warnings({"stats": stats_json.counter(cluster.everything().topics)}, cluster)
 
 
-PEEK_PARAMS = ("state", "count", "start", "bytes")  # parameters that are passed on to nsqd
+PEEK_PARAMS = ("state", "count", "start", "bytes")  # parameters forwarded to nsqd
 
 
 def _params(request: Request) -> dict[str, str]:
@@ -79,7 +79,7 @@ def _params(request: Request) -> dict[str, str]:
 
 
 def _check_may_act(app: AppContext, request: Request) -> None:
-    """For queries that show more than numbers; raises HttpError."""
+    """Raise HttpError if the user may not see more than statistics."""
     if refusal(app, request):
         raise HttpError(403, "FORBIDDEN")
 
@@ -188,7 +188,7 @@ def _seconds(text: str | None, maximum: float) -> float:
 
 
 def _number(value: float) -> float | None:
-    """Of single precision no more digits are true."""
+    """Round to the digits that single precision has; None for NaN."""
     return None if value != value else float(f"{value:.7g}")
 
 

@@ -1,4 +1,4 @@
-"""Routes of nsqadmin itself: /ping, files for browsers, Graphite, and options at run time."""
+"""Routes of nsqadmin itself: /ping, static files, Graphite, and runtime options."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,8 @@ def asset(app: AppContext, request: Request) -> Reply:
 
 
 def asset_of_version(app: AppContext, request: Request) -> Reply:
-    """For browsers to keep. A page of another nsqcy that is still open gets what there is now."""
+    """Return a file that browsers may cache forever. An open page of another nsqcy version gets the
+    current file."""
     version, name = segments(request, 2)
     return _file(app, name, _KEEP if version == app.assets.version else ())
 
@@ -108,7 +109,7 @@ def put_option(app: AppContext, request: Request) -> Result:
         raise HttpError(400, "INVALID_OPTION")
     try:
         value = config_api.read(option, bytes(body.data))
-        if isinstance(value, tuple):  # of addresses, each of which must be valid
+        if isinstance(value, tuple):  # addresses: each must be valid
             for each in value:
                 daemon_url(str(each))
     except ValueError:

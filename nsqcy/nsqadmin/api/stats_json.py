@@ -1,6 +1,6 @@
-"""The JSON of nsqadmin's API: statistics of topics, channels, nodes and clients in NSQ's keys.
+"""JSON of nsqadmin's API: statistics of topics, channels, nodes and clients with NSQ's keys.
 
-Pure. What is empty is `null` where NSQ has it so; a key that it leaves out is left out.
+Pure. Empty values are `null`, and keys are omitted, wherever NSQ does so.
 """
 
 from collections.abc import Iterable, Mapping
@@ -109,7 +109,7 @@ def _percentile(each: Percentile) -> Json:
 
 
 def node(node: Node) -> Json:
-    """An nsqd, as /api/nodes has it."""
+    """Return an nsqd as in /api/nodes."""
     producer = node.producer
     topology = {
         "topology_zone": producer.topology_zone,
@@ -133,13 +133,13 @@ def node(node: Node) -> Json:
 
 
 def _in_order(node: Node) -> Mapping[str, bool]:
-    """By name; in its own order if the nsqd itself was queried."""
+    """Return the topics by name, or in the order of the nsqd if it was queried directly."""
     topics = node.producer.topics
     return topics if node.at else dict(sorted(topics.items()))
 
 
 def node_page(name: str, rows: Iterable[TopicStats], json: StatsJson) -> Json:
-    """One nsqd with all it has, as /api/nodes/:node has it."""
+    """Return one nsqd with its topics, as in /api/nodes/:node."""
     topics = list(rows)
     clients = sum(len(each.clients or ()) for row in topics for each in row.channels.values())
     return {
@@ -151,7 +151,7 @@ def node_page(name: str, rows: Iterable[TopicStats], json: StatsJson) -> Json:
 
 
 def counter(rows: Iterable[TopicStats]) -> Json:
-    """What each channel has had on each node, as /api/counter has it."""
+    """Return the message count of each channel on each node, as in /api/counter."""
     return {
         f"{row.name}:{channel.name}:{row.node}": {
             "node": row.node,
@@ -165,7 +165,7 @@ def counter(rows: Iterable[TopicStats]) -> Json:
 
 
 def node_answers(answers: Iterable[NodeAnswer], message: str) -> Json:
-    """What each nsqd answered, or its error."""
+    """Return the answer or the error of each nsqd."""
     return {"nodes": [node_answer(each) for each in answers], "message": message}
 
 

@@ -1,7 +1,6 @@
-"""Who may do what: NSQ's ACL header, pages of other sites, networks, and the gate in front of every
-route where users have to log in.
+"""Access checks: NSQ's ACL header, cross-site requests, networks, and the log-in gate of routes.
 
-Knows no page and no API: only the head of a request and who has logged in.
+Knows no page and no API: only the head of a request and the logged-in users.
 """
 
 import ipaddress
@@ -20,22 +19,22 @@ from nsqcy.util.gotext import json_bytes
 
 
 def may_act(head: Head, header: str, users: Sequence[str]) -> bool:
-    """Whether this is one of the users; everybody may act where none is named."""
+    """Return whether the sender is one of the users, or no user is named."""
     return not users or head.header(header) in users
 
 
 def basic_user(head: Head) -> str:
-    """The name of the user whom a proxy in front has let in; the password is not checked."""
+    """Return the name of the user that a proxy has authenticated. Does not check the password."""
     return basic(head)[0]
 
 
 def is_of_another_site(head: Head) -> bool:
-    """Whether a browser sends this because a page of another site made it.
+    """Return whether a page of another site made a browser send this request.
 
-    Browsers send this in headers that no page can change; programs do not. Where a proxy gives us
-    another host than the browser has, Sec-Fetch-Site distinguishes the sites (browsers send it over
-    HTTPS), and so does JSON: a page may send it to another site only after a CORS preflight, which
-    we do not answer.
+    Browsers send the origin in headers that pages cannot change; other programs omit them. If a
+    proxy changes the Host header, Sec-Fetch-Site decides (browsers send it over HTTPS only). JSON
+    bodies are safe as well: a page may send JSON to another site only after a CORS preflight, which
+    nsqadmin does not answer.
     """
     if head.header("Content-Type").partition(";")[0].strip().lower() == "application/json":
         return False
@@ -45,12 +44,12 @@ def is_of_another_site(head: Head) -> bool:
     origin = head.header("Origin")
     try:
         return bool(origin) and urlsplit(origin).netloc != head.header("Host")
-    except ValueError:  # it is no URL
+    except ValueError:  # not a URL
         return True
 
 
 def is_inside(peer: str, network: Network | None) -> bool:
-    """Whether a peer, `ip:port`, is in this network; None is every network."""
+    """Return whether a peer (`ip:port`) is in this network; None contains all peers."""
     if network is None:
         return True
     try:
@@ -63,20 +62,20 @@ def is_inside(peer: str, network: Network | None) -> bool:
 LOGIN, LOGOUT = "/login", "/logout"
 _FILES = {"/static/:asset", "/static/:version/:asset", "/fonts/:asset"}
 OPEN = frozenset({"/ping", *_FILES, LOGIN, LOGOUT})
-# Not Basic, for which a browser would open a dialog of its own.
+# Not Basic: browsers would open their own dialog.
 CHALLENGE = ("WWW-Authenticate", 'Bearer realm="nsqadmin"')
 
 
 class Guarded(Protocol):
-    """What the gate needs of the application context."""
+    """The part of the application context that the gate needs."""
 
     options: AdminOptions
     logins: Logins | None
 
 
 def for_users(route: Route) -> Route:
-    """The same route, only for users who are logged in. It runs in a thread, as checking a password
-    takes time."""
+    """Restrict a route to logged-in users. The route runs in a thread because checking a password
+    is slow."""
     if route.path in OPEN:
         return route
 
@@ -98,7 +97,7 @@ def for_users(route: Route) -> Route:
 
 
 def denial(route: Route, error: HttpError) -> Reply:
-    """The answer to missing or invalid credentials."""
+    """Return the response to missing or invalid credentials."""
     headers = [CHALLENGE]
     if isinstance(error, TooMany):
         headers = [("Retry-After", str(int(error.wait) + 1))]
@@ -109,19 +108,19 @@ def denial(route: Route, error: HttpError) -> Reply:
 
 
 def is_page(head: Head) -> bool:
-    """Whether a browser requests a page to show, rather than a script data."""
+    """Return whether a browser requests a page, as opposed to a script that requests data."""
     return "text/html" in head.header("Accept") and not head.header("Authorization")
 
 
 def login_path(app: Guarded, head: Head) -> str:
-    """The log-in page, which leads back to the page that was requested."""
+    """Return the path of the log-in page, which leads back to the requested page."""
     path = f"{app.options.base}{LOGIN}"
     there = own_path(head.target, app.options.base) if head.method == "GET" else ""
     return f"{path}?{urlencode({'next': there})}" if there else path
 
 
 def own_path(text: str, base: str) -> str:
-    """A path of this nsqadmin; empty for whatever a browser could take for another place."""
+    """Return the text if it is a path of this nsqadmin, else "". Prevents open redirects."""
     is_path = text.startswith("/") and not text.startswith("//")
     is_plain = text.isascii() and text.isprintable() and not set(text) & set('\\ "<>')
     path = text.partition("?")[0]

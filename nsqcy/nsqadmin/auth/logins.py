@@ -1,8 +1,8 @@
-"""Users of --auth-file: who sends a request, by session cookie, token, or name and password.
+"""Users of --auth-file, authenticated by session cookie, token, or name and password.
 
-Owns the users, their sessions and what is logged about them, which is never a secret: not even an
-unknown name, as it may be a password in the wrong field. Without a file of users nothing here runs,
-and NSQ's ACL header decides. Called from several threads.
+Owns the users, their sessions and their log lines. The log contains no secrets, and no unknown name
+either, as it may be a password in the wrong field. Without --auth-file this module is unused, and
+NSQ's ACL header decides. Thread-safe.
 """
 
 import hashlib
@@ -34,17 +34,17 @@ class _Session(NamedTuple):
 
 
 class Sessions:
-    """Browsers that have logged in, by the hash of a key that only they have."""
+    """Sessions of logged-in browsers, by the hash of their secret key."""
 
     def __init__(self, max_idle: float, clock: Callable[[], float]) -> None:
-        """`max_idle`: seconds without use after which a session is over."""
+        """max_idle: seconds without use after which a session ends."""
         self._max_idle = max_idle
         self._clock = clock
         self._lock = threading.Lock()
-        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()  # the last used one is last
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()  # least recently used first
 
     def begin(self, user: User) -> str:
-        """The key of a new session. Beyond the limit the longest unused session ends."""
+        """Begin a session and return its key. At the limit, the least recently used one ends."""
         key = secrets.token_urlsafe(KEY_BYTES)
         with self._lock:
             self._sessions[_hash(key)] = _Session(user, self._clock())
@@ -53,13 +53,13 @@ class Sessions:
         return key
 
     def count(self) -> int:
-        """The number of sessions that are not over."""
+        """Return the number of active sessions."""
         oldest = self._clock() - self._max_idle
         with self._lock:
             return sum(each.used >= oldest for each in self._sessions.values())
 
     def find(self, key: str) -> User | None:
-        """The user of a session that is not over; this is a use of it."""
+        """Return the user of an active session, and reset its idle time."""
         hashed, now = _hash(key), self._clock()
         with self._lock:
             found = self._sessions.get(hashed)
@@ -86,7 +86,7 @@ MAX_VERIFIED = 1_000
 
 
 class TooMany(HttpError):
-    """Too many failed attempts; the next one is possible in `wait` seconds."""
+    """Too many failed attempts. The next attempt is allowed in `wait` seconds."""
 
     def __init__(self, wait: float) -> None:
         super().__init__(429, "TOO_MANY_FAILURES")
@@ -94,13 +94,13 @@ class TooMany(HttpError):
 
 
 def read(path: str) -> tuple[Users, list[str]]:
-    """The users of a file who may log in, and warnings; raises ConfigError."""
+    """Return the users of a file that may log in, and warnings. Raises ConfigError."""
     found, warnings = known.read(path)
     ours = {
         name: user for name, user in found.items() if user.role and (user.password or user.token)
     }
     if not ours:
-        problem = "no user has a role and a password or a token, so nobody could log in"
+        problem = "no user can log in: none has a role and a password or token"
         raise ConfigError(path, None, problem, "role = view or operate")
     return ours, warnings
 
@@ -115,7 +115,7 @@ class Logins:
         log: Lines,
         clock: Callable[[], float],
     ) -> None:
-        """Raises ConfigError. `session_time`: seconds of a session after its last use."""
+        """session_time: seconds without use after which a session ends. Raises ConfigError."""
         self._path = path
         self._log = log
         self._users, warnings = read(path)
@@ -123,14 +123,14 @@ class Logins:
             log.warn(each)
         self._sessions = Sessions(session_time, clock)
         self._failures = Failures(clock)
-        # A password costs memory and time: one is checked at a time, and one that was right is
-        # known again by a hash that is worth nothing outside of this process.
+        # Checking a password is expensive: one is checked at a time, and a verified one is
+        # cached by a keyed hash that is useless outside this process.
         self._checking = threading.Lock()
         self._key = secrets.token_bytes(32)
         self._verified: dict[bytes, User] = {}
 
     def reload(self) -> None:
-        """Read the file again; what is wrong with it is logged, and everything stays as it was."""
+        """Read the file again. On failure, log the error and keep the previous users."""
         try:
             found, warnings = read(self._path)
         except Stop as stop:
@@ -143,14 +143,15 @@ class Logins:
         self._users = found
         self._log.info(f"SIGHUP: {len(found)} users", event="users_reloaded", users=len(found))
 
-    # Who it is
+    # Authentication
 
     def user(self, head: Head) -> User | None:
-        """Who sends this, as far as that costs nothing: a password has to be verified before."""
+        """Return the requesting user without expensive checks: only verified passwords count."""
         return self._of_session(head) or self._of_authorization(head)
 
     def admit(self, request: Request) -> User | None:
-        """The user who sends this; None without credentials. Raises HttpError if they are wrong."""
+        """Return the requesting user; None without credentials. Raises HttpError if they are
+        wrong."""
         head = request.head
         user = self.user(head)
         if user is not None or not head.header("Authorization"):
@@ -165,7 +166,7 @@ class Logins:
         raise HttpError(401, "UNAUTHORIZED")
 
     def enter(self, request: Request, name: str, password: str) -> str:
-        """The key of a session; raises HttpError."""
+        """Log a user in and return the key of the session. Raises HttpError."""
         user = self._check(name, password, address_of(request))
         self._log.info(
             f"log-in: {user.name} ({user.role}) from {address_of(request)}",
@@ -177,7 +178,7 @@ class Logins:
         return self._sessions.begin(user)
 
     def sessions(self) -> int:
-        """How many there are."""
+        """Return the number of active sessions."""
         return self._sessions.count()
 
     def leave(self, head: Head) -> None:
@@ -196,20 +197,21 @@ class Logins:
         return self._current(self._verified.get(self._fingerprint(name, password)))
 
     def _current(self, user: User | None) -> User | None:
-        """The same as the file has it now: the role counts that it says, and who has other secrets
-        has to log in again."""
+        """Return the user as in the current file, with its current role; None if the user's
+        secrets have changed or the user was removed."""
         now = self._users.get(user.name) if user else None
         if user is None or now is None:
             return None
         return now if (now.password, now.token) == (user.password, user.token) else None
 
     def _of_token(self, text: str) -> User | None:
-        """Looks at all of them, whichever it is."""
+        """Return the user of a token. Compares all tokens, so that the time is constant."""
         found = [each for each in self._users.values() if each.token and each.token.is_of(text)]
         return found[0] if found else None
 
     def _check(self, name: str, password: str, address: str) -> User:
-        """The user of this name, if that is the password, or the token; raises HttpError."""
+        """Return the user of this name if the password, or the token, is right. Raises
+        HttpError."""
         if wait := self._failures.wait(address):
             raise TooMany(wait)
         user = self._users.get(name)
@@ -217,7 +219,7 @@ class Logins:
             if user is None:
                 with self._checking:
                     NOBODY.is_of(password)
-            self._fail(f"of {user.name}" if user else "of nobody we know", address)
+            self._fail(f"of {user.name}" if user else "of an unknown user", address)
             raise HttpError(401, "UNAUTHORIZED")
         if len(self._verified) >= MAX_VERIFIED:
             self._verified = {}
@@ -240,7 +242,7 @@ class Logins:
 
 
 def cookie(head: Head) -> str:
-    """The key of a session, as the browser has it."""
+    """Return the session key in the Cookie header."""
     for part in head.header("Cookie").split(";"):
         name, _, value = part.strip().partition("=")
         if name == COOKIE:
@@ -249,8 +251,9 @@ def cookie(head: Head) -> str:
 
 
 def address_of(request: Request) -> str:
-    """Whose failures are counted together: the peer's IP, or what a proxy on this machine has seen
-    as its peer's. Others may write into X-Forwarded-For what they like, and are not believed."""
+    """Return the address by which failed attempts are counted: the peer's IP, or the last
+    X-Forwarded-For address if the peer is a proxy on this machine. The header is not trusted from
+    other peers."""
     peer = request.peer.rpartition(":")[0].strip("[]")
     seen = request.head.header("X-Forwarded-For").rpartition(",")[2].strip()
     if not seen:

@@ -1,1 +1,1 @@
-"""The cluster as nsqadmin sees it: nsqds, their answers, and the requests to them."""
+"""nsqadmin's view of the cluster: nsqds, requests to them, and their answers."""

@@ -1,7 +1,7 @@
-"""What one nsqd answers to a request that goes beyond NSQ's API: its form, and what it means.
+"""Answers of one nsqd to requests beyond NSQ's API: validation and interpretation.
 
-Pure. An answer is used as it is, so whatever else is in it stays; one without the form that is
-expected is not used at all. Tells an nsqd without the feature from one that refuses.
+Pure. An answer of the expected form is used unchanged, including unknown keys; any other answer is
+rejected. Distinguishes an nsqd without the feature from one that refuses.
 """
 
 import json
@@ -34,7 +34,7 @@ def is_flag(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """A whole one, of 64 bits."""
+    """Return whether the value is a 64-bit integer."""
     return type(value) is int and -_LARGEST <= value < _LARGEST
 
 
@@ -43,17 +43,17 @@ def or_null(form: Form) -> Form:
 
 
 def each(form: Form) -> Form:
-    """An array of these."""
+    """Match an array of this form."""
     return lambda value: isinstance(value, list) and all(map(form, value))
 
 
 def by_name(form: Form) -> Form:
-    """An object, whatever its keys."""
+    """Match an object with arbitrary keys and values of this form."""
     return lambda value: isinstance(value, dict) and all(map(form, value.values()))
 
 
 def having(**forms: Form) -> Form:
-    """An object with these keys, and others."""
+    """Match an object that has at least these keys."""
     return lambda value: (
         isinstance(value, dict)
         and all(name in value and form(value[name]) for name, form in forms.items())
@@ -61,7 +61,7 @@ def having(**forms: Form) -> Form:
 
 
 def perhaps(**forms: Form) -> Form:
-    """An object that may lack these keys."""
+    """Match an object in which these keys are optional."""
     return lambda value: (
         isinstance(value, dict)
         and all(form(value[name]) for name, form in forms.items() if name in value)
@@ -83,7 +83,7 @@ def _is_base64(value: Any) -> bool:
     return True
 
 
-# A body that could not be read from disk has no size, either.
+# A body that could not be read from disk has no size.
 _READABLE = having(size=is_number, body=_is_base64)
 _UNREADABLE = having(size=or_null(is_number), body=lambda value: value is None)
 
@@ -131,12 +131,12 @@ NODE_NOT_FOUND = "NODE_NOT_FOUND"  # nsqadmin's own
 
 # Refusals of an nsqd that has the feature but not the named target.
 _OF_NAMES = frozenset((TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND, "MESSAGE_NOT_FOUND"))
-NOT_SUPPORTED = "this nsqd has no such thing"
+NOT_SUPPORTED = "not supported by this nsqd version"
 
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """`value` is the answer of an nsqd that did as requested; else `message` says why not."""
+    """The answer of one nsqd: `value` on success, else `message` has the error."""
 
     node: str
     status: int
@@ -149,14 +149,14 @@ class NodeAnswer:
 
     @property
     def is_missing(self) -> bool:
-        """Whether this nsqd is NSQ's, or older than the feature."""
+        """Whether this nsqd lacks the feature: NSQ's, or an older nsqcy."""
         if self.status == 400:
             return self.message == "INVALID_OPTION"
         return self.status in (404, 405) and self.message not in _OF_NAMES
 
     @property
     def unknown(self) -> str:
-        """The code of the topic or channel that this nsqd does not have; or empty."""
+        """The error code if this nsqd lacks the topic or channel; else empty."""
         is_code = self.message in (TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND)
         return self.message if self.status == 404 and is_code else ""
 
@@ -166,12 +166,13 @@ class NodeAnswer:
 
 
 def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
-    """An answer that cannot be read, or is done and has another form, counts as refused."""
+    """Return the parsed answer. Malformed answers, and successes of another form, count as
+    refused."""
     value = _parse(answer.body)
     if not isinstance(value, dict) or (answer.status == 200 and not form(value)):
         status = 502 if answer.status == 200 else answer.status
         return NodeAnswer(
-            node, status, message=f"got response {answer.status}, which cannot be read"
+            node, status, message=f"got an unreadable response with status {answer.status}"
         )
     if answer.status == 200:
         return NodeAnswer(node, 200, value)
@@ -181,7 +182,7 @@ def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
 
 
 def _parse(body: bytes) -> Any:
-    """None: not JSON, or with half a character, which no page can show."""
+    """Parse JSON; None if it is invalid or has lone surrogates, which no page can show."""
     try:
         value = json.loads(body) if body else {}
         if b"\\u" in body:
@@ -193,8 +194,8 @@ def _parse(body: bytes) -> Any:
 
 @dataclass(frozen=True)
 class SeekEffect:
-    """The effect of a seek on one node, in messages: `again` are delivered once more, `skipped`
-    never, and `dropped` is all that the channel has now."""
+    """The effect of a seek on one node, in messages: `again` are delivered again, `skipped` never,
+    and `dropped` are all that the channel has now."""
 
     node: str
     now: int
@@ -208,7 +209,7 @@ class SeekEffect:
 def seek_effects(
     channel: str, answers: Iterable[NodeAnswer], rows: Iterable[ChannelStats]
 ) -> list[SeekEffect]:
-    """The effects on the nodes that have the channel and know the position."""
+    """Return the effects on the nodes that have the channel and know the position."""
     held = {
         row.node: row.figures.depth + row.figures.in_flight_count + row.figures.deferred_count
         for row in rows

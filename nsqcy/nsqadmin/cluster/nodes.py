@@ -1,4 +1,4 @@
-"""The nsqds of a cluster as records: where they are, their versions, statistics and clients.
+"""Records of the nsqds of a cluster: addresses, versions, statistics and clients.
 
 Pure. nsqcy.nsqadmin.cluster.view fetches them.
 """
@@ -20,7 +20,7 @@ _NO_VERSION = ((0, 0, 0), (1,))
 
 
 def version_key(text: str) -> tuple[Any, ...]:
-    """Sorts versions; a pre-release is older than what it leads to."""
+    """Return the sort key of a version. A pre-release sorts before its release."""
     found = _VERSION.fullmatch(text)
     if not found:
         return _NO_VERSION
@@ -31,7 +31,7 @@ def version_key(text: str) -> tuple[Any, ...]:
 
 
 def _version_part(text: str) -> tuple[int, int, str]:
-    """A number is older than a word."""
+    """Return the sort key of a part. Numbers sort before words."""
     return (0, int(text), "") if text.isdecimal() and len(text) < 19 else (1, 0, text)
 
 
@@ -41,11 +41,11 @@ def latest(versions: Iterable[str]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Node:
-    """An nsqd. `at` is its address among the options, if it is found by them."""
+    """An nsqd. at: its address in the options, if it is configured there."""
 
     producer: Producer
     at: str = ""
-    remote_addresses: tuple[str, ...] | None = None  # by lookupd; None where there is none
+    remote_addresses: tuple[str, ...] | None = None  # by lookupd; None without nsqlookupds
     out_of_date: bool = False
 
     @property
@@ -54,13 +54,13 @@ class Node:
 
     @property
     def url(self) -> Url:
-        """Where it is queried; RequestError if it has no HTTP."""
+        """The HTTP address for queries. Raises RequestError if the nsqd has none."""
         return daemon_url(self.at) if self.at else self.producer.url
 
 
 @dataclass(frozen=True)
 class NodeStats:
-    """What nsqds count, a row for each topic of each of them."""
+    """Statistics of nsqds: one row per topic and nsqd."""
 
     answers: Sequence[tuple[Node, Sequence[TopicStats]]]
 
@@ -82,7 +82,7 @@ def by_http_address(answers: Iterable[Sequence[Producer]]) -> list[Producer]:
 
 
 def known_nodes(answers: Mapping[str, Sequence[Producer]]) -> list[Node]:
-    """Each nsqd once, with all lookupds that have it."""
+    """Return each nsqd once, with all nsqlookupds that know it."""
     first = discovery.union(answers.values())
     newest = latest(each.version for each in first)
     nodes = []
@@ -104,15 +104,15 @@ def with_topics(node: Node, rows: Iterable[TopicStats]) -> Node:
 
 
 class Clients:
-    """The clients of a channel among the nodes they are connected to."""
+    """Clients of a channel, related to the nodes that they are connected to."""
 
     def __init__(self, nodes: Mapping[str, Node], now: float) -> None:
-        """`nodes` by name; `now`: seconds since the epoch."""
+        """nodes: by name. now: seconds since the epoch."""
         self._nodes = nodes
         self._now = int(now)
 
     def in_order(self, clients: Iterable[ClientStats]) -> list[ClientStats]:
-        """By node; of each node the nearest first."""
+        """Sort by node, then by proximity."""
         return sorted(clients, key=self._locality)
 
     def _locality(self, client: ClientStats) -> tuple[Any, ...]:
@@ -123,12 +123,12 @@ class Clients:
         return client.node, not is_in_zone, not is_in_region, *where
 
     def topology(self, node: str) -> tuple[str, str]:
-        """The region and the zone of a node."""
+        """Return the region and the zone of a node."""
         found = self._nodes.get(node)
         if found is None:
             return "", ""
         return found.producer.topology_region, found.producer.topology_zone
 
     def connected(self, client: ClientStats) -> int:
-        """Nanoseconds since it connected, to the second."""
+        """Return the nanoseconds since the client connected, in whole seconds."""
         return (self._now - client.connect_ts) * SECOND

@@ -1,14 +1,14 @@
-"""The cluster as one request sees it: what its daemons answer, and what they are sent.
+"""View of the cluster for one request: sends requests to its daemons and collects the answers.
 
-A `ClusterView` is made for one request. It queries each nsqlookupd and each nsqd once, all at the
-same time, and remembers which did not answer: the page shows the other answers, with a warning. It
-is an error only if none answered. It blocks, and is called from threads.
+A `ClusterView` serves one request. It queries each nsqlookupd and each nsqd once, all in parallel.
+If some do not answer, the page shows the other answers with a warning; if none answers, it is an
+error. Calls block; handlers make them in threads.
 
-A topic, channel or node is unknown (404) only if all daemons have answered and none knows it; while
-one is silent that is an error of the cluster (502).
+A topic, channel or node is unknown (404) only if all daemons have answered and none knows it. If
+one does not answer, it is a cluster error (502).
 
-With nsqlookupds an nsqd is reached at the address that it announces; without them, at the address
-in the options.
+With nsqlookupds, an nsqd is reached at its announced address; without them, at the address in the
+options.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ from nsqcy.nsqadmin.cluster.nodes import Node, NodeStats, by_http_address, known
 
 NSQD, NSQLOOKUPD = "nsqd", "nsqlookupd"
 DRAIN_PATH = "config/drain"
-MAX_POST_ANSWER = 1 << 20  # bytes of an answer to a POST, of which nothing is read
+MAX_POST_ANSWER = 1 << 20  # bytes of an answer to a POST; its content is ignored
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -59,7 +59,7 @@ class Sources(Protocol):
 
 
 class ClusterView:
-    """`warnings` are the texts of what went wrong, one a step."""
+    """The cluster for one request. warnings: error texts, one per step that failed."""
 
     def __init__(self, sources: Sources, web: WebClient, log: Lines) -> None:
         self.warnings: list[str] = []
@@ -71,25 +71,25 @@ class ClusterView:
 
     @property
     def by_lookupds(self) -> bool:
-        """Whether nsqds are found by nsqlookupds."""
+        """Whether nsqds are discovered by nsqlookupds."""
         return bool(self.lookupds)
 
     def warning(self, between: str) -> str:
-        """All warnings in one text; empty if nothing went wrong."""
+        """Return all warnings in one text; empty if there are none."""
         texts = dict.fromkeys(self.warnings)
         return f"WARNING: {between.join(texts)}" if texts else ""
 
     # Topics and nodes
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         if self.by_lookupds:
             outcome = discovery.topics(self.lookupds, web=self._web)
             return sorted({name for names in self._collect(outcome, NSQLOOKUPD) for name in names})
         return sorted({row.name for row in self._rows_of_nsqds().topics})
 
     def inactive_topics(self) -> dict[str, list[str]]:
-        """The topics that no nsqd has, and their channels, as nsqlookupds know them."""
+        """Return the topics that nsqlookupds know but no nsqd has, with their channels."""
         if not self.by_lookupds:
             return {}
         outcome = discovery.topics(self.lookupds, web=self._web)
@@ -107,7 +107,7 @@ class ClusterView:
         return {topic: sorted(channels) for topic, channels in found.items()}
 
     def nodes(self) -> list[Node]:
-        """All nsqds: by hostname if nsqlookupds know them, else in the order of the options."""
+        """Return all nsqds: by hostname with nsqlookupds, else in the order of the options."""
         if not self.by_lookupds:
             return [with_topics(node, rows) for node, rows in self._rows_of_nsqds().answers]
         found = discovery.nodes(self.lookupds, web=self._web)
@@ -115,18 +115,20 @@ class ClusterView:
         return known_nodes(found.answers)
 
     def known(self) -> list[Node]:
-        """All nsqds, without their topics unless nsqlookupds know them: cheaper than nodes()."""
+        """Return all nsqds. Cheaper than nodes(): without nsqlookupds their topics are missing."""
         return self.nodes() if self.by_lookupds else self._configured_nodes()
 
     def find(self, name: str) -> Node:
-        """404 if the node is unknown: nobody may have requests sent to other hosts."""
+        """Return a node. Raises HttpError (404) if it is unknown, so that users cannot direct
+        requests to other hosts."""
         found = next((node for node in self.known() if node.name == name), None)
         if found is None:
             raise self.not_found(NODE_NOT_FOUND)
         return found
 
     def producers(self, topic: str) -> list[Node]:
-        """The nsqds that have a topic. There may be none, unless no nsqlookupd knows the topic."""
+        """Return the nsqds that have a topic, possibly none. Raises HttpError if no nsqlookupd
+        knows the topic."""
         if not self.by_lookupds:
             answers = self._rows_of_nsqds(topic).answers
             return [node for node, rows in answers if any(row.name == topic for row in rows)]
@@ -137,7 +139,8 @@ class ClusterView:
         return [Node(each) for each in by_http_address(answered)]
 
     def nodes_with(self, topic: str, node: str = "") -> list[Node]:
-        """The nsqds that have a topic, or one of them; 404 if there are none."""
+        """Return the nsqds that have a topic, or one of them. Raises HttpError (404) if there are
+        none."""
         nodes = self.producers(topic)
         if not nodes:
             raise self.not_found(TOPIC_NOT_FOUND)
@@ -150,7 +153,8 @@ class ClusterView:
     # Statistics
 
     def topic(self, name: str, channel: str = "", *, clients: bool = False) -> NodeStats:
-        """The rows of one topic, with one channel or all of them; 404 if there are none."""
+        """Return the rows of one topic, with one channel or all. Raises HttpError (404) if there
+        are none."""
 
         def is_wanted(row: TopicStats) -> bool:
             return row.name == name and (not channel or channel in row.channels)
@@ -163,12 +167,12 @@ class ClusterView:
         if any(found for _, found in having):
             return NodeStats(having)
         if channel:
-            self.topic(name)  # the topic may be unknown: nsqds leave it out either way
+            self.topic(name)  # raises if the topic itself is unknown: nsqds omit it either way
             raise self.not_found(CHANNEL_NOT_FOUND)
         raise self.not_found(TOPIC_NOT_FOUND)
 
     def streams(self) -> tuple[list[str], NodeStats]:
-        """The names of all topics, and the rows of those that nsqds have."""
+        """Return the names of all topics, and the rows of those that nsqds have."""
         if not self.by_lookupds:
             rows = self._rows_of_nsqds()
             return sorted({row.name for row in rows.topics}), rows
@@ -176,19 +180,19 @@ class ClusterView:
         return names, self._rows(nodes) if nodes else NodeStats(())
 
     def everything(self) -> NodeStats:
-        """The rows of all topics, without clients."""
+        """Return the rows of all topics, without clients."""
         if not self.by_lookupds:
             return self._rows_of_nsqds()
         return self._rows(self.nodes())
 
     def node(self, name: str) -> NodeStats:
-        """The rows of one node, with clients; 404 if there is no such node."""
+        """Return the rows of one node, with clients. Raises HttpError (404) if it is unknown."""
         return self._rows([self.find(name)], clients=True)
 
     def _rows(
         self, nodes: Iterable[Node], topic: str = "", channel: str = "", clients: bool = False
     ) -> NodeStats:
-        """The statistics of these nsqds, each queried at its address."""
+        """Query the statistics of these nsqds."""
         by_name = {node.name: node for node in nodes}
 
         def ask(name: str) -> list[TopicStats]:
@@ -204,7 +208,7 @@ class ClusterView:
     def _rows_of_nsqds(
         self, topic: str = "", channel: str = "", clients: bool = False
     ) -> NodeStats:
-        """The statistics of the nsqds in the options."""
+        """Query the statistics of the nsqds in the options."""
         outcome = stats.nsqds(self._nsqds, topic, channel, web=self._web, clients=clients)
         self._collect(outcome, NSQD)
         answers = outcome.values.items()
@@ -220,15 +224,15 @@ class ClusterView:
         self._collect(outcome, NSQD)
         return [Node(producer, at) for at, producer in outcome.values.items()]
 
-    # What daemons are sent
+    # Requests to daemons
 
     def post_to_lookupds(self, path: str, **query: str) -> Posted:
-        """POST to every nsqlookupd; one that fails is a warning."""
+        """POST to every nsqlookupd. A failure adds a warning."""
         urls = {each: daemon_url(lookupd_url(each, path)) for each in self.lookupds}
         return self._post(urls, query, path)
 
     def post_to_nodes(self, nodes: Iterable[Node], path: str, **query: str) -> Posted:
-        """POST to these nsqds; one that fails is a warning."""
+        """POST to these nsqds. A failure adds a warning."""
         return self._post({node.at or node.name: node for node in nodes}, query, path)
 
     def _post(
@@ -252,7 +256,7 @@ class ClusterView:
     def peek(
         self, topic: str, channel: str, node: str, params: Mapping[str, str]
     ) -> list[NodeAnswer]:
-        """Messages of a channel, or without one of the topic itself."""
+        """Return messages of a channel, or of the topic itself without a channel."""
         what, names = target(topic, channel)
         return self._query_each(topic, node, f"{what}/peek", {**names, **params}, PEEKED)
 
@@ -261,12 +265,12 @@ class ClusterView:
         return self._query_each(topic, node, f"{what}/config", names, POLICY)
 
     def log_positions(self, topic: str, to: str) -> list[NodeAnswer]:
-        """The logs of a topic, and the position of `to` in each of them."""
+        """Return the logs of a topic, and the position of `to` in each of them."""
         return self._query_each(topic, "", "topic/log", {"topic": topic, "at": to}, LOG)
 
     def dead_letter_channels(self, topics: Iterable[str]) -> list[tuple[str, str]]:
-        """The channels of these topics, as (topic, channel); the channel of a topic without any is
-        empty."""
+        """Return the channels of these topics as (topic, channel). A topic without channels has one
+        entry with an empty channel."""
         found: list[tuple[str, str]] = []
         for topic in topics:
             try:
@@ -280,14 +284,14 @@ class ClusterView:
         return found
 
     def drain_state(self, node: Node) -> NodeAnswer | None:
-        """None: the node does not answer."""
+        """Return the draining state of a node; None if it does not answer."""
         return next(iter(self._request_each([node], DRAIN_PATH, {}, form=DRAIN)), None)
 
     def command_each(
         self, nodes: Iterable[Node], path: str, query: Mapping[str, str], method: str, body: bytes
     ) -> list[NodeAnswer]:
-        """Send a command to each of these nsqds. One that refuses is a warning; HttpError if all
-        do."""
+        """Send a command to each of these nsqds. A refusal adds a warning. Raises HttpError if all
+        refuse."""
         answers = self._answered(self._request_each(nodes, path, query, method, body))
         refused = [each for each in answers if not each.is_done]
         if refused and len(refused) == len(answers):
@@ -299,12 +303,12 @@ class ClusterView:
     def _query_each(
         self, topic: str, node: str, path: str, query: Mapping[str, str], form: Form
     ) -> list[NodeAnswer]:
-        """What the nsqds that have a topic answer, or one of them."""
+        """Query the nsqds that have a topic, or one of them."""
         nodes = self.nodes_with(topic, node)
         return self._answered(self._request_each(nodes, path, query, form=form))
 
     def _answered(self, answers: list[NodeAnswer]) -> list[NodeAnswer]:
-        """HttpError if no nsqd has answered, or none knows the target."""
+        """Return the answers. Raises HttpError if there are none, or no nsqd knows the target."""
         if not answers:
             raise self._no_answer(NSQD, self._silent_text)
         if all(each.unknown for each in answers):
@@ -320,7 +324,8 @@ class ClusterView:
         body: bytes | None = None,
         form: Form = anything,
     ) -> list[NodeAnswer]:
-        """What each of these nsqds answers, in that form; one that does not answer is a warning."""
+        """Query each of these nsqds for an answer of that form. A failure to answer adds a
+        warning."""
         by_name = {node.name: node for node in nodes}
 
         def ask(name: str) -> NodeAnswer:
@@ -333,13 +338,13 @@ class ClusterView:
         self._note(outcome.errors)
         return list(outcome.values.values())
 
-    # What went wrong
+    # Errors
 
     def not_found(self, code: str) -> HttpError:
-        """A 404, unless some daemon did not answer."""
+        """Return a 404 error, or 502 if some daemon did not answer."""
         if not self._silent:
             return HttpError(404, code)
-        text = f"not found on those that answered, and some did not: {self._silent_text}"
+        text = f"not found, but some daemons did not answer: {self._silent_text}"
         return self._failure(text)
 
     @property
@@ -352,8 +357,8 @@ class ClusterView:
         daemon: str,
         unknown: Container[Key] = (),
     ) -> list[Value]:
-        """The answers; HttpError if there are none. Failures are warnings. `unknown` have answered,
-        though they count as failed."""
+        """Return the answers, and turn failures into warnings. Raises HttpError if there are no
+        answers. unknown: daemons that answered although they are among the failures."""
         if not outcome.values:
             raise self._no_answer(daemon, _texts(outcome.errors))
         self._note(outcome.errors, unknown)
@@ -383,7 +388,7 @@ def _texts(errors: Mapping[Key, RequestError]) -> str:
 
 
 def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:
-    """The answers of nsqlookupds; one that does not know the topic has failed, as in NSQ."""
+    """Return the answers of nsqlookupds. One that does not know the topic has failed, as in NSQ."""
     outcome: Outcome[str, Sequence[Producer]] = Outcome()
     outcome.values.update(found.answers)
     outcome.errors.update(found.unknown)
@@ -392,21 +397,21 @@ def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:
 
 
 class Done(NamedTuple):
-    """An action that was done: what nsqds answered; `cluster` has the warnings."""
+    """A completed action: the answers of nsqds. `cluster` has the warnings."""
 
     cluster: ClusterView
     answers: Sequence[NodeAnswer] = ()
 
 
 def target(topic: str, channel: str) -> tuple[str, dict[str, str]]:
-    """What the names mean, "topic" or "channel", and the parameters that name it."""
+    """Return the kind of target, "topic" or "channel", and its query parameters."""
     if channel:
         return "channel", {"topic": topic, "channel": channel}
     return "topic", {"topic": topic}
 
 
 def dead_letter_topics(policies: Iterable[NodeAnswer]) -> list[str]:
-    """Where these policies of a channel send its dead letters."""
+    """Return the dead-letter topics of these policies of a channel."""
     values = [
         each.value["config"].get("dead_letter_topic", {}) for each in policies if each.is_done
     ]
@@ -414,7 +419,7 @@ def dead_letter_topics(policies: Iterable[NodeAnswer]) -> list[str]:
 
 
 def _reasons(refused: Sequence[NodeAnswer]) -> str:
-    """Why each nsqd refused, once if all say the same."""
+    """Return the reason of each nsqd's refusal, or a single text if all are the same."""
     reasons = list(dict.fromkeys(each.reason for each in refused))
     if len(reasons) == 1:
         return reasons[0]

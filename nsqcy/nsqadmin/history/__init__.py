@@ -1,1 +1,1 @@
-"""Statistics of the last hours, sampled and kept in memory."""
+"""In-memory history of sampled statistics."""

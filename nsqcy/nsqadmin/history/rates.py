@@ -1,8 +1,8 @@
-"""Rates made of counters, and the sum over all nodes of what each of them counts.
+"""Rates from counters, summed over all nodes.
 
-Pure. A counter that is less than it was is one of an nsqd that was started again: what it has grown
-by is not known, which is not the same as nothing. What left a channel is not counted by NSQ, but
-follows: what it got less what it holds more than before.
+Pure. A counter that decreased belongs to a restarted nsqd: its growth is unknown, not zero. NSQ
+does not count what leaves a channel, so it is computed: messages received minus the growth of the
+channel's contents.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from nsqcy.nsqadmin.history.store import METRICS, UNKNOWN, Subject
 
 
 class Counters(NamedTuple):
-    """Of a channel. Of a topic only what it got."""
+    """Counters of a channel."""
 
     received: int = 0
     held: int = 0
@@ -32,7 +32,7 @@ class _Topic(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What one nsqd counted at one time, and how full it was: little, as there are many."""
+    """Counters and levels of one nsqd at one time. Kept small, as there are many."""
 
     at: float  # seconds
     topics: Mapping[str, _Topic]
@@ -71,13 +71,14 @@ def _counters(channel: ChannelStats) -> Counters:
 
 
 def _seconds(latency: Latency | None) -> float:
-    """Of the slowest quantile that is kept; unknown where none is, or nothing was finished."""
+    """Return the latency of the highest quantile; unknown without quantiles or finished
+    messages."""
     if latency is None or not latency.percentiles or not latency.count:
         return UNKNOWN
     return max(latency.percentiles, key=lambda each: each.quantile).max / SECOND
 
 
-Growth = tuple[float, float, float, float]  # in, out, requeued, timed out: each a second
+Growth = tuple[float, float, float, float]  # in, out, requeued, timed out: per second
 
 
 def growth(before: Counters, now: Counters, seconds: float) -> Growth | None:
@@ -91,7 +92,7 @@ def growth(before: Counters, now: Counters, seconds: float) -> Growth | None:
 
 
 class Tick:
-    """The sums of one tick, a row for each subject."""
+    """Sums of one tick: a row for each subject."""
 
     def __init__(self) -> None:
         self._growths: dict[Subject, list[float]] = {}
@@ -112,11 +113,11 @@ class Tick:
             return
         for place in range(3):
             known[place] += level[place]
-        if not level[3] <= known[3]:  # of what is not known nothing is true
+        if not level[3] <= known[3]:  # true for a NaN on either side
             known[3] = level[3] if level[3] == level[3] else known[3]
 
     def rows(self) -> dict[Subject, list[float]]:
-        """By subject, in the order of METRICS."""
+        """Return the values by subject, in the order of METRICS."""
         unknown = [UNKNOWN] * 4
         rows = {}
         for subject, (depth, in_flight, deferred, latency) in self._levels.items():
@@ -128,15 +129,15 @@ class Tick:
 
 
 class Rates:
-    """Remembers what each nsqd counted last, if that is not too long ago."""
+    """Computes rates from successive readings of each nsqd."""
 
     def __init__(self, patience: float) -> None:
-        """patience: seconds after which a mean would say too little."""
+        """patience: maximum seconds between two readings; a longer mean says too little."""
         self._patience = patience
         self._last: dict[str, Reading] = {}
 
     def rows(self, readings: Mapping[str, Reading]) -> dict[Subject, list[float]]:
-        """The rates of one tick, from the readings of nsqds by name."""
+        """Return the rates of one tick from the readings of nsqds by name."""
         tick = Tick()
         for node, now in readings.items():
             before = self._last.get(node)
@@ -163,7 +164,7 @@ def _grow(tick: Tick, node: str, before: Reading, now: Reading) -> None:
     seconds = now.at - before.at
     here = Subject(node=node)
     for name, topic in now.topics.items():
-        # One that was not there has counted from nothing since then.
+        # A new topic started counting at zero after the last reading.
         old = before.topics.get(name, _Topic(0, {}))
         if topic.received < old.received:
             continue

@@ -1,7 +1,7 @@
-"""Samples of all nsqds: a thread queries each of them once a step.
+"""Sampler: a thread that queries all nsqds once per step.
 
-An nsqd that does not answer is left out, with a line in the log when that begins and when it ends.
-A sample that takes longer than a step skips the next ones.
+An nsqd that does not answer is left out; a log line reports the beginning and the end. A sample
+that takes longer than a step skips the next ones.
 """
 
 import random
@@ -20,9 +20,9 @@ from nsqcy.nsqadmin.cluster.view import ClusterView, Sources
 from nsqcy.nsqadmin.history.rates import Rates, Reading, reading
 from nsqcy.nsqadmin.history.store import History
 
-PATIENCE = 3.5  # steps over which a rate is a mean at most
-_SHARE = 0.5  # of a step that a query may take, whatever the timeouts are
-_FIRST_WITHIN = 1.0  # seconds of the start
+PATIENCE = 3.5  # maximum steps over which a rate is averaged
+_SHARE = 0.5  # maximum part of a step for a query, whatever the timeouts are
+_FIRST_WITHIN = 1.0  # maximum seconds from start to first sample
 
 
 class Sampler:
@@ -39,22 +39,22 @@ class Sampler:
         self._history = history
         self._log = log
         self._rates = Rates(PATIENCE * history.step)
-        self._nodes: Mapping[str, Node] = {}  # as they were known last
+        self._nodes: Mapping[str, Node] = {}  # as last known
         self._silent: frozenset[str] = frozenset()
-        # Reading answers is work for one thread at a time, and holds much until it is done.
+        # Parsing takes much memory and does not gain from threads: one answer at a time.
         self._reading = threading.Lock()
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="history", daemon=True).start()
 
     def _run(self) -> None:
-        # At random, so that several nsqadmins do not all query at once.
+        # A random start keeps several nsqadmins from querying at the same time.
         due = time.monotonic() + random.uniform(0, min(self._history.step, _FIRST_WITHIN))
         while True:
             time.sleep(max(0.0, due - time.monotonic()))
             try:
                 self.sample()
-            except Exception as error:  # of whatever it was: the next one may be better
+            except Exception as error:  # the next sample may succeed
                 self._log.error(f"history: {type(error).__name__}: {error}")
             due = next_due(due, time.monotonic(), self._history.step)
 
@@ -66,7 +66,7 @@ class Sampler:
             self._history.add(time.monotonic(), self._rates.rows(outcome.values))
 
     def _known(self) -> Mapping[str, Node]:
-        """The nsqds known now, or before if nsqlookupds do not answer."""
+        """Return the current nsqds, or the last known ones if nsqlookupds do not answer."""
         cluster = ClusterView(self._sources, self._web, _NoLog())
         try:
             self._nodes = {each.name: each for each in cluster.known()}
@@ -93,12 +93,12 @@ class Sampler:
 
 
 def next_due(due: float, now: float, step: float) -> float:
-    """The next time in the same rhythm that is not over yet."""
+    """Return the next future time in the same rhythm."""
     return due + step * max(1, int((now - due) // step) + 1)
 
 
 class _NoLog:
-    """Drops what goes wrong at every sample: the sampler logs changes itself."""
+    """Drops errors that would repeat at every sample; the sampler logs changes itself."""
 
     def info(self, text: str, /, **fields: object) -> None: ...
     def warn(self, text: str, /, **fields: object) -> None: ...

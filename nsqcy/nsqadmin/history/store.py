@@ -1,9 +1,9 @@
-"""What topics, channels and nodes were like in the last hours: what is kept, and how it is read.
+"""Storage for the history of topics, channels and nodes.
 
-Pure: times are handed in, seconds of a clock that only goes forward. One thread adds and others
-read. Memory is bounded: rings of a fixed size and of single precision, and at most MAX_SERIES of
-them. Where there is more to keep, nodes go before topics and channels, and of these the busiest. A
-row of a ring is a number for each of METRICS, NaN where it is not known; a tick is the number of a
+Pure: callers pass times in seconds of a monotonic clock. One thread writes, others read. Memory is
+bounded: at most MAX_SERIES series, each with rings of fixed size in single precision. If there are
+more subjects, nodes take precedence over topics and channels, and busy topics and channels over
+others. A row of a ring has a number for each of METRICS, NaN if unknown. A tick is the number of a
 step.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Subject(NamedTuple):
-    """What figures are of: a node; or a topic on all nodes, or one of its channels."""
+    """The subject of figures: a node, a topic on all nodes, or one of its channels."""
 
     node: str = ""
     topic: str = ""
@@ -23,12 +23,12 @@ class Subject(NamedTuple):
 
 
 METRICS = (
-    *("in", "out"),  # messages a second
+    *("in", "out"),  # messages per second
     *("depth", "in_flight", "deferred"),  # messages
-    *("requeued", "timed_out"),  # messages a second
+    *("requeued", "timed_out"),  # messages per second
     "latency",  # seconds from publish to finish
 )
-# Of several steps together a rate is their mean, and anything else its greatest.
+# Several steps are aggregated to the mean for rates, and to the maximum for other metrics.
 RATES = frozenset({"in", "out", "requeued", "timed_out"})
 
 UNKNOWN = math.nan
@@ -38,7 +38,7 @@ _ITEM = _EMPTY.itemsize
 
 
 class Ring:
-    """The rows of the last `slots` ticks. Ticks only grow; one that was left out is not known."""
+    """Rows of the last `slots` ticks. Ticks only increase; a skipped tick is unknown."""
 
     __slots__ = ("_last", "_slots", "_values")
 
@@ -59,7 +59,7 @@ class Ring:
         self._values[begin : begin + _WIDTH] = row
 
     def read(self, metric: int, begin: int, end: int) -> "array[float]":
-        """The numbers of a metric from tick `begin` to the one before `end`."""
+        """Return the values of a metric for the ticks from `begin` up to, but excluding, `end`."""
         first = max(begin, self._last - self._slots + 1, 0)
         last = min(end, self._last + 1)
         if first >= last:
@@ -72,7 +72,7 @@ class Ring:
 
 
 class Series:
-    """One subject: a ring of steps, and one in which `fold` of them are one."""
+    """Series of one subject: a ring of steps, and a ring of aggregates of `fold` steps."""
 
     __slots__ = ("_coarse", "_fine", "_fold", "_folded", "activity", "last")
 
@@ -82,15 +82,15 @@ class Series:
         self._fold = fold
         self._folded = -1
         self.last = -1
-        self.activity = 0.0  # messages a second of late, which says how soon it makes way
+        self.activity = 0.0  # recent messages per second; the least active series is replaced first
 
     @staticmethod
     def size(fine: int, coarse: int) -> int:
-        """Bytes of the rings."""
+        """Return the bytes of both rings."""
         return (fine + coarse) * _WIDTH * _ITEM
 
     def write(self, tick: int, row: Sequence[float]) -> None:
-        """A row of a tick later than all before."""
+        """Write the row of a tick, which must be later than all previous ones."""
         coarse = tick // self._fold
         if self.last >= 0 and coarse != self.last // self._fold:
             self._close(self.last // self._fold)
@@ -113,7 +113,7 @@ class Series:
 
 
 def aggregate(values: Sequence[float], is_rate: bool) -> float:
-    """Several steps as one; what is not known is left out."""
+    """Aggregate several steps to one, ignoring unknown values."""
     known = [each for each in values if each == each]
     if not known:
         return UNKNOWN
@@ -121,14 +121,14 @@ def aggregate(values: Sequence[float], is_rate: bool) -> float:
 
 
 MAX_SERIES = 2048
-FINE = 3600.0  # seconds that are kept step by step
-COARSE_STEP = 60.0  # seconds that are one step of all that is older
-_HASTE = 0.02  # how much of a series' activity is that of its latest step
-_BUSIER = 2.0  # a newcomer replaces a series that is this many times less busy
+FINE = 3600.0  # seconds kept at full resolution
+COARSE_STEP = 60.0  # seconds per step of older data
+_HASTE = 0.02  # weight of the latest step in a series' activity
+_BUSIER = 2.0  # a new subject must be this many times busier to replace a series
 
 
 class Window(NamedTuple):
-    """Figures over a time: `columns` by metric, a number a step, NaN where it is not known."""
+    """Figures over a time range. columns: by metric, one number per step, NaN if unknown."""
 
     start: float
     step: float
@@ -137,7 +137,7 @@ class Window(NamedTuple):
 
 class History:
     def __init__(self, step: float, length: float, maximum: int = MAX_SERIES) -> None:
-        """Seconds between two samples, and how many of them are kept."""
+        """step: seconds between two samples. length: seconds of history. maximum: series."""
         self.step = step
         self.length = length
         self.maximum = maximum
@@ -145,22 +145,22 @@ class History:
         self._fine = max(1, round(min(length, max(FINE, step)) / step))
         self._coarse = max(1, round(length / (step * self._fold)))
         self._series: dict[Subject, Series] = {}
-        self._origin = 0.0  # half a step before the first sample, so that none is between two steps
+        self._origin = 0.0  # half a step before the first sample: samples avoid step boundaries
         self._tick = -1
         self._lock = threading.Lock()
 
     @property
     def bytes_each(self) -> int:
-        """Of a series."""
+        """Bytes per series."""
         return Series.size(self._fine, self._coarse)
 
     @property
     def series(self) -> int:
-        """How many there are."""
+        """Number of series."""
         return len(self._series)
 
     def add(self, now: float, rows: Mapping[Subject, list[float]]) -> None:
-        """A sample. Two of the same step are one: the first."""
+        """Add a sample. Of several samples in the same step, only the first counts."""
         if self._tick < 0:
             self._origin = now - self.step / 2
         tick = int((now - self._origin) / self.step)
@@ -178,7 +178,7 @@ class History:
                     series.activity += _HASTE * (_activity(row) - series.activity)
 
     def _admit(self, rows: Mapping[Subject, list[float]]) -> None:
-        """New ones, as long as there is room."""
+        """Add series for new subjects while there is room."""
         room = self.maximum - len(self._series)
         if room <= 0:
             return
@@ -191,8 +191,8 @@ class History:
             self._series[subject] = series
 
     def _make_room(self, tick: int, rows: Mapping[Subject, list[float]]) -> None:
-        """Forget what is older than all that is kept, and what is much less busy than others that
-        are not kept yet."""
+        """Drop series with expired data only, and series that are much less busy than new
+        subjects."""
         oldest = tick - round(self.length / self.step)
         for subject in [key for key, each in self._series.items() if each.last < oldest]:
             del self._series[subject]
@@ -213,14 +213,14 @@ class History:
     # Reading
 
     def read(self, subject: Subject, now: float, seconds: float, maximum: int = 0) -> Window | None:
-        """The last seconds of all metrics; None of what is not kept. Of more steps than `maximum`
-        several are one."""
+        """Return the last seconds of all metrics; None if the subject has no series. More steps
+        than `maximum` are aggregated."""
         return self._read(subject, now, seconds, maximum, METRICS)
 
     def read_one(
         self, subject: Subject, metric: str, now: float, seconds: float, maximum: int
     ) -> "array[float] | None":
-        """The same of one metric."""
+        """Return the last seconds of one metric; see read()."""
         window = self._read(subject, now, seconds, maximum, (metric,))
         return window and window.columns[metric]
 
@@ -234,7 +234,7 @@ class History:
             is_fine = seconds <= self._fine * self.step
             step = self.step if is_fine else self.step * self._fold
             read = series.fine if is_fine else series.coarse
-            # The step that is under way is not over yet, unless it has its sample.
+            # The current step counts only if it has its sample.
             end = self._tick + 1 if is_fine else self._tick // self._fold
             end = max(end, int((now - self._origin) / step))
             count = max(1, round(seconds / step))
@@ -248,17 +248,17 @@ class History:
 
 
 def _folded(values: "array[float]", fold: int, metric: str) -> "array[float]":
-    """So many as one each, counted from the latest."""
+    """Aggregate each `fold` values to one, aligned to the latest."""
     is_rate = metric in RATES
     begin = len(values) % fold
     pieces = [values[:begin]] if begin else []
     pieces += [values[place : place + fold] for place in range(begin, len(values), fold)]
     total = sum(values)
-    if total == total and not begin:  # all of it is known, as it mostly is: there is a quicker way
+    if total == total and not begin:  # fast path: all values known
         return array("f", [sum(each) / fold for each in pieces] if is_rate else map(max, pieces))
     return array("f", [aggregate(piece, is_rate) for piece in pieces])
 
 
 def _activity(row: list[float]) -> float:
-    """Messages that came and went in a second."""
+    """Return the messages in and out per second."""
     return sum(each for each in row[:2] if each == each)

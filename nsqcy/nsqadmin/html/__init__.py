@@ -1,1 +1,1 @@
-"""The parts that pages are made of."""
+"""Building blocks of pages."""

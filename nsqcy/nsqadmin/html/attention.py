@@ -1,6 +1,6 @@
-"""What needs attention, in words: messages without a consumer, errors, dead letters.
+"""Signs of what needs attention: messages without a consumer, errors, dead letters.
 
-Pure. A sign has a mark and a background of its own: its colour alone says nothing.
+Pure. A sign has a mark and a background, so that it does not depend on colour alone.
 """
 
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ from nsqcy.cluster.stats import ChannelStats, TopicStats
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.formatting import rate
 
-TITLE = "Attention"  # heading of their column
-_ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # what metrics are called
-_MIN_RATE = 0.01  # a second: below, it is shown as none
+TITLE = "Attention"  # column heading
+_ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # metric -> its verb in a sign
+_MIN_RATE = 0.01  # per second; lower rates show no sign
 
 
 class LatestValues(Protocol):
-    """The latest values of the history."""
+    """Access to the latest values of the history."""
 
     def latest(self, subject: Subject, metric: str) -> float | None: ...
 
@@ -26,17 +26,17 @@ class Sign(NamedTuple):
     help: str
 
 
-_PAUSED = Sign("paused", "Nothing is delivered until somebody unpauses it")
-_NO_CONSUMER = Sign("no consumer", "Messages wait, and nobody is connected")
-_NO_CHANNEL = Sign("no channel", "Messages wait, and there is no channel that would get them")
-_DEAD = Sign("dead letters", "Messages that have failed too often wait location: see its messages")
+_PAUSED = Sign("paused", "No messages are delivered until it is unpaused")
+_NO_CONSUMER = Sign("no consumer", "Messages are waiting, but no consumer is connected")
+_NO_CHANNEL = Sign("no channel", "Messages are waiting, but the topic has no channel")
+_DEAD = Sign("dead letters", "Messages that exceeded their maximum attempts are waiting")
 
 
 def of_topic(
     stats: TopicStats, rates: LatestValues, *, has_dead_letters: bool = False
 ) -> list[Sign]:
-    """Of a topic and all of its channels. has_dead_letters: whether channels send theirs here; it
-    is then no matter that nobody reads them."""
+    """Return the signs of a topic and all its channels. has_dead_letters: whether channels send
+    their dead letters here; missing consumers are then expected."""
     channels = list(stats.channels.values())
     found = [_PAUSED] if stats.figures.paused else []
     if has_dead_letters:
@@ -44,24 +44,24 @@ def of_topic(
         return [*found, _DEAD] if waiting else found
     if stats.figures.depth and not channels:
         found.append(_NO_CHANNEL)
-    found += _of_channels("paused: {}", "Nothing is delivered", filter(_is_paused, channels))
-    found += _of_channels("no consumer: {}", "Nobody reads", filter(_is_unread, channels))
+    found += _of_channels("paused: {}", "No delivery", filter(_is_paused, channels))
+    found += _of_channels("no consumer: {}", "No consumer", filter(_is_unread, channels))
     return found + _errors(Subject(topic=stats.name), rates)
 
 
 def of_channel(stats: ChannelStats, rates: LatestValues) -> list[Sign]:
-    """Of a channel, over all nodes."""
+    """Return the signs of a channel, over all nodes."""
     return of_queue(stats) + _errors(Subject(topic=stats.topic, channel=stats.name), rates)
 
 
 def of_queue(stats: ChannelStats) -> list[Sign]:
-    """Of a channel, also of that on one node: a consumer may have missed just this one."""
+    """Return the signs of a channel on one node or all: consumers may lack just this node."""
     found = [_PAUSED] if stats.figures.paused else []
     return [*found, _NO_CONSUMER] if _is_unread(stats) else found
 
 
 def _of_channels(text: str, help: str, channels: Iterable[ChannelStats]) -> list[Sign]:
-    """One sign for all of them; of several their number."""
+    """Return one sign for all of them, with the name or, for several, the number of channels."""
     names = [each.name for each in channels]
     if not names:
         return []
@@ -82,5 +82,5 @@ def _errors(subject: Subject, rates: LatestValues) -> list[Sign]:
     for metric, verb in _ERRORS.items():
         value = rates.latest(subject, metric) or 0.0
         if value >= _MIN_RATE:
-            found.append(Sign(f"{verb} {rate(value)}", f"Messages {verb} a second, just now"))
+            found.append(Sign(f"{verb} {rate(value)}", f"Messages {verb} per second, currently"))
     return found

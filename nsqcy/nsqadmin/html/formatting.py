@@ -1,4 +1,4 @@
-"""Numbers, durations and times as pages show them. Pure: reads no clock."""
+"""Format numbers, durations and times for pages. Pure: reads no clock."""
 
 from datetime import datetime, timedelta
 
@@ -9,12 +9,12 @@ _UNITS = ((MILLISECOND, "ms"), (MICROSECOND, "µs"), (1, "ns"))
 
 
 def number(value: int) -> str:
-    """`1,234,567`."""
+    """Format an integer as `1,234,567`."""
     return f"{value:,}"
 
 
 def duration(nanoseconds: float) -> str:
-    """`1h2m3.5s`, `1m0s`, `12.5ms`: what a person wants to know of it."""
+    """Format a duration with the useful digits only: `1h2m3.5s`, `1m0s`, `12.5ms`."""
     if nanoseconds <= 0:
         return "0s"
     if nanoseconds < SECOND:
@@ -30,7 +30,7 @@ def duration(nanoseconds: float) -> str:
 
 
 def percent(quantile: float) -> str:
-    """`99th`, `99.9th`, `51st`."""
+    """Format a quantile as `99th`, `99.9th` or `51st`."""
     text = f"{quantile * 100:.9f}".rstrip("0").rstrip(".")
     last = text[-1]
     if "." in text or text[-2:] in ("11", "12", "13"):
@@ -39,7 +39,7 @@ def percent(quantile: float) -> str:
 
 
 def plural(count: int, one: str) -> str:
-    """`1 message`, `2 messages`."""
+    """Format a count with its noun: `1 message`, `2 messages`."""
     return f"{number(count)} {one}" if count == 1 else f"{number(count)} {one}s"
 
 
@@ -48,30 +48,30 @@ def _short(value: float) -> str:
 
 
 _EPOCH = datetime(1970, 1, 1)
-_LAST = 250_000_000_000  # seconds: there are no dates beyond the year 9999
+_LAST = 250_000_000_000  # seconds: datetime ends with the year 9999
 
 
 def moment(nanoseconds: int) -> str:
-    """`2026-01-31 12:00:00.123 UTC`, of nanoseconds since 1970."""
+    """Format nanoseconds since 1970 as `2026-01-31 12:00:00.123 UTC`."""
     seconds, rest = divmod(nanoseconds, SECOND)
     date = _EPOCH + timedelta(seconds=min(seconds, _LAST))
     return f"{date:%Y-%m-%d %H:%M:%S}.{rest // MILLISECOND:03d} UTC"
 
 
 def rate(value: float) -> str:
-    """`1,234/s`, `0.25/s`."""
+    """Format a rate as `1,234/s` or `0.25/s`."""
     return f"{amount(value)}/s"
 
 
 def amount(value: float) -> str:
-    """Small numbers with two decimals, if they have any."""
+    """Format a number; small ones get up to two decimals."""
     if value >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def client_name(client: ClientStats) -> str:
-    """`host:port`, and the client's id if it says more than that."""
+    """Return `host:port`, and the client's id if it adds information."""
     port = client.remote_address.rpartition(":")[2]
     host = client.hostname.lower()
     if client.client_id.lower() in ("", host, host.partition(".")[0]):

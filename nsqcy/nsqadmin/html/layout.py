@@ -1,6 +1,6 @@
-"""What every page of nsqadmin has: links, questions before data is destroyed, and the frame.
+"""Common parts of every page: links, confirmation questions, and the frame.
 
-Pure: templates/layout.html draws it.
+Pure: templates/layout.html draws them.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,9 @@ from nsqcy.nsqadmin.html import templates
 
 @dataclass(frozen=True)
 class Layout:
-    """base: prefix of every path. is_admin: whether the user may act. user: name of the user who is
-    logged in. version: of the static files, which browsers may cache."""
+    """Values common to all pages of a request. base: prefix of every path. is_admin: whether the
+    user may act. user: name of the logged-in user. version: of the static files, which browsers
+    cache."""
 
     base: str
     is_admin: bool
@@ -48,7 +49,7 @@ class Layout:
         return self.link(page, topic, *([channel] if channel else []))
 
     def asking(self, path: str, action: str, **fields: str) -> str:
-        """Return the link to the page at `path` with the question before an action."""
+        """Return the link to the page at `path` with the confirmation question of an action."""
         return f"{path}?{urlencode({'ask': action, **fields})}#question"
 
     def file(self, name: str) -> str:
@@ -57,7 +58,7 @@ class Layout:
 
 
 class View(NamedTuple):
-    """The content of a page: a template, and the values that it shows."""
+    """The content of a page: a template and its values."""
 
     template: str
     values: Mapping[str, object]
@@ -76,8 +77,8 @@ def render(
     is_live: bool = False,
     refresh: int = 0,
 ) -> bytes:
-    """Return a page. is_live: a script keeps it up to date. refresh: seconds after which a browser
-    without scripts loads it again."""
+    """Return a page. is_live: a script keeps it up to date. refresh: seconds until a browser
+    without scripts reloads it."""
     return templates.render(
         view.template,
         layout=layout,
@@ -91,7 +92,7 @@ def render(
 
 @dataclass(frozen=True)
 class Question:
-    """The question before something is destroyed, and the form that does it."""
+    """A confirmation question before a destructive action, and the form that runs it."""
 
     title: str
     text: str
@@ -101,7 +102,7 @@ class Question:
 
 
 def not_found(code: str, about: Subject) -> View:
-    """What was not found, and where to go from there; nothing for other errors."""
+    """Return a page that names what was not found, with links; an empty page for other errors."""
     if code in (NODE_NOT_FOUND, CHANNEL_NOT_FOUND, TOPIC_NOT_FOUND):
         return View("not_found.html", {"code": code, "about": about})
     return NOTHING

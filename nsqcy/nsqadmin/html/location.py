@@ -1,4 +1,4 @@
-"""Where a page is, and how its user wants to see it: what its links keep. Pure."""
+"""The path and view parameters of a page, which its links preserve. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 Item = TypeVar("Item")
 Value = float | str
 
-# Part of a name, a column to sort by, how far plots go back. A page and a question are not kept.
+# Search text, sort column and time range. The page number and a question are not preserved.
 _KEPT = ("q", "sort", "range")
 
 
@@ -18,12 +18,12 @@ class Location:
     params: Mapping[str, str]
 
     def link(self, **changes: str) -> str:
-        """To the same page with something else in its query; what is empty is left out."""
+        """Return a link to the same page with changed parameters; empty ones are omitted."""
         query = {name: self.params[name] for name in _KEPT if name in self.params} | changes
         given = {name: value for name, value in query.items() if value}
         return f"{self.path}?{urlencode(given)}" if given else self.path
 
-    # In which order: `sort=depth`, and `sort=-depth` for the other way round.
+    # Sort order: `sort=depth`, or `sort=-depth` to reverse it.
 
     @property
     def sorted_by(self) -> str:
@@ -34,7 +34,7 @@ class Location:
         return self.params.get("sort", "").startswith("-")
 
     def arranged(self, rows: Iterable[Item], value: Callable[[Item], Value]) -> list[Item]:
-        """By these values: the greatest number first, texts from a to z."""
+        """Sort by these values: numbers descending, texts ascending."""
         return sorted(rows, key=lambda row: _rank(value(row)), reverse=self.is_reversed)
 
 
@@ -43,5 +43,5 @@ def _rank(value: Value) -> tuple[bool, float, str]:
 
 
 def slug(title: str) -> str:
-    """`In-Flight` in a URL: `in_flight`."""
+    """Return a title for use in a URL: `In-Flight` becomes `in_flight`."""
     return "_".join("".join(each if each.isalnum() else " " for each in title.lower()).split())

@@ -1,7 +1,7 @@
-"""Bodies of messages as people read them: JSON laid out, text, or bytes.
+"""Message bodies in readable form: formatted JSON, text, or hex.
 
-Pure. A body is whatever somebody has published: what is given back is text to be shown as it is,
-and never more than a few times what came in.
+Pure. Bodies are arbitrary bytes from producers. The result is plain text that callers must escape;
+its size is bounded to a few times the input.
 """
 
 import json
@@ -11,24 +11,25 @@ from codecs import getincrementaldecoder
 from typing import NamedTuple
 
 JSON, TEXT, HEX = "JSON", "text", "hex"
-MAX_HEX = 16 << 10  # bytes in hex, which are five times as many characters
-_GROWTH = 4  # times what JSON may grow when it is laid out
+MAX_HEX = 16 << 10  # bytes shown in hex, at five characters each
+_GROWTH = 4  # maximum growth of formatted JSON, as a factor
 _INDENT = "  "
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# Invisible, or with an effect on what stands around them.
-_UNSEEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))  # of which Cn: not assigned
+# Invisible characters, or ones that affect the text around them.
+_UNSEEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))  # Cn: not assigned
 
 
 class Shown(NamedTuple):
     kind: str
     text: str
-    left_out: int = 0  # bytes of the body that are not in it
+    left_out: int = 0  # bytes of the body that are not shown
 
 
 def body_text(body: bytes, *, cut: bool, as_hex: bool = False) -> Shown:
-    """As what it seems to be; `cut`: it goes on, perhaps in the middle of a character."""
+    """Format a body as JSON, text or hex, whichever it appears to be. cut: the body is truncated,
+    possibly within a character."""
     text = None if as_hex else _decoded(body, cut)
     if text is None or _CONTROL.search(text):
         return Shown(HEX, hex_dump(body[:MAX_HEX]), max(0, len(body) - MAX_HEX))
@@ -46,7 +47,7 @@ def _decoded(body: bytes, cut: bool) -> str | None:
 
 
 def visible(text: str) -> str:
-    """The text with invisible and direction-changing characters as their numbers."""
+    """Replace invisible and direction-changing characters by their code points."""
     if text.isascii() and "\r" not in text:
         return text
     return "".join(
@@ -59,8 +60,8 @@ def _is_unseen(character: str) -> bool:
 
 
 def lay_out(text: str) -> str | None:
-    """An object or array of JSON, a value on each line, all else as it is: numbers keep their
-    digits and keys their order. None: it is none, or would grow too much."""
+    """Format a JSON object or array with one value per line. Numbers keep their digits and keys
+    their order. Return None if the text is neither, or would grow too much."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -92,7 +93,7 @@ def lay_out(text: str) -> str | None:
 
 
 def hex_dump(body: bytes) -> str:
-    """`00000000  68 65 6c 6c 6f                                   |hello|`"""
+    """Return lines like `00000000  68 65 6c 6c 6f                                   |hello|`."""
     return "\n".join(
         f"{at:08x}  {_in_hex(body[at : at + 16]):<49}|{_in_ascii(body[at : at + 16])}|"
         for at in range(0, len(body), 16)

@@ -1,10 +1,11 @@
-"""The history on pages: plots of one subject, and small ones in tables.
+"""History plots of one subject, and sparklines in tables.
 
-Pure: computes paths and texts from the history and a time; templates/plots.html draws them. A plot
-is complete without scripts; a script reads values out and replaces it with a newer one. Unknown
-values are gaps. A plot stretches to its box: lines keep their width, and texts stand beside it.
+Pure: computes paths and texts from the history and a time; templates/plots.html draws them. Plots
+work without scripts; a script adds readouts of values and live updates. Unknown values are gaps. A
+plot stretches to its box: lines keep their width, and texts stand outside the stretched area.
 
-No library draws them: those available need a canvas or a browser, and these are two lines of SVG.
+No plotting library is used: those available need a canvas or a browser, and a plot here is only two
+lines of SVG.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ _STEPS = (1.0, 2.0, 5.0, 10.0)
 
 
 def scale_top(values: Iterable[float], minimum: float) -> float:
-    """Where the scale of these numbers ends: a round number that none of them is above."""
+    """Return the top of the scale: a round number that is at least the maximum of the values."""
     maximum = max((each for each in values if each == each), default=0.0)
     if maximum <= minimum:
         return minimum
@@ -32,7 +33,8 @@ def scale_top(values: Iterable[float], minimum: float) -> float:
 
 
 def line_path(values: Sequence[float], top: float, width: int, height: int) -> str:
-    """The d of a path from left to right, 0 at the bottom. A number between two gaps is a dot."""
+    """Return the `d` of an SVG path from left to right, with 0 at the bottom. A value between two
+    gaps is a dot."""
     pieces: list[str] = []
     scale = height / top
     stride = width / max(1, len(values) - 1)
@@ -45,31 +47,32 @@ def line_path(values: Sequence[float], top: float, width: int, height: int) -> s
         if is_open:
             pieces.append(f"L{x} {y}")
         else:
-            pieces.append(f"M{x} {y}h0")  # a line of no length has its round ends
+            pieces.append(f"M{x} {y}h0")  # a zero-length line still shows its round caps
             is_open = True
     return "".join(pieces)
 
 
 FRAMES = {"15m": 900, "1h": 3600, "6h": 21600, "12h": 43200, "24h": 86400, "48h": 172800}
 FRAME = "1h"
-SPARK = 900  # seconds that the small ones are of
+SPARK = 900  # seconds shown by a sparkline
 MAX_POINTS = 360
 _SPARK_POINTS = 30
 SPARK_BOX = 58, 16
 BOX = 720, 160
-_LABELS = 3  # parts that the axis of time is in
+_LABELS = 3  # sections of the time axis
 
 
 @dataclass(frozen=True)
 class Chart:
-    """`unit` is what a script knows its values by, `minimum` where its scale ends at least."""
+    """A kind of plot. unit: tells scripts how to format values. minimum: smallest top of its
+    scale."""
 
     title: str
     unit: str
     minimum: float
     show: Callable[[float], str]
-    lines: Sequence[tuple[str, str]]  # metric, and what it is called
-    is_optional: bool = False  # not there where nothing is known
+    lines: Sequence[tuple[str, str]]  # metric and label
+    is_optional: bool = False  # omitted if all values are unknown
 
 
 def _time(value: float) -> str:
@@ -93,7 +96,7 @@ CHARTS = (
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot. d: its path. latest: as a text. values: for scripts."""
+    """One line of a plot. d: its path. latest: formatted latest value. values: for scripts."""
 
     name: str
     d: str
@@ -103,7 +106,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """scale: texts beside the plot, the top first."""
+    """One plot. scale: labels of the y axis, from the top."""
 
     title: str
     unit: str
@@ -114,7 +117,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Section:
-    """All plots of a subject. start: seconds since the epoch. ago: texts below the plots."""
+    """All plots of a subject. start: seconds since the epoch. ago: labels of the time axis."""
 
     plots: Sequence[Plot]
     start: str
@@ -124,8 +127,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Plots:
-    """now: seconds of the history's clock. since_epoch: what the wall clock is ahead of it.
-    Without a history there is nothing to draw."""
+    """Plots of a history. now: seconds of the history's clock. since_epoch: offset of the wall
+    clock from it. Without a history nothing is drawn."""
 
     history: History | None
     now: float
@@ -138,14 +141,14 @@ class Plots:
     # In tables
 
     def spark(self, subject: Subject, metric: str) -> str:
-        """Return the path of a small plot of the last minutes; empty if nothing is known."""
+        """Return the path of a sparkline of the last minutes; empty if nothing is known."""
         if self.history is None:
             return ""
         values = self.history.read_one(subject, metric, self.now, SPARK, _SPARK_POINTS)
         return "" if values is None else line_path(values, scale_top(values, 1.0), *SPARK_BOX)
 
     def latest(self, subject: Subject, metric: str) -> float | None:
-        """Return the current value; None if it is not known."""
+        """Return the current value; None if unknown."""
         if self.history is None:
             return None
         step = self.history.step
@@ -153,7 +156,7 @@ class Plots:
         known = [each for each in values or () if each == each]
         return known[-1] if known else None
 
-    # In a section of their own
+    # In a separate section
 
     def section(self, subject: Subject) -> Section | None:
         """Return all plots of a subject; None if nothing is known."""
@@ -174,7 +177,7 @@ class Plots:
 
     @property
     def frame(self) -> str:
-        """The chosen one, if the history is long enough."""
+        """The chosen time frame, if the history is long enough."""
         return next(each for each in (self.chosen, FRAME, *self.frames) if each in self.frames)
 
 
@@ -201,11 +204,11 @@ def _latest(chart: Chart, column: Sequence[float]) -> str:
 
 
 def _spoken(chart: Chart, columns: Sequence[Sequence[float]]) -> str:
-    """The chart in words, for screen readers."""
+    """Describe the chart in words, for screen readers."""
     parts = []
     for (_, name), column in zip(chart.lines, columns, strict=True):
         known = [each for each in column if each == each]
-        maximum = f"at most {chart.show(max(known))}" if known else "not known"
+        maximum = f"maximum {chart.show(max(known))}" if known else "unknown"
         parts.append(
             f"{name}: {_latest(chart, column)} now, {maximum}" if known else f"{name}: {maximum}"
         )
@@ -213,7 +216,7 @@ def _spoken(chart: Chart, columns: Sequence[Sequence[float]]) -> str:
 
 
 def _times(seconds: int) -> list[str]:
-    """How long ago: the reader may be in another time zone than this machine."""
+    """Return relative labels: the reader may be in another time zone than this machine."""
     parts = [seconds * (_LABELS - place) // _LABELS for place in range(_LABELS)]
     return [*(f"−{_ago(each)}" for each in parts), "now"]
 

@@ -14,13 +14,13 @@ from nsqcy.nsqadmin.html.formatting import percent
 from nsqcy.nsqadmin.html.location import Location, Value, slug
 
 Row = TypeVar("Row")
-Columns = Sequence[tuple[str, Callable[[Row], Value]]]  # title, and what rows are sorted by
+Columns = Sequence[tuple[str, Callable[[Row], Value]]]  # title and sort key
 
 
 @dataclass(frozen=True)
 class Heading:
-    """href: sorts by the column, or reverses the order; empty if the table cannot be sorted.
-    order: ascending or descending, of the column that the table is sorted by."""
+    """A column heading. href: link that sorts by the column or reverses the order; empty if the
+    table cannot be sorted. order: ascending or descending, on the column that sorts the table."""
 
     title: str
     href: str = ""
@@ -29,7 +29,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table(Generic[Row]):
-    """names: of the rows, by which scripts recognise them; empty for a row without a name."""
+    """A table. names: row names, by which scripts identify rows; empty for a row without one."""
 
     caption: str
     headings: Sequence[Heading]
@@ -40,8 +40,8 @@ class Table(Generic[Row]):
 def table(
     caption: str, columns: Columns[Row], rows: Iterable[Row], location: Location | None = None
 ) -> Table[Row]:
-    """Return a table. The first column names the row. With a location, it is sorted as that says,
-    and each heading sorts by its column."""
+    """Return a table. The first column names the row. With a location, the table is sorted as its
+    parameters request, and each heading links to sorting by its column."""
     rows = list(rows)
     headings = [Heading(title) for title, _ in columns]
     if location is not None and rows:
@@ -66,11 +66,11 @@ def heading(location: Location, title: str, *, is_text: bool = False) -> Heading
 
 
 def unsorted(row: object) -> str:
-    """The value of a column that says nothing about the order."""
+    """Sort key of a column that does not affect the order."""
     return ""
 
 
-# Columns that several tables have
+# Columns shared by several tables
 
 
 DEPTHS: Columns[TopicStats | ChannelStats] = [
@@ -97,7 +97,7 @@ CLIENT_COUNTS: Columns[ClientStats] = [
 
 
 class Times:
-    """Columns of latencies: one for each quantile that any of them has."""
+    """Latency columns: one for each quantile that occurs."""
 
     def __init__(self, latencies: Iterable[Latency | None]) -> None:
         self._quantiles = list(

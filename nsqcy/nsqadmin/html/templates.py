@@ -1,8 +1,7 @@
 """The Jinja2 environment of nsqadmin.
 
-Owns how templates are loaded, escaped and compiled, and the filters for numbers and times. Knows
-no page. Text is escaped by default, an undefined name is an error, and all templates are compiled
-before the first request.
+Loads, escapes and compiles templates, and provides filters for numbers and times. Text is escaped
+by default, an undefined name is an error, and all templates are compiled before the first request.
 """
 
 from functools import cache
@@ -44,5 +43,5 @@ def environment() -> Environment:
 
 def render(name: str, /, **values: object) -> bytes:
     """Return a page. Raises jinja2.UndefinedError if the template needs a value that is missing."""
-    # Names with bytes that are not UTF-8 contain surrogates.
+    # Names that are not valid UTF-8 contain surrogates.
     return environment().get_template(name).render(values).encode("utf-8", "replace")

@@ -1,1 +1,1 @@
-"""Handlers of pages and their forms."""
+"""Handlers for pages and their forms."""

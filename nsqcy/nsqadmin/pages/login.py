@@ -1,4 +1,4 @@
-"""The page that users log in by, and how they log out. It works without scripts."""
+"""Log-in page and log-out. Both work without scripts."""
 
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import HTML, Head, Reply
@@ -21,8 +21,8 @@ def show(app: AppContext, request: Request) -> Reply:
 
 
 def enter(app: AppContext, request: Request) -> Reply:
-    """Log in by a form. A page of another site may not send it: it could log a user in as another
-    one."""
+    """Handle the log-in form. Rejects forms from other sites, which could log a user in under
+    another account."""
     if access.is_of_another_site(request.head):
         raise HttpError(403, "FORBIDDEN")
     fields = read_form(request)
@@ -31,10 +31,10 @@ def enter(app: AppContext, request: Request) -> Reply:
         key = _logins(app).enter(request, fields.get("user", ""), fields.get("password", ""))
     except TooMany as error:
         wait = int(error.wait) + 1
-        text = f"Too many attempts failed. Try again in {wait} s."
+        text = f"Too many failed attempts. Try again in {wait} s."
         return _page(app, request, there, 429, text, [("Retry-After", str(wait))])
     except HttpError:
-        return _page(app, request, there, 401, "This name and password do not fit.")
+        return _page(app, request, there, 401, "Wrong name or password.")
     return _go(app, there, ("Set-Cookie", set_cookie(app, request.head, key)))
 
 
@@ -48,8 +48,8 @@ def leave(app: AppContext, request: Request) -> Reply:
 
 
 def set_cookie(app: AppContext, head: Head, key: str) -> str:
-    """The cookie of a session: no script sees it, no page of another site has it sent, and it ends
-    with the browser."""
+    """Return the Set-Cookie value of a session. Scripts cannot read the cookie, browsers do not
+    send it from pages of other sites, and it ends with the browser."""
     flags = f"Path={app.options.base or '/'}; HttpOnly; SameSite=Strict"
     forwarded = head.header("X-Forwarded-Proto") or head.header("X-Scheme")
     is_https = forwarded.partition(",")[0].strip().lower() == "https"

@@ -1,4 +1,4 @@
-"""The pages of a queue's messages and of policies, which NSQ does not have."""
+"""Pages of messages and policies, which NSQ does not have."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from nsqcy.nsqadmin.views import policies as policy_views
 from nsqcy.nsqadmin.views.messages import TABS, MessageQuery
 from nsqcy.nsqadmin.views.policies import Problem
 
-COUNT, BYTES = "10", "16384"  # messages of a node, and of each body, unless a page says otherwise
+COUNT, BYTES = "10", "16384"  # default messages per node, and bytes of each body
 
 
 # Messages
@@ -61,7 +61,7 @@ def _dead_letters(
 
 
 def _peek_params(given: Mapping[str, str], state: str) -> dict[str, str]:
-    """The parameters for nsqds, which refuse those that are invalid."""
+    """Return the parameters for nsqds. Does not validate them: nsqds do."""
     wanted = {
         "state": state,
         "count": given.get("count", COUNT),
@@ -122,7 +122,7 @@ def set_channel_policy(app: AppContext, request: Request) -> Reply:
 
 
 def _set_policy(app: AppContext, request: Request, topic: str, channel: str = "") -> Reply:
-    """What nsqds refuse is shown at the field."""
+    """Set or reset keys of a policy. An error of the nsqds is shown next to the field."""
     fields = read_form(request)
     key, text = fields.get("key", ""), fields.get("value", "")
     page = policy(app, request, topic, channel)

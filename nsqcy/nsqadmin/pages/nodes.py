@@ -1,4 +1,4 @@
-"""The pages of nodes, of topics that only nsqlookupds know, and the counter."""
+"""Pages of nodes, of topics that only nsqlookupds know, and of the counter."""
 
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import Reply

@@ -1,4 +1,4 @@
-"""The pages of all topics, one topic, one channel, and of seeking a channel."""
+"""Pages of all topics, one topic, one channel, and of seeking a channel."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-// Keys: "/" goes to the search, arrows go from row to row. Tab and Enter are the browser's.
+// Keyboard shortcuts: "/" focuses the search, arrows move between rows.
 
 const STEPS = { ArrowDown: 1, ArrowUp: -1 };
 

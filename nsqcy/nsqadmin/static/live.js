@@ -1,15 +1,15 @@
-// Keeps what is on a page as it is now: the page is asked for again every few seconds, while it is
-// seen, and made like the answer. One request at a time, and rarely where answers take long.
+// Live updates: fetches the page every few seconds while it is visible and applies the changes.
+// Only one request runs at a time, and slow responses lower the frequency.
 
 import { morph } from "./morph.js";
 
 const EVERY = 5000; // ms
-const SHARE = 20; // an answer that takes 1 s is asked for every 20 s
-const LATE = 30000; // ms after which it is not waited for any longer
+const SHARE = 20; // a response that takes 1 s is fetched every 20 s
+const LATE = 30000; // ms until a request is aborted
 
 export function keepLive(main, state) {
   let timer;
-  let request; // the latest; what others are answered nobody wants any longer
+  let request; // the latest one; responses to earlier requests are ignored
 
   async function refresh() {
     clearTimeout(timer);
@@ -31,7 +31,7 @@ export function keepLive(main, state) {
   function tell(isLive) {
     const text = isLive ? "live" : "not live";
     state.hidden = false;
-    if (state.textContent !== text) state.textContent = text; // what is new is read aloud
+    if (state.textContent !== text) state.textContent = text; // screen readers announce changes
     state.classList.toggle("old", !isLive);
   }
 
@@ -49,13 +49,13 @@ export function keepLive(main, state) {
   return { refresh };
 }
 
-// What is on the page now, whatever its status: it may say that the topic is gone. Undefined if
-// nsqadmin does not answer; a proxy in front may do so instead.
+// Returns the <main> of the current page, also for error statuses (the topic may be gone). Returns
+// undefined if nsqadmin does not answer, or a proxy answers instead.
 async function ask(request) {
   const limit = setTimeout(() => request.abort(), LATE);
   try {
     const answer = await fetch(location.href, { signal: request.signal });
-    // To where somebody has to log in, say: that is a page of its own.
+    // A redirect, for example to the log-in page, needs a full page load.
     if (answer.redirected) location.reload();
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     return page.querySelector("main[data-live]") ?? undefined;

@@ -1,7 +1,7 @@
-// Makes an element like another one with as few changes as there are: what is equal stays, and with
-// it the focus, a selection, what is open and how far it is scrolled.
+// Updates an element to match another one with minimal changes. Equal parts stay, so that focus,
+// selection, open details and scroll positions survive.
 
-// What a user has changed, or a script: it is theirs.
+// Attributes that users or scripts change; updates keep them.
 const KEPT = { details: ["open"], input: ["value"], "*": ["style"] };
 
 export function morph(old, fresh) {
@@ -25,7 +25,7 @@ function takeChildren(old, fresh) {
   let place = old.firstChild;
   for (const wanted of [...fresh.childNodes]) {
     const found = keyed.get(key(wanted)) ?? place;
-    keyed.delete(key(wanted)); // of several of one name the others are new
+    keyed.delete(key(wanted)); // further elements with the same key count as new
     if (found && isAlike(found, wanted)) {
       if (found === place) place = place.nextSibling;
       else old.insertBefore(found, place);
@@ -50,5 +50,5 @@ function isAlike(found, wanted) {
   return found.nodeName === wanted.nodeName && key(found) === key(wanted);
 }
 
-// A row is known by its name, an element by its id.
+// Rows are identified by name, other elements by id.
 const key = (node) => node.dataset?.key ?? (node.id || undefined);

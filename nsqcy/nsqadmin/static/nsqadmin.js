@@ -1,4 +1,4 @@
-// What scripts add to pages that are complete without them.
+// Entry point of the scripts. All pages work without them.
 
 import { readKeys } from "./keys.js";
 import { keepLive } from "./live.js";

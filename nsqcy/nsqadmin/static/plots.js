@@ -1,12 +1,12 @@
-// Reading values out of plots, with a pointer or with the arrow keys. A plot comes drawn, its values
-// beside each line.
+// Readouts of plot values by pointer or arrow keys. The server draws the plots and attaches the
+// values to each line.
 
 const STEPS = { ArrowLeft: -1, ArrowRight: 1 };
 const TIMES = { h: 3600, m: 60, s: 1, ms: 1e-3, µs: 1e-6 };
 
 export function readPlots(main) {
-  let plot; // that is read
-  let place; // of the value, from the left
+  let plot; // the plot under the pointer
+  let place; // index of the value, from the left
 
   function show(wanted, index) {
     if (plot && plot !== wanted) hide();
@@ -58,7 +58,7 @@ export function readPlots(main) {
     event.preventDefault();
   });
   main.addEventListener("focusout", hide);
-  // What was shown has been exchanged for what is drawn now.
+  // An update has replaced the plot: refresh the readout.
   main.addEventListener("fresh", () => plot?.isConnected && show(plot, place));
 }
 
@@ -74,7 +74,7 @@ function timeOf(plot, place) {
   return time.toLocaleTimeString();
 }
 
-// The texts that the server has for the same values.
+// Formats values as the server does.
 function shown(text, unit) {
   if (text === "") return "–";
   const value = Number(text);

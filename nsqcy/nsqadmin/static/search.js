@@ -1,7 +1,7 @@
-// Rows that do not have what is typed in their names disappear at once; then the page is asked for
-// what it has on its other pages.
+// Search: immediately hides rows that do not match, then fetches matches from the other pages of
+// the list.
 
-const PAUSE = 250; // ms without a key
+const PAUSE = 250; // ms without a key press until fetching
 
 export function searchAsTyped(main, page) {
   const field = main.querySelector("form.search input[type=search]");

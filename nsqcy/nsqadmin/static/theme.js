@@ -1,5 +1,5 @@
-// Light, dark, or as the system has it: what this browser's user chose is remembered here. A plain
-// script in the head, so that nothing is drawn in the wrong colours first.
+// Theme switch: light, dark or system. The choice is stored in the browser. A plain script in the
+// head, so that the page never flashes in the wrong colours.
 
 "use strict";
 
@@ -13,7 +13,7 @@
       const found = localStorage.getItem(KEY);
       return found in NEXT ? found : "auto";
     } catch {
-      return "auto"; // no storage here: every page begins as the system has it
+      return "auto"; // storage is unavailable: follow the system
     }
   };
 
@@ -42,6 +42,6 @@
       apply(theme);
     });
   });
-  // Another tab has changed it.
+  // Another tab may change the theme.
   addEventListener("storage", () => apply(remembered()));
 })();

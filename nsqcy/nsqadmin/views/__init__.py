@@ -1,1 +1,1 @@
-"""What pages show: functions of what was fetched."""
+"""Pure functions from fetched data to page views."""

@@ -1,7 +1,7 @@
-"""The pages of messages: queued, in flight, deferred, or dead, node by node.
+"""Message pages: queued, in-flight, deferred and dead messages, node by node.
 
-Pure: what was fetched becomes what the template shows. Bodies and headers are whatever a producer
-published: they are text on these pages, and never anything else.
+Pure: maps fetched data to template values. Bodies and headers are arbitrary bytes from producers;
+these pages always escape them as text.
 """
 
 from base64 import b64decode
@@ -21,12 +21,12 @@ TABS = {
     "deferred": "Deferred",
     "dead": "Dead Letters",
 }
-MAX_BYTES = 512 << 10  # of a body that is requested whole
+MAX_BYTES = 512 << 10  # of a body on the page of a single message
 
 
 @dataclass(frozen=True)
 class MessageQuery:
-    """What is looked at: a channel, or a topic where that is empty; and the page's parameters."""
+    """The queue to show and the page's parameters. An empty channel means the topic itself."""
 
     topic: str
     channel: str
@@ -41,7 +41,7 @@ class MessageQuery:
         return layout.queue("peek", self.topic, self.channel)
 
     def link(self, layout: Layout, **params: str) -> str:
-        """This page with other parameters, but the same tab."""
+        """Return a link to this page and tab with changed parameters."""
         kept = {"state": self.tab} | {
             name: self.params[name] for name in ("dead", "via", "as") if name in self.params
         }
@@ -51,12 +51,12 @@ class MessageQuery:
 def peek(
     layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer], waiting: int = 0
 ) -> View:
-    """What nsqds answered about one tab. waiting: how many messages a redrive would move."""
+    """Return the view of one tab. waiting: messages that a redrive would move."""
     return View("messages.html", _values(layout, subject, answers, waiting))
 
 
 class DeadLetterPlace(NamedTuple):
-    """A channel that has the dead letters of another one, or a topic without channels."""
+    """A channel with the dead letters of another channel, or a topic without channels."""
 
     name: str
     path: str
@@ -69,8 +69,11 @@ def dead_letters(
     places: Sequence[tuple[str, str]],
     answers: Sequence[NodeAnswer],
 ) -> View:
-    """The dead letters of a channel. topics: where its policy sends them. places: the channels of
-    these that have them, or the topics themselves, of which the first is shown."""
+    """Return the view of a channel's dead letters.
+
+    topics: the dead-letter topics of its policy. places: (topic, channel) of the channels of these
+    topics, or the topics themselves; the view shows the first one.
+    """
     found = [MessageQuery(topic, channel, "queued", {}) for topic, channel in places]
     mine = [_only_from(each, subject) for each in answers] if places else []
     values = _values(layout, subject, mine) | {
@@ -89,7 +92,7 @@ def _via(place: MessageQuery) -> str:
 
 
 def _only_from(answers: NodeAnswer, subject: MessageQuery) -> NodeAnswer:
-    """Without the dead letters of other channels."""
+    """Remove the dead letters of other channels."""
     if not answers.is_done:
         return answers
     mine = [
@@ -101,11 +104,11 @@ def _only_from(answers: NodeAnswer, subject: MessageQuery) -> NodeAnswer:
     return NodeAnswer(answers.node, answers.status, {**answers.value, "messages": mine})
 
 
-# What all tabs have
+# All tabs
 
 
 class Messages(NamedTuple):
-    """The messages of one node. reason: why there are none. following: link to the next ones."""
+    """The messages of one node. reason: why the list is empty. following: link to the next ones."""
 
     node: str
     reason: str
@@ -130,13 +133,13 @@ def _question(subject: MessageQuery, waiting: int) -> Question | None:
     params = subject.params
     match params.get("ask"):
         case "redrive" if subject.channel:
-            text = f"The queue of {subject.name} has {plural(waiting, 'message')}. Those that are"
-            text += " dead letters go back to the channels where they came from, and are delivered"
-            text += " there again; what is none stays."
+            text = f"The queue of {subject.name} has {plural(waiting, 'message')}. Dead letters"
+            text += " among them return to the channels that they came from and are delivered"
+            text += " there again. Other messages stay."
             return Question(f"Redrive {subject.name}?", text, "redrive", "Redrive")
         case "cancel" if subject.channel:
             id, node = params.get("id", ""), params.get("node", "")
-            text = f"The deferred message {id} of {subject.name} on {node} is thrown away."
+            text = f"The deferred message {id} of {subject.name} on {node} will be discarded."
             fields = (("id", id), ("node", node))
             return Question(f"Cancel message {id}?", text, "cancel", "Cancel Message", fields)
     return None
@@ -158,8 +161,8 @@ def _node(layout: Layout, subject: MessageQuery, answers: NodeAnswer) -> Message
 
 
 class Body(NamedTuple):
-    """What is shown of a body. kind: JSON, text or hex. missing: bytes that are not shown.
-    whole, as_hex: links to more of it and to hex; empty where that adds nothing."""
+    """The shown part of a body. kind: JSON, text or hex. missing: number of bytes not shown.
+    whole, as_hex: links to the whole body and to hex; empty if they would add nothing."""
 
     kind: str
     text: str
@@ -169,8 +172,8 @@ class Body(NamedTuple):
 
 
 class Message(NamedTuple):
-    """title: id, or number. cancel: link that cancels a deferred message, which only users who may
-    act see. body: None if the disk does not return it."""
+    """One message. title: its id or number. cancel: link that cancels a deferred message, shown to
+    users who may act. body: None if it could not be read from disk."""
 
     id: str
     title: str
@@ -207,8 +210,8 @@ def _facts(message: Mapping[str, Any]) -> list[tuple[str, str | None]]:
         ("Due", _moment(message.get("due"))),
     ]
     if "deadline" in message:
-        facts.append(("Deadline", _moment(message["deadline"]) or "it moves to another topic"))
-        name = "has left" if consumer is None else consumer["client_id"]
+        facts.append(("Deadline", _moment(message["deadline"]) or "moving to another topic"))
+        name = "disconnected" if consumer is None else consumer["client_id"]
         facts.append(("Consumer", name if message["deadline"] else None))
         facts.append(("Address", consumer and consumer["remote_address"]))
     return facts

@@ -1,6 +1,6 @@
-"""The pages of nodes, of topics known to nsqlookupds only, and the counter.
+"""Pages of nodes, of topics that only nsqlookupds know, and of the counter.
 
-Pure: what was fetched becomes what the templates show.
+Pure: maps fetched data to template values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from nsqcy.nsqadmin.html.tables import CHANNEL, CLIENT_COUNTS, DEPTHS, Columns, 
 
 
 def nodes(found: Sequence[Node], lookupds: int, location: Location, plots: Plots) -> View:
-    """lookupds: how many there are, each of which should know every node."""
+    """Return the list of nodes. lookupds: number of nsqlookupds; each should know every node."""
 
     def rate(metric: str) -> Columns[Node]:
         return [(f"Rate {metric.title()}", lambda row: plots.latest(_subject(row), metric) or 0.0)]
@@ -56,7 +56,7 @@ def _subject(node: Node) -> Subject:
 
 
 class TopicOnNode(NamedTuple):
-    """A topic and its tables on the page of a node."""
+    """A topic and its tables, for the page of a node."""
 
     stats: TopicStats
     topic: object
@@ -140,7 +140,7 @@ def _node_question(
     return Question(f"Tombstone {name} on {node}?", text, "tombstone", "Tombstone", fields)
 
 
-# What nsqlookupds know
+# Lookup
 
 
 def lookup(
@@ -149,7 +149,7 @@ def lookup(
     path: str,
     asked: Mapping[str, str],
 ) -> View:
-    """The topics that no nsqd has, and a form that creates such topics."""
+    """Return the view of topics that no nsqd has, with a form to create topics."""
     values = {
         "lookupds": lookupds,
         "inactive": inactive,
@@ -166,7 +166,7 @@ def _lookup_question(
     if params.get("ask") != "delete" or topic not in inactive:
         return None
     what = f"channel {topic}/{channel}" if channel else f"topic {topic}"
-    text = "nsqlookupds forget it. No nsqd has it, so that no message is lost."
+    text = "Removes it from all nsqlookupds. No messages are lost: no nsqd has it."
     fields = (("topic", topic), ("channel", channel))
     return Question(f"Delete {what}?", text, "delete", "Delete", fields)
 
@@ -175,7 +175,7 @@ def _lookup_question(
 
 
 def counter(rows: Sequence[TopicStats]) -> View:
-    """A message on a topic with several channels counts for each of them."""
+    """Return the message counter. A message counts once for each channel of its topic."""
     total = sum(each.figures.message_count for row in rows for each in row.channels.values())
     return View("counter.html", {"total": total})
 
@@ -186,7 +186,7 @@ def counter(rows: Sequence[TopicStats]) -> View:
 def _action_question(
     node: str, rows: Sequence[TopicStats], drain: NodeAnswer | None, params: Mapping[str, str]
 ) -> Question | None:
-    """The question before something is destroyed on one node."""
+    """Return the confirmation question for a destructive action on one node."""
     action = params.get("ask")
     if action == "drain" and drain is not None and drain.is_done:
         return _drain_question(node, drain)
@@ -195,9 +195,9 @@ def _action_question(
         return None
     held, fields = _held(rows, found.topic, found.channel, action), tuple(found.fields.items())
     if action == "empty":
-        text = f"{plural(held, 'message')} on {node} will be lost; those on other nodes stay."
+        text = f"{plural(held, 'message')} on {node} will be lost. Messages on other nodes stay."
         return Question(f"Empty {found.name} on {node}?", text, "empty", "Empty Here", fields)
-    text = f"It is deleted on {node} with {plural(held, 'message')}; on other nodes it stays."
+    text = f"It is deleted on {node} with {plural(held, 'message')}. On other nodes it stays."
     return Question(f"Delete {found.name} on {node}?", text, "delete", "Delete Here", fields)
 
 
@@ -229,7 +229,7 @@ def _chosen(rows: Sequence[TopicStats], params: Mapping[str, str]) -> Chosen | N
 
 
 def _held(rows: Sequence[TopicStats], topic: str, channel: str, action: str) -> int:
-    """Messages that would be lost."""
+    """Return the number of messages that would be lost."""
     row = next(each for each in rows if each.name == topic)
     channels = [row.channels[channel]] if channel else list(row.channels.values())
     if not channel and action == "empty":
@@ -245,13 +245,11 @@ def _held(rows: Sequence[TopicStats], topic: str, channel: str, action: str) -> 
 def _left(drain: NodeAnswer) -> str:
     left = drain.value.get("left")
     if left is None:
-        return "How much is left is not known"
+        return "Number of remaining messages unknown"
     return f"{plural(left['messages'], 'message')} left in {plural(left['places'], 'place')}"
 
 
 def _drain_question(node: str, drain: NodeAnswer) -> Question:
-    text = (
-        f"{node} refuses publishes from now on, nsqlookupds are told that nothing is there, and it"
-    )
-    text += f" exits when its consumers have emptied it. {_left(drain)}."
+    text = f"{node} refuses publishes from now on and unregisters its topics from all nsqlookupds."
+    text += f" It exits when its consumers have emptied it. {_left(drain)}."
     return Question(f"Drain {node}?", text, "drain", "Drain")

@@ -1,7 +1,6 @@
-"""The pages of policies: each key of a topic or channel with its value, its source, and a field to
-set it.
+"""Policy pages: each key of a topic or channel with its value, its source, and a field to set it.
 
-Pure: what was fetched becomes what the template shows.
+Pure: maps fetched data to template values.
 """
 
 import json
@@ -15,11 +14,11 @@ from nsqcy.nsqadmin.html.formatting import plural
 from nsqcy.nsqadmin.html.layout import Question, View
 from nsqcy.nsqadmin.html.tables import table
 
-HTTP = "http"  # where a value comes from
+HTTP = "http"  # source of a value that was set over HTTP
 
 
 class Problem(NamedTuple):
-    """What nsqds have refused, in their words."""
+    """A rejected value, with the error text of the nsqds."""
 
     key: str
     value: str
@@ -27,7 +26,7 @@ class Problem(NamedTuple):
 
 
 def value_of(channel: str, key: str, text: str) -> Any:
-    """What a field says, as nsqds want it; what makes no sense they refuse."""
+    """Convert the text of a field to the JSON value for nsqds. Does not validate: nsqds do."""
     option = (CHANNEL_KEYS if channel else TOPIC_KEYS).get(key)
     if option is None or option.kind not in (INT, FLOAT, BOOL):
         return text
@@ -39,8 +38,9 @@ def value_of(channel: str, key: str, text: str) -> Any:
 
 
 class Key(NamedTuple):
-    """A key of a policy. on_nodes: (node, value, source) for each, source "" where a node does not
-    know the key; one with the node "" if all nodes agree. is_set: whether any has it over HTTP."""
+    """A key of a policy. on_nodes: (node, value, source) for each node, with source "" if the node
+    does not know the key; a single entry with node "" if all agree. is_set: whether a value of any
+    node was set over HTTP."""
 
     name: str
     help: str
@@ -84,8 +84,8 @@ def _question(
     if params.get("ask") != "reset-all":
         return None
     keys = sorted({key for each in answers for key in _set_keys(each)})
-    text = f"What was set for {name} on {plural(len(answers), 'node')} is taken back, and what the"
-    text += f" configuration says holds again: {', '.join(keys) or 'nothing is set'}."
+    text = f"Keys of {name} that return to their configured values on"
+    text += f" {plural(len(answers), 'node')}: {', '.join(keys) or 'none'}."
     return Question(f"Reset the policy of {name}?", text, "reset-all", "Reset All")
 
 

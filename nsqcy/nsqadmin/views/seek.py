@@ -1,6 +1,6 @@
-"""The page that moves a channel to another place of its topic's log, with a preview of the effect.
+"""Page that moves a channel to another position of its topic's log, with a preview of the effect.
 
-Pure: what was fetched becomes what the template shows.
+Pure: maps fetched data to template values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from nsqcy.nsqadmin.html.tables import Columns, table
 
 _COLUMNS: Columns[SeekEffect] = [
     ("NSQd Host", lambda row: row.node),
-    ("Now At", lambda row: row.now),
-    ("Then At", lambda row: row.then),
+    ("Current Position", lambda row: row.now),
+    ("New Position", lambda row: row.then),
     ("Delivered Again", lambda row: row.again),
     ("Skipped", lambda row: row.skipped),
-    ("Thrown Away", lambda row: row.dropped),
+    ("Discarded", lambda row: row.dropped),
 ]
 
 
@@ -37,7 +37,7 @@ def seek(
         "to": "" if to in ("earliest", "latest") else to,
         "is_missing": bool(answers) and all(each.is_missing for each in answers),
         "refused": [each for each in answers if not each.is_done],
-        "effects": table("What it means", _COLUMNS, found) if is_previewed else None,
+        "effects": table("Effect", _COLUMNS, found) if is_previewed else None,
         "asked": _question(f"{topic}/{channel}", to, found) if is_previewed else None,
     }
     return View("seek.html", values)
@@ -47,10 +47,8 @@ def _question(name: str, to: str, found: Sequence[SeekEffect]) -> Question:
     dropped = sum(each.dropped for each in found)
     again = sum(each.again for each in found)
     waiting = sum(each.waiting for each in found)
-    text = (
-        f"On {plural(len(found), 'node')}. Delivered once more: {plural(again, 'message')}. Waiting"
-    )
-    text += f" then: {plural(waiting, 'message')}. Thrown away is what the channel holds now, with"
-    text += f" those in flight and deferred: {plural(dropped, 'message')}; of these come again only"
-    text += " those that lie behind the place."
+    text = f"On {plural(len(found), 'node')}. Delivered again: {plural(again, 'message')}. Waiting"
+    text += f" afterwards: {plural(waiting, 'message')}. Discarded: {plural(dropped, 'message')},"
+    text += " all that the channel has now, including those in flight and deferred. Of these, only"
+    text += " messages after the new position are delivered again."
     return Question(f"Seek {name} to {to}?", text, "seek", "Seek", (("to", to),))

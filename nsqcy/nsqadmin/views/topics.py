@@ -1,7 +1,7 @@
-"""The pages of all topics, of one topic, and of one channel.
+"""Pages of all topics, of one topic, and of one channel.
 
-Pure: what was fetched becomes what the templates show. Of thousands of topics, only those of one
-page are drawn.
+Pure: maps fetched data to template values. The list of topics is paged, so a page stays small with
+thousands of topics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from nsqcy.nsqadmin.html.tables import (
 
 PAGE = 500  # rows
 
-# What topics can be sorted by, and the heading of its column.
+# Sort key of topics -> heading of its column.
 _ORDERS = {
     "topic": "Topic",
     "attention": attention.TITLE,
@@ -61,7 +61,7 @@ class StreamRow:
 def streams(
     names: Sequence[str], topics: Mapping[str, TopicStats], location: Location, plots: Plots
 ) -> View:
-    """All topics: those that have `q` in their names, in the order `sort`."""
+    """Return the list of topics with `q` in their names, in the order `sort`."""
     signs = _signs(topics, plots)
     wanted = location.params.get("q", "").casefold()
     rows = [
@@ -100,7 +100,7 @@ def streams(
 
 
 def _signs(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sign]]:
-    """Of the topics that have any."""
+    """Return the signs by topic, without topics that have none."""
     channels = (each for stats in topics.values() for each in stats.channels.values())
     dead = {each.dead_letter_topic for each in channels}
     found = {
@@ -111,7 +111,7 @@ def _signs(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sig
 
 
 def _page(location: Location, rows: int) -> tuple[int, int]:
-    """The requested page, and the last one."""
+    """Return the numbers of the requested page and of the last one."""
     last = max(1, -(-rows // PAGE))
     wanted = location.params.get("page", "")
     return min(max(1, int(wanted)) if wanted.isdecimal() and len(wanted) < 9 else 1, last), last
@@ -184,8 +184,8 @@ def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | 
     held = sum(each.figures.depth for each in stats.channels.values()) + stats.figures.depth
     match params.get("ask"):
         case "empty":
-            text = f"{plural(stats.figures.depth, 'message')} of the topic on {nodes} will be lost;"
-            text += " those of its channels stay."
+            text = f"{plural(stats.figures.depth, 'message')} of the topic on {nodes} will be lost."
+            text += " Messages of its channels stay."
             return Question(f"Empty topic {name}?", text, "empty", "Empty Queue")
         case "delete":
             channels = plural(len(stats.channels), "channel")
@@ -198,17 +198,17 @@ def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | 
                 return None
             text = f"{node} is hidden from the consumers of {name} for a while, and the topic is"
             text += f" deleted there, with {plural(found.figures.depth, 'message')} of its own and"
-            text += " those of its channels."
+            text += " all messages of its channels."
             fields = (("node", node),)
             return Question(f"Tombstone {node}?", text, "tombstone", "Tombstone", fields)
     return None
 
 
-_READERS = ("Reader", "NSQd Host", "Lag", "Position", "Heard Of")
+_READERS = ("Reader", "NSQd Host", "Lag", "Position", "Last Seen")
 
 
 def readers(stats: TopicStats) -> Table[tuple[CursorStats, str]]:
-    """The named cursors of the topic's log: one row for each on each node."""
+    """Return the table of named cursors in the topic's log: one row per cursor and node."""
     rows = [(cursor, node.node) for node in stats.nodes for cursor in node.cursors]
     rows.sort(key=lambda each: (each[0].name, each[1]))
     return table("Readers of the Log", [(title, unsorted) for title in _READERS], rows)
@@ -263,14 +263,14 @@ def _channel_question(stats: ChannelStats, params: Mapping[str, str]) -> Questio
             text = f"{lost}, with those in flight and deferred."
             return Question(f"Empty channel {name}?", text, "empty", "Empty Queue")
         case "delete":
-            text = f"The channel and {lost}; {plural(counts.client_count, 'consumer')} will be cut"
-            text += " off."
+            text = f"The channel and {lost}. {plural(counts.client_count, 'consumer')} will be"
+            text += " disconnected."
             return Question(f"Delete channel {name}?", text, "delete", "Delete Channel")
     return None
 
 
 def localities(stats: ChannelStats) -> str:
-    """Shares of the deliveries, by how near the consumers were."""
+    """Return the shares of deliveries by consumer proximity."""
     counts = stats.figures
     whole = counts.delivery_msg_count
     if not whole:

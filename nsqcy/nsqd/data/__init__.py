@@ -1,1 +1,1 @@
-"""A stopped data path: import and export of NSQ's files, and checks."""
+"""Tools for a stopped data path: import and export of NSQ's files, and checks."""

@@ -1,12 +1,12 @@
-"""What is in the log of a topic that nobody has open, and what a start would make of it.
+"""Audit of a closed topic's log: its contents, and what the next start of nsqd would do with it.
 
-Has no rules of its own where a start has some. `Log.recover` reads the segments and the journal,
-the log's own reads verify the records, and a `Shard` takes the topic up as a worker does; all of it
-over an I/O thread that cannot change a byte. What is found out here is only how that fits together:
-what footers say beside what the records say, which seqs are missing, and who would have got them.
+The audit runs the code of a start instead of duplicating its rules: `Log.recover` reads the
+segments and the journal, the log's reads verify the records, and a `Shard` loads the topic as a
+worker does. All of it runs on an I/O thread that cannot write. The audit itself only compares the
+results: footers with records, which seqs are missing, and which channels needed them.
 
 Records are read a few megabytes at a time, whatever the size of the log. A segment without a footer
-is held as a whole, as a start does, and so is the journal.
+is read into memory as a whole, as at a start, and so is the journal.
 """
 
 import os
@@ -30,22 +30,22 @@ from nsqcy.storage.log import Log
 from nsqcy.storage.log_recovery import Recovered, recover_log
 from nsqcy.storage.standalone_log import LogProbe, RunHandle, Survey, recovered_runs, survey_run
 
-BATCH = 4 << 20  # bytes that are read before they are looked at
+BATCH = 4 << 20  # bytes read at a time
 GAPS_SHOWN = 100
 SURVIVORS, HAS_DELAYED = 1, 2  # flags of a run
 _SEGMENT_HEADER = 64
-_MEMORY = 1 << 30  # for what a topic's start has to have in memory
+_MEMORY = 1 << 30  # memory limit for loading a topic, bytes
 
-Range = tuple[int, int]  # first and last of some seqs
+Range = tuple[int, int]  # first and last seq
 Progress = Callable[[str, int, int], object]  # topic, bytes read, bytes to read
 
 
-# ---- what is found
+# ---- findings
 
 
 @dataclass
 class Damage:
-    """Bytes that cannot be used. The seqs that they cost, as far as that can be known."""
+    """Unusable bytes, and the seqs lost with them, as far as known."""
 
     offset: int
     text: str
@@ -57,15 +57,15 @@ class Damage:
 class SegmentFound:
     file: str
     bytes: int
-    footer: bool  # without one it is scanned
+    footer: bool  # a segment without a footer is scanned
     log_id: str | None  # of its header; None if that is damaged
-    records: int = 0  # that can be read, and count
+    records: int = 0  # readable and not superseded
     first_seq: int | None = None
     last_seq: int | None = None
     damages: list[Damage] = field(default_factory=list)
-    disagreements: list[str] = field(default_factory=list)  # of the footer with the records
-    superseded: list[Range] = field(default_factory=list)  # what newer segments have, too
-    unlinked: bool = False  # by a start, as nobody needs it
+    disagreements: list[str] = field(default_factory=list)  # between footer and records
+    superseded: list[Range] = field(default_factory=list)  # seqs that newer segments also have
+    unlinked: bool = False  # deleted at the next start: no channel needs it
 
     def saw(self, first: int, last: int, records: int) -> None:
         self.records += records
@@ -76,27 +76,27 @@ class SegmentFound:
 @dataclass
 class JournalFound:
     bytes: int = 0
-    entries: int = 0  # whole ones
-    used: int = 0  # those before the first that is not understood
+    entries: int = 0  # complete entries
+    used: int = 0  # entries before the first invalid one
     damages: list[Damage] = field(default_factory=list)
     log_id: str | None = None
     durability: str | None = None
-    clean: bool = False  # the last word of a clean exit
+    clean: bool = False  # the last entry was written by a clean exit
 
 
 @dataclass
 class ChannelFound:
-    """As a start makes it: `depth` and `deferred` are what /stats would show."""
+    """A channel as loaded at a start. `depth` and `deferred` are what /stats would show."""
 
     channel: str
     cursor: int
     paused: bool
     depth: int
     deferred: int
-    again: int  # of these, delivered before
-    lost: int  # of these, damaged or in no file
-    missing: int  # beside these: the journal speaks of them and no file has them
-    beyond: int = 0  # by how much its cursor is behind the last record on disk
+    again: int  # of depth: delivered before
+    lost: int  # of depth: damaged or not on disk
+    missing: int  # not in depth: in the journal, but not on disk
+    beyond: int = 0  # records by which its cursor is ahead of the last record on disk
 
 
 @dataclass
@@ -106,9 +106,9 @@ class TopicFound:
     records: int = 0
     first_seq: int = 0
     next_seq: int = 0
-    depth: int = 0  # of its own, for no channel yet
-    lost: int = 0  # of its own
-    log_id: str | None = None  # None: a start makes a new one
+    depth: int = 0  # of the topic itself, not yet copied to channels
+    lost: int = 0  # of depth
+    log_id: str | None = None  # None: the next start assigns a new one
     segments: list[SegmentFound] = field(default_factory=list)
     journal: JournalFound | None = None
     channels: list[ChannelFound] = field(default_factory=list)
@@ -117,7 +117,7 @@ class TopicFound:
     leftovers: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     start_says: list[str] = field(default_factory=list)
-    refused: str | None = None  # why a start would not begin at all
+    refused: str | None = None  # why nsqd would refuse to start
 
     def damaged_files(self) -> Iterator[tuple[str, list[Damage]]]:
         for segment in self.segments:
@@ -131,7 +131,7 @@ class TopicFound:
 
     @property
     def clean(self) -> bool:
-        """Whether a start loses nothing and delivers nothing that was finished."""
+        """Whether a start loses no message and redelivers no finished one."""
         if self.refused is not None or self.damages or self.start_says:
             return False
         if any(each.disagreements for each in self.segments):
@@ -142,7 +142,7 @@ class TopicFound:
 
     @property
     def journal_is_last(self) -> bool:
-        """Whether it says how things were at the end."""
+        """Whether the journal has the final state."""
         found = self.journal
         return found is not None and found.clean and found.used == found.entries
 
@@ -151,7 +151,7 @@ class TopicFound:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same seqs, ascending, what touches in one."""
+    """Return the same seqs as ascending ranges, with adjacent ranges joined."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -162,7 +162,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """Merged ranges without those of other merged ranges."""
+    """Return merged ranges minus other merged ranges."""
     found = []
     others = list(others)
     index = 0
@@ -211,7 +211,7 @@ class _Run:
 
 @dataclass
 class _Totals:
-    """What the records of a segment come to, beside its footer."""
+    """Totals of a segment's records, for comparison with its footer."""
 
     records: int = 0
     first_seq: int | None = None
@@ -233,7 +233,7 @@ class _Totals:
 
 
 class Audit:
-    """Of one topic. known: its channels as nsqd.dat has them, and whether they are paused."""
+    """Audit of one topic. known: its channels in nsqd.dat, and whether they are paused."""
 
     def __init__(
         self,
@@ -257,9 +257,9 @@ class Audit:
         self._segments: dict[int, SegmentFound] = {}
         self._runs: list[_Run] = []
         self._damaged: list[Range] = []  # seqs of damaged records in dense runs
-        self._places: dict[int, list[_Run]] = {}  # by segment: its runs, by offset
-        self._damaged_places: dict[int, list[Range]] = {}  # by segment: the first and last byte
-        self._fresh: list[Damage] = []  # of the run that is being read
+        self._places: dict[int, list[_Run]] = {}  # segment -> its runs, by offset
+        self._damaged_places: dict[int, list[Range]] = {}  # segment -> first and last byte
+        self._fresh: list[Damage] = []  # in the current run
         self._totals: dict[int, _Totals] = {}
         self._read_bytes = 0
 
@@ -283,7 +283,7 @@ class Audit:
         self._start(recovered, state)
         return found
 
-    # -- as recovery finds it
+    # -- recovery
 
     def _journal(self, recovered: Recovered) -> journal.TopicState | None:
         path = os.path.join(self._directory, "journal")
@@ -325,12 +325,12 @@ class Audit:
             if name == "journal":
                 continue
             number = int(name[:20])
-            # One that could not even be opened was not found by recovery.
+            # Recovery does not find a segment that it cannot open.
             segment = self._segments.setdefault(number, SegmentFound(name, 0, False, None))
             segment.damages.append(Damage(offset, text, *self._lost_at(number, offset)))
 
     def _lost_at(self, segment: int, offset: int) -> tuple[int | None, int | None]:
-        """The seqs between the records around a damage in a segment that was scanned."""
+        """Return the seqs between the records around damage in a scanned segment."""
         runs = self._places.get(segment, [])
         behind = bisect_right(runs, offset, key=lambda run: run.offset)
         first = runs[behind - 1].last_seq + 1 if behind else None
@@ -339,10 +339,10 @@ class Audit:
             return None, None
         return first, last
 
-    # -- reading all records
+    # -- records
 
     def _read_records(self, probe: LogProbe) -> None:
-        """Those of segments with a footer; a scan has seen the others."""
+        """Read the records of segments with a footer; recovery has scanned the others."""
         pending = 0
         total = sum(run.bytes for run in self._runs if run.segment in self._footers)
         for run in self._runs:
@@ -383,10 +383,10 @@ class Audit:
             segment.disagreements += _run_disagreements(run, survey)
 
     def _lost(self, run: _Run, damages: list[Damage], lost: list[tuple[int, int, int]]) -> None:
-        """lost: offset, bytes and seq of each damaged record, by offset. Where a run has gaps a seq
-        is only known to be near."""
+        """Note damaged records. lost: (offset, bytes, seq) of each, by offset. In a run with gaps,
+        seqs are approximate."""
         places = self._damaged_places.setdefault(run.segment, [])
-        places += merged((at, at + length - 1) for at, length, _ in lost)  # runs come by offset
+        places += merged((at, at + length - 1) for at, length, _ in lost)  # by offset
         if not run.dense:
             return
         self._damaged += merged((seq, seq) for _, _, seq in lost)
@@ -397,7 +397,7 @@ class Audit:
             if seqs:
                 damage.first_seq, damage.last_seq = seqs[0], seqs[-1]
 
-    # -- as a start takes it up
+    # -- loading, as at a start
 
     def _start(self, recovered: Recovered, before: journal.TopicState | None) -> None:
         found = self.found
@@ -443,8 +443,7 @@ class Audit:
             old = saved.get(channel.name, journal.ChannelState(channel.name))
             ahead = _ahead(channel, state, state.fanout_seq)
             gone = without(ahead, present)
-            # An entry that is in no file was not given back, and its record is no part of the
-            # depth.
+            # An entry whose record is not on disk was not restored, so depth does not count it.
             entries = journal.unpack_entries(old.entries if gone else b"")
             gone = without(gone, merged((e.seq, e.seq) for e in entries if _has(gone, e.seq)))
             lost = size(gone) + size(both(damaged, ahead))
@@ -473,7 +472,8 @@ class Audit:
     def _missing(
         self, channel: journal.ChannelState, state: journal.TopicState, present: list[Range]
     ) -> int:
-        """What the journal says that a channel needs and no file has."""
+        """Return the number of messages that a channel needs by the journal but that are not on
+        disk."""
         gone = without(_ahead(channel, state, state.next_seq), present)
         entries = journal.unpack_entries(channel.entries)
         return size(gone) + sum(
@@ -481,14 +481,14 @@ class Audit:
         )
 
     def _holds(self, entry: journal.Entry) -> bool:
-        """Whether a run lies where an entry's record was."""
+        """Return whether a run covers the position of an entry's record."""
         runs = self._places.get(entry.segment, [])
         at = bisect_right(runs, entry.offset, key=lambda run: run.offset) - 1
         return at >= 0 and entry.offset < runs[at].offset + runs[at].bytes
 
 
 class _Told:
-    """What a start would log about a topic."""
+    """Collects what a start would log about a topic."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -503,7 +503,7 @@ class _Told:
 
 
 def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told) -> Shard:
-    """A worker's shard, as far as it has to take up topics."""
+    """Return a worker's shard, complete enough to load topics."""
     scheduler = SchedulerState(BlockPool(_MEMORY), mem_queue_size=0, max_msg_timeout=0)
     scheduler.now, scheduler.wall = time.monotonic_ns(), time.time_ns()
     return Shard(
@@ -517,7 +517,7 @@ def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told)
 
 
 def _other_files(directory: str) -> tuple[list[str], list[str]]:
-    """Leftovers of ours, and what is nobody's."""
+    """Return our leftover files, and unknown files."""
     leftovers, unknown = [], []
     for name in sorted(os.listdir(directory)):
         number, _, suffix = name.partition(".")
@@ -529,7 +529,7 @@ def _other_files(directory: str) -> tuple[list[str], list[str]]:
 
 
 def _understood(entries: list[bytes]) -> int:
-    """How many entries of a journal count: a delta that is not understood ends it."""
+    """Return the number of valid journal entries: the first invalid delta ends the journal."""
     for index, data in enumerate(entries[1:], 1):
         try:
             journal.decode_delta(data)
@@ -570,13 +570,13 @@ def _run_disagreements(run: _Run, survey: Survey) -> list[str]:
 
 
 def _ahead(channel: journal.ChannelState, state: journal.TopicState, end: int) -> list[Range]:
-    """The seqs that a channel's cursor has before it, up to `end`."""
+    """Return the seqs ahead of a channel's cursor, up to `end`."""
     skipped = merged(_closed((*channel.finished, *state.holes)))
     return without(_closed([(max(1, channel.cursor), end)]), skipped)
 
 
 def _closed(ranges: Iterable[tuple[int, int]]) -> list[Range]:
-    """Ranges [first, end) by their last."""
+    """Convert half-open ranges [first, end) to closed ones."""
     return [(first, end - 1) for first, end in ranges if first < end]
 
 

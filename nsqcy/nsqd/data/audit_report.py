@@ -1,4 +1,4 @@
-"""What was found in a topic, as lines for people."""
+"""Formats the audit of a topic as text lines."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ GAPS_TOLD = 10
 
 
 def lines(found: TopicFound) -> Iterator[str]:
-    """A heading, then files, channels and what a start does, each on a line that is indented."""
+    """Yield a heading, then indented lines for files, channels and the effects of a start."""
     yield (
         f"{found.topic}: {found.records} records, {_seqs(found.first_seq, found.next_seq - 1)},"
         f" {found.bytes} bytes in {len(found.segments)} segments"
@@ -26,31 +26,31 @@ def lines(found: TopicFound) -> Iterator[str]:
     for damage in found.journal.damages if found.journal else ():
         yield f"    {_damage(damage)}"
     for name in found.leftovers:
-        yield f"  {name}: was never finished; a start writes over it"
+        yield f"  {name}: incomplete; nsqd overwrites it"
     for name in found.unknown:
-        yield f"  {name}: not nsqd's, and left alone"
+        yield f"  {name}: not a file of nsqd, ignored"
     if found.gaps:
-        yield f"  in no file: {_gaps(found)}"
+        yield f"  not on disk: {_gaps(found)}"
     if found.depth:
-        lost = f"; of these lost: {found.lost}" if found.lost else ""
-        yield f"  for no channel yet: {found.depth} messages{lost}"
+        lost = f", {found.lost} of them lost" if found.lost else ""
+        yield f"  not yet copied to channels: {found.depth} messages{lost}"
     for channel in found.channels:
         yield f"  channel {channel.channel}: {_channel(channel)}"
     yield from _start(found)
 
 
 def _segment(segment: SegmentFound) -> Iterator[str]:
-    seqs = "nothing that counts"
+    seqs = "no usable records"
     if segment.first_seq is not None and segment.last_seq is not None:
         seqs = f"{segment.records} records, {_seqs(segment.first_seq, segment.last_seq)}"
-    footer = "" if segment.footer else ", no footer: a start reads it through"
+    footer = "" if segment.footer else ", no footer: nsqd scans it at start"
     yield f"  {segment.file}: {segment.bytes} bytes, {seqs}{footer}"
     for damage in segment.damages:
         yield f"    {_damage(damage)}"
     for text in segment.disagreements:
         yield f"    {text}"
     for first, last in segment.superseded:
-        yield f"    {_seqs(first, last)}: a newer segment has them, or some of them, too"
+        yield f"    {_seqs(first, last)}: at least partly also in a newer segment"
 
 
 def _damage(damage: Damage) -> str:
@@ -66,22 +66,22 @@ def _damage(damage: Damage) -> str:
 
 def _journal(found: JournalFound | None) -> str:
     if found is None:
-        return "there is none"
+        return "none"
     entries = "1 entry" if found.used == 1 else f"{found.used} entries"
     if found.used != found.entries:
-        entries = f"{found.used} of {found.entries} entries that are understood"
-    end = "of a clean exit" if found.clean else "not of a clean exit"
+        entries = f"{found.used} of {found.entries} entries valid"
+    end = "written by a clean exit" if found.clean else "not written by a clean exit"
     return f"{found.bytes} bytes, {entries}, {end}"
 
 
 def _channel(found: ChannelFound) -> str:
     parts = [f"depth {found.depth}, deferred {found.deferred}"]
     if found.again:
-        parts.append(f"of these delivered before: {found.again}")
+        parts.append(f"{found.again} of them delivered before")
     if found.lost:
-        parts.append(f"of these lost: {found.lost}")
+        parts.append(f"{found.lost} of them lost")
     if found.missing:
-        parts.append(f"beside these in no file: {found.missing}")
+        parts.append(f"{found.missing} more not on disk")
     if found.beyond:
         parts.append(f"the journal is {found.beyond} records ahead of the files")
     return "; ".join(parts)
@@ -90,19 +90,19 @@ def _channel(found: ChannelFound) -> str:
 def _gaps(found: TopicFound) -> str:
     told = [_range(each) for each in found.gaps[:GAPS_TOLD]]
     more = len(found.gaps) - len(told) + found.gaps_more
-    return "seqs " + ", ".join(told) + (f" and {more} more stretches" if more else "")
+    return "seqs " + ", ".join(told) + (f" and {more} more ranges" if more else "")
 
 
 def _start(found: TopicFound) -> Iterator[str]:
     unlinked = [each.file for each in found.segments if each.unlinked]
     for name in unlinked:
-        yield f"  a start removes {name}: nobody needs what is in it"
+        yield f"  a start deletes {name}: no channel needs it"
     if found.segments and found.log_id is None:
-        yield "  a start gives the log a new log_id: something may be lost"
+        yield "  a start assigns a new log_id: messages may be lost"
     if found.segments and found.journal is None:
-        yield "  a start delivers everything to every channel: no journal says what is finished"
+        yield "  a start delivers all messages to every channel: the journal is missing"
     elif found.journal is not None and not found.journal_is_last:
-        yield "  a start delivers again what was finished after the journal was written"
+        yield "  a start redelivers messages that were finished after the last journal write"
 
 
 def _range(each: Range) -> str:

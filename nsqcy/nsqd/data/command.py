@@ -1,9 +1,11 @@
-"""`nsqcy data import|export|check`: a stopped data path, brought here, taken away, looked at.
+"""`nsqcy data import|export|check`: import, export or check a stopped data path.
 
-Owns the words of these commands and what `check` says; the work is `importer`'s, `exporter`'s,
-`audit`'s and `diskqueue`'s. Exit codes: 0 all is well; 1 it could not be done, or something is
-unreadable; 2 the command line could not be read. Those of `check`: 0 a start loses nothing and
-delivers nothing again that was finished; 1 it may; 2 it would refuse, or nothing can be said.
+Owns the command lines and the output of `check`; `importer`, `exporter`, `audit` and `diskqueue` do
+the work.
+
+Exit codes: 0 success; 1 failure, or unreadable data; 2 invalid command line. Exit codes of `check`:
+0 a start loses no message and redelivers no finished one; 1 it may; 2 nsqd would refuse to start,
+or the check failed.
 """
 
 import argparse
@@ -29,20 +31,20 @@ from nsqcy.nsqd.options import NSQD, policies, resolve
 from nsqcy.process import datapath
 from nsqcy.storage.io import IoThread
 
-PROGRESS = 0.2  # seconds between signs of it
+PROGRESS = 0.2  # seconds between progress updates
 
-# Names in a data path: what belongs there, and what a start makes of what was left behind.
+# Names in a data path: regular files, and leftovers with what a start does with them.
 OURS = {metadata.FILE, policy_file.FILE}
 LEFTOVERS = {
-    TMP: "an import that is not complete; a start begins it anew",
-    DONE: "an import is complete but for its last renames; a start does them",
-    f"{metadata.FILE}.tmp": "was never finished; nsqd writes over it",
-    f"{policy_file.FILE}.tmp": "was never finished; nsqd writes over it",
+    TMP: "an incomplete import; the next start begins it again",
+    DONE: "an import that lacks its last renames; the next start completes it",
+    f"{metadata.FILE}.tmp": "incomplete; nsqd overwrites it",
+    f"{policy_file.FILE}.tmp": "incomplete; nsqd overwrites it",
 }
 
 
 class Terminal:
-    """Lines for whoever runs the command."""
+    """Prints lines to the terminal."""
 
     def info(self, text: str, /, **fields: object) -> None:
         write(1, f"{text}\n")
@@ -55,7 +57,7 @@ class Terminal:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one of the commands; gives the exit code."""
+    """Run one of the commands and return the exit code."""
     arguments = _parser().parse_args(words)
     terminal = Terminal()
     failed = 2 if arguments.run is _check else 1
@@ -81,35 +83,35 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     size = argparse.ArgumentParser(add_help=False)
     size.add_argument(
-        "--max-bytes-per-file", type=int, default=104857600, metavar="N", help="as nsqd's"
+        "--max-bytes-per-file", type=int, default=104857600, metavar="N", help="as in nsqd"
     )
     bad = argparse.ArgumentParser(add_help=False)
-    bad.add_argument("--bad", action="store_true", help="read .bad files of NSQ, too")
+    bad.add_argument("--bad", action="store_true", help="also read .bad files of NSQ")
 
     one = commands.add_parser(
-        "import", parents=[size, bad], help="take over NSQ's files, as a start of nsqd does"
+        "import", parents=[size, bad], help="import NSQ's files, as nsqd does at start"
     )
     one.add_argument("data_path", metavar="DATA_PATH")
     one.set_defaults(run=_import)
-    one = commands.add_parser("export", parents=[size], help="write NSQ's files, to go back to it")
+    one = commands.add_parser("export", parents=[size], help="write NSQ's files, to return to NSQ")
     one.add_argument("data_path", metavar="DATA_PATH")
-    one.add_argument("target", metavar="DIRECTORY", help="empty, or not there yet")
+    one.add_argument("target", metavar="DIRECTORY", help="empty or new directory")
     one.set_defaults(run=_export)
     one = commands.add_parser(
-        "check", parents=[bad], help="read everything, and say what a start would make of it"
+        "check", parents=[bad], help="read everything, and report what a start would do"
     )
-    one.add_argument("data_path", metavar="DATA_PATH", help="nsqcy's or NSQ's")
-    one.add_argument("--json", action="store_true", help="say it as JSON")
+    one.add_argument("data_path", metavar="DATA_PATH", help="of nsqcy or NSQ")
+    one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument(
         "--quick",
         action="store_true",
-        help="read what a start reads, and no record that has a footer to vouch for it",
+        help="read only what a start reads: skip the records of segments with a footer",
     )
     one.add_argument(
         "--config",
         default="",
         metavar="FILE",
-        help="nsqd's, for which topics are retained",
+        help="configuration file of nsqd, for the retention of topics",
     )
     one.set_defaults(run=_check)
     return parser
@@ -117,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _import(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if not is_needed(arguments.data_path):
-        terminal.info(f"{arguments.data_path}: there are no files of NSQ to import")
+        terminal.info(f"{arguments.data_path}: no files of NSQ to import")
         return 0
     importer = Importer(
         arguments.data_path,
@@ -158,13 +160,13 @@ def _check(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _settings(config_file: str) -> loader.Settings:
-    """Of a configuration file, as nsqd would read it; the defaults without one."""
+    """Return nsqd's settings from a configuration file; defaults without one."""
     file = files.read_file(NSQD, config_file) if config_file else None
     return loader.Settings(NSQD, {}, file)
 
 
 class _Silence(Terminal):
-    """For whoever gets all of it as JSON."""
+    """Prints nothing, for JSON output."""
 
     def info(self, text: str, /, **fields: object) -> None:
         pass
@@ -173,7 +175,7 @@ class _Silence(Terminal):
 
 
 class _Percent:
-    """How much is read, on a terminal."""
+    """Shows progress on a terminal."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -187,7 +189,7 @@ class _Percent:
 
 @dataclass
 class QueueFound:
-    """Files of NSQ's nsqd, which a start would import."""
+    """A queue of NSQ's nsqd, which a start would import."""
 
     name: str
     messages: int
@@ -195,15 +197,15 @@ class QueueFound:
 
 @dataclass
 class Found:
-    """All that a check has found."""
+    """All findings of a check."""
 
     data_path: str
     topics: list[TopicFound] = field(default_factory=list)
     queues: list[QueueFound] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    refused: str | None = None  # why a start would not begin at all
-    unreadable: int = 0  # places
+    refused: str | None = None  # why nsqd would refuse to start
+    unreadable: int = 0  # number of unreadable places
 
     @property
     def exit_code(self) -> int:
@@ -216,8 +218,8 @@ class Found:
 
 
 class Check:
-    """Reads every record of a data path, ours or NSQ's, and says what is wrong with it, and what a
-    start would make of that. Changes nothing."""
+    """Reads every record of a data path, ours or NSQ's, and reports damage and what a start would
+    do. Changes nothing."""
 
     def __init__(
         self,
@@ -259,7 +261,7 @@ class Check:
         return found
 
     def _look_around(self) -> None:
-        """What lies in the data path beside topics and NSQ's queues."""
+        """Report files in the data path other than topics and NSQ's queues."""
         found = self._found
         with os.scandir(self._data_path) as entries:
             names = sorted(each.name for each in entries)
@@ -269,15 +271,15 @@ class Check:
                 self._lines.warn(f"{name}: {LEFTOVERS[name]}")
             elif not (name in OURS or name.startswith(ASIDE) or MARK in name or _is_topic(name)):
                 found.unknown.append(name)
-                self._lines.info(f"{name}: not nsqd's, and left alone")
+                self._lines.info(f"{name}: not a file of nsqd, ignored")
 
     def _read_policies(self) -> None:
-        """What was set over HTTP, which says what is retained."""
+        """Read the policies that were set over HTTP, which affect retention."""
         try:
             kept = policy_file.look(self._data_path)
         except ValueError as error:
             path = os.path.join(self._data_path, policy_file.FILE)
-            self._damage(f"{path} is damaged, and a start sets it aside: {error}")
+            self._damage(f"{path} is damaged, a start moves it aside: {error}")
             return
         except StartError as error:
             self._found.refused = str(error)
@@ -315,7 +317,7 @@ class Check:
                 path = os.path.join(directory, file)
                 self._lines.error(f"{path} at {each.offset}: {each.text}")
         if found.refused is not None:
-            self._lines.error(f"{name}: a start refuses: {found.refused}")
+            self._lines.error(f"{name}: nsqd would refuse to start: {found.refused}")
             return
         for line in audit_report.lines(found):
             self._lines.info(line)

@@ -1,15 +1,15 @@
-"""NSQ's disk queues: which files there are, what is in them, and how they are written.
+"""Reader and writer for NSQ's disk queues.
 
-    <topic>.diskqueue.000000.dat           records, one after the other
-    <topic>:<channel>.diskqueue.meta.dat   depth, and where reading and writing have got to
-    <name>.diskqueue.000000.dat.bad        set aside by nsqd, and never read again
+    <topic>.diskqueue.000000.dat           records
+    <topic>:<channel>.diskqueue.meta.dat   depth, read and write positions
+    <name>.diskqueue.000000.dat.bad        set aside by NSQ's nsqd, which never reads it again
 
 A record is `i32 length, i64 timestamp, u16 attempts, 16 hex digits of id, body`, big-endian,
-without a checksum. So what is damaged shows only where lengths and ids make no sense. Reading then
-goes on where three good records follow each other, or good ones up to the end of the file; what
-lies between is reported and lost, the rest is not.
+without a checksum. Damage is therefore detected only by implausible lengths and ids. Reading
+resumes at the next three consecutive good records, or at good records up to the end of the file.
+The bytes in between are reported and lost.
 
-Knows no other format than this one, and changes nothing it reads.
+Knows only this format. Reading changes nothing.
 """
 
 import errno
@@ -25,17 +25,17 @@ from nsqcy.base.ids import parse_id
 from nsqcy.names import is_valid_name
 
 MARK = ".diskqueue."
-LARGEST_ID = 0x7000_0000_0000_0000  # ids of the year 2077: one beyond is damage
+LARGEST_ID = 0x7000_0000_0000_0000  # ids of the year 2077: larger ones are damage
 CHUNK = 1 << 20  # bytes read at a time
 
 _NAME = re.compile(r"(.+)\.diskqueue\.(?:(\d{6,})\.dat(\.bad)?|(meta\.dat)|(meta\.dat\..*\.tmp))")
 _META = re.compile(rb"(-?\d{1,19})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})\n")
 
 _LENGTH = 4
-_HEADER = struct.Struct(">iqH16s")  # length of the rest, timestamp, attempts, id
+_HEADER = struct.Struct(">iqH16s")  # length (excluding itself), timestamp, attempts, id
 _MIN_SIZE = _HEADER.size - _LENGTH
-_CHAIN = 3  # good records in a row that end a damaged stretch
-# A header that is plausible where nothing else says that one begins: below 256 MiB, before 2116.
+_CHAIN = 3  # consecutive good records that end a damaged range
+# Limits for a plausible header while searching for a record: below 256 MiB, before 2116.
 _PLAUSIBLE = re.compile(rb"(?s)(?=[\x00-\x0f].{3}[\x00-\x3f].{9}[0-9a-f]{16})")
 
 
@@ -49,7 +49,7 @@ class Record(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What could not be read: where, and how many bytes."""
+    """An unreadable place: its position, and the number of bytes."""
 
     path: str
     offset: int
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """What a queue's metadata file says."""
+    """Content of a queue's metadata file."""
 
     depth: int
     read_file: int
@@ -85,12 +85,12 @@ class Queue:
 
     @property
     def valid(self) -> bool:
-        """Whether NSQ would know a topic and a channel of these names."""
+        """Whether NSQ allows these topic and channel names."""
         return is_valid_name(self.topic) and (self.channel is None or is_valid_name(self.channel))
 
     @property
     def names(self) -> list[str]:
-        """Every file of the queue."""
+        """Return every file of the queue."""
         meta = [] if self.meta is None else [self.meta]
         return [*self.files.values(), *self.bad.values(), *meta, *self.leftovers]
 
@@ -98,12 +98,12 @@ class Queue:
         return os.path.join(self.directory, name)
 
     def size(self, names: dict[int, str]) -> int:
-        """Bytes of these files."""
+        """Return the total bytes of these files."""
         return sum(os.path.getsize(self.path(name)) for name in names.values())
 
 
 def find_queues(directory: str) -> list[Queue]:
-    """The queues of a data path, by name."""
+    """Return the queues of a data path, by name."""
     queues: dict[str, Queue] = {}
     with os.scandir(directory or ".") as entries:
         names = sorted(each.name for each in entries if MARK in each.name and each.is_file())
@@ -117,7 +117,7 @@ def find_queues(directory: str) -> list[Queue]:
 
 
 def _new_queue(directory: str, name: str) -> Queue:
-    # Names have no ':', nor ';', which it is on Windows.
+    # Names contain neither ':' nor ';' (the separator on Windows).
     topic, colon, channel = name.replace(";", ":").partition(":")
     return Queue(directory, name, topic, channel if colon else None)
 
@@ -132,17 +132,17 @@ def _enter(queue: Queue, name: str, found: re.Match[str]) -> None:
 
 
 def data_name(queue: str, number: int) -> str:
-    """The name of a queue's data file."""
+    """Return the name of a queue's data file."""
     return f"{queue}{MARK}{number:06d}.dat"
 
 
 def meta_name(queue: str) -> str:
-    """The name of a queue's metadata file."""
+    """Return the name of a queue's metadata file."""
     return f"{queue}{MARK}meta.dat"
 
 
 def parse_meta(content: bytes) -> Meta | None:
-    """None: it says nothing that can be used."""
+    """Parse a metadata file. Return None if it is invalid."""
     found = _META.fullmatch(content)
     if found is None:
         return None
@@ -155,7 +155,7 @@ def parse_meta(content: bytes) -> Meta | None:
 
 
 class _Bytes:
-    """A file by offsets, read through one buffer."""
+    """Random access to a file through one buffer."""
 
     def __init__(self, fd: int) -> None:
         self.size = os.fstat(fd).st_size
@@ -164,18 +164,20 @@ class _Bytes:
         self._data = b""
 
     def at(self, offset: int, n: int) -> tuple[bytes, int]:
-        """A buffer with these bytes in it, and the place where they begin. Within the file."""
+        """Return a buffer that contains these bytes, and their index. The range must be within the
+        file."""
         within = offset - self._base
         if within < 0 or within + n > len(self._data):
             self._data = self._read(offset, max(n, CHUNK))
             self._base = offset
             within = 0
             if len(self._data) < n:
-                raise OSError(errno.EIO, "the file became shorter")
+                raise OSError(errno.EIO, "the file was truncated while reading")
         return self._data, within
 
     def header(self, offset: int) -> tuple[bytes, int]:
-        """The same for what may be a header, without moving the buffer; it may be cut off."""
+        """Like at(), for a possible header: does not move the buffer, and the header may be
+        truncated."""
         within = offset - self._base
         if 0 <= within <= len(self._data) - _HEADER.size:
             return self._data, within
@@ -194,11 +196,11 @@ class _Bytes:
 
 
 class FileReader:
-    """The records of one file from an offset on; tells `on_damage` what it has to leave out."""
+    """Reader of one file's records from an offset on. Reports skipped bytes to `on_damage`."""
 
     def __init__(self, path: str, on_damage: Callable[[Damage], object]) -> None:
         self.path = path
-        self.offset = 0  # of what comes next
+        self.offset = 0  # of the next record
         self._on_damage = on_damage
         self._bytes: _Bytes
 
@@ -208,7 +210,7 @@ class FileReader:
             self._bytes = _Bytes(fd)
             self.offset = start
             if start > self._bytes.size:
-                self._lose(start, 0, f"the file ends before, at {self._bytes.size}")
+                self._lose(start, 0, f"the file ends earlier, at {self._bytes.size}")
                 return
             yield from self._walk()
         except OSError as error:
@@ -245,7 +247,7 @@ class FileReader:
             )
 
     def _header(self, offset: int) -> tuple[int, int, int, int] | None:
-        """(length, timestamp, attempts, id) of a whole record that may begin here."""
+        """Return (length, timestamp, attempts, id) if a complete record may begin here."""
         room = self._bytes.size - offset - _LENGTH
         if room < _MIN_SIZE:
             return None
@@ -258,19 +260,19 @@ class FileReader:
 
     def _skip(self, to: int) -> None:
         lost = to - self.offset
-        text = f"{lost} bytes that are no record"
+        text = f"{lost} bytes without a valid record"
         if to == self._bytes.size:
-            text = f"no whole record in the last {lost} bytes"
+            text = f"no complete record in the last {lost} bytes"
         self._lose(self.offset, lost, text)
         self.offset = to
 
     def _lose(self, offset: int, count: int, text: str) -> None:
         self._on_damage(Damage(self.path, offset, count, text))
 
-    # -- going on after damage --
+    # -- resuming after damage --
 
     def _after_damage(self, offset: int) -> int:
-        """Where to go on after something at `offset` that is no record: behind it if just its id
+        """Return where to resume after an invalid record at `offset`: right after it if only its id
         is unreadable."""
         data, at = self._bytes.header(offset)
         length = int.from_bytes(data[at : at + _LENGTH], "big")
@@ -280,7 +282,7 @@ class FileReader:
         return self._next_good(offset + 1, self._bytes.size)
 
     def _next_good(self, offset: int, limit: int) -> int:
-        """The first place from `offset` on where good records begin; `limit` if none does."""
+        """Return the first offset, from `offset` on, where good records begin; `limit` if none."""
         while offset < limit:
             n = min(CHUNK, self._bytes.size - offset)
             if n < _HEADER.size:
@@ -296,8 +298,8 @@ class FileReader:
         return limit
 
     def _is_good(self, offset: int) -> bool:
-        """Whether so many records follow each other here, or records up to the end of the file,
-        where the last one may be torn."""
+        """Return whether enough consecutive records begin here, or records up to the end of the
+        file. The last one may be truncated."""
         for _ in range(_CHAIN):
             head = self._header(offset)
             if head is None:
@@ -308,7 +310,7 @@ class FileReader:
         return True
 
     def _is_torn(self, offset: int) -> bool:
-        """Whether a record begins here that the end of the file cuts off."""
+        """Return whether a record begins here that the end of the file truncates."""
         room = self._bytes.size - offset
         if room < _HEADER.size:
             return False
@@ -317,7 +319,8 @@ class FileReader:
         return _PLAUSIBLE.match(data, at) is not None and _LENGTH + length > room
 
     def _leads_past(self, offset: int, end: int) -> bool:
-        """Whether records follow each other from `offset` to behind `end`, and none ends there."""
+        """Return whether consecutive records lead from `offset` past `end`, without one that ends
+        there."""
         while offset < end:
             head = self._header(offset)
             if head is None:
@@ -330,10 +333,10 @@ class FileReader:
 
 
 class QueueReader:
-    """What a start finds in a queue, oldest first.
+    """Reader of a queue's messages, oldest first.
 
-    on_damage: told what cannot be read
-    on_note: told what somebody may want to know
+    on_damage: called with unreadable places
+    on_note: called with notes for the operator
     """
 
     def __init__(
@@ -348,8 +351,8 @@ class QueueReader:
         self._on_note = on_note
 
     def records(self, *, bad: bool = False) -> Iterator[Record]:
-        """From the read position to the end of the last file. What was written after the metadata
-        is there as well. bad: what nsqd has set aside comes first, as far as it can be read."""
+        """Yield the records from the read position to the end of the last file, including those
+        written after the metadata. bad: first yield the readable records of .bad files."""
         queue = self.queue
         if bad:
             for number in sorted(queue.bad):
@@ -362,7 +365,7 @@ class QueueReader:
             yield from self._file(queue.path(queue.files[number]), offset * (number == first))
         if meta is not None and meta.depth != self.count:
             self._on_note(
-                f"{queue.name}: depth was {meta.depth} in the metadata, {self.count} were found"
+                f"{queue.name}: depth is {meta.depth} in the metadata, but {self.count} were found"
             )
 
     def _file(self, path: str, start: int) -> Iterator[Record]:
@@ -374,16 +377,16 @@ class QueueReader:
         queue = self.queue
         if queue.meta is None:
             if queue.files:
-                self._on_note(f"{queue.name}: no metadata file, every data file is read")
+                self._on_note(f"{queue.name}: no metadata file, reading every data file")
             return None
         path = queue.path(queue.meta)
         with open(path, "rb") as file:
             content = file.read(256)
         meta = parse_meta(content)
         if meta is None:
-            text = "unreadable metadata, every data file is read"
+            text = "unreadable metadata, reading every data file"
         elif meta.depth > 0 and queue.files and max(queue.files) < meta.read_file:
-            text = f"a read position behind every data file ({meta.read_file}), all are read"
+            text = f"read position beyond all data files ({meta.read_file}), reading all of them"
         else:
             return meta
         self._on_damage(Damage(path, 0, len(content), text))
@@ -395,9 +398,9 @@ class QueueReader:
         if meta is not None:
             for number, name in sorted(queue.files.items()):
                 if number < meta.read_file:
-                    self._on_note(f"{name}: before the read position, not read")
+                    self._on_note(f"{name}: before the read position, skipped")
             if meta.read_file not in known and meta.read_file < meta.write_file:
-                # Deleted when it had been read, and the machine stopped before that was noted.
+                # The file was read and deleted, but the machine stopped before that was recorded.
                 known.add(meta.read_file)
             if meta.depth > 0 or meta.read_file < meta.write_file:
                 drained = meta[1:3] == meta[3:5]
@@ -411,7 +414,7 @@ class QueueReader:
 
     def _miss(self, first: int, last: int) -> None:
         path = self.queue.path(data_name(self.queue.name, first))
-        more = f", and so are those up to number {last}" if last > first else ""
+        more = f", as are all files up to number {last}" if last > first else ""
         self._on_damage(Damage(path, 0, 0, f"the file is missing{more}"))
 
 
@@ -419,11 +422,11 @@ class QueueReader:
 
 
 class QueueWriter:
-    """Writes a queue as nsqd leaves it at a clean exit. One without a message leaves no file."""
+    """Writes a queue as NSQ's nsqd does at a clean exit. An empty queue creates no files."""
 
     def __init__(self, directory: str, name: str, max_bytes_per_file: int) -> None:
         self.depth = 0
-        self.largest = 0  # bytes of a body
+        self.largest = 0  # bytes of the largest body
         self._directory = directory
         self._name = name
         self._maximum = max_bytes_per_file

@@ -1,10 +1,10 @@
-"""Export of a stopped data path: its topics as the files NSQ's nsqd reads.
+"""Export of a stopped data path to files for NSQ's nsqd.
 
-`TopicReader` is what a start would find in a topic, record by record: its journal, its runs, and
-who still needs which of them. `Export` writes that as disk queues, and `nsqd.dat`.
+`TopicReader` reads a topic record by record: its journal, its runs, and which channels still need
+which records. `Export` writes them as disk queues, and writes `nsqd.dat`.
 
-NSQ has no due times on disk: what is deferred becomes due at once. Nor has it headers, and what has
-expired stays behind.
+NSQ stores neither due times nor headers: deferred messages become due immediately, and headers are
+dropped. Expired messages are not exported.
 """
 
 import os
@@ -40,7 +40,7 @@ _DAMAGED = 0x8000
 
 
 class Record(NamedTuple):
-    """What a record says. `expires` is in ns since 1970, or None."""
+    """Content of a record. `expires` is in ns since 1970, or None."""
 
     timestamp: int
     id: int
@@ -50,7 +50,7 @@ class Record(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message somebody still needs. `channel` is None for the topic's own."""
+    """A message that is still needed. `channel` is None for the topic's own messages."""
 
     channel: str | None
     attempts: int
@@ -69,7 +69,7 @@ class _Run(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """Which records of the window a channel still has to see."""
+    """The records of the window that a channel still needs."""
 
     name: str
     cursor: int
@@ -80,9 +80,10 @@ class _Reader(NamedTuple):
 
 
 class TopicReader:
-    """The log of one topic, read from the disk. on_damage: told (path, offset, text).
+    """Reader of one topic's log on disk.
 
-    known: its channels as far as nsqd.dat has them
+    on_damage: called with (path, offset, text)
+    known: the topic's channels in nsqd.dat
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class TopicReader:
             return None
 
     def messages(self) -> Iterator[Message]:
-        """What is needed, in the order of the records."""
+        """Yield the messages that are needed, in the order of the records."""
         fanout = self.state.fanout_seq if self.state else 1
         holes = self.state.holes if self.state else ()
         readers = [self._reader(name, fanout, holes) for name in self.channels]
@@ -139,7 +140,7 @@ class TopicReader:
                         if reader.wants(seq):
                             yield Message(reader.name, 0, False, record)
                 elif run.survivors and self.state is None:
-                    # Nobody says who needs the copies of old records: every channel gets them.
+                    # No journal entry names the channels of these copies: every channel gets them.
                     for name in self.channels or (None,):
                         yield Message(name, 0, False, record)
 
@@ -150,7 +151,7 @@ class TopicReader:
         return _Reader(name, saved.cursor, (*saved.finished, *holes))
 
     def _entries(self) -> dict[int, dict[int, list[tuple[str, int, bool]]]]:
-        """By run and offset in it: which channels need the record on its own."""
+        """Return run -> offset -> channels that need this record individually."""
         runs = sorted((run.segment, run.offset, index) for index, run in enumerate(self._runs))
         found: dict[int, dict[int, list[tuple[str, int, bool]]]] = {}
         for name, saved in self._saved.items():
@@ -193,7 +194,7 @@ def _run(
 
 
 def _records(data: bytearray) -> Iterator[tuple[int, int, int, Record]]:
-    """(offset, seq, attributes, record)"""
+    """Yield (offset, seq, attributes, record)."""
     at = 0
     while at < len(data):
         length, _, seq, number, timestamp, size, ext, attributes = _RECORD.unpack_from(data, at)
@@ -216,8 +217,7 @@ def _expires(data: bytearray, at: int, end: int) -> int | None:
 
 
 class Export:
-    """Writes a data path, which is locked, as NSQ's files into a directory that is empty or not
-    there yet."""
+    """Writes a locked data path as NSQ's files into an empty or new directory."""
 
     def __init__(
         self, data_path: str, target: str, lines: Lines, *, max_bytes_per_file: int = 104857600
@@ -234,12 +234,12 @@ class Export:
         self.damages = 0
 
     def run(self) -> None:
-        """Raises StartError; the target is then not there."""
+        """Run the export. Raises StartError, and then leaves no target directory."""
         temporary = self._target.rstrip("/") + ".tmp"
         try:
             if is_needed(self._data_path):
                 raise StartError(
-                    f"{self._data_path} has files of NSQ in it that are not imported:"
+                    f"{self._data_path} contains files of NSQ that are not imported:"
                     f" run `nsqcy data import {self._data_path}` first, or move them away"
                 )
             if os.path.isdir(self._target) and os.listdir(self._target):
@@ -262,19 +262,19 @@ class Export:
         self._lines.info(f"export: {self.messages} messages written to {self._target}")
         if self.deferred:
             self._lines.warn(
-                f"export: {self.deferred} deferred messages become due at once:"
-                " NSQ has no due times on disk"
+                f"export: {self.deferred} deferred messages become due immediately:"
+                " NSQ does not store due times"
             )
         if self.headers:
             self._lines.warn(
-                f"export: {self.headers} messages are written without their headers: NSQ has none"
+                f"export: {self.headers} messages written without headers: NSQ has none"
             )
         if self.expired:
-            self._lines.info(f"export: {self.expired} messages have expired and are not written")
+            self._lines.info(f"export: {self.expired} expired messages not written")
         if self.largest > 1048576:
             self._lines.warn(
                 f"export: the largest message has {self.largest} bytes:"
-                f" nsqd takes it for damage unless --max-msg-size is at least that"
+                f" nsqd treats it as damage unless --max-msg-size is at least that"
             )
 
     def _write(self, directory: str) -> None:

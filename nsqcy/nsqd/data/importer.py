@@ -1,21 +1,21 @@
-"""Import of what NSQ's nsqd left: its disk queues become logs, once, at a start.
+"""Import of NSQ's disk queues: converts them to logs, once, at the first start.
 
-    import.tmp/            being written: a crash leaves it, and the next import begins anew
+    import.tmp/            import in progress; after a crash the next import begins again
         <topic>.topic/
-        manifest           which files are imported, and the name of the directory to keep them in
-    import.done/           the same, complete and synced: renaming it is what makes the import so
+        manifest           imported files, and the directory in which to keep them
+    import.done/           the same, complete and synced; the rename commits the import
     imported-go-<time>/    the originals
 
-After the rename the topics are moved into the data path, then the originals out of it, then what
-is left of `import.done/` is removed; a start that finds it does the rest first. Until the rename
-nothing that was there is touched.
+After the rename, the topics are moved into the data path, the originals are moved out of it, and
+the rest of `import.done/` is deleted. A start that finds `import.done/` first completes these
+steps. Before the rename, no existing file is touched.
 
-In the log of a topic the channels' messages come first, one channel after the other, then the
-topic's own behind the fan-out position. A channel's cursor stands before its own ones, and what
-lies between them and the fan-out position is finished for it. Messages that had been delivered
-before are entries of the journal, which keep their attempts; their records are a survivor run.
+In the log of a topic, the messages of the channels come first, channel by channel. The topic's own
+messages follow after the fan-out position. A channel's cursor points to its first message; messages
+between its last one and the fan-out position are marked as finished for it. Messages that had been
+delivered before have journal entries, which keep their attempts; their records form a survivor run.
 
-Makes its file calls at once: it runs before there is anybody to serve.
+File calls are blocking: the import runs before nsqd serves clients.
 """
 
 import errno
@@ -43,39 +43,39 @@ MANIFEST = "manifest"
 ASIDE = "imported-go-"
 METADATA = "nsqd.dat"
 
-RUN = 262144  # bytes of records written at once
-AHEAD = 16  # writes under way at most
-MAX_ENTRIES = 1_000_000  # messages of a topic whose attempts are kept: each costs memory
-PROGRESS = 10.0  # seconds between lines about it
-BEAT = 1.0  # seconds between signs of life
+RUN = 262144  # bytes of records per write
+AHEAD = 16  # maximum concurrent writes
+MAX_ENTRIES = 1_000_000  # messages per topic that keep their attempts: each costs memory
+PROGRESS = 10.0  # seconds between progress log lines
+BEAT = 1.0  # seconds between calls of on_progress
 MIN_RECORD = 30  # bytes of a message in NSQ's files
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
 _MIN_SIZE = 48
 _ZEROS = bytes(_MIN_SIZE)
 _SURVIVORS = 1
-_COPY = 2  # attribute of the records in such a run
+_COPY = 2  # attribute of the records in a survivor run
 
 
 class ImportStopped(Stop):
-    """Somebody wants nsqd to end before the import has."""
+    """nsqd was stopped during the import."""
 
     exit_code = 0
     shape = DATED
 
 
 def is_needed(data_path: str) -> bool:
-    """Whether there is something to import, or an import to complete."""
+    """Return whether there is something to import, or an import to complete."""
     with os.scandir(data_path or ".") as entries:
         return any(each.name in (TMP, DONE) or MARK in each.name for each in entries)
 
 
 class Importer:
-    """One import of one data path, which is locked.
+    """Import of a locked data path.
 
-    on_progress: told every second how far it has got
-    stopping: asked now and then whether to give up
-    bad: whether to import what nsqd has set aside as `.bad`, too
+    on_progress: called every second with the progress
+    stopping: called regularly; returns whether to stop
+    bad: also import `.bad` files
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class Importer:
         self._bytes = 0  # of the files to read
         self.messages = 0
         self.damages = 0
-        self.refused: list[str] = []  # topics that are here already
+        self.refused: list[str] = []  # topics that exist already
 
     def run(self) -> None:
-        """Import what is there. Raises StartError; what was there then still is."""
+        """Run the import. Raises StartError, and then leaves NSQ's files unchanged."""
         try:
             finish(self._data_path, self._lines)
             shutil.rmtree(self._path(TMP), ignore_errors=True)
@@ -124,10 +124,10 @@ class Importer:
     def _path(self, *names: str) -> str:
         return os.path.join(self._data_path, *names)
 
-    # -- what there is
+    # -- files to import
 
     def _wanted(self, queues: list[Queue]) -> list[Queue]:
-        """Without those of topics that are here already."""
+        """Return the queues without those of topics that exist already."""
         taken = set()
         for queue in queues:
             if queue.valid and os.path.lexists(self._path(topic_directory(queue.topic))):
@@ -135,8 +135,8 @@ class Importer:
         self.refused = sorted(taken)
         for topic in self.refused:
             self._lines.error(
-                f"import: topic {topic}: not imported, {topic_directory(topic)} is here already;"
-                " its files of NSQ stay as they are"
+                f"import: topic {topic}: not imported, {topic_directory(topic)} already exists;"
+                " its NSQ files stay unchanged"
             )
         return [queue for queue in queues if queue.topic not in taken]
 
@@ -162,7 +162,7 @@ class Importer:
     def _is_readable(self, queue: Queue) -> bool:
         files = len(queue.files) + len(queue.bad)
         if not queue.valid:
-            self._lines.warn(f"import: {queue.name}: not a name NSQ allows, {files} files not read")
+            self._lines.warn(f"import: {queue.name}: invalid name, {files} files not read")
             return False
         if is_ephemeral(queue.topic) or (queue.channel and is_ephemeral(queue.channel)):
             self._lines.warn(f"import: {queue.name}: ephemeral, {files} files not read")
@@ -181,7 +181,7 @@ class Importer:
         found = os.statvfs(self._data_path)
         free = found.f_bavail * found.f_frsize
         if free < self._bytes:
-            text = f"{self._bytes} bytes to import, but {free} free"
+            text = f"{self._bytes} bytes to import, but only {free} bytes free"
             raise OSError(errno.ENOSPC, text, self._data_path)
 
     # -- writing
@@ -196,7 +196,7 @@ class Importer:
             io.close()
 
     def _write_topic(self, io: IoThread, topic: str, queues: list[Queue]) -> None:
-        # Short ones first: what everyone has passed is deleted from the front.
+        # Short queues first: the log is deleted from the front once all channels have passed it.
         queues.sort(key=lambda queue: (queue.channel is None, self._size(queue)))
         room = sum(self._size(queue) for queue in queues) // MIN_RECORD + 1
         writer = TopicWriter(io, self._path(TMP), topic, room, self._max_bytes_per_file)
@@ -213,7 +213,7 @@ class Importer:
         writer.close()
         if writer.forgotten:
             self._lines.warn(
-                f"import: topic {topic}: {writer.forgotten} messages begin again with attempt 1"
+                f"import: topic {topic}: {writer.forgotten} messages restart at attempt 1"
             )
 
     def _watched(
@@ -226,12 +226,12 @@ class Importer:
 
     def _look_up(self, queue: Queue, reader: QueueReader) -> None:
         if self._stopping():
-            raise ImportStopped("stopped during the import of NSQ's files, which are as they were")
+            raise ImportStopped("stopped during the import of NSQ's files, which are unchanged")
         now = time.monotonic()
         if now < self._next_beat:
             return
         self._next_beat = now + BEAT
-        text = f"{reader.count} messages so far, {self.messages + reader.count} in all"
+        text = f"{reader.count} messages so far, {self.messages + reader.count} in total"
         self._on_progress(f"importing {queue.name}: {text}")
         if now >= self._next_line:
             self._next_line = now + PROGRESS
@@ -244,7 +244,7 @@ class Importer:
     def _on_note(self, text: str) -> None:
         self._lines.warn(f"import: {text}")
 
-    # -- making it so
+    # -- committing
 
     def _commit(self, queues: list[Queue]) -> None:
         names = [name for queue in queues for name in queue.names]
@@ -267,7 +267,7 @@ class Importer:
 
 
 def finish(data_path: str, lines: Lines) -> None:
-    """Complete an import that is written: topics in, originals out. Does nothing without one."""
+    """Complete a committed import: move topics in and originals out. Does nothing without one."""
     done = os.path.join(data_path, DONE)
     if not os.path.isdir(done):
         return
@@ -314,10 +314,10 @@ def _private(path: str, flags: int) -> int:
 
 
 class _Run:
-    """Records that will be written at once."""
+    """Buffer of records for one write."""
 
     def __init__(self, attributes: int = 0) -> None:
-        self.attributes = attributes  # of each record
+        self.attributes = attributes  # for each record
         self.data = bytearray()
         self.first = 0
         self.last = 0
@@ -327,7 +327,7 @@ class _Run:
         return not self.count or len(self.data) + length <= RUN
 
     def add(self, seq: int, record: Record, length: int) -> int:
-        """The offset of the record in the run."""
+        """Append a record and return its offset in the run."""
         at = len(self.data)
         if not self.count:
             self.first = seq
@@ -343,16 +343,16 @@ class _Run:
 
 
 class TopicWriter:
-    """Writes the log and the journal of one topic into an empty directory, and syncs them.
+    """Writes and syncs the log and the journal of one topic in an empty directory.
 
-    room: more than there are messages. So many seqs are kept for those that have been delivered
-    before, which come from anywhere in the queues.
+    room: an upper bound of the number of messages. This many seqs are reserved for messages that
+    had been delivered before, which may be anywhere in the queues.
     """
 
     def __init__(
         self, io: IoThread, directory: str, topic: str, room: int, max_bytes_per_file: int
     ) -> None:
-        self.forgotten = 0  # messages whose attempts are not kept
+        self.forgotten = 0  # messages that lose their attempts
         self._io = io
         self._log = Log(io, directory, topic, max_bytes_per_file=max_bytes_per_file, sync_every=0)
         self._probe = LogProbe(self._log)
@@ -368,7 +368,7 @@ class TopicWriter:
         self._fanout = 0
 
     def add_channel(self, name: str, records: Iterable[Record]) -> None:
-        """What a channel has to deliver."""
+        """Add the messages of a channel."""
         first = self._seq
         for record in records:
             if record.attempts and self._entry_count < MAX_ENTRIES:
@@ -382,13 +382,13 @@ class TopicWriter:
         self._entries.clear()
 
     def add_backlog(self, records: Iterable[Record]) -> None:
-        """What the topic has not given to its channels yet; comes after the channels."""
+        """Add the topic's own messages, not yet copied to channels. Call after add_channel()."""
         self._fanout = self._seq
         for record in records:
             self._add(record)
 
     def close(self) -> None:
-        """Sync everything. A topic without a message leaves nothing."""
+        """Sync everything. A topic without messages leaves no files."""
         self._flush()
         if self._log.disk_bytes:
             self._probe.write_snapshot(journal.encode_snapshot(self._state()), self._done)
@@ -458,7 +458,7 @@ class TopicWriter:
 
 
 def _channel(name: str, first: int, end: int, entries: bytes, fanout: int) -> journal.ChannelState:
-    """A channel whose own records are those from `first` to `end`."""
+    """Return the state of a channel with the records from `first` to `end`."""
     if first == end:
         return journal.ChannelState(name, cursor=fanout, entries=entries)
     others = ((end, fanout),) if end < fanout else ()

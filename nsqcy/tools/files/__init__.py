@@ -1,31 +1,32 @@
-"""The files nsq_to_file writes: their names, what is in them, when they change, and their life.
+"""Files of nsq_to_file: names, formats, rotation and repair.
 
-Owns one topic's files from the first open to the move into the output folder, and what a crash
-leaves of them. Knows no NSQ: messages are bytes that come in and a count of those that are safe.
+Owns one topic's files from the first open to the move into the output folder, and their repair
+after a crash. Independent of NSQ: messages are bytes, and the result is a count of synced messages.
 
-**Complete files.** A message is finished (acknowledged) only after the file that holds it was
-synced, so whatever a crash takes from a file comes again. What a crash may *leave* is a part of
-something that was never acknowledged: half a line, half a gzip member. It is cut off before
-anything else is written to that file, and before it goes to the output folder:
+**Complete files.** A message is finished (acknowledged) only after its file was synced. Messages
+that a crash removes from a file are therefore redelivered. A crash may also *leave* a partial write
+that was never acknowledged: half a line, half a gzip member. It is truncated before the file is
+written again or moved to the output folder:
 
-- While a file is being written it carries a **note**, an extended attribute: how long it was at the
-  last but one sync, how long at the last, and the CRC of what is between. The note is written
-  before the sync, which makes both durable at once; so it costs no sync of its own. After a crash,
-  if what the note speaks of is there, the file is good up to its second length, and up to its first
-  otherwise, as that sync has never returned. This holds for `kill -9`, a full disk and a power
-  loss, and whatever bytes messages have.
-- A file without a note, because another program left it in the work folder or the file system has
-  no extended attributes, is judged by its content: lines are good up to the last line feed, gzip
+- A file being written has a **note**, an extended attribute with its length at the sync before the
+  last, its length at the last sync, and the CRC of the bytes between. The note is written before
+  the sync, which makes both durable; so the note costs no extra sync. After a crash, if the bytes
+  match the note, the file is valid up to the second length; otherwise that sync never returned, and
+  the file is valid up to the first length. This holds for `kill -9`, a full disk and a power loss,
+  for any message content.
+- A file may lack a note because another program left it in the work folder, or the file system has
+  no extended attributes. Its content then decides: lines are valid up to the last line feed, gzip
   and zstd files up to the end of the last member that can be decompressed.
-- A file being written is locked (`flock`), so nobody repairs, appends to or moves a file that
-  another living process writes. The lock ends with the process.
+- A file being written is locked (`flock`), so that no other process repairs, appends to or moves
+  it. The lock ends with the process.
 
-A start repairs the files of its topic that have no owner any more, and moves those in a work folder
-of its own to the output folder. Files get there by a hard link, whole and never over another.
+At start, nsq_to_file repairs files of its topics that no process owns, and moves those in its
+separate work folder to the output folder. Files are moved by hard link: complete, and never
+replacing another file.
 
 names     file names and the patterns that recognise them
-codecs    plain, gzip and zstd: members, and the sound length of what a crash left
-disk      every file call, and so the place where tests let them fail
+codecs    plain, gzip and zstd: members, and the valid length of a file after a crash
+disk      all file calls; tests inject failures here
 notes     the note
 file      one open file
 writer    one topic: rotation, opening, syncing, closing and moving, repair

@@ -1,8 +1,8 @@
-"""What is in a file: plain lines, gzip members or zstd frames.
+"""File formats: plain lines, gzip members or zstd frames.
 
-Owns the bytes of a member, and finding how far a file is sound by reading it. A compressed file is
-members one behind the other, each ended before a sync, so that all synced bytes can be
-decompressed whatever comes after. Knows no disk: reading is a function it is given.
+Encodes members, and finds the valid length of a file by reading it. A compressed file is a sequence
+of members. Each ends before a sync, so that all synced bytes can be decompressed regardless of what
+follows. Does no I/O: callers pass a read function.
 """
 
 import struct
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 16
 
-# A function of an offset and a count, which gives fewer bytes only at the end.
+# Function of offset and count; returns fewer bytes only at the end of the file.
 Read = Callable[[int, int], bytes]
 
 
@@ -25,15 +25,17 @@ class Member(Protocol):
     """A member being written."""
 
     def add(self, data: bytes) -> bytes:
-        """Bytes for the file now; what was added may come later."""
+        """Add data; return the bytes to write now. The rest may follow later."""
 
     def end(self) -> bytes:
-        """The rest."""
+        """End the member; return the remaining bytes."""
 
 
 class Codec(Protocol):
-    """suffix   of the file's name
-    framed   whether members have a form, so that a file without any is not valid
+    """File format.
+
+    suffix   of the file name
+    framed   whether members have a frame, so that an empty file is invalid
     """
 
     suffix: str
@@ -42,14 +44,14 @@ class Codec(Protocol):
     def member(self) -> Member: ...
 
     def sound_length(self, read: Read, size: int) -> int:
-        """How many of the first bytes of a file are whole lines, or whole members."""
+        """Return the length of the leading complete lines or members of a file."""
 
 
 # --- plain ------------------------------------------------------------------------------------
 
 
 class Lines:
-    """Lines need no beginning and no end."""
+    """Plain lines, without framing."""
 
     def add(self, data: bytes) -> bytes:
         return data
@@ -84,7 +86,7 @@ class GzipMember:
         self._deflate = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self._crc = 0
         self._size = 0
-        # No name and no time, and an unknown system: equal messages give equal files.
+        # No name, no time, unknown OS: equal messages produce equal files.
         self._header = struct.pack("<4BIBB", 0x1F, 0x8B, 8, 0, 0, {1: 4, 9: 2}.get(level, 0), 255)
 
     def add(self, data: bytes) -> bytes:
@@ -141,7 +143,7 @@ class Zstd:
                 '--zstd needs the package zstandard: pip install "nsqcy[tools]"'
             ) from None
         self._zstandard = zstandard
-        # Checksums, as a gzip member has one, so that damage is found whoever reads the file.
+        # Checksums, as in gzip members, let every reader detect damage.
         self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
 
     def member(self) -> ZstdFrame:
@@ -153,7 +155,7 @@ class Zstd:
 
 
 def _whole_members(read: Read, begin: Callable[[], Any], bad: type[Exception]) -> int:
-    """The end of the last of the members from the start on that can be decompressed."""
+    """Return the end of the last leading member that can be decompressed."""
     sound = position = 0
     member = begin()
     for block in _blocks(read):

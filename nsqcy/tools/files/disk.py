@@ -1,7 +1,7 @@
-"""Every file call nsq_to_file makes, each by itself.
+"""All file calls of nsq_to_file.
 
-The seam at which tests let the disk fill up, fail or lose power. Knows nothing of what is written.
-All raise OSError; what a call promises is durable only after the sync that belongs to it.
+Tests replace this module to simulate a full disk, errors and power loss. Does not know what is
+written. All calls raise OSError; their effects are durable only after the corresponding sync.
 """
 
 import errno
@@ -13,7 +13,7 @@ from nsqcy.util import files
 
 NOTE = "user.nsqcy.nsq_to_file"
 
-# What a file system says that knows no such thing.
+# Errors of a file system without support for a call.
 _UNSUPPORTED = (errno.ENOTSUP, errno.ENOSYS)
 
 
@@ -24,17 +24,18 @@ class Entry(NamedTuple):
 
 class Disk:
     def open(self, path: str, *, exclusive: bool) -> int:
-        """A file to append to and to read, made if there is none; with `exclusive` always."""
+        """Open a file for appending and reading. Creates it if missing; with `exclusive` it must
+        not exist."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         return os.open(path, flags | os.O_EXCL if exclusive else flags, 0o666)
 
     def reopen(self, path: str) -> int:
-        """A file that exists; FileNotFoundError otherwise."""
+        """Open an existing file. Raises FileNotFoundError."""
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def lock(self, fd: int) -> bool:
-        """Whether the file is now this descriptor's alone, until it is closed. On a file system
-        without locks everybody may."""
+        """Lock the file until the descriptor is closed; return whether that succeeded. Always
+        succeeds on a file system without locks."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -45,7 +46,7 @@ class Disk:
         return True
 
     def is_at(self, fd: int, path: str) -> bool:
-        """Whether the open file is the one that has this name."""
+        """Return whether the path refers to the open file."""
         try:
             return os.path.samestat(os.fstat(fd), os.stat(path))
         except FileNotFoundError:
@@ -61,7 +62,7 @@ class Disk:
         return os.fstat(fd).st_size
 
     def read(self, fd: int, offset: int, count: int) -> bytes:
-        """Fewer bytes than asked for only at the end."""
+        """Read bytes at an offset. Returns fewer than `count` only at the end."""
         parts = []
         while count > 0 and (part := os.pread(fd, count, offset)):
             parts.append(part)
@@ -70,7 +71,7 @@ class Disk:
         return b"".join(parts)
 
     def write(self, fd: int, data: bytes) -> None:
-        """All of it."""
+        """Write all of the data."""
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(fd, rest) :]
@@ -79,7 +80,7 @@ class Disk:
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
-        # fsync, not fdatasync: the note is to be as durable as the bytes it speaks of.
+        # fsync, not fdatasync: the note must be as durable as its bytes.
         os.fsync(fd)
 
     def close(self, fd: int) -> None:
@@ -94,7 +95,7 @@ class Disk:
             raise
 
     def set_note(self, fd: int, note: bytes) -> None:
-        """Where the file system has no place for it, nothing."""
+        """Set the note of a file. Does nothing if the file system has no extended attributes."""
         try:
             os.setxattr(fd, NOTE, note)
         except OSError as error:
@@ -109,7 +110,7 @@ class Disk:
                 raise
 
     def has_notes(self, folder: str) -> bool:
-        """Whether files in this folder can have notes."""
+        """Return whether files in this folder can have notes."""
         try:
             os.getxattr(folder, NOTE)
         except OSError as error:
@@ -127,7 +128,7 @@ class Disk:
         return True
 
     def listing(self, folder: str) -> list[Entry]:
-        """Nothing where there is no such folder. Links to elsewhere are not listed."""
+        """Return the entries of a folder, without symbolic links; empty if it does not exist."""
         try:
             with os.scandir(folder) as entries:
                 return [
@@ -145,14 +146,14 @@ class Disk:
             return False
 
     def modified(self, path: str) -> int:
-        """When, in ns; 0 for a file that is gone."""
+        """Return the modification time in ns; 0 if the file does not exist."""
         try:
             return os.stat(path).st_mtime_ns
         except FileNotFoundError:
             return 0
 
     def make_folder(self, path: str) -> bool:
-        """Whether it was not there."""
+        """Create a folder; return False if it exists."""
         try:
             os.mkdir(path, 0o770)
         except FileExistsError:
@@ -160,14 +161,14 @@ class Disk:
         return True
 
     def link(self, source: str, target: str) -> None:
-        """A second name; FileExistsError if it is taken, by whatever."""
+        """Create a hard link. Raises FileExistsError."""
         os.link(source, target, follow_symlinks=False)
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
     def sync_folder(self, path: str) -> None:
-        """Names in it are durable, where the file system knows how."""
+        """Make the entries of a folder durable, if the file system supports that."""
         try:
             files.sync_directory(path)
         except OSError as error:

@@ -1,7 +1,7 @@
-"""One file: appended to, noted, synced, repaired.
+"""One output file: append, note, sync, repair.
 
-Owns the order of write, note and sync, and the question how far a file is safe. Knows neither
-names nor folders; see the package for the rules.
+Owns the order of write, note and sync, and how far a file is valid. Knows neither names nor
+folders; the package docstring has the rules.
 """
 
 import zlib
@@ -10,14 +10,14 @@ from nsqcy.tools.files.codecs import BLOCK, Codec, Member
 from nsqcy.tools.files.disk import Disk
 from nsqcy.tools.files.notes import Note
 
-CHUNK = 1 << 18  # bytes of messages to write at once
+CHUNK = 1 << 18  # bytes of messages per write
 
 
 class File:
-    """A locked file. After an OSError of any call it can only be closed.
+    """A locked file. After an OSError from any call, only close() is allowed.
 
-    size    bytes in it
-    length  bytes of messages in it, before compression; what was found counts
+    size    bytes in the file
+    length  bytes of messages before compression, plus the size of the file when opened
     """
 
     def __init__(self, disk: Disk, fd: int, path: str, codec: Codec) -> None:
@@ -29,11 +29,12 @@ class File:
         self._member: Member | None = None
         self._waiting: list[bytes] = []
         self._room = CHUNK
-        self._base = 0  # how long it was at the last sync
-        self._crc = 0  # of what came since
+        self._base = 0  # length at the last sync
+        self._crc = 0  # of the bytes since then
 
     def repair(self) -> int:
-        """Cut off what was never acknowledged; how many bytes. What remains is synced."""
+        """Truncate bytes that were never acknowledged, and sync the rest. Return the number of
+        bytes removed."""
         found = self._disk.size(self._fd)
         sound = self._sound_length(found)
         if sound < found:
@@ -44,12 +45,12 @@ class File:
         return found - sound
 
     def begin(self) -> None:
-        """From here on a crash leaves a file that knows how far it is safe."""
+        """Write the first note: from now on a crash leaves a file that can be repaired."""
         self._disk.set_note(self._fd, Note(self.size, self.size, 0).encoded())
         self._disk.sync(self._fd)
 
     def add(self, data: bytes) -> None:
-        """To be written with others at the next flush."""
+        """Buffer data for the next flush."""
         self.length += len(data)
         self._waiting.append(data)
         self._room -= len(data)
@@ -57,7 +58,7 @@ class File:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added; a codec may still keep some of it."""
+        """Write buffered data; the codec may still retain some of it."""
         if self._waiting:
             if self._member is None:
                 self._member = self._codec.member()
@@ -67,13 +68,13 @@ class File:
             self._append(self._member.add(data))
 
     def sync(self) -> None:
-        """Everything added is safe when this returns."""
+        """Make everything added so far durable."""
         self.flush()
         if self._member is not None:
             member, self._member = self._member, None
             self._append(member.end())
         if (found := self._disk.size(self._fd)) != self.size:
-            # Somebody else has cut it, as logrotate may, or written to it: count anew.
+            # Another program, such as logrotate, changed the file: restart from its size.
             self.size = self._base = found
             self._crc = 0
         elif self.size == self._base:
@@ -84,7 +85,7 @@ class File:
         self._crc = 0
 
     def complete(self) -> None:
-        """Nothing will be added any more: make it valid and safe, and take the note off."""
+        """Complete the file: end the member, sync, and remove the note."""
         if self.size == 0 and self._codec.framed:
             self.add(b"")
         self.sync()
@@ -95,11 +96,11 @@ class File:
         return self._disk.is_at(self._fd, path)
 
     def links(self) -> int:
-        """How many names it has."""
+        """Return the number of hard links."""
         return self._disk.links(self._fd)
 
     def close(self) -> None:
-        """Gives the lock back too."""
+        """Close the file and release its lock."""
         self._disk.close(self._fd)
 
     def _append(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Names of files: tokens, strftime, revisions, and the patterns that recognise such a name.
+"""File names: tokens, strftime, revisions, and patterns that match the names.
 
 Owns the grammar of --filename-format and --datetime-format. Opens no file and reads no clock.
 """
@@ -12,8 +12,8 @@ from nsqcy.errors import NsqError
 REV = "<REV>"
 DATETIME = "<DATETIME>"
 
-# The conversions Go's nsq_to_file knows, with what each may look like. Any other percent sign is
-# text.
+# Conversions of Go's nsq_to_file, with the patterns of their output. Any other percent sign is
+# literal.
 _CONVERSIONS = {
     "Y": r"[0-9]{4,}",
     **dict.fromkeys("ymdHIMS", "[0-9]{2}"),
@@ -37,11 +37,11 @@ _MONTHS = (
 
 
 class FormatError(NsqError):
-    """A format that gives no usable file name; str() says why."""
+    """A format without a usable file name; str() has the reason."""
 
 
 def format_time(format: str, moment: time.struct_time) -> str:
-    """`format` for a local time. English whatever the locale, as file names must not move."""
+    """Format a local time. Always in English, so that file names do not depend on the locale."""
     return _CONVERSION.sub(lambda found: _convert(found[1], moment), format)
 
 
@@ -57,11 +57,11 @@ def _convert(letter: str, moment: time.struct_time) -> str:
             return day if letter == "A" else day[:3]
         case "p":
             return "PM" if moment.tm_hour >= 12 else "AM"
-    return time.strftime(f"%{letter}", moment)  # figures, and the zone as the system has it
+    return time.strftime(f"%{letter}", moment)  # numbers, and the system's time zone
 
 
 def host(identifier: str, hostname: str) -> str:
-    """What <HOST> stands for: the first label of the host's name, or what the operator said."""
+    """Return the value of <HOST>: --host-identifier, or the first label of the hostname."""
     short = hostname.partition(".")[0]
     if not identifier:
         return short
@@ -69,9 +69,9 @@ def host(identifier: str, hostname: str) -> str:
 
 
 class FileNames:
-    """The names of one topic's files, relative to the work and the output folder.
+    """Names of one topic's files, relative to the work and the output folder.
 
-    A name has its <REV> open until a file is looked for; `revisions` says whether there is one.
+    <REV> stays in a name until a file is opened; `revisions` tells whether the format has it.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class FileNames:
         _check(self.at(0))
 
     def at(self, wall: float) -> str:
-        """The name at a moment of the wall clock; computed once a second."""
+        """Return the name at a wall-clock time; computed once per second."""
         second = int(wall)
         if second != self._second:
             text = format_time(self._datetime_format, time.localtime(second))
@@ -120,15 +120,15 @@ class FileNames:
         return name.replace(DATETIME, datetime)
 
     def depth(self) -> int:
-        """How many folders deep the files are."""
+        """Number of folder levels in names."""
         return len(self._folders) - 1
 
     def is_part(self, level: int, part: str) -> bool:
-        """Whether a folder, or at the last level a file, may be one of this topic's."""
+        """Return whether a folder, or a file at the last level, may belong to this topic."""
         return self._folders[level].fullmatch(part) is not None
 
     def open_name(self, filled: str) -> tuple[str, int]:
-        """A file's name with its <REV> open again, and the revision."""
+        """Return a file's name with <REV> restored, and its revision."""
         revision = 0
         parts = []
         for folder, part in zip(self._folders, filled.split("/"), strict=True):
@@ -141,8 +141,9 @@ class FileNames:
         return "/".join(parts), revision
 
     def _pattern(self) -> str:
-        """Of the files of this topic and host, of any time, process and revision."""
-        # A NUL marks a conversion: no name has one, and slashes are put in order around it.
+        """Return the pattern of this topic's and host's files, of any time, process and
+        revision."""
+        # NUL marks a conversion: names never contain it, and it survives path normalization.
         datetime = _CONVERSION.sub("\0\\1", self._datetime_format)
         text = os.path.normpath(self._filled(self._tokens, datetime))
         pieces = re.split("(<PID>|<REV>|\0.)", text)
@@ -154,6 +155,6 @@ def with_revision(name: str, revision: int) -> str:
 
 
 def _check(name: str) -> None:
-    # A topic may be called `..`, and nobody may write above the folder that was given.
+    # A topic may be called `..`, but files must stay inside the given folder.
     if name.startswith("/") or ".." in name.split("/") or name == ".":
         raise FormatError(f"--filename-format leads out of its folder: {name}")

@@ -1,11 +1,11 @@
-"""The note a file carries while it is being written: what of it is safe.
+"""The note of a file being written, which records its valid length.
 
-Owns the note's bytes. Where it is kept is disk.py's, what follows from it file.py's.
+Owns the encoding. disk.py stores the note, file.py interprets it.
 
     1 BASE LENGTH CRC     decimal numbers and eight hex digits, in ASCII
 
-The file was BASE long at the last but one sync and LENGTH at the last; CRC is the CRC-32 of the
-bytes between. It is written before the sync it speaks of.
+BASE is the file's length at the sync before the last, LENGTH at the last one, and CRC the CRC-32 of
+the bytes between. The note is written before the last sync.
 """
 
 import re
@@ -24,6 +24,6 @@ class Note(NamedTuple):
 
     @classmethod
     def decoded(cls, raw: bytes) -> "Note | None":
-        """None for what is no note of ours, or of a version that is not known."""
+        """Decode a note. Return None if it is invalid or of an unknown version."""
         found = _NOTE.fullmatch(raw)
         return found and cls(int(found[1]), int(found[2]), int(found[3], 16))

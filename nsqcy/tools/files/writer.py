@@ -1,8 +1,8 @@
-"""One topic's files: when a file is opened, synced, closed and moved, and what a start repairs.
+"""Writer of one topic's files: opens, syncs, closes and moves files, and repairs them at start.
 
-Owns the rules of rotation and revisions. Time is what the caller says it is; every call blocks and
-may raise OSError, after which nothing but abandon() may be called: what was not acknowledged by
-then comes again, and the next start cuts off what is left of it.
+Owns the rules of rotation and revisions. Callers pass the time. Every call blocks and may raise
+OSError; after that only abandon() may be called. Messages that are not acknowledged by then are
+redelivered, and the next start truncates their remains.
 """
 
 import posixpath
@@ -19,8 +19,10 @@ from nsqcy.tools.files.file import File
 
 
 class Moment(NamedTuple):
-    """wall    seconds since 1970, for names
-    steady  nanoseconds of a clock that is never set, for intervals
+    """A point in time.
+
+    wall    seconds since 1970, for names
+    steady  nanoseconds of a monotonic clock, for intervals
     """
 
     wall: float
@@ -28,7 +30,9 @@ class Moment(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """rotate_size      bytes, 0 is never
+    """Rules of rotation and syncing.
+
+    rotate_size      bytes, 0 is never
     rotate_interval  ns, 0 is never
     buffer           messages after which to sync
     """
@@ -43,12 +47,12 @@ class Rules(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """Whether files being written and finished ones are apart."""
+        """Whether work folder and output folder differ."""
         return self.work_dir != self.output_dir
 
     @property
     def exclusive(self) -> bool:
-        """Whether a file that exists is never appended to."""
+        """Whether existing files are never appended to."""
         return self.codec.framed or self.rotate_interval > 0
 
     @property
@@ -58,13 +62,13 @@ class Rules(NamedTuple):
 
 
 class FileInUse(NsqError):
-    """A file with no other revision is being written by another process."""
+    """Another process writes the file, and the format has no <REV> for another name."""
 
 
 class TopicFiles:
     """The files of one topic.
 
-    written, synced  messages so far; the first `synced` of those written are safe
+    written, synced  message counts; the first `synced` of the written messages are durable
     """
 
     def __init__(
@@ -77,14 +81,14 @@ class TopicFiles:
         self._disk = disk
         self._log = log
         self._file: File | None = None
-        self._name = ""  # with its <REV> open
+        self._name = ""  # with <REV> not replaced
         self._revision = 0
         self._opened = 0
 
-    # --- what happens to it -------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------
 
     def write(self, bodies: Iterable[bytes], now: Moment) -> None:
-        """Messages, in order; each is followed by a line feed."""
+        """Write messages in order, each followed by a line feed."""
         for body in bodies:
             file = self._file
             if due := file is None or self._is_due(file, now):
@@ -98,7 +102,7 @@ class TopicFiles:
             self._file.flush()
 
     def tick(self, now: Moment) -> None:
-        """Every sync interval."""
+        """Sync and rotate. Call every sync interval."""
         if self._file is None or self._is_due(self._file, now):
             if self._rules.skip_empty:
                 self.finish()
@@ -107,7 +111,7 @@ class TopicFiles:
         self.sync()
 
     def sync(self) -> None:
-        """Everything written is safe when this returns."""
+        """Make everything written so far durable."""
         count = self.written - self.synced
         if count:
             assert self._file is not None
@@ -116,7 +120,7 @@ class TopicFiles:
             self.synced = self.written
 
     def finish(self) -> None:
-        """Sync, close and move the file; the next message or tick opens one. Also the end."""
+        """Sync, close and move the file. The next message or tick opens a new one."""
         if self._file is None:
             return
         self.sync()
@@ -124,7 +128,7 @@ class TopicFiles:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file without syncing."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -160,7 +164,7 @@ class TopicFiles:
         return file
 
     def _open(self, relative: str) -> File | None:
-        """None when the next revision is to be tried."""
+        """Open a file. Return None if the next revision must be tried."""
         path = self._work(relative)
         if self._rules.moves and self._disk.exists(self._output(relative)):
             self._log.warn(f"{self._label} output file already exists: {self._output(relative)}")
@@ -185,7 +189,7 @@ class TopicFiles:
         return file
 
     def _take(self, file: File, fd: int) -> bool:
-        """Whether the file is ours to write to now."""
+        """Lock the file; return whether we may write to it."""
         if not self._lock(file, fd):
             self._log.warn(f"{self._label} working file is in use: {file.path}")
             return False
@@ -197,13 +201,13 @@ class TopicFiles:
         return True
 
     def _lock(self, file: File, fd: int) -> bool:
-        # Whoever had the lock may have moved the file away just before.
+        # The previous owner of the lock may just have moved the file.
         return self._disk.lock(fd) and file.is_at(file.path)
 
     # --- closing and moving -------------------------------------------------------------------
 
     def _settle(self, file: File, name: str, revision: int) -> None:
-        """Give a file that is done its place. It stays locked until it has it."""
+        """Move a finished file to its place. It stays locked until then."""
         file.complete()
         if self._rules.skip_empty and file.length == 0:
             self._remove(file)
@@ -229,7 +233,7 @@ class TopicFiles:
         try:
             self._disk.link(file.path, target)
         except FileExistsError:
-            # Or linked already, by a process that did not live to unlink it.
+            # Or already linked, by a process that died before unlinking it.
             return file.is_at(target) and file.links() > 1
         return True
 
@@ -238,7 +242,7 @@ class TopicFiles:
         self._disk.sync_folder(posixpath.dirname(file.path))
 
     def _make_folders(self, root: str, relative: str) -> None:
-        """The folders of a file, durable. One that is there may not have been synced yet."""
+        """Create the folders of a file durably. Existing folders may not have been synced yet."""
         folder = root
         for part in relative.split("/")[:-1]:
             below = posixpath.join(folder, part)
@@ -252,11 +256,11 @@ class TopicFiles:
     def _output(self, relative: str) -> str:
         return posixpath.join(self._rules.output_dir, relative)
 
-    # --- what a crash left --------------------------------------------------------------------
+    # --- repair after a crash -----------------------------------------------------------------
 
     def start(self) -> None:
-        """Before anything else: make the folders, and finish the files that were being written
-        when a process died."""
+        """Create the folders, and repair and move files that a dead process was writing. Must be
+        called first."""
         self._make_root(self._rules.work_dir)
         self._make_root(self._rules.output_dir)
         for relative in self._unfinished():
@@ -266,19 +270,20 @@ class TopicFiles:
             except FileNotFoundError:
                 continue
             except PermissionError as error:
-                self._log.warn(f"{self._label} {path} is left as it is: {error.strerror}")
+                self._log.warn(f"{self._label} {path} not repaired: {error.strerror}")
                 continue
             file = File(self._disk, fd, path, self._rules.codec)
             try:
                 if self._lock(file, fd):
                     self._repair(file)
-                    file.begin()  # this process may die as well
+                    file.begin()  # this process may crash too
                     self._settle(file, *self._names.open_name(relative))
             finally:
                 file.close()
 
     def _make_root(self, folder: str) -> None:
-        """A folder and those above it, durable even if who made them died before he synced."""
+        """Create a folder and its parents durably, even if a previous process created them and
+        died before syncing."""
         above = posixpath.dirname(folder)
         if above == folder:
             return
@@ -288,7 +293,7 @@ class TopicFiles:
         try:
             self._disk.sync_folder(above)
         except PermissionError:
-            pass  # not one that we could have made
+            pass  # not a folder that we could have created
 
     def _repair(self, file: File) -> None:
         cut = file.repair()
@@ -304,11 +309,11 @@ class TopicFiles:
             return found
         if self._disk.has_notes(self._rules.work_dir):
             return [each for each in found if self._is_unfinished(self._work(each))]
-        # One file at a time is written, so it is the last.
+        # Only one file is written at a time, so it is the last one.
         return [max(found, key=lambda each: self._disk.modified(self._work(each)))]
 
     def _is_unfinished(self, path: str) -> bool:
-        # A file is there a moment before its note.
+        # A file exists briefly before its note.
         empty = self._rules.codec.framed and self._disk.is_empty(path)
         return empty or self._disk.is_noted(path)
 

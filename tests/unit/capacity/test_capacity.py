@@ -45,7 +45,7 @@ def test_what_was_measured_together_is_the_sum_of_what_was_measured_apart() -> N
     found = plan(
         rate=round(row["rate"]), body_bytes=200, batch=200, ready=2500, consumers_away="0s"
     )
-    one = amount(found, "cores") - part(found, "cores", "more than one worker")
+    one = amount(found, "cores") - part(found, "cores", "overhead of several workers")
     assert one == pytest.approx(row["rate"] * row["daemon_us"] / 1e6, rel=0.25)
 
 
@@ -78,7 +78,7 @@ def test_delays() -> None:
     memory = "memory of messages and clients"
     assert part(found, memory, "deferred messages") == waiting * 2 * 58
     assert amount(found, "disk, kept") == waiting * (200 + 2 * 48)
-    assert part(found, "cores", "deferred messages that are due") == pytest.approx(
+    assert part(found, "cores", "deferred messages becoming due") == pytest.approx(
         100 * measured.DUE.value / 1e6
     )
     assert any("--max-defer-timeout" in note for note in found.notes)
@@ -116,8 +116,8 @@ def test_a_topic_has_one_worker() -> None:
     one, four = (plan(**BUSY, topics=topics) for topics in (1, 4))
     assert (one.workers, four.workers) == (1, 2)
     assert one.wanted["cores"] > four.wanted["cores"]
-    assert any("a topic is one worker's" in note for note in one.notes)
-    assert not any("a topic is one worker's" in note for note in four.notes)
+    assert any("each topic uses one worker" in note for note in one.notes)
+    assert not any("each topic uses one worker" in note for note in four.notes)
 
 
 def test_slower_cores() -> None:
@@ -128,7 +128,7 @@ def test_slower_cores() -> None:
 
 def test_syncs() -> None:
     found = plan(rate=10_000, batch=10, durability="fsync", sync_time="20ms")
-    assert any("20 publishes have to be" in note for note in found.notes)
+    assert any("needs 20 concurrent publishes" in note for note in found.notes)
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_text(capfd: pytest.CaptureFixture[str]) -> None:
     )
     assert "records <- a record, DISKFORMAT.md\n" in out
     assert f"<- {measured.SLOW}" in out
-    assert "1 nsqd and 2 nsqds to spare, each with\n          1  worker\n" in out
+    assert "1 nsqd and 2 spare nsqds, each with\n          1  worker\n" in out
     assert measured.MACHINE in out
 
 
@@ -181,7 +181,7 @@ def test_json(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "--rate is required: how many messages are published a second"),
+        ([], "--rate is required: messages published per second"),
         (["--rate=0"], "--rate is '0': expected > 0"),
         (["--rate=-5"], "--rate is '-5': expected > 0"),
         (["--rate=many"], "--rate is 'many': expected an integer"),

@@ -300,7 +300,7 @@ def test_node_stats(server: AuthServer, nobody: str, web: WebClient) -> None:
     assert found.topics["t"].channels["c"].figures.depth == 2
     assert found.topics["t"].nodes[0].hostname == "h"
     assert str(found.errors[nobody]) == "Connection refused"
-    assert str(found.errors["mute:0"]) == "it has no HTTP port"
+    assert str(found.errors["mute:0"]) == "the nsqd has no HTTP port"
     assert found.errors.keys() == {nobody, "mute:0", *(each.http_address for each in strange)}
 
 

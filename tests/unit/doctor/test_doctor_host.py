@@ -55,7 +55,7 @@ def test_what_cannot_be_found_out_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("file", "level", "says"),
     [
-        (ConfigFile("f", "nsqd", 3), "ok", "f: fit for nsqd, 3 options set"),
+        (ConfigFile("f", "nsqd", 3), "ok", "f: valid for nsqd, 3 options set"),
         (ConfigFile("f", "nsqd", warnings=["line 1 is ignored"]), "warning", "line 1 is ignored"),
         (ConfigFile("f", "nsqadmin", error="line 2: bad"), "problem", "config sample nsqadmin"),
     ],
@@ -195,7 +195,7 @@ def test_disk_latency(sync: float, level: str) -> None:
     """One slow sync of five is no slow disk."""
     facts = replace(GOOD, disk=replace(GOOD_DISK, syncs=[sync, sync, 0.9, sync, sync]))
     assert levels(disk.disk_latency, facts) == [level]
-    assert "900 ms at most" in text(disk.disk_latency, facts)
+    assert "at most 900 ms" in text(disk.disk_latency, facts)
 
 
 def test_a_data_path_that_cannot_be_used() -> None:

@@ -129,7 +129,7 @@ def test_unix_sockets(tmp_path: Path) -> None:
     assert look_ports.look_at("tcp-address", path) == look_ports.Port("tcp-address", path)
     (tmp_path / "file").touch()
     assert "not a socket" in look_ports.look_at("tcp-address", str(tmp_path / "file")).error
-    assert "there is no" in look_ports.look_at("tcp-address", f"{path}/no/s").error
+    assert "does not exist" in look_ports.look_at("tcp-address", f"{path}/no/s").error
 
 
 def test_only_ports_that_are_opened_are_looked_at() -> None:
@@ -288,7 +288,7 @@ def test_a_broadcast_address_that_nobody_reaches(node: Node, other: Node) -> Non
     silent = [each for each in facts.nsqds if each.error]
     assert [each.address for each in silent] == [listening(port)]
     (told,) = [each for each in cluster.nsqds(facts) if "announced" in each.text]
-    assert f"one of its host answers at {other.address}" in told.text
+    assert f"an nsqd on the same host answers at {other.address}" in told.text
 
 
 def test_one_that_is_named_and_announced_is_one(node: Node, other: Node) -> None:
@@ -396,10 +396,10 @@ def frame(kind: int, data: bytes) -> bytes:
         (frame(0, b"OK"), ""),
         (frame(0, b"[1"), ""),
         (frame(0, b'{"tls_v1": false}'), ""),
-        (frame(1, b"E_INVALID no"), "it answers 'E_INVALID no'"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers is not an nsqd"),
-        (frame(0, b"x" * 10)[:-5], "it hangs up on an IDENTIFY"),
-        (b"", "it hangs up on an IDENTIFY"),
+        (frame(1, b"E_INVALID no"), "unexpected response 'E_INVALID no'"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the server is not an nsqd"),
+        (frame(0, b"x" * 10)[:-5], "connection closed after IDENTIFY"),
+        (b"", "connection closed after IDENTIFY"),
     ],
 )
 def test_doors_of_others(data: bytes, error: str) -> None:

@@ -413,7 +413,7 @@ def test_the_log_has_no_secret(made: Made) -> None:
     assert log.lines == [
         "log-in: anna (operate) from 10.0.0.1",
         "log-in of anna failed, from 10.0.0.1",
-        "log-in of nobody we know failed, from 10.0.0.1",
+        "log-in of an unknown user failed, from 10.0.0.1",
         "log-in with a token failed, from 10.0.0.1",
     ]
     assert key not in str(vars(users_)) and SECRET not in str(vars(users_))

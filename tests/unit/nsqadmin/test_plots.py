@@ -70,7 +70,7 @@ def test_a_section_of_plots() -> None:
     figure = page.all("figure")[0]
     assert figure.one("figcaption").text == "ThroughputIn 900/sOut 0/s"
     label = figure.one("svg").attributes["aria-label"]
-    assert label == "Throughput. In: 900/s now, at most 900/s; Out: 0/s now, at most 0/s"
+    assert label == "Throughput. In: 900/s now, maximum 900/s; Out: 0/s now, maximum 0/s"
     values = figure.one("path", **{"class": "line0"}).attributes["data-values"].split(",")
     assert values[-6:] == ["400", "", "600", "700", "800", "900"]
     assert len(values) == 90

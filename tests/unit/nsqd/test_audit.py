@@ -107,11 +107,11 @@ def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> Non
     assert command.main(["check", str(saved)]) == 1
     assert tree(saved) == before
     out, err = capfd.readouterr()
-    assert "journal: there is none" in out
-    assert "a start delivers everything to every channel" in out
-    assert "journal.tmp: was never finished" in out
-    assert "notes: not nsqd's" in out and "elsewhere: not nsqd's" in out
-    assert "import.tmp: an import that is not complete" in err
+    assert "journal: none" in out
+    assert "a start delivers all messages to every channel" in out
+    assert "journal.tmp: incomplete" in out
+    assert "notes: not a file of nsqd" in out and "elsewhere: not a file of nsqd" in out
+    assert "import.tmp: an incomplete import" in err
 
 
 def test_an_io_thread_that_only_reads(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_after_a_kill(saved: Path) -> None:
     found = audit(saved.with_name("killed"))
     assert not found.clean and found.damages == 0
     assert not found.segments[-1].footer
-    assert "a start reads it through" in text(found)
-    assert "a start delivers again what was finished" in text(found)
+    assert "nsqd scans it at start" in text(found)
+    assert "a start redelivers messages that were finished" in text(found)
 
 
 def test_a_journal_ahead_of_the_files(saved: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_journal_ahead_of_the_files(saved: Path) -> None:
     assert channel.lost == gone
     assert found.gaps == [(MESSAGES + 1 - gone, MESSAGES)]
     assert any("are not on disk" in line for line in found.start_says)
-    assert f"in no file: seqs {MESSAGES + 1 - gone} to {MESSAGES}" in text(found)
+    assert f"not on disk: seqs {MESSAGES + 1 - gone} to {MESSAGES}" in text(found)
 
 
 def test_what_nobody_needs_is_removed_unless_it_is_retained(saved: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_run_that_a_newer_segment_has_as_well(saved: Path) -> None:
     assert found.segments[0].superseded == [(seqs[0], seqs[-1])]
     assert found.segments[0].unlinked
     assert found.records == MESSAGES
-    assert "a newer segment has them" in text(found)
+    assert "at least partly also in a newer segment" in text(found)
 
 
 def test_a_delta_that_is_not_understood(saved: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_delta_that_is_not_understood(saved: Path) -> None:
     assert found.journal is not None
     assert (found.journal.entries, found.journal.used) == (3, 1)
     assert found.journal.bytes == path.stat().st_size
-    assert "1 of 3 entries that are understood" in text(found)
+    assert "1 of 3 entries valid" in text(found)
     assert not found.clean
     core.close()
 
@@ -317,7 +317,7 @@ def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
     path.write_text('{"version": 99, "set": {}}')
     assert command.main(["check", str(saved)]) == 2
     err = capfd.readouterr().err
-    assert "is damaged, and a start sets it aside" in err
+    assert "is damaged, a start moves it aside" in err
     assert "it was written by a later one" in err
 
 

@@ -335,9 +335,9 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     found, said = read_all(tmp_path)["t:c"]
     assert found == several[:10] + several[30:40] + several[50:]
     path = data_file(tmp_path, "t:c", 1)
-    assert said[0] == f"{path} at 0: the file is missing, and so are those up to number 2"
+    assert said[0] == f"{path} at 0: the file is missing, as are all files up to number 2"
     assert said[1] == f"{data_file(tmp_path, 't:c', 4)} at 0: the file is missing"
-    assert said[2] == "t:c: depth was 60 in the metadata, 30 were found"
+    assert said[2] == "t:c: depth is 60 in the metadata, but 30 were found"
 
 
 def test_a_missing_last_file_is_named(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_file_that_was_read_may_be_gone(tmp_path: Path) -> None:
     data_file(tmp_path, "t:c", 0).unlink()
     found, said = read_all(tmp_path)["t:c"]
     assert found == several[10:]
-    assert said == ["t:c: depth was 16 in the metadata, 10 were found"]
+    assert said == ["t:c: depth is 16 in the metadata, but 10 were found"]
 
 
 def test_an_empty_queue_has_nothing_to_say(tmp_path: Path) -> None:
@@ -371,10 +371,10 @@ def test_a_read_position_that_cannot_be(tmp_path: Path) -> None:
     data_file(tmp_path, "t:c").write_bytes(image(several))
     write_meta(tmp_path, "t:c", 5, (900, 0), (900, 250))
     found, said = read_all(tmp_path)["t:c"]
-    assert found == several and "read position behind every data file" in said[0]
+    assert found == several and "read position beyond all data files" in said[0]
     write_meta(tmp_path, "t:c", 5, (0, 9999), (0, 10249))
     found, said = read_all(tmp_path)["t:c"]
-    assert found == [] and "at 9999: the file ends before, at 250" in said[0]
+    assert found == [] and "at 9999: the file ends earlier, at 250" in said[0]
 
 
 def test_bad_files_are_read_when_asked_for(tmp_path: Path) -> None:
@@ -387,4 +387,4 @@ def test_bad_files_are_read_when_asked_for(tmp_path: Path) -> None:
     assert read_all(tmp_path)["t:c"] == (rest, [])
     found, said = read_all(tmp_path, bad=True)["t:c"]
     assert found == aside[:-1] + rest
-    assert "no whole record in the last 49 bytes" in said[0]
+    assert "no complete record in the last 49 bytes" in said[0]

@@ -235,7 +235,7 @@ def test_too_little_room_is_known_before(tmp_path: Path, monkeypatch: pytest.Mon
         f_bavail, f_frsize = 2, 512
 
     monkeypatch.setattr(os, "statvfs", lambda _: Full)
-    with pytest.raises(StartError, match="bytes to import, but 1024 free"):
+    with pytest.raises(StartError, match="bytes to import, but only 1024 bytes free"):
         run(tmp_path)
     assert content(tmp_path) == originals
     assert is_needed(str(tmp_path))
@@ -265,7 +265,7 @@ def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     data_file(tmp_path, "t:c").write_bytes(image(messages(0, 3000)))
     told: list[str] = []
     lines = run(tmp_path, on_progress=told.append)
-    expected = [f"t:c: {n} messages so far, {n} in all" for n in (1024, 2048)]
+    expected = [f"t:c: {n} messages so far, {n} in total" for n in (1024, 2048)]
     assert told == [f"importing {text}" for text in expected]
     assert [line for line in lines if "so far" in line] == [f"import: {text}" for text in expected]
 
@@ -296,7 +296,7 @@ def test_names_nobody_has(tmp_path: Path) -> None:
     lines = run(tmp_path)
     assert needed(tmp_path) == {"..:c": messages(0, 2), "a.b_c-D.:x": messages(5, 2)}
     for name in ("no name", "t:no name"):
-        assert f"import: {name}: not a name NSQ allows, 1 files not read" in lines
+        assert f"import: {name}: invalid name, 1 files not read" in lines
     for name in ("t#ephemeral", "t:c#ephemeral"):
         assert f"import: {name}: ephemeral, 1 files not read" in lines
     (aside,) = tmp_path.glob("imported-go-*")
@@ -314,7 +314,7 @@ def test_attempts_beyond_what_fits_are_forgotten(
         one.body for one in messages(0, 25)
     ]
     assert Counter(one.attempts for one in found) == {4: 10, 0: 15}
-    assert "import: topic t: 15 messages begin again with attempt 1" in lines
+    assert "import: topic t: 15 messages restart at attempt 1" in lines
 
 
 def test_large_messages_and_rolled_segments(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_export_refuses_what_it_must(tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     fill(data)
-    with pytest.raises(StartError, match="files of NSQ in it that are not imported"):
+    with pytest.raises(StartError, match="contains files of NSQ that are not imported"):
         Export(str(data), str(out), Log()).run()
     run(data)
     out.mkdir()
@@ -469,8 +469,8 @@ def test_export_of_what_nsq_does_not_have(tmp_path: Path) -> None:
     log = Log()
     Export(str(data), str(out), log).run()
     assert [one.body for one in nsq_diskqueue.read_queue(out, "t:c")] == [b"young", b"plain"]
-    assert "export: 1 messages are written without their headers: NSQ has none" in log.lines
-    assert "export: 1 messages have expired and are not written" in log.lines
+    assert "export: 1 messages written without headers: NSQ has none" in log.lines
+    assert "export: 1 expired messages not written" in log.lines
 
 
 # ---- the size of a backlog does not matter ----

@@ -489,7 +489,7 @@ def test_what_we_may_not_open_stays(topic: Topic, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(disk, "reopen", refused)
     topic.open(work=True, disk=disk)
     assert topic.files(topic.work) == {"t-000000.log": b"theirs"}
-    assert topic.log.count("is left as it is: Permission denied") == 1
+    assert topic.log.count("not repaired: Permission denied") == 1
 
 
 # --- failures -----------------------------------------------------------------------------------
