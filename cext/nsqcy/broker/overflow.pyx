@@ -291,7 +291,7 @@ cdef class OverflowLog(Checkpoints):
             at += record.length
 
     cdef int stable_moved(self, Block *block) except -1:
-        """Advance the stable position: the next records are on disk, up to a place in this block."""
+        """Advance the stable position: the next records are on disk, up to this block."""
         if block.stored == block.size and block.flags & IN_WINDOW:
             self.pass_written(block.next)
         return self.log_grew()
