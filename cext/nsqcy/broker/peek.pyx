@@ -26,7 +26,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum:
-    BLOCK_COST = 8                  # cost of looking up a block, in records, as in nsqcy.broker.log_reader
+    BLOCK_COST = 8                  # cost of finding a block, in records, as in log_reader
     BYTES_A_STEP = 256              # bytes that cost as much as one record
     RANGES_A_STEP = 64
     MESSAGE_COST = 400              # bytes of JSON besides headers and body
