@@ -64,7 +64,7 @@ cdef Py_ssize_t live_sessions = 0
 
 
 def live():
-    """Return the numbers of sessions, forwarding streams and waiting answers; 0 in release builds."""
+    """Count sessions, forwarding streams and waiting answers; zeros in a release build."""
     return {"sessions": live_sessions} | _forwarding.live() | _tickets.live()
 
 
