@@ -78,7 +78,7 @@ cdef class Authorizer(InputBuffer):
         return True, self.tls["common_name"]
 
     def authorized(self, authorization not None):
-        """Handle the answer of an auth server; the session is not closed. Resume waiting commands."""
+        """Handle the answer of an auth server for an open session; resume waiting commands."""
         cdef bint first = self.authorization is None
         self.auth_asked = False
         self.last_command = self.manager.scheduler.now

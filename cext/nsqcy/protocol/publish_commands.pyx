@@ -1,7 +1,7 @@
 """PUB, MPUB and DPUB.
 
-Checks what is published, charges it to the quota of its user, and has the topic record it or its
-owner execute it. Does not know how a topic records or sends it.
+Checks publishes, charges them to the user's quota, and passes them to the topic or its owner. Does
+not know how a topic records or sends messages.
 """
 
 cimport cython
@@ -84,7 +84,7 @@ cdef class PublishCommands(Migration):
     @cython.final
     cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
                             size_t *used, const uint8_t *rest, size_t left) except RAISED:
-        """PUB and DPUB, to the topic that was taken."""
+        """Execute a PUB or DPUB to the current topic."""
         cdef int32_t size
         cdef int64_t maximum = self.manager.max_msg_size
         cdef int owner
@@ -141,12 +141,12 @@ cdef class PublishCommands(Migration):
         return self.publish_accepted(command, topic, 1, size)
 
     cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
-        """Of a whole message, as the client sends it."""
+        """Return the body size of a whole message, as the client sends it."""
         return size - HEADERS_SIZE - load_be16(message) if self.headers else size
 
     cdef Parsed check_message(self, const char *command, const uint8_t *message,
                               size_t n) except RAISED:
-        """Whether a body with headers before it is as it may be: NEXT."""
+        """Check a body and its headers; NEXT if they are valid."""
         cdef size_t headers
         cdef int64_t body
         if n < HEADERS_SIZE:
@@ -295,7 +295,7 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
                             uint32_t count) except RAISED:
-        """The same for each message of a batch, whose lengths were checked."""
+        """Check each message of a batch, whose lengths were checked."""
         cdef size_t length
         cdef Parsed parsed
         cdef uint32_t _i
@@ -344,7 +344,7 @@ cdef class PublishCommands(Migration):
         return NEXT
 
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
-        """Nothing of it was published, and it has been read."""
+        """Refuse a publish that was read completely; nothing of it was published."""
         if not self.lenient:
             return self.fatal(text)
         self.answer(self.take_ticket(command, 0), FAILED, text)
@@ -356,7 +356,7 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed not_routed(self, const char *command, int why, size_t *used,
                            size_t n) except RAISED:
-        """A publish whose body of `n` bytes is there waits, unless its topic can never be."""
+        """Let a publish with a complete body of `n` bytes wait, unless its topic cannot exist."""
         if why != NO_ROOM or not self.may_join(self.manager.index):
             return BLOCKED
         self.scanned = 0
@@ -381,8 +381,10 @@ cdef class PublishCommands(Migration):
     # -- the quota of its user --
 
     cdef Parsed charge(self, uint32_t messages, uint64_t size) except RAISED:
-        """A publish that is there is paid for, once, however often it is looked at: NEXT. Or it
-        has to wait, and nothing more is read meanwhile."""
+        """Charge a complete publish to the quota, once per publish: NEXT.
+
+        If the quota is exhausted, the publish waits and reading stops meanwhile.
+        """
         cdef Quota quota = self.quota
         cdef int64_t now = self.manager.scheduler.now
         cdef uint64_t number = self.counted + self.topic_count + 1

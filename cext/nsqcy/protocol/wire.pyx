@@ -31,8 +31,8 @@ cdef enum:
     MIN_SPARE = 16384           # bytes from which a growing buffer takes a spare one
 
 
-# Buffers of that size whose outputs were emptied. Only an output that already holds a good part of
-# one takes it, so that many slow peers with a few bytes each cannot collect them.
+# Spare buffers of that size from emptied outputs. Only an output that already has many bytes takes
+# one, so that many slow peers with a few bytes each cannot collect them.
 cdef struct Spares:
     int count
     uint8_t *buffers[SPARES]
