@@ -289,7 +289,10 @@ cdef class LogCommands(PublishCommands):
         return NEXT
 
     cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED:
-        """LOG_CURSOR <topic> <log_id> <name> <seq>; with log_id "-", seq "-" or "delete"."""
+        """Execute LOG_CURSOR <topic> <log_id> <name> <seq>.
+
+        With log_id "-", seq "-" queries the cursor and "delete" deletes it.
+        """
         cdef bytes log_id = word_bytes(&words[2])
         cdef bytes place = word_bytes(&words[4])
         if not name_is_valid(words[3].at, words[3].length):

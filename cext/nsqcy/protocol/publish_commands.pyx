@@ -45,8 +45,10 @@ cdef class PublishCommands(Migration):
 
     @cython.final
     cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept:
-        """Bytes of the line if it is a PUB to the topic published to last, as most of a producer's
-        are: nothing in it has to be split or checked. 0 if it is something else."""
+        """Return the bytes of the line if it is a PUB to the topic published to last, else 0.
+
+        Such a line, the most frequent one of a producer, need not be split or checked.
+        """
         cdef bytes key = self.topic_key
         cdef size_t length
         if key is None or self.barred:
@@ -219,10 +221,13 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
                            bint exact, uint32_t *body_size, uint32_t *count) except RAISED:
-        """Check the body of an MPUB or LOG_PUB to the topic that was taken: NEXT if it is complete
-        and valid, and the client may publish. The count and the sizes of the messages say where an
-        MPUB ends, as in NSQ: several clients announce too small a length. `exact`: the announced
-        length must be right. The caller resets `scanned` when it is done with the body."""
+        """Check the body of an MPUB or LOG_PUB to the current topic.
+
+        NEXT if it is complete and valid, and the client may publish. As in NSQ, the count and the
+        sizes of the messages determine the end of an MPUB, because several clients announce too
+        small a length. `exact`: the announced length must be right. The caller resets `scanned`
+        when it is done with the body.
+        """
         cdef int32_t announced
         cdef int32_t messages
         cdef int32_t length
@@ -256,7 +261,7 @@ cdef class PublishCommands(Migration):
         if messages <= 0 or messages > (self.manager.max_body_size - 4) // 5:
             return self.fatal(
                 b"E_BAD_BODY %s invalid message count %d" % (<bytes>command, messages))
-        # Check as far as the bytes reach, going on where the last look ended.
+        # Check the available bytes, from the end of the last check.
         at = self.scanned if self.scanned else 4
         i = self.scanned_count if self.scanned else 0
         while i < <uint32_t>messages:
@@ -308,8 +313,10 @@ cdef class PublishCommands(Migration):
         return NEXT
 
     cdef size_t batch_limit(self) noexcept:
-        """Bytes that a batch may have. The count comes on top of `--max-body-size`, as clients
-        leave it out of the length they announce."""
+        """Return the maximum bytes of a batch.
+
+        The count is added to `--max-body-size`, as clients exclude it from the announced length.
+        """
         cdef int64_t maximum = 0x7fffffff
         if not self.transfers:
             maximum = min(maximum, self.manager.max_body_size)
@@ -317,8 +324,10 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed batch_missing(self, const char *command, size_t end, size_t have,
                               int32_t announced, bytes error) except RAISED:
-        """Wait for the part of a batch up to `end`, unless that would be too much. The announced
-        length is a hint: what is taken beyond the batch is the next command."""
+        """Wait for a batch up to `end`, unless that is too large.
+
+        The announced length is a hint: bytes beyond the batch belong to the next command.
+        """
         if end > self.batch_limit():
             return self.batch_too_big(command, end)
         return self.body_missing(max(end, <size_t>announced) - have, error)
