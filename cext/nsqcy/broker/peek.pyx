@@ -277,8 +277,10 @@ cdef class Peek(LogRead):
         return self.take(block)
 
     cdef int skip_holes(self) noexcept:
-        """Skip records that no channel receives, and note where the next ones begin. Return the
-        cost."""
+        """Skip holes and records that the channel has finished; return the cost.
+
+        Notes in `clear_to` where the next ones begin.
+        """
         cdef uint32_t count = self.window.hole_count
         self.clear_to = <uint64_t>-1
         if self.channel is not None:
