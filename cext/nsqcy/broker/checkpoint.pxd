@@ -1,4 +1,4 @@
-# The journal of a topic, and the snapshots of it, made over as many turns as it takes.
+# The journal of a topic and its snapshots, which may take many turns to write.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -11,14 +11,14 @@ from nsqcy.storage.log_tasks cimport log_done
 
 cdef class Snapshot:
     cdef Log log
-    cdef list channels              # whose entries it has; those that have gone are in the deltas
-    cdef Py_ssize_t packed          # so many of them have been walked
-    cdef list deltas                # what has happened meanwhile that must not be forgotten
-    cdef readonly bint records_wait     # it has to be there before any record that follows
-    cdef list waiters               # who is called when it is written
-    cdef bint tells_class           # of the topic's durability, which has changed
+    cdef list channels              # channels in the snapshot; deltas record deletions
+    cdef Py_ssize_t packed          # number of channels already packed
+    cdef list deltas                # changes made since the snapshot began
+    cdef readonly bint records_wait     # later records must wait for it
+    cdef list waiters               # callbacks for its completion
+    cdef bint tells_class           # it records a change of the topic's durability
 
-    # Pack so many entries; returns what is left of the budget, more than 0 at the end only.
+    # Pack up to `budget` entries. Return the unused budget; it is positive only at the end.
     cdef int step(self, int budget) except -1
     cdef bint is_complete(self) noexcept
     cdef int write_entries(self, Channel channel) except -1
@@ -28,22 +28,22 @@ cdef class Snapshot:
 
 cdef class Checkpoints(Limits):
     cdef readonly str durability        # "memory", "os" or "fsync"
-    cdef Durability promised            # to every publisher
-    cdef Durability gate                # what records wait for now: more, if some publisher asked
-    cdef Durability floor               # and this at least, until the journal says what is promised
-    cdef uint32_t class_writes          # journals under way that say so
+    cdef Durability promised            # default for every publisher
+    cdef Durability gate                # current class; a publisher may require a stronger one
+    cdef Durability floor               # minimum until the journal records `promised`
+    cdef uint32_t class_writes          # pending journal writes that record it
     cdef bint overflowing               # records wait for the log before they are visible
-    cdef bint was_restored              # there is something on disk from before
-    cdef bint is_last                   # the journal that is written now is the last word
-    cdef bint journal_stale             # what the journal says is no longer so
-    cdef bint journal_due               # and it must say so before it is followed by records
-    cdef Snapshot snapshot              # of the journal, under way; None: there is none
-    cdef bint snapshot_due              # another one has to follow that
-    cdef list journal_waiters           # who is called when the next one is written
-    cdef uint64_t journalled            # activity() when it was written
-    cdef int64_t next_journal           # not before this
-    cdef list unsynced_transfers        # who waits for the next sync of the journal ...
-    cdef list syncing_transfers         # ... and for the one under way; None: there is none
+    cdef bint was_restored              # the topic has data from an earlier process
+    cdef bint is_last                   # the journal being written is the final one
+    cdef bint journal_stale             # the journal is out of date
+    cdef bint journal_due               # and must be written before further records
+    cdef Snapshot snapshot              # in progress; None if there is none
+    cdef bint snapshot_due              # another one must follow it
+    cdef list journal_waiters           # callbacks for the next journal
+    cdef uint64_t journalled            # activity() at the last journal
+    cdef int64_t next_journal           # earliest time of the next journal
+    cdef list unsynced_transfers        # transfers waiting for the next journal sync
+    cdef list syncing_transfers         # and for the current sync; None if there is none
 
     cdef bint is_kept(self) noexcept
     cdef uint64_t activity(self) noexcept

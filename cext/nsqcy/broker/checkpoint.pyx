@@ -1,9 +1,9 @@
-"""Checkpoints: the journal of a topic, with its channels and every unfinished message.
+"""Checkpoints: the journal of a topic, which lists its channels and every unfinished message.
 
-Owns when the journal is written, and the deltas that are added to it in between. A snapshot
-describes the topic as it was when the snapshot began: it may or may not contain a message that was
-finished since then. Writing one takes many turns, as there may be a million deferred messages; the
-channels make sure that none is left out (`Channel.pack`).
+Decides when the journal is written, and appends deltas to it in between. A snapshot describes the
+topic as it was when the snapshot began. It may or may not contain a message that was finished since
+then. A topic may have a million deferred messages, so a snapshot can take many turns; the channels
+make sure that no message is left out (`Channel.pack`).
 """
 
 import os
@@ -31,8 +31,8 @@ cdef class Snapshot:
     def __init__(self, Log log not None, bytes head not None, list channels not None,
                  bint records_wait):
         """
-        head: the snapshot but for the entries of the channels
-        records_wait: see there
+        head: the snapshot without the entries of the channels
+        records_wait: later records must wait for the snapshot
         """
         cdef Channel channel
         self.log = log
@@ -64,7 +64,7 @@ cdef class Snapshot:
         return 0
 
     cdef int end(self, log_done done, void *arg) except -1:
-        """All of them are packed: have it take the place of the journal."""
+        """Replace the journal with the complete snapshot. Raises MemoryError if packing failed."""
         cdef Channel channel
         for channel in self.channels:
             if channel.packing.failed:
@@ -75,7 +75,7 @@ cdef class Snapshot:
         return self.log.end_snapshot(self.deltas, self.records_wait, done, arg)
 
     cdef int give_up(self) except -1:
-        """The journal stays as it was."""
+        """Discard the snapshot; the journal stays unchanged."""
         cdef Channel channel
         for channel in self.channels:
             channel.packing = None
@@ -83,13 +83,16 @@ cdef class Snapshot:
 
 
 cdef enum:
-    JOURNAL_TICKS = 16              # a journal that is due costs as much as so many topics' ticks
-    DELAYED_PACKED = 16384          # records of a backlog; a start finds the rest by itself
+    JOURNAL_TICKS = 16              # cost of a due journal, in ticks of a topic
+    DELAYED_PACKED = 16384          # delayed records in a snapshot; recovery finds the rest
 
 
 cdef int journal_done(void *arg, int error) except -1:
-    """The journal was written, or not. arg: an owned pair, a topic whose class it says, or None,
-    and those who wait for it."""
+    """Handle the end of a journal write.
+
+    arg: an owned pair of the topic whose durability class the journal records, or None, and the
+    waiting callbacks
+    """
     waiting = <object>arg
     Py_DECREF(waiting)
     topic, waiters = waiting
@@ -114,7 +117,7 @@ cdef int transfers_synced(void *arg, int error) except -1:
     return 0
 
 
-@cython.no_gc_clear      # as the window it is
+@cython.no_gc_clear      # as RecordWindow requires
 cdef class Checkpoints(Limits):
     def __cinit__(self):
         self.durability = "memory"
@@ -122,22 +125,24 @@ cdef class Checkpoints(Limits):
         self.unsynced_transfers = []
 
     cdef object state(self):
-        """What a journal says of the topic, as a TopicState without entries."""
+        """Return the topic's state for the journal, as a TopicState without entries."""
         raise NotImplementedError
 
     cdef int journal_told(self) except -1:
-        """The journal that is being written knows of all chunks that are visible."""
+        """Called when the journal being written covers all visible chunks."""
         return 0
 
-    # -- what a start finds --
+    # -- when a journal is due --
 
     cdef bint is_kept(self) noexcept:
-        """Whether a start would find anything of the topic but its name."""
+        """Whether a restart would recover more of the topic than its name."""
         return self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
 
     cdef uint64_t activity(self) noexcept:
-        """What it was when the journal was written, if nothing has happened in the channels since
-        and `journal_stale` is not set."""
+        """Return a counter that changes with every event in the channels.
+
+        If it equals `journalled` and `journal_stale` is not set, the journal is current.
+        """
         cdef Channel channel
         cdef uint64_t total = 0
         for channel in self.channels.values():
@@ -145,7 +150,7 @@ cdef class Checkpoints(Limits):
         return total
 
     cdef int checkpoint(self) except -1:
-        """Sync and write the journal if that is due; returns the cost in a turn's TICK_BUDGET."""
+        """Sync and write the journal if due; return the cost in units of a turn's TICK_BUDGET."""
         if self.log is not None:
             self.log.tick(self.scheduler.now)
             if self.is_kept() and self.scheduler.now >= self.next_journal \
@@ -158,7 +163,7 @@ cdef class Checkpoints(Limits):
     # -- deltas --
 
     cdef int journal_channel(self, kind, Channel channel) except -1:
-        """A channel came or goes: write it down before any record that is fanned out after that."""
+        """Record that a channel was created or deleted, before any record fanned out afterwards."""
         if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
             return 0
         if not self.append_delta(journal.Delta(kind, channel.name, channel.cursor.seq)):
@@ -171,8 +176,10 @@ cdef class Checkpoints(Limits):
         return 0
 
     cdef bint append_delta(self, delta, done=None) except -1:
-        """Write down what has happened, in the journal there is and in one that is under way;
-        False if there is none. `done`: as of write_journal()."""
+        """Append a delta to the journal and to a snapshot in progress.
+
+        Return False if there is no journal. `done` is as in write_journal().
+        """
         encoded = journal.encode_delta(delta)
         if self.snapshot is not None:
             self.snapshot.deltas.append(encoded)
@@ -188,13 +195,15 @@ cdef class Checkpoints(Limits):
     # -- snapshots --
 
     cdef int write_journal(self, bint records_wait, done=None) except -1:
-        """Write down who is where, as far as records on disk are concerned; `records_wait`: before
-        any that follow. Done at once, unless there is much of it; then `done`, unless it is None,
-        is called with None or what went wrong."""
+        """Write a snapshot of the channels' positions and entries.
+
+        A large snapshot continues over the following turns. With `records_wait`, later records wait
+        for it. `done`, unless it is None, is called with None or the error.
+        """
         if done is not None:
             self.journal_waiters.append(done)
         if self.snapshot is not None:
-            # What it says may be from before.
+            # The current snapshot may predate the change.
             self.snapshot_due = True
             self.journal_due = self.journal_due or records_wait
             return 0
@@ -214,12 +223,12 @@ cdef class Checkpoints(Limits):
                 channels.append(channel)
         self.journal_stale = self.journal_due = self.snapshot_due = False
         self.journalled = self.activity()
-        # A big one is written less often.
+        # Write a large journal less often.
         self.next_journal = self.scheduler.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
         self.snapshot = Snapshot(
             self.log, journal.encode_snapshot(self.state()), channels, records_wait)
-        # Until that is said, and on disk, the class is the stronger one.
+        # The stronger class applies until the journal that records the change is on disk.
         self.snapshot.tells_class = self.floor != MEMORY
         self.class_writes += self.snapshot.tells_class
         self.snapshot.waiters = self.journal_waiters
@@ -231,8 +240,7 @@ cdef class Checkpoints(Limits):
         return self.journal_told()
 
     cdef int go_on_with_journal(self, int budget) except -1:
-        """Pack so many entries for the snapshot that is under way; returns what is left of the
-        budget."""
+        """Pack up to `budget` entries for the current snapshot; return the unused budget."""
         cdef Snapshot snapshot = self.snapshot
         budget = snapshot.step(budget)
         if not snapshot.is_complete():
@@ -240,7 +248,7 @@ cdef class Checkpoints(Limits):
         self.snapshot = None
         self.end_snapshot(snapshot)
         if self.snapshot_due:
-            # At once: as long as one is under way, files that the journal names stay.
+            # Begin at once: the files that the journal names stay while a snapshot is in progress.
             self.begin_journal(self.journal_due)
         elif snapshot.records_wait:
             self.touch_dirty()
@@ -257,7 +265,7 @@ cdef class Checkpoints(Limits):
             raise
 
     cdef int forget_snapshot(self, Snapshot snapshot, str reason) except -1:
-        """What a snapshot would have said nobody will read."""
+        """Account for a discarded snapshot and report `reason` to its callbacks."""
         self.class_writes -= snapshot.tells_class
         self.journal_stale = True
         for done in snapshot.waiters:
@@ -265,7 +273,7 @@ cdef class Checkpoints(Limits):
         return 0
 
     cdef int finish_journal(self) except -1:
-        """Have what is under way written."""
+        """Complete the snapshot in progress, including any that must follow it."""
         while self.snapshot is not None:
             self.go_on_with_journal(INT_MAX)
         return 0
@@ -279,11 +287,11 @@ cdef class Checkpoints(Limits):
         return 0
 
     cdef bint waits_for_journal(self) noexcept:
-        """Whether no record may be written before a snapshot that is under way."""
+        """Whether records must wait for a snapshot in progress."""
         return self.snapshot is not None and (self.snapshot.records_wait or self.journal_due)
 
     def saved_state(self):
-        """What its next journal says, as a TopicState."""
+        """Return the state that the next journal would record, as a TopicState."""
         cdef Channel channel
         self.finish_journal()
         state = self.state()
@@ -324,13 +332,13 @@ cdef class Checkpoints(Limits):
     # -- durability --
 
     cdef int set_durability(self, str name) except -1:
-        """For what is published from now on; what was published before is as durable as it was."""
+        """Set the durability class of future publishes; earlier ones keep theirs."""
         cdef Durability wanted = durability_of(name)
         if wanted == self.promised:
             return 0
         if self.next_seq > 1 or self.channels:
-            # The log_id is kept after a crash if the journal says that nothing was lost. So it says
-            # so before more is promised, and no longer says so before less is.
+            # The log_id survives a crash if the journal says that nothing was lost. So the journal
+            # must record a class before it is raised, and the change before it is lowered.
             self.journal_due = True
             self.gate = max(self.gate, wanted)
             self.floor = self.gate if wanted < self.gate else MEMORY
@@ -338,13 +346,13 @@ cdef class Checkpoints(Limits):
             self.gate = wanted
         self.durability = name
         self.promised = wanted
-        # A write of class OS would wait for a sync that nobody asked for.
+        # A write of class OS would wait for an unneeded sync.
         self.log.sync_every = 0 if wanted == OS else self.shard.sync_every
         self.touch_dirty()
         return 0
 
     cdef void class_journalled(self, int error) noexcept:
-        """A journal that says of which class the topic is was written, or not."""
+        """Handle the end of a journal write that records the durability class."""
         self.class_writes -= 1
         if error:
             self.journal_stale = True
@@ -352,7 +360,7 @@ cdef class Checkpoints(Limits):
             self.class_written()
 
     cdef void class_written(self) noexcept:
-        """The journal says what is promised now."""
+        """The journal on disk records the current class: lift the minimum."""
         self.floor = MEMORY
         if not self.overflowing:
             self.gate = self.promised
@@ -364,9 +372,12 @@ cdef class Checkpoints(Limits):
 
     def journal_transfer(self, str channel not None, uint64_t seq, bytes packed not None,
                          run not None, bint delayed, done not None):
-        """Write down that a message of a channel is being transferred. `packed`: where its record
-        lies, as journals have it. Calls done(None), or done(error), once a start would find the
-        transfer. Returns False if none would: there is nothing to wait for."""
+        """Record in the journal that a message of a channel is being transferred.
+
+        `packed` is the location of its record, in journal format. Calls done(None) once a restart
+        would recover the transfer, or done(error). Returns False, and does not call `done`, if
+        transfers of this topic do not survive a restart.
+        """
         if self.log is None or self.promised == MEMORY or is_ephemeral(channel):
             return False
         entry, = journal.unpack_entries(packed)
@@ -377,8 +388,10 @@ cdef class Checkpoints(Limits):
         return True
 
     def journal_transferred(self, str channel not None, uint64_t seq):
-        """Write down that the other topic has accepted a message. If this is lost, the message is
-        sent again, and ignored there as a repetition."""
+        """Record in the journal that the target topic accepted a message.
+
+        If this is lost, the message is sent again, and the target ignores the duplicate.
+        """
         if self.log is not None and self.promised != MEMORY and not is_ephemeral(channel):
             self.append_delta(journal.Delta(journal.Kind.ENTRY_TRANSFERRED, channel, seq), None)
 
@@ -390,7 +403,7 @@ cdef class Checkpoints(Limits):
         self.sync_transfers()
 
     cdef int sync_transfers(self) except -1:
-        """One sync at a time, for all that were written before."""
+        """Sync all transfers written so far; only one sync runs at a time."""
         if self.syncing_transfers is not None or not self.unsynced_transfers or self.gone:
             return 0
         self.syncing_transfers, self.unsynced_transfers = self.unsynced_transfers, []

@@ -1,16 +1,16 @@
-# Compaction: what entries still need of mostly dead blocks is copied, over many turns.
+# Compaction: copies the records that entries still need out of mostly dead blocks, over many turns.
 #
 #   IDLE ──► LOAD ──► GATHER ──► COPY ──► WRITE ──► AWAIT ──► REDIRECT ──► IDLE
 #
-#   LOAD      blocks that are on disk only are read back
-#   GATHER    every entry of the channels is visited; the blocks learn which records are needed
-#   COPY      block by block, in the order of records: those are copied to survivor blocks
-#   WRITE     if some of it was on disk: the copies are given to the log
-#   AWAIT     until they are written; if one cannot be, everything stays where it was
-#   REDIRECT  every entry is visited again and pointed at its copy
+#   LOAD      read back blocks that are only on disk
+#   GATHER    visit every entry of the channels and note the records that are needed
+#   COPY      copy these records to survivor blocks, block by block, in the order of records
+#   WRITE     if any block was on disk: write the copies to the log
+#   AWAIT     wait for these writes; if one fails, all records stay where they were
+#   REDIRECT  visit every entry again and point it at its copy
 #
-# Entries come and go meanwhile. One that a walk has missed goes on with its block, which stays for
-# it and is looked at again the next time.
+# Entries come and go meanwhile. An entry that a walk missed keeps its block; the next compaction
+# considers the block again.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -50,12 +50,12 @@ cdef class Compaction:
     cdef Block **blocks             # those of this compaction; each is pinned
     cdef uint32_t count
     cdef uint32_t room
-    cdef uint32_t at                # the next one, in LOAD, COPY and WRITE
-    cdef uint32_t loading           # of which so many have not been read back yet
+    cdef uint32_t at                # index of the next block in LOAD, COPY and WRITE
+    cdef uint32_t loading           # blocks not read back yet
     cdef bint on_disk
-    cdef list channels              # whose entries are visited
-    cdef Py_ssize_t walked          # so many of them were, in this walk
-    cdef Block *survivor            # open block for copies; the pin keeps it
+    cdef list channels              # channels whose entries are visited
+    cdef Py_ssize_t walked          # channels visited in this walk
+    cdef Block *survivor            # open block for copies, pinned
 
     cdef int choose(self) except -1
     cdef int add(self, Block *block) except -1

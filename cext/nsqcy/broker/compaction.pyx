@@ -1,8 +1,7 @@
-"""Compaction: a few messages that stay keep neither much memory nor much disk from going.
+"""Compaction: release memory and disk space that a few remaining messages would keep in use.
 
-Copies the records that entries still need out of mostly dead blocks, a bounded piece of work at a
-time, and points the entries at the copies. Knows windows and channels, but not topics: writing the
-copies is asked of the window.
+Copies the records that entries still need out of mostly dead blocks, in bounded steps, and points
+the entries at the copies. Knows windows and channels, but not topics: the window writes the copies.
 """
 
 from libc.limits cimport INT_MAX
@@ -16,11 +15,11 @@ from nsqcy.storage.record cimport RECORD_COPY, Record
 
 
 cdef enum:
-    SLACK = 1048576                 # bytes of stragglers not worth a compaction
-    READ_BACK = 67108864            # bytes read back for one compaction
-    BLOCKS = 1024                   # copied at a time
-    LOADS = 4                       # blocks that are being read back
-    BYTES_A_STEP = 256              # copying so many costs as much as visiting an entry
+    SLACK = 1048576                 # bytes of stragglers that are not worth a compaction
+    READ_BACK = 67108864            # maximum bytes read back for one compaction
+    BLOCKS = 1024                   # maximum blocks of one compaction
+    LOADS = 4                       # maximum concurrent reads
+    BYTES_A_STEP = 256              # copying them costs as much as visiting one entry
 
 
 cdef int compare_relocations(const void *a, const void *b) noexcept nogil:
@@ -40,7 +39,7 @@ cdef inline Relocation *each_relocation(Relocations *relocations) noexcept nogil
 
 
 cdef bint is_worthwhile(RecordWindow window) noexcept:
-    """Whether stragglers hold much more than four times what is needed of them."""
+    """Whether stragglers use at least four times the bytes that are needed, plus SLACK."""
     cdef Block *block = window.stragglers
     cdef uint64_t held = 0
     cdef uint64_t live = 0
@@ -61,7 +60,7 @@ cdef class Compaction:
     # -- which blocks --
 
     cdef int choose(self) except -1:
-        """Add the mostly dead blocks, so many of them."""
+        """Add mostly dead blocks, up to the limits BLOCKS and READ_BACK."""
         cdef Block *block = self.window.stragglers
         cdef uint64_t room = min(<uint64_t>READ_BACK, self.window.pool.budget // 4)
         while block != NULL and self.count < BLOCKS:
@@ -81,7 +80,7 @@ cdef class Compaction:
                 and (block.written == 0 or block.stored == block.size))
 
     cdef int add(self, Block *block) except -1:
-        """Have what entries need of a block copied."""
+        """Add a block; its records that entries still need will be copied."""
         cdef Block **grown
         cdef Relocations *relocations
         if self.count == self.room:
@@ -104,10 +103,10 @@ cdef class Compaction:
         self.loading += block.data == NULL
         return 0
 
-    # -- its life --
+    # -- stages --
 
     cdef bint begin(self, list channels) except -1:
-        """Go to work on the blocks that were added; whether there is a step to do already."""
+        """Start on the added blocks; return whether step() can run now."""
         qsort(self.blocks, self.count, sizeof(Block *), compare_blocks)
         self.channels = channels
         if self.loading:
@@ -118,7 +117,7 @@ cdef class Compaction:
         return True
 
     cdef bint loaded(self) except -1:
-        """One of the blocks was read back, or could not be; whether it was the last."""
+        """Handle the end of a block's read, successful or not; return whether it was the last."""
         self.loading -= 1
         if self.loading and self.window.stalled:
             self.stop()
@@ -129,8 +128,10 @@ cdef class Compaction:
         return self.stage == GATHER
 
     cdef int load_more(self, uint32_t count) except -1:
-        """Have so many more read back: only a few at a time, or everybody else would wait for the
-        I/O thread, and in this turn for their memory."""
+        """Start up to `count` more reads.
+
+        Only a few run at a time, so that other users do not wait for the I/O thread or for memory.
+        """
         cdef Block *block
         while count and self.at < self.count:
             block = self.blocks[self.at]
@@ -141,8 +142,10 @@ cdef class Compaction:
         return 0
 
     cdef bint written(self) noexcept:
-        """A write of copies has ended; whether there is something to do now. No entry is pointed at
-        a copy that is not on disk if its record was."""
+        """Handle the end of a write of copies; return whether step() can run now.
+
+        An entry whose record was on disk is only pointed at a copy that is on disk.
+        """
         cdef Block *target
         cdef uint32_t i
         if self.stage != AWAIT:
@@ -158,11 +161,11 @@ cdef class Compaction:
         return True
 
     cdef bint waits(self) noexcept:
-        """Whether the next step is not its own."""
+        """Whether the compaction is idle or waits for I/O."""
         return self.stage <= LOAD or self.stage == AWAIT
 
     cdef int step(self, int budget) except? -1:
-        """Do a piece of the work; returns what is left of the budget."""
+        """Do work up to `budget`; return the unused budget."""
         cdef Block *block
         while budget > 0 and not self.waits():
             if self.stage == GATHER or self.stage == REDIRECT:
@@ -181,7 +184,7 @@ cdef class Compaction:
         return budget
 
     cdef int finish(self) except -1:
-        """Do all that can be done. Reads and writes must have ended."""
+        """Do all remaining work. Reads and writes must have ended."""
         while not self.waits():
             self.step(INT_MAX)
         return 0
@@ -191,7 +194,7 @@ cdef class Compaction:
         self.stage = stage
         self.at = 0
         if stage == WRITE:
-            # What is written is not appended to.
+            # A block that is written must not grow.
             self.close_survivor()
         elif stage == GATHER or stage == REDIRECT:
             self.walked = 0
@@ -199,7 +202,7 @@ cdef class Compaction:
                 channel.begin_walk()
 
     cdef void stop(self) noexcept:
-        """Let go of the blocks; entries that were not pointed at copies stay as they are."""
+        """Release the blocks; entries that were not redirected to copies stay unchanged."""
         cdef Block *block
         cdef Relocations *relocations
         cdef uint32_t i
@@ -219,7 +222,7 @@ cdef class Compaction:
     # -- entries --
 
     cdef int walk(self, int budget) except? -1:
-        """Visit more entries; returns what is left of the budget."""
+        """Visit more entries; return the unused budget."""
         cdef Channel channel
         cdef Deferred *entry
         cdef Relocations *relocations
@@ -240,13 +243,14 @@ cdef class Compaction:
             self.enter(COPY)
             return budget
         if self.on_disk:
-            # Before the old places are let go.
+            # Before the old blocks are released.
             self.window.copies_written()
         self.stop()
         return budget
 
     cdef void gather(self, const Deferred *entry, Relocations *relocations) noexcept:
-        """What does not begin any more where it did stays, and is dropped when its turn comes."""
+        """Note a record to copy. Skip an entry whose record is no longer at its offset: it is
+        dropped when it is dispatched."""
         cdef Block *block = entry.block
         if block.data != NULL and (<Record *>(block.data + entry.offset)).seq != entry.seq:
             return
@@ -276,7 +280,7 @@ cdef class Compaction:
     # -- blocks --
 
     cdef int copy(self, Block *block) except -1:
-        """Copy the records of a block that are needed; returns what that cost of a budget."""
+        """Copy the records of a block that are needed; return the cost in budget units."""
         cdef Relocations *relocations = <Relocations *>block.relocations
         cdef Relocation *each = each_relocation(relocations)
         cdef Block *target
@@ -290,7 +294,7 @@ cdef class Compaction:
             return 1
         qsort(each, relocations.count, sizeof(Relocation), compare_relocations)
         for i in range(relocations.count):
-            # Channels share records.
+            # Channels share records: copy each once.
             if needed and each[i].source == each[needed - 1].source:
                 continue
             each[needed] = each[i]
@@ -313,7 +317,7 @@ cdef class Compaction:
         return 1 + needed + length // BYTES_A_STEP
 
     cdef int write(self, Block *block) except -1:
-        """Give the log the copies of a block; returns what that cost of a budget."""
+        """Write the copies of a block to the log; return the cost in budget units."""
         cdef Block *target = (<Relocations *>block.relocations).target
         cdef uint32_t length
         if target == NULL or target.written == target.size:
@@ -323,8 +327,10 @@ cdef class Compaction:
         return 1 + target.count + length // BYTES_A_STEP
 
     cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL:
-        """The open block for copies, with room for so many bytes of records from `seq` on. Records
-        ascend in it, so that it can be read back as a run."""
+        """Return an open block for copies, with room for `length` bytes of records from `seq` on.
+
+        Records ascend in a block, so that it can be read back as a run.
+        """
         cdef Block *block = self.survivor
         if block != NULL and block.capacity - block.size >= length and block.last_seq < seq:
             return block
@@ -333,7 +339,7 @@ cdef class Compaction:
         block.flags = SURVIVORS | SEALED
         block.first_seq = <uint64_t>-1
         self.window.add_straggler(block)
-        # It is kept while it is open, however short its entries live.
+        # The pin keeps the block while it is open, even if all its entries finish.
         self.window.pin(block)
         self.survivor = block
         return block

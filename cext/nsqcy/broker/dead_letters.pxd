@@ -4,8 +4,9 @@
 #                           ▲                                  │
 #                           └────────── after a second ────────┘ refused, or no answer
 #
-# A transfer has a number, which the journal has with the message before anything is published. So
-# it is published under the same number after a crash, and a topic accepts each number once.
+# Each transfer has a number. The journal records the number and the message before the message is
+# published. After a crash it is published under the same number, and a topic accepts each number
+# once.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -18,16 +19,16 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 cdef class DeadLetterTransfer(Transfer):
     cdef RecordWindow window
-    cdef object topic                   # the same, for what only topics can do
+    cdef object topic                   # the same object, for the topic's methods
     cdef Channel source
-    cdef readonly list runs             # journal.TransferRun, ascending: what numbers stand for
-    cdef bint begun                     # the last of these is of this process
+    cdef readonly list runs             # ranges of numbers (journal.TransferRun), ascending
+    cdef bint begun                     # the last run belongs to this process
     cdef uint64_t next_number
-    cdef dict clients                   # by number: who had the message last
-    cdef set unjournaled                # numbers that the journal is to have ...
-    cdef set journaling                 # ... and that are being written
-    cdef bint sending                   # the first of the list
-    cdef int64_t rests_until            # after a failure
+    cdef dict clients                   # number -> client that had the message last
+    cdef set unjournaled                # numbers to be written to the journal
+    cdef set journaling                 # numbers being written to it
+    cdef bint sending                   # the first transfer of the list is being published
+    cdef int64_t rests_until            # time of the next attempt after a failure
 
     cdef int begin(self, Entry *entry, TransferReason reason, str client, str target) except -1
     cdef bytes headers_of(self, const Entry *entry, const Record *record, bytes own)

@@ -1,8 +1,8 @@
-"""Dead-letter transfers: messages go from a channel to another topic, also over crashes in exactly
-one place.
+"""Dead-letter transfers: move messages from a channel to another topic.
 
-Owns the numbers of transfers, their order and retries. Knows neither the journal nor which worker
-owns the other topic: `topic.journal_transfer` and `scheduler.publish_once` do.
+Each message is in exactly one place, even after a crash. Owns the numbers of transfers, their
+order and retries. Knows neither the journal nor which worker owns the other topic:
+`topic.journal_transfer` and `scheduler.publish_once` do.
 """
 
 from hashlib import blake2b
@@ -24,14 +24,14 @@ from nsqcy.storage.journal import TransferRun
 
 
 cdef enum:
-    SENT_AT_ONCE = 64           # in one turn
+    SENT_AT_ONCE = 64           # maximum sent in one turn
 
-cdef int64_t REST = 1000000000  # after a failure
+cdef int64_t REST = 1000000000  # ns between attempts after a failure
 
 cdef tuple REASONS = ("attempts", "expired")        # by MoveReason
 
 
-BACK = "-"                      # in the place of a topic: where its headers say
+BACK = "-"                      # target: the topic that the message's headers name
 
 
 cdef bytes own_headers(const Record *record):
@@ -41,7 +41,7 @@ cdef bytes own_headers(const Record *record):
 
 
 def producer_of(str topic not None, str channel not None):
-    """Return the producer that the transfers of a channel are published as."""
+    """Return the producer id for the transfers of a channel."""
     return blake2b(f"{topic}/{channel}".encode(), digest_size=16).hexdigest().encode()
 
 
@@ -72,7 +72,7 @@ cdef class DeadLetterTransfer(Transfer):
         cdef uint64_t number = self.next_number
         cdef Block *block = entry.block
         if not self.begun or self.runs[len(self.runs) - 1].target != target:
-            # What a crash may have made us forget must not have the number of another message.
+            # A crash may have lost the latest numbers; a new epoch keeps them unambiguous.
             self.begun = True
             epoch = int.from_bytes(os.urandom(8), "little")
             self.runs.append(TransferRun(number, epoch, target))
@@ -90,12 +90,12 @@ cdef class DeadLetterTransfer(Transfer):
         return self.source.add_transfer(entry, reason, number)
 
     def restore_runs(self, runs):
-        """What the numbers mean that a start has found; those that follow are greater."""
+        """Restore the runs that recovery found; new numbers are greater."""
         self.runs = list(runs)
         self.next_number = max(run.first for run in runs) + 1
 
     cdef object run_of(self, uint64_t number):
-        """The run (nsqcy.storage.journal.TransferRun) that a transfer belongs to."""
+        """Return the run (nsqcy.storage.journal.TransferRun) that a transfer belongs to."""
         for run in reversed(self.runs):
             if run.first <= number:
                 return run
@@ -103,7 +103,7 @@ cdef class DeadLetterTransfer(Transfer):
     # -- the journal --
 
     cdef int journal_entry(self, Entry *entry) except -1:
-        """Write a transfer to the journal, if a start would find the message."""
+        """Write a transfer to the journal, if a restart would recover the message."""
         cdef uint64_t number = transfer_number(entry)
         cdef Packing packing = Packing()
         packing.add(<const Deferred *>entry, 0)
@@ -167,7 +167,7 @@ cdef class DeadLetterTransfer(Transfer):
         cdef uint64_t number = transfer_number(entry)
         cdef bytes own = own_headers(record)
         while len(self.runs) > 1 and self.runs[1].first <= number:
-            self.runs.pop(0)        # it is over
+            self.runs.pop(0)
         run = self.runs[0]
         target = run.target
         if entry.node.tag == REDRIVEN:
@@ -190,7 +190,7 @@ cdef class DeadLetterTransfer(Transfer):
             client=self.clients.get(transfer_number(entry), ""), reason=REASONS[entry.node.tag])
 
     def sent(self, uint64_t number, error):
-        """A transfer was accepted (error is None), refused, or has no answer."""
+        """Handle the result of a transfer: accepted (error is None), refused, or no answer."""
         cdef Entry *entry = NULL if self.source.gone else self.in_flight_list.first
         self.sending = False
         if self.source.gone:

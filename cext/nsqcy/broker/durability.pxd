@@ -1,4 +1,4 @@
-# What a record must have gone through before it is visible and its publisher is answered.
+# Durability classes: what must happen to a record before it is visible and acknowledged.
 
 
 cdef enum Durability:

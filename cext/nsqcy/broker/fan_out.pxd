@@ -16,7 +16,7 @@ cdef class FanOut(RecordWindow):
     cdef readonly bint paused
     cdef readonly bint gone
     cdef readonly bint started
-    cdef int64_t held_until             # no fan-out before end_hold(), or then; 0: not held
+    cdef int64_t held_until             # fan-out is held until end_hold() or this time; 0: not held
     cdef bint dirty
     cdef TopicHost shard
     cdef SchedulerState scheduler
@@ -34,7 +34,7 @@ cdef class FanOut(RecordWindow):
     cdef int drop_front(self, uint64_t seq) except -1
 
     cdef inline void touch_dirty(self) noexcept:
-        """Have settle_turn called at the end of the turn."""
+        """Schedule settle_turn for the end of the turn."""
         if not self.dirty:
             self.dirty = True
             self.shard.dirty_topics.append(self)
@@ -45,8 +45,10 @@ cdef class FanOut(RecordWindow):
         return self.started and not self.paused and self.held_until == 0
 
     cdef inline int fan_out(self) except -1:
-        """Give the channels everything that is visible; returns whether some is left for the next
-        turn (records with a delay cost an entry for each channel)."""
+        """Fan out all visible records; return whether some are left for the next turn.
+
+        A delayed record costs an entry for each channel, so their number per turn is limited.
+        """
         if not self.flowing():
             return 0
         if self.delayed_first != NULL and self.fan_out_delayed():

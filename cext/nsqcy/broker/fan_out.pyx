@@ -1,4 +1,4 @@
-"""Fan-out: when channels receive what is published, and what the topic itself holds until then.
+"""Fan-out: pass published records to the channels, and keep them in the topic until then.
 
 Owns the fan-out position and the delayed records behind it. Knows channels; does not know
 publishers, limits or the log.
@@ -15,7 +15,7 @@ cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
 
 
-@cython.no_gc_clear      # as the window it is
+@cython.no_gc_clear      # as RecordWindow requires
 cdef class FanOut(RecordWindow):
     def __cinit__(self, TopicHost shard not None, bytes key not None):
         self.shard = shard
@@ -30,11 +30,12 @@ cdef class FanOut(RecordWindow):
         self.watch(&self.fanout)
 
     cdef uint64_t depth(self) noexcept:
-        """Messages of the topic that no channel has been given yet."""
+        """Return the number of messages that were not fanned out yet."""
         return self.visible.seq - self.fanout.seq
 
     cdef void wake_channels(self) noexcept:
-        """What they wait for may be in memory now, or may be asked for again."""
+        """Wake the channels: records they wait for may be in memory now, or may be requested
+        again."""
         cdef Channel channel
         for channel in self.channels.values():
             if channel.ephemeral:
@@ -42,7 +43,7 @@ cdef class FanOut(RecordWindow):
             channel.touch_dirty()
 
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept:
-        """Put a cursor before record `seq`: at the start of its block, not in memory yet."""
+        """Place a cursor before record `seq`, at the start of its block."""
         cdef Cursor to
         to.block = self.oldest
         to.offset = 0
@@ -52,7 +53,7 @@ cdef class FanOut(RecordWindow):
         if to.block != NULL and to.block.last_seq < seq:
             to.offset = to.block.size
         if to.block != NULL and to.seq < to.block.first_seq:
-            # What was before is finished and gone; the journal was too old to say so.
+            # Earlier records are finished and dropped; the journal predates that.
             to.seq = to.block.first_seq
         self.move_cursor(cursor, &to)
 
@@ -60,7 +61,7 @@ cdef class FanOut(RecordWindow):
 
     @cython.final
     cdef bint fan_out_delayed(self) except -1:
-        """Those of the records with a delay; whether some are left."""
+        """Fan out delayed records, up to the budget; return whether some are left."""
         cdef Channel channel
         cdef Entry *entry = self.delayed_first
         cdef int64_t due
@@ -78,7 +79,7 @@ cdef class FanOut(RecordWindow):
             budget -= 1
             due = self.scheduler.now + entry.due
             for channel in self.channels.values():
-                # One that is restored may be younger than the record.
+                # A restored channel may be younger than the record.
                 if channel.cursor.seq <= entry.seq:
                     if entry.timestamp == 0:
                         channel.defer_record(entry, due)
@@ -97,11 +98,11 @@ cdef class FanOut(RecordWindow):
 
     @property
     def held(self):
-        """Whether it keeps its messages until channels that are known elsewhere have been made."""
+        """Whether fan-out is held until channels known elsewhere have been created."""
         return self.held_until != 0
 
     def end_hold(self):
-        """Every channel that is to have the first messages is there, or is not coming."""
+        """Start fan-out: the expected channels have been created, or will not be."""
         self.held_until = 0
         self.fan_out()
 
@@ -109,8 +110,10 @@ cdef class FanOut(RecordWindow):
 
     @cython.final
     cdef void add_delayed(self, Entry *entry) noexcept:
-        """Remember a record with a delay (`due`), for one channel (`timestamp`: its address) or all
-        (0), until it is fanned out."""
+        """Remember a delayed record until it is fanned out.
+
+        `due` is its delay. `timestamp` is the address of its only channel, or 0 for all channels.
+        """
         entry.state = DEFERRED
         entry.attempts = 0
         entry.next = NULL
@@ -123,7 +126,7 @@ cdef class FanOut(RecordWindow):
         self.delayed_count += 1
 
     cdef void drop_delayed(self, uint64_t seq) noexcept:
-        """Forget the delays of records before this one."""
+        """Drop the delayed entries of records before `seq`."""
         cdef Entry *entry
         while self.delayed_first != NULL and self.delayed_first.seq < seq:
             entry = self.delayed_first
@@ -134,10 +137,10 @@ cdef class FanOut(RecordWindow):
         if self.delayed_first == NULL:
             self.delayed_last = NULL
 
-    # -- what the topic itself holds --
+    # -- the topic's own backlog --
 
     cdef int drop_front(self, uint64_t seq) except -1:
-        """Drop what the topic itself holds before record `seq`."""
+        """Drop records before `seq` that were not fanned out yet."""
         cdef Channel channel
         cdef uint64_t dropped = seq - self.fanout.seq
         cdef Cursor to = self.fanout

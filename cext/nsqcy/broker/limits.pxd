@@ -1,4 +1,4 @@
-# What a topic refuses or drops because of its policy.
+# Limits of a topic: the messages that its policy refuses or drops.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -8,18 +8,18 @@ from nsqcy.broker.fan_out cimport FanOut
 
 cdef class Limits(FanOut):
     cdef uint64_t mem_queue_size        # messages
-    cdef bint limited                   # not every size of a message is taken
+    cdef bint limited                   # message sizes are limited
     cdef int32_t min_msg_size           # bytes
     cdef int32_t max_msg_size           # bytes
-    cdef int64_t ttl                    # ns from the publish; 0: for ever
-    cdef uint64_t max_bytes             # 0: any number
-    cdef uint64_t max_depth             # messages; 0: any number
+    cdef int64_t ttl                    # ns from the publish; 0: no expiry
+    cdef uint64_t max_bytes             # 0: no limit
+    cdef uint64_t max_depth             # messages; 0: no limit
     cdef OnFull on_full
-    cdef bint bounded                   # it or a channel has a limit of depth or bytes
-    cdef bint may_drop                  # it may be too full for a message, and drop that
-    cdef uint64_t full_count            # messages dropped by the topic because of that
-    cdef readonly uint64_t dropped_count    # an ephemeral topic's overflow
-    cdef uint64_t expired_count         # by the topic, as they were too old
+    cdef bint bounded                   # the topic or a channel limits depth or bytes
+    cdef bint may_drop                  # the topic drops messages when it is full
+    cdef uint64_t full_count            # messages that the full topic dropped
+    cdef readonly uint64_t dropped_count    # overflow of an ephemeral topic
+    cdef uint64_t expired_count         # messages that expired in the topic
 
     cdef bint fits(self, int64_t size) noexcept
     cdef int32_t invalid_length(self, const uint8_t *batch, uint32_t count, bint headers) noexcept

@@ -16,12 +16,12 @@ from nsqcy.storage.record cimport Record
 
 
 cdef enum:
-    TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
+    TICK_EXPIRES = 4096             # records a tick may expire in the topic itself
 
-cdef int32_t NO_LIMIT = 0x7fffffff  # of the bytes of a message: the wire has no larger ones
+cdef int32_t NO_LIMIT = 0x7fffffff  # the largest message size on the wire, in bytes
 
 
-@cython.no_gc_clear      # as the window it is
+@cython.no_gc_clear      # as RecordWindow requires
 cdef class Limits(FanOut):
     def __cinit__(self):
         self.may_drop = self.ephemeral
@@ -44,13 +44,15 @@ cdef class Limits(FanOut):
     # -- sizes of messages --
 
     cdef bint fits(self, int64_t size) noexcept:
-        """Whether a message of this size is taken by a topic that is `limited`."""
+        """Whether a `limited` topic accepts a message of this size."""
         return self.min_msg_size <= size <= self.max_msg_size
 
     cdef int32_t invalid_length(self, const uint8_t *batch, uint32_t count,
                                 bint headers) noexcept:
-        """The size of the first message of an MPUB that is not, with headers before their bodies or
-        without; or 0."""
+        """Return the size of the first message of an MPUB that the topic does not accept, or 0.
+
+        headers: the bodies are preceded by headers
+        """
         cdef uint32_t length
         cdef int64_t body
         cdef uint32_t _i
@@ -64,7 +66,7 @@ cdef class Limits(FanOut):
         return 0
 
     cdef bytes size_error(self, const char *command, int64_t size):
-        """Why it is not."""
+        """Return the error for a message whose size is not accepted."""
         if size > self.max_msg_size:
             return b"E_BAD_MESSAGE %s message too big %d > %d" % (
                 <bytes>command, size, self.max_msg_size)
@@ -74,7 +76,7 @@ cdef class Limits(FanOut):
     # -- depth and bytes --
 
     cdef bint drops(self, uint32_t body_bytes) noexcept:
-        """Whether the topic is full and drops a message that comes, which it counts."""
+        """Whether the full topic drops the next message; if so, count it."""
         if self.bounded and self.on_full == DROP_NEWEST and (
                 self.exceeds_depth(1) or self.exceeds_bytes(1, body_bytes)):
             self.full_count += 1
@@ -86,8 +88,7 @@ cdef class Limits(FanOut):
         return False
 
     cdef str fullness(self, uint64_t count, uint64_t body_bytes):
-        """Why a publish of so much is too much for the topic, or for a channel, that refuses it;
-        None if it is not."""
+        """Return why the topic or a channel is too full for a publish, or None if it is not."""
         cdef Channel channel
         cdef uint64_t coming = self.next_seq - self.fanout.seq + count
         if self.on_full == REJECT:
@@ -104,14 +105,14 @@ cdef class Limits(FanOut):
         return None
 
     cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept:
-        """Whether so much more would be more bytes than the topic may hold."""
+        """Whether a publish of this size would exceed max_bytes."""
         if self.max_bytes == 0:
             return False
         return (self.bytes_from(self.last_reader()) + count * sizeof(Record) + body_bytes
                 > self.max_bytes)
 
     cdef bint exceeds_depth(self, uint64_t count) noexcept:
-        """Whether so many more would be more than may wait in the topic or in a channel."""
+        """Whether `count` more messages would exceed max_depth in the topic or in a channel."""
         cdef Channel channel
         cdef uint64_t coming = self.next_seq - self.fanout.seq + count
         if self.max_depth == 0:
@@ -124,7 +125,7 @@ cdef class Limits(FanOut):
         return False
 
     cdef int set_bounds(self) except -1:
-        """Limits of the topic or of a channel have changed, or a channel has come."""
+        """Apply the limits after they changed, or after a channel was added."""
         cdef Channel channel
         cdef uint64_t messages
         self.bounded = self.max_depth != 0 or self.max_bytes != 0
@@ -146,7 +147,7 @@ cdef class Limits(FanOut):
         return 0
 
     cdef int keep_bounds(self) except -1:
-        """Drop the oldest of what no channel has been given, where there is too much of it."""
+        """Drop the oldest messages that were not fanned out, down to the limits."""
         cdef uint64_t depth = self.depth()
         cdef Cursor *front = &self.fanout
         if self.max_depth and depth > self.max_depth:
@@ -162,8 +163,7 @@ cdef class Limits(FanOut):
     # -- messages that expire --
 
     cdef int drop_expired(self) except -1:
-        """Once a second: what is too old goes, also where nobody wants it. Channels do so when
-        they dispatch."""
+        """Drop expired messages, once a second. Channels drop theirs when they dispatch."""
         cdef Channel channel
         cdef uint64_t seq
         cdef int budget = TICK_EXPIRES
@@ -178,8 +178,10 @@ cdef class Limits(FanOut):
         return 0
 
     cdef uint64_t first_fresh(self, int *budget) noexcept:
-        """The first record of the topic's own that is not too old, as far as the block goes that
-        the first of all is in."""
+        """Return the first record of the topic's own backlog that has not expired.
+
+        Searches only the block of the first record.
+        """
         cdef int64_t born = self.scheduler.wall - self.ttl
         cdef uint64_t seq = self.fanout.seq
         cdef uint32_t at

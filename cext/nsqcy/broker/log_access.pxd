@@ -1,4 +1,4 @@
-# What readers see of the log of a topic.
+# Access to the log of a topic for readers.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -9,11 +9,11 @@ from nsqcy.broker.retention cimport Retention
 
 cdef class LogAccess(Retention):
     cdef tuple past                     # logs of earlier processes (storage.journal.Incarnation)
-    cdef tuple missing                  # [first, end) of records in no file, as its start found
-    cdef uint64_t log_first             # the first record of the log of this one
-    cdef list reads                     # of its logs, that are under way; None: there was none
-    cdef uint32_t polls                 # of which wait for more
-    cdef bint hurried                   # what is in memory only is written before the next second
+    cdef tuple missing                  # [first, end) of records in no file, found at startup
+    cdef uint64_t log_first             # first record of this process's log
+    cdef list reads                     # reads in progress; None before the first one
+    cdef uint32_t polls                 # reads that wait for new records
+    cdef bint hurried                   # write memory-only records before the next second
 
     cdef uint64_t stable_seq(self) except? 0
     cdef list logs(self)

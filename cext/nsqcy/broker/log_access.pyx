@@ -1,7 +1,7 @@
-"""Access to a topic's log: which records readers may have, and the reads under way.
+"""Access to a topic's log: which records readers may see, and the reads in progress.
 
-Owns the position where readers stop, and the names of the logs of earlier processes. How a read
-proceeds is in nsqcy.broker.log_reader.
+Owns the position where readers stop, and the names of the logs of earlier processes. The reads
+themselves are in nsqcy.broker.log_reader.
 """
 
 import json
@@ -14,7 +14,7 @@ from nsqcy.storage.block cimport LOADING, UNREADABLE, Block, offset_of
 from nsqcy.storage.record cimport Record
 
 
-@cython.no_gc_clear      # as the window it is
+@cython.no_gc_clear      # as RecordWindow requires
 cdef class LogAccess(Retention):
     def __cinit__(self):
         self.log_first = 1
@@ -25,21 +25,25 @@ cdef class LogAccess(Retention):
             self.answer_polls()
         return 0
 
-    # -- what there is --
+    # -- available logs --
 
     cdef uint64_t stable_seq(self) except? 0:
-        """Where readers of the log stop: what is before it is on disk, as surely as the topic
-        promises."""
+        """Return the position where readers of the log stop.
+
+        Records before it are on disk, with the durability that the topic promises.
+        """
         cdef uint64_t first = self.first_kept()
         if self.stable < first:
-            # What came before was let go of without having been written.
+            # The records before `first` were dropped without having been written.
             self.stable = first
             self.pass_written(self.block_of(first))
         return min(self.stable, self.visible.seq)
 
     cdef list logs(self):
-        """The logs of which something is kept, as (log_id, first, end) and the oldest first: those
-        that a start has ended, and the one that goes on, up to the stable position."""
+        """Return the logs with available records, as (log_id, first, end), oldest first.
+
+        These are logs of earlier processes and the current one, up to the stable position.
+        """
         cdef uint64_t first = self.first_kept()
         cdef uint64_t stable = self.stable_seq()
         found = [(one.log_id, max(one.first_seq, first), one.end)
@@ -48,7 +52,7 @@ cdef class LogAccess(Retention):
         return found
 
     cdef bytes log_bounds(self, bytes log_id, uint64_t *first, uint64_t *end):
-        """What there is of a log; or an error."""
+        """Store the available range of a log in `first` and `end`, or return an error."""
         names = []
         for known, begin, stop in self.logs():
             if known.hex().encode() == log_id:
@@ -59,7 +63,7 @@ cdef class LogAccess(Retention):
         return f"E_LOG_ID {' '.join(names)}".encode()
 
     def log_meta(self):
-        """What a reader of the log has to know, as JSON."""
+        """Return the log's metadata for readers, as JSON."""
         logs = self.logs()
         log_id, first, end = logs[len(logs) - 1]
         return json.dumps({
@@ -84,7 +88,8 @@ cdef class LogAccess(Retention):
         return 0 if self.log is None else self.log.disk_bytes
 
     cdef int64_t time_of(self, uint64_t seq) except? 0:
-        """When a record was published; of one that is not in memory, as far as its block tells."""
+        """Return when a record was published. If its block is not in memory, this is the time of
+        the block's first or last record."""
         cdef Block *block = self.block_of(seq)
         cdef uint32_t at
         if block == NULL:
@@ -95,8 +100,10 @@ cdef class LogAccess(Retention):
         return 0 if at == block.size else (<Record *>(block.data + at)).timestamp
 
     def seq_at(self, int64_t time):
-        """The first record that was published at `time` (wall clock, ns) or later. None: a block
-        has to be read for that; ask again."""
+        """Return the first record published at `time` (wall clock, ns) or later.
+
+        Return None if a block must be read first; call again then.
+        """
         cdef Block *block = self.oldest
         cdef Record *record
         cdef uint32_t at
@@ -120,7 +127,7 @@ cdef class LogAccess(Retention):
     # -- reads --
 
     cdef object poll_log(self, Waiter waiter, uint64_t ticket, uint64_t after):
-        """Have the waiter told what log_meta() says as soon as the log reaches beyond `after`."""
+        """Send log_meta() to the waiter as soon as the log extends beyond `after`."""
         self.polls += 1
         self.touch_dirty()
         return self.begin_read(Poll(self, waiter, ticket, after))
@@ -136,8 +143,8 @@ cdef class LogAccess(Retention):
         return 0
 
     cdef object seek_log(self, Waiter waiter, uint64_t ticket, bytes log_id, int64_t time):
-        """Have the waiter told which record of a log is the first that is not older. Returns the
-        read, or an error."""
+        """Send the waiter the first record of a log at `time` or later. Return the read, or an
+        error."""
         cdef uint64_t first = 0
         cdef uint64_t end = 0
         cdef bytes error = self.log_bounds(log_id, &first, &end)
@@ -145,7 +152,7 @@ cdef class LogAccess(Retention):
 
     cdef object fetch_log(self, Waiter waiter, uint64_t ticket, bytes log_id, uint64_t start,
                           uint64_t stop, uint64_t maximum, uint32_t columns):
-        """Have the waiter told records of a log, as a block. Returns the read, or an error."""
+        """Send records of a log to the waiter, as a block. Return the read, or an error."""
         cdef uint64_t first = 0
         cdef uint64_t end = 0
         cdef uint64_t room
@@ -164,8 +171,10 @@ cdef class LogAccess(Retention):
 
     def peek(self, str channel not None, str state not None, int limit, after,
              uint32_t max_body, done):
-        """Look at messages of a channel, or with "" at those of the topic itself, and call
-        done(None) when that was done, or done(reason) if it cannot be: see nsqcy.broker.peek."""
+        """View messages of a channel, or of the topic itself if `channel` is "".
+
+        Calls done(None) on success or done(reason) on failure: see nsqcy.broker.peek.
+        """
         return self.begin_read(Peek(
             self, self.channels[channel] if channel else None, state, limit, after, max_body,
             done))
@@ -174,7 +183,7 @@ cdef class LogAccess(Retention):
         if self.reads is None:
             self.reads = []
         self.reads.append(read)
-        # At once, so that what comes first cannot be let go of.
+        # Step at once, so that the first records cannot be dropped before.
         read.step(1)
         if read.stage != ENDED and not read.reading:
             self.on_read(read)

@@ -1,15 +1,15 @@
-# Reads of a topic's log that take more than a turn: a range as a block of columns, a place by time,
-# and waiting for more.
+# Reads of a topic's log that take more than one turn: fetch a range as a block of columns, find a
+# position by time, wait for new records.
 #
 #   COLLECT ──► MEASURE ──► FILL ──► CHECK ──► ENDED
 #
-#   COLLECT   the blocks of the range are pinned; what is on disk only is read, one block at a time,
-#             into memory of this read: it never takes the place of what consumers need
-#   MEASURE   its records are counted, until the answer is as large as it may be
-#   FILL      columns are made of them
-#   CHECK     and their checksum
+#   COLLECT   pin the blocks of the range; read blocks that are only on disk, one at a time, into
+#             memory of this read, so that they never displace blocks that consumers need
+#   MEASURE   count the records, until the answer reaches its maximum size
+#   FILL      build the columns
+#   CHECK     compute their checksum
 #
-# Each step does a bounded part of it.
+# Each step does a bounded amount of work.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -19,7 +19,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum:
-    LARGEST_ANSWER = 8388608        # bytes, or one message
+    LARGEST_ANSWER = 8388608        # bytes, unless a single message is larger
 
 
 cdef enum Column:
@@ -39,24 +39,24 @@ cdef enum ReadStage:
     ENDED = 5
 
 
-# A block as a read has it.
+# A block used by a read.
 cdef struct Piece:
     Block *block            # pinned
-    uint8_t *data           # its records; NULL: they cannot be had
-    uint8_t *owned          # what was read from disk for this; NULL: the data is the block's
+    uint8_t *data           # its records; NULL: unreadable
+    uint8_t *owned          # buffer read from disk for this; NULL: the data is the block's
 
 
 cdef class LogRead:
     cdef RecordWindow window
-    cdef Waiter waiter              # None: nobody waits for it any more
+    cdef Waiter waiter              # None: the caller has gone
     cdef uint64_t ticket
     cdef ReadStage stage
-    cdef bint reading               # of the last piece
-    cdef bint failed                # a read has failed that may succeed another time
+    cdef bint reading               # the last piece is being read
+    cdef bint failed                # a read failed, but may succeed later
     cdef Piece *pieces
     cdef uint32_t count
     cdef uint32_t room
-    cdef readonly uint64_t next_seq     # what is looked at next
+    cdef readonly uint64_t next_seq     # next record to look at
     cdef uint64_t end               # exclusive
     cdef readonly uint64_t held     # bytes
 
@@ -68,7 +68,7 @@ cdef class LogRead:
     cdef void release(self) noexcept
 
 
-# What a row of the answer is made of.
+# The parts of a row of the answer.
 cdef struct Row:
     int64_t timestamp
     uint64_t id
@@ -83,15 +83,15 @@ cdef class Fetch(LogRead):
     cdef bytes log_id
     cdef uint64_t first             # the first record of the answer
     cdef uint32_t columns
-    cdef uint64_t maximum           # bytes of an answer of more than one record
+    cdef uint64_t maximum           # bytes of an answer with more than one record
     cdef uint64_t collected         # bytes of records
-    cdef uint32_t piece             # where the walk over them stands
+    cdef uint32_t piece             # current piece of the walk
     cdef uint32_t offset
     cdef uint32_t rows
     cdef uint64_t header_bytes
     cdef uint64_t body_bytes
     cdef bytes block                # the answer
-    cdef size_t starts[5]           # of the columns in it
+    cdef size_t starts[5]           # offsets of its columns
     cdef uint32_t row               # rows filled
     cdef uint64_t headers_filled
     cdef uint64_t bodies_filled

@@ -1,12 +1,12 @@
-"""Reads of a topic's log: ranges as blocks of columns, places by time, waiting for more.
+"""Reads of a topic's log: fetch ranges as blocks of columns, find records by time, wait for more.
 
-Owns the layout of the blocks that LOG_FETCH answers with (docs/PROTOCOL.md). Is told which part of
-a window may be read; knows neither topics nor what the log of that part is called by whom. Rules:
+Owns the layout of the blocks that answer LOG_FETCH (docs/PROTOCOL.md). The caller passes the part
+of a window that may be read. This module knows neither topics nor the names of logs. Rules:
 
-1. A block is pinned while a read needs it: retention lets go of it afterwards.
-2. What is on disk only is read into memory of the read, by the I/O thread, a block at a time: so
-   others' writes and reads come in between, and no block that a consumer needs leaves memory.
-3. A step does a bounded part of the work; `on_read` of the window says when there is more to do.
+1. A read pins the blocks it needs; retention drops them afterwards.
+2. The I/O thread reads blocks that are only on disk into memory of the read, one at a time. So
+   other writes and reads can run in between, and no block that a consumer needs leaves memory.
+3. A step does a bounded amount of work; `on_read` of the window reports when more can be done.
 """
 
 cimport cython
@@ -31,14 +31,14 @@ cdef extern from "Python.h":
 cdef enum:
     BLOCK_VERSION = 1
     BLOCK_HEADER = 64
-    CHECKED_FROM = 16               # the checksum is of everything from here on
-    BLOCK_DAMAGED = 1               # flag: some of the records are lost
-    BYTES_A_STEP = 256              # that cost as much as a record
-    BLOCK_COST = 8                  # of looking one up, in records
+    CHECKED_FROM = 16               # the checksum covers everything from this offset on
+    BLOCK_DAMAGED = 1               # flag: some records are lost
+    BYTES_A_STEP = 256              # bytes that cost as much as one record
+    BLOCK_COST = 8                  # cost of looking up a block, in records
 
 cdef uint64_t BLOCK_MAGIC = 0x004B4C4259435153      # "SQCYBLK\0"
 
-# The columns in their order, with the bytes of a row.
+# The columns in order, with the bytes of a row.
 cdef uint32_t[5] COLUMNS = [TIMESTAMPS, IDS, DEFERS, HEADERS, BODIES]
 cdef uint32_t[5] WIDTHS = [8, 8, 8, 4, 4]
 
@@ -46,7 +46,7 @@ COLUMN_NAMES = {
     b"timestamp": TIMESTAMPS, b"id": IDS, b"defer": DEFERS, b"headers": HEADERS, b"body": BODIES}
 
 
-# What stands at the start of a block.
+# The header of a block.
 cdef packed struct BlockHeader:
     uint64_t magic
     uint32_t version
@@ -72,19 +72,21 @@ cdef int piece_read(void *arg, int error) except -1:
 
 @cython.no_gc_clear      # __dealloc__ needs the window
 cdef class LogRead:
-    """One read that is under way."""
+    """A read in progress."""
 
     def __dealloc__(self):
         self.release()
         free(self.pieces)
 
     cdef int step(self, int budget) except? -1:
-        """Do a part of it, about as much as looking at so many records costs; returns what is left
-        of the budget. Unless it ends it goes on at once, or when `on_read` says so (`reading`)."""
+        """Do work worth about `budget` records; return the unused budget.
+
+        A read that has not ended can continue at once, or, while `reading`, after `on_read`.
+        """
         raise NotImplementedError
 
     cdef int take(self, Block *block) except -1:
-        """Have another block, with its bytes."""
+        """Add a block and obtain its bytes."""
         cdef Piece *piece
         cdef Piece *grown
         if self.count == self.room:
@@ -118,7 +120,7 @@ cdef class LogRead:
             self.release()
             return 0
         if error == ENOENT or error == EIO:
-            # Its records are lost, and are told as damaged.
+            # Its records are lost and reported as damaged.
             free(piece.owned)
             piece.owned = NULL
         elif error:
@@ -128,7 +130,7 @@ cdef class LogRead:
         return self.window.on_read(self)
 
     cdef int answer(self, bytes answer, bytes error) except -1:
-        """The end: tell whoever waits."""
+        """End the read and send its result to the waiter."""
         cdef Waiter waiter = self.waiter
         self.waiter = None
         self.stage = ENDED
@@ -139,7 +141,7 @@ cdef class LogRead:
         return 0
 
     cdef int abandon(self, bytes error) except -1:
-        """End it before its time; without an error nobody wants to know."""
+        """End the read early; without an error the waiter is not notified."""
         if self.stage == ENDED:
             return 0
         if error is None:
@@ -158,7 +160,7 @@ cdef class LogRead:
 
 @cython.no_gc_clear
 cdef class Fetch(LogRead):
-    """Records [first, end) of a window, as far as they fit, as a block of columns."""
+    """Fetch records [first, end) of a window, as many as fit, as a block of columns."""
 
     def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   bytes log_id not None, uint64_t first, uint64_t end, uint64_t maximum,
@@ -190,10 +192,10 @@ cdef class Fetch(LogRead):
         while budget > 0 and self.next_seq < self.end and self.collected < self.maximum:
             block = self.window.block_of(self.next_seq)
             if block == NULL or block.first_seq > self.next_seq:
-                # Let go meanwhile.
+                # Dropped meanwhile.
                 self.end = self.next_seq
                 break
-            # Of the first one nobody knows yet how much comes before what is wanted.
+            # The size of the records before the range is not known yet.
             if self.count or block.first_seq == self.next_seq:
                 self.collected += block.size
             self.next_seq = block.last_seq + 1
@@ -208,7 +210,7 @@ cdef class Fetch(LogRead):
         return budget
 
     cdef int walk(self, int budget) except? -1:
-        """Go on over the records, counting them or making rows of them."""
+        """Continue over the records, counting them or adding rows."""
         cdef const Piece *piece
         cdef const Record *record
         cdef uint16_t headers
@@ -255,7 +257,7 @@ cdef class Fetch(LogRead):
         return budget
 
     cdef bint count_row(self, const Row *row) noexcept:
-        """Whether there is room for it."""
+        """Count a row; return whether it fits."""
         cdef uint64_t headers = self.header_bytes
         cdef uint64_t bodies = self.body_bytes
         if self.columns & HEADERS:
@@ -270,7 +272,7 @@ cdef class Fetch(LogRead):
         return True
 
     cdef uint64_t size(self, uint64_t rows, uint64_t headers, uint64_t bodies) noexcept:
-        """Bytes of a block; notes where its columns begin."""
+        """Return the size of a block in bytes; store the offsets of its columns."""
         cdef uint64_t at = BLOCK_HEADER
         cdef int i
         for i in range(5):
@@ -285,7 +287,7 @@ cdef class Fetch(LogRead):
         return at
 
     cdef int allot(self) except -1:
-        """It is known how large the answer is."""
+        """Allocate the answer, whose size is known now."""
         cdef uint64_t size = self.size(self.rows, self.header_bytes, self.body_bytes)
         cdef BlockHeader *header
         self.block = PyBytes_FromStringAndSize(NULL, size)
@@ -305,7 +307,7 @@ cdef class Fetch(LogRead):
         return 0
 
     cdef int add_row(self, const Row *row) noexcept:
-        """Of a damaged record, or one without headers, there may be no place to copy from."""
+        """Add a row. A damaged record, or one without headers, may have no source to copy."""
         cdef uint8_t *block = <uint8_t *>PyBytes_AS_STRING(self.block)
         cdef uint32_t i = self.row
         cdef uint8_t *values
@@ -333,7 +335,7 @@ cdef class Fetch(LogRead):
         return 0
 
     cdef int end_columns(self) noexcept:
-        """The last offsets, and zeros up to the next column."""
+        """Write the last offsets, and zeros up to the next column."""
         cdef uint8_t *block = <uint8_t *>PyBytes_AS_STRING(self.block)
         cdef BlockHeader *header = <BlockHeader *>block
         cdef size_t end
@@ -367,7 +369,7 @@ cdef class Fetch(LogRead):
 
 @cython.no_gc_clear
 cdef class Seek(LogRead):
-    """The first record of [first, end) that is not older than a time; `end` if there is none."""
+    """Find the first record of [first, end) at or after a time; `end` if there is none."""
 
     def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   uint64_t first, uint64_t end, int64_t time):
@@ -390,7 +392,7 @@ cdef class Seek(LogRead):
         return budget
 
     cdef int look_for_block(self, int budget) except? -1:
-        """Blocks know what they are not younger than."""
+        """Find the block by the upper bounds of the blocks' times."""
         cdef Block *block = self.window.block_of(self.next_seq)
         budget -= BLOCK_COST
         while block != NULL and self.next_seq < self.end:
@@ -432,7 +434,7 @@ cdef class Seek(LogRead):
 
 @cython.no_gc_clear
 cdef class Poll(LogRead):
-    """Somebody waits for the log to reach beyond a place."""
+    """Wait for the log to extend beyond a position."""
 
     def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   uint64_t after):

@@ -1,4 +1,4 @@
-# What a topic gives its log to write.
+# Log writes of a topic.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -9,7 +9,7 @@ from nsqcy.broker.pending_acks cimport PendingAcks
 from nsqcy.storage.block cimport Block
 
 
-# One write under way: bytes [start, end) of a block.
+# A pending write: bytes [start, end) of a block.
 cdef struct Write:
     void *topic                 # owned reference
     Block *block
@@ -18,20 +18,20 @@ cdef struct Write:
     uint64_t first_seq
     uint64_t last_seq
     uint32_t count
-    bint gated                  # the records become visible when it is done
+    bint gated                  # the records become visible when it ends
 
 
 cdef class OverflowLog(Checkpoints):
     cdef uint64_t minimum               # min_seq as of the last turn
-    cdef bint failing                   # a write failed; what waits for the log is being undone
+    cdef bint failing                   # a write failed; waiting records are being undone
     cdef str error
-    cdef uint64_t writes                # under way
-    cdef uint64_t pending_writes        # of which gated
+    cdef uint64_t writes                # pending
+    cdef uint64_t pending_writes        # pending and gated
     cdef uint64_t pending_messages      # appended, not visible yet
     cdef PendingAcks acks               # publishes that wait for the log
-    cdef uint64_t stable                # records before it, from the first there is, are on disk
-    cdef bint rolling                   # the next file is written to when what is under way is done
-    cdef Compaction compaction          # of stragglers; None: there has not been one
+    cdef uint64_t stable                # all available records before it are on disk
+    cdef bint rolling                   # the next file begins when pending writes end
+    cdef Compaction compaction          # of stragglers; None before the first one
 
     cdef int write_overflow(self) except -1
     cdef int spill(self) except -1

@@ -32,7 +32,7 @@ cdef int write_done(void *arg, int error) except -1:
     return 0
 
 
-@cython.no_gc_clear      # as the window it is
+@cython.no_gc_clear      # as RecordWindow requires
 cdef class OverflowLog(Checkpoints):
     def __cinit__(self):
         self.minimum = 1
@@ -40,18 +40,20 @@ cdef class OverflowLog(Checkpoints):
         self.acks = PendingAcks()
 
     cdef int log_grew(self) except -1:
-        """More of what was published is visible, or on disk."""
+        """Called when more records are visible or on disk."""
         return 0
 
     cdef int unpublish(self) except -1:
-        """What is not visible was never published."""
+        """Undo the publishes whose records are not visible."""
         return 0
 
     # -- overflow --
 
     cdef int write_overflow(self) except -1:
-        """Give the log what waits for it, one run for each block; leave overflow when all of it is
-        written and the queue is short again."""
+        """Write waiting records to the log, one run for each block.
+
+        Leave overflow when all are written and the queue is short again.
+        """
         cdef Block *block = self.newest
         if not self.overflowing:
             if self.pool.resident_bytes > self.pool.budget:
@@ -77,7 +79,7 @@ cdef class OverflowLog(Checkpoints):
         return self.log.commit()
 
     cdef int spill(self) except -1:
-        """Memory is short: write the sealed blocks that are in memory only."""
+        """Write the sealed blocks that are only in memory, to release memory."""
         cdef Block *block = self.last_reader().block
         cdef int budget = 16
         while block != NULL and budget:
@@ -90,7 +92,7 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int undo_pending(self) except -1:
-        """The log failed: what waited for it was never published."""
+        """Undo the publishes that waited for the log, because it failed."""
         cdef str error = self.error
         cdef Entry *entry = self.delayed_first
         cdef Entry *last = NULL
@@ -120,12 +122,13 @@ cdef class OverflowLog(Checkpoints):
     # -- runs of records --
 
     cdef int write_run(self, Block *block, bint gated, bint at_once=False) except -1:
-        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment, if
-        no single publish is larger: one that may be refused goes into one segment as a whole, or
-        what was written of it could not be taken back.
-        Returns whether some of it has to wait: what comes behind a write must fail when that does,
-        so it is queued only for the same file (`at_once`: copies, which nobody waits for, need
-        not)."""
+        """Queue bytes [written, size) of a block for the log; return whether some must wait.
+
+        Runs fit into a segment unless a single publish is larger. A publish that may be refused
+        goes into one segment as a whole, because otherwise its first part could not be undone.
+        If a write fails, the writes behind it must fail too, so they are queued only for the same
+        file. With `at_once` (copies, without a waiter) this does not apply.
+        """
         cdef uint64_t maximum = self.log.room()
         cdef uint32_t start = block.written
         cdef uint32_t at = start
@@ -179,11 +182,11 @@ cdef class OverflowLog(Checkpoints):
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
         if self.log.journal_lost and not self.log.is_telling():
-            # Its last write failed, and nothing has called for another one since.
+            # Its last write failed, and nothing has requested another one since.
             self.journal_due = True
         if (self.was_restored or self.log.journal_lost) and (
                 self.journal_due or self.waits_for_journal()):
-            # The journal of an earlier process must not speak of these records.
+            # The journal of an earlier process must not refer to these records.
             if self.journal_due:
                 self.write_journal(True)
             self.finish_journal()
@@ -193,20 +196,20 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int write_all(self, Block *block) except -1:
-        """Write what is left of a block, waiting for the disk between files."""
+        """Write the rest of a block, waiting for the disk between files."""
         cdef uint32_t written = block.written
         cdef bint tried
         while self.write_run(block, False):
             tried = block.written > written
             self.shard.io.drain()
             if tried and block.written <= written:
-                # The disk does not take it, and there is nobody left to tell.
+                # The disk refuses the write, and no waiter is left to notify.
                 return 0
             written = block.written
         return 0
 
     cdef int write_down(self) except -1:
-        """Write what is visible and in memory only."""
+        """Write visible records that are only in memory."""
         cdef Block *block = self.newest
         self.rolling = False
         if self.failing:
@@ -268,11 +271,13 @@ cdef class OverflowLog(Checkpoints):
                 and block.size and block.stored == block.size:
             self.pool.droppable(block)
 
-    # -- how far the log goes --
+    # -- the stable position --
 
     cdef void pass_written(self, Block *block) noexcept:
-        """The stable position has come to this block: go on over what was written before what came
-        before it."""
+        """Advance the stable position from this block over records already written.
+
+        Later blocks may have been written before the records that preceded them.
+        """
         cdef Record *record
         cdef uint32_t at = 0
         while block != NULL and block.stored == block.size and block.flags & IN_WINDOW:
@@ -286,7 +291,7 @@ cdef class OverflowLog(Checkpoints):
             at += record.length
 
     cdef int stable_moved(self, Block *block) except -1:
-        """What comes first of what was not on disk is, up to a place in this block."""
+        """Advance the stable position: the next records are on disk, up to this block."""
         if block.stored == block.size and block.flags & IN_WINDOW:
             self.pass_written(block.next)
         return self.log_grew()
@@ -301,8 +306,10 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int compact(self) except -1:
-        """Begin to copy the few records that entries still need out of mostly dead blocks, so that
-        neither memory nor disk holds much more than four times what is needed."""
+        """Begin to copy the records that entries still need out of mostly dead blocks.
+
+        Keeps memory and disk usage below about four times what is needed.
+        """
         if self.stragglers == NULL or not is_worthwhile(self):
             return 0
         if self.compaction is None:
@@ -315,8 +322,8 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int compact_now(self) except -1:
-        """End the compaction that is under way, and copy what entries need of stragglers that are
-        in memory only."""
+        """End the current compaction, then copy the needed records of stragglers that are only in
+        memory."""
         cdef Block *block
         if self.stragglers == NULL:
             return 0
@@ -341,7 +348,7 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int write_copies(self, Block *block) except -1:
-        # Nobody waits for it, so it need not fail with what was written before.
+        # It has no waiter, so it need not fail with earlier writes.
         self.write_run(block, False, True)
         return 0
 

@@ -1,10 +1,10 @@
-# A look at the messages of a channel, or of a topic that has given them to no channel yet.
+# Peek: view messages of a channel, or messages of a topic that were not fanned out yet.
 #
-#   channel   what it holds: queued again, in flight, deferred   ──► entries ┐
-#   window    ──cursor──────────────fan-out position──►          ──► records ┴─► joined by who asked
+#   channel   its entries: queued again, in flight, deferred     ──► entries ┐
+#   window    ──cursor──────────────fan-out position──►          ──► records ┴─► joined by caller
 #
-# Neither changes anything: blocks are pinned, and what is on disk only is read into memory of the
-# look.
+# Neither part changes anything: blocks are pinned, and blocks that are only on disk are read into
+# memory of the peek.
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
@@ -18,34 +18,34 @@ from nsqcy.storage.record_window cimport Hole
 
 
 cdef enum:
-    LARGEST_PEEK = 1048576          # bytes of JSON, or one message
-    MAX_LOOKED = 65536             # records; an answer may have fewer messages for it ...
-    MAX_TAKEN = 16777216           # ... and bytes of blocks
-    MAX_PASSED = 65536             # of the queue: nobody pages beyond
+    LARGEST_PEEK = 1048576          # bytes of JSON, unless a single message is larger
+    MAX_LOOKED = 65536             # records; this may shorten an answer,
+    MAX_TAKEN = 16777216           # and so may this, in bytes of blocks
+    MAX_PASSED = 65536             # messages of the queue; paging ends there
 
 
-# A message that its channel holds.
+# A message in a channel's own lists.
 cdef struct Held:
     Block *block                    # pinned
     uint64_t seq
-    uint64_t id                     # 0: not known
-    int64_t place                   # when it is due, monotonic; queued: its gate
-    int64_t timestamp               # 0: its record has it
+    uint64_t id                     # 0: unknown
+    int64_t place                   # due time, monotonic; queued: its gate
+    int64_t timestamp               # 0: see its record
     uint32_t offset
     uint16_t attempts
 
 
 cdef class PeekedMessage:
     cdef readonly uint64_t seq
-    cdef readonly uint64_t id           # 0: not known
-    cdef readonly int64_t timestamp     # wall clock, ns; 0: not known
+    cdef readonly uint64_t id           # 0: unknown
+    cdef readonly int64_t timestamp     # wall clock, ns; 0: unknown
     cdef readonly int64_t place         # as in Held
-    cdef readonly int64_t time          # when it is due, wall clock, ns; 0: never
+    cdef readonly int64_t time          # due time, wall clock, ns; 0: never
     cdef readonly uint32_t attempts
-    cdef readonly int64_t size          # of the body; -1: its record cannot be read
-    cdef readonly bytes body            # as much of it as was wanted
+    cdef readonly int64_t size          # of the body; -1: unreadable record
+    cdef readonly bytes body            # up to the requested size
     cdef readonly bytes headers
-    cdef readonly tuple client          # (client id, address); None: nobody has it
+    cdef readonly tuple client          # (client id, address); None: not in flight
 
 
 cdef class PeekWaiter(Waiter):
@@ -53,24 +53,24 @@ cdef class PeekWaiter(Waiter):
 
 
 cdef class Peek(LogRead):
-    cdef Channel channel                # None: what the topic itself holds
+    cdef Channel channel                # None: the topic's own backlog
     cdef Held *held_messages
     cdef uint32_t held_count
-    cdef uint32_t read_count            # of which were read
-    cdef uint32_t wanted                # of which will be
-    cdef list clients                   # who has them; empty: nobody
-    cdef readonly list entries          # of PeekedMessage, what was read of them
-    cdef readonly list records          # and of the window
-    cdef readonly bint more_held        # there are more than these
-    cdef bint has_times                 # they are in the order of them
-    cdef int64_t ahead                  # of the wall clock before the monotonic one
-    cdef int limit                      # messages of either kind
+    cdef uint32_t read_count            # messages already read
+    cdef uint32_t wanted                # messages to read
+    cdef list clients                   # their clients; empty: not in flight
+    cdef readonly list entries          # PeekedMessage objects read so far
+    cdef readonly list records          # PeekedMessage objects of the window
+    cdef readonly bint more_held        # the channel has more entries
+    cdef bint has_times                 # entries are ordered by time
+    cdef int64_t ahead                  # wall clock minus monotonic clock
+    cdef int limit                      # maximum messages of each kind
     cdef uint32_t max_body
-    cdef uint64_t bytes                 # of the answer that either kind makes
+    cdef uint64_t bytes                 # of the answer, for the current kind
     cdef uint64_t looked                # records
     cdef uint64_t taken                 # bytes of blocks
-    cdef uint32_t offset                # in the block
-    cdef uint64_t clear_to              # there is no hole before it
+    cdef uint32_t offset                # offset in the block
+    cdef uint64_t clear_to              # no hole lies before it
 
     cdef int hold_queued(self, uint64_t passed) except -1
     cdef int hold_in_flight(self, after) except -1

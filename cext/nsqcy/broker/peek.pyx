@@ -1,12 +1,12 @@
-"""A look at messages that takes none: those that a channel holds, and those of a window behind it.
+"""Peek: view messages of a channel, and of the window behind it, without consuming them.
 
-Owns which messages are looked at, and how much of them. Which of the two kinds comes first is the
-affair of who asked, and so is the form of the answer. Rules:
+Decides which messages are viewed, and how much of each. The caller orders the two kinds and formats
+the answer. Rules:
 
-1. Nothing that is seen changes: no state, no count, no order; no block leaves memory or comes in.
-2. It is found out at once which messages of a channel are meant; they are read bit by bit, as logs
-   are (nsqcy.broker.log_reader). One that goes meanwhile is seen all the same.
-3. A look ends early rather than look at very much: it says where to go on.
+1. Viewing changes no state, count or order, and moves no block into or out of memory.
+2. The messages of a channel are selected at once and read in steps, as logs are
+   (nsqcy.broker.log_reader). A message that finishes meanwhile is still shown.
+3. A peek that would read too much ends early and reports where to continue.
 """
 
 cimport cython
@@ -26,15 +26,15 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum:
-    BLOCK_COST = 8                  # of looking one up, in records, as in nsqcy.broker.log_reader
-    BYTES_A_STEP = 256              # that cost as much as a record
+    BLOCK_COST = 8                  # cost of finding a block, in records, as in log_reader
+    BYTES_A_STEP = 256              # bytes that cost as much as one record
     RANGES_A_STEP = 64
-    MESSAGE_COST = 400              # bytes of JSON beside headers and body
+    MESSAGE_COST = 400              # bytes of JSON besides headers and body
 
 
 @cython.final
 cdef class PeekWaiter(Waiter):
-    """Calls done(None), or done(reason)."""
+    """Call done(None) or done(reason)."""
 
     def __cinit__(self, done):
         self.done = done
@@ -46,20 +46,21 @@ cdef class PeekWaiter(Waiter):
 
 @cython.final
 cdef class PeekedMessage:
-    """A message as it was."""
+    """A message as it was when it was viewed."""
 
 
 @cython.final
 @cython.no_gc_clear      # __dealloc__ needs the window
 cdef class Peek(LogRead):
-    """At most `limit` messages of each kind, from `after` on, with so many bytes of each body; then
-    `done` is called.
+    """View up to `limit` messages of each kind after `after`, then call `done`.
+
+    Each body is cut to `max_body` bytes.
 
     state       after                               entries, and records
-    queued      (seq, messages passed)              its queue, and what is behind its cursor
-    in_flight   (deadline, seq) of the last, None   what consumers have
-    deferred    (due, seq) of the last, None        what is for later
-    backlog     (seq, 0)                            none, and what the topic has for itself
+    queued      (seq, messages passed)              its queue, and records behind its cursor
+    in_flight   (deadline, seq) of the last, None   messages in flight
+    deferred    (due, seq) of the last, None        deferred messages
+    backlog     (seq, 0)                            none, and the topic's own backlog
     """
 
     def __cinit__(self, RecordWindow window not None, Channel channel, str state, int limit, after,
@@ -93,14 +94,14 @@ cdef class Peek(LogRead):
 
     @property
     def is_complete(self):
-        """Whether all records have been looked at."""
+        """Whether all records have been viewed."""
         return self.next_seq >= self.end
 
     def cancel(self):
-        """Nobody wants to know any more."""
+        """Cancel the peek; its caller has gone."""
         self.abandon(None)
 
-    # -- what is meant --
+    # -- selecting messages --
 
     cdef int hold_queued(self, uint64_t passed) except -1:
         cdef const Entry *entry = self.channel.queue_first
@@ -110,14 +111,14 @@ cdef class Peek(LogRead):
             entry = entry.next
             passed -= 1
         while entry != NULL and self.held_count < <uint32_t>self.limit:
-            # Not before the cursor is there: see Channel.queue_is_next.
+            # Only when the cursor has reached it: see Channel.queue_is_next.
             self.add_held(<const Deferred *>entry, <int64_t><size_t>entry.in_flight_list, 0)
             entry = entry.next
         self.more_held = entry != NULL
         return 0
 
     cdef int hold_in_flight(self, after) except -1:
-        """Each consumer has its own in the order of deadlines."""
+        """Select messages in flight. Each consumer's list is ordered by deadline."""
         cdef Listing listing = Listing(self.limit + 1, after, 0)
         cdef const InFlightList *in_flight_list = self.channel.in_flight_lists
         cdef Entry *entry
@@ -175,10 +176,10 @@ cdef class Peek(LogRead):
         self.end = end
         return 0
 
-    # -- reading it --
+    # -- reading messages --
 
     cdef int step(self, int budget) except? -1:
-        # Those of the window, or of its channel, may be others than before.
+        # The window or its channel may have changed meanwhile.
         self.clear_to = 0
         while budget > 0 and self.stage != ENDED and not self.reading:
             if self.failed:
@@ -193,7 +194,7 @@ cdef class Peek(LogRead):
         return budget
 
     cdef int read_held(self) except? -1:
-        """Go on to the next one that its channel holds; returns what it has cost."""
+        """Read the next selected entry of the channel; return the cost."""
         cdef const Held *held = &self.held_messages[self.read_count]
         cdef const Record *record = NULL
         cdef PeekedMessage seen
@@ -233,7 +234,7 @@ cdef class Peek(LogRead):
                 and (self.taken < MAX_TAKEN or self.count != 0))
 
     cdef int read_record(self) except? -1:
-        """Go on to the next one of the window; returns what it has cost."""
+        """Read the next record of the window; return the cost."""
         cdef const Record *record
         cdef PeekedMessage seen
         if self.next_seq >= self.clear_to:
@@ -246,7 +247,7 @@ cdef class Peek(LogRead):
             self.next_seq = self.pieces[0].block.last_seq + 1
             return 1
         if record.seq > self.next_seq:
-            # Some are in no file any more.
+            # Some records are missing from all files.
             self.next_seq = record.seq
             return 1
         self.offset += record.length
@@ -262,7 +263,7 @@ cdef class Peek(LogRead):
         return 1 + <int>(len(seen.body) // BYTES_A_STEP)
 
     cdef int find_block(self) except -1:
-        """Have the block of the next record, if there is one and one more may be read."""
+        """Obtain the block of the next record, if it exists and the limits allow another read."""
         cdef Block *block = self.window.block_of(self.next_seq)
         LogRead.release(self)
         if block == NULL:
@@ -276,7 +277,10 @@ cdef class Peek(LogRead):
         return self.take(block)
 
     cdef int skip_holes(self) noexcept:
-        """Step over what is for nobody, and see how far there is no more of it. Its cost."""
+        """Skip holes and records that the channel has finished; return the cost.
+
+        Notes in `clear_to` where the next ones begin.
+        """
         cdef uint32_t count = self.window.hole_count
         self.clear_to = <uint64_t>-1
         if self.channel is not None:
@@ -288,7 +292,7 @@ cdef class Peek(LogRead):
         return <int>(count // RANGES_A_STEP)
 
     cdef bint skip_ranges(self, const Hole *ranges, uint32_t count) noexcept:
-        """Whether it has moved on."""
+        """Skip the range at the current position; return whether there was one."""
         cdef uint64_t before = self.next_seq
         cdef uint32_t i
         for i in range(count):
@@ -299,7 +303,7 @@ cdef class Peek(LogRead):
         return self.next_seq != before
 
     cdef PeekedMessage seen(self, const Record *record):
-        """What a record says of its message; NULL: nobody can read it."""
+        """Return the message of a record; NULL: the record is unreadable."""
         cdef PeekedMessage seen = PeekedMessage.__new__(PeekedMessage)
         cdef const uint8_t *headers
         cdef uint16_t length = 0
@@ -316,7 +320,7 @@ cdef class Peek(LogRead):
         seen.body = PyBytes_FromStringAndSize(
             <const char *>record_body(record), min(record.body_length, self.max_body))
         seen.headers = PyBytes_FromStringAndSize(<const char *>headers, length)
-        # Base64, and escapes at their longest.
+        # Worst case of base64 and escapes.
         self.bytes += 4 * <uint64_t>len(seen.body) // 3 + 6 * length
         return seen
 
@@ -331,8 +335,10 @@ cdef class Peek(LogRead):
 
 
 cdef tuple client_of(const Entry *entry):
-    """Who has a message that is in flight; None: the client has left, or the message moves to
-    another topic."""
+    """Return the client of a message in flight.
+
+    Return None if the client has left or the message is in a dead-letter transfer.
+    """
     cdef const InFlightList *in_flight_list = <const InFlightList *>entry.in_flight_list
     if in_flight_list.consumer == NULL or entry.due >= <int64_t>NEVER:
         return None

@@ -1,4 +1,4 @@
-# Publishes that wait for the log.
+# Pending acknowledgements: publishes that wait for the log.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -6,13 +6,13 @@ from nsqcy.channels.consumer cimport Waiter
 
 
 ctypedef struct PendingAck:
-    uint64_t seq                # accepted when records up to this one are visible
+    uint64_t seq                # acknowledged when records up to this one are visible
     uint64_t ticket
     void *waiter                # owned reference
 
 
 cdef class PendingAcks:
-    cdef PendingAck *ring       # in the order of seq
+    cdef PendingAck *ring       # ordered by seq
     cdef uint32_t first
     cdef uint32_t count
     cdef uint32_t room

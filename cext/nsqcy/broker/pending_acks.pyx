@@ -1,6 +1,6 @@
-"""Pending acknowledgements: publishes that are answered when the log has their records.
+"""Pending acknowledgements: publishes to answer when their records are in the log.
 
-Owns the waiters and the record that each of them waits for. Does not know topics or the log.
+Owns the waiters and the record that each waits for. Does not know topics or the log.
 """
 
 cimport cython
@@ -20,7 +20,7 @@ cdef class PendingAcks:
         free(self.ring)
 
     cdef int add(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1:
-        """Have `waiter` answered when everything up to `seq` is visible, or has failed."""
+        """Answer `waiter` when everything up to `seq` is visible or has failed."""
         cdef PendingAck *grown
         cdef PendingAck *ack
         cdef uint32_t i
@@ -43,7 +43,7 @@ cdef class PendingAcks:
         return 0
 
     cdef int answer(self, uint64_t seq, str error) except -1:
-        """Answer everyone who waits for records up to `seq`."""
+        """Answer all waiters for records up to `seq`."""
         cdef PendingAck ack
         cdef Waiter waiter
         while self.count and self.ring[self.first].seq <= seq:
@@ -56,7 +56,7 @@ cdef class PendingAcks:
         return 0
 
     cdef bint publish_goes_on(self, uint64_t seq) noexcept:
-        """Whether the publish that a record which is not visible came with has more behind it."""
+        """Whether the publish of an invisible record has more records behind it."""
         cdef uint32_t low = 0
         cdef uint32_t high = self.count
         cdef uint32_t middle

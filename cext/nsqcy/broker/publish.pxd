@@ -1,4 +1,4 @@
-# How messages get into a topic.
+# Publishing messages to a topic.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -9,9 +9,9 @@ from nsqcy.storage.record cimport Produced, Record
 
 
 cdef class Publishing(LogAccess):
-    cdef object producers               # broker.producers.Producers; None: nobody sends chunks
-    cdef bint has_unjournaled       # chunks that the journal lacks: `unjournaled` is watched
-    cdef bytes address                  # a channel, whose alone is what is being published
+    cdef object producers               # broker.producers.Producers; None: no chunks yet
+    cdef bint has_unjournaled       # chunks are missing in the journal: `unjournaled` is watched
+    cdef bytes address                  # the only channel that receives the current publish
     cdef readonly uint64_t message_count
     cdef readonly uint64_t message_bytes
     cdef int64_t last_publish
@@ -47,6 +47,6 @@ cdef class Publishing(LogAccess):
     cdef int journal_told(self) except -1
 
     cdef inline bint may_refuse(self) noexcept:
-        """Whether there is any reason to ask for refusal(): of a plain topic, there is not."""
+        """Whether refusal() must be called; a plain topic never refuses a publish."""
         return (self.bounded or self.failing or self.gone
                 or self.shard.shut is not None or self.shard.refused is not None)

@@ -1,7 +1,7 @@
 """Publishing: turn messages into records, and make them visible at once or with the log.
 
-Owns how the parts of a message are laid out in a record, the reasons to refuse a publish, and the
-chunks of producers, which are published once even if they are sent again after a failure.
+Owns the layout of a message in a record, the reasons to refuse a publish, and the chunks of
+producers. A chunk is published once, even if it is sent again after a failure.
 """
 
 cimport cython
@@ -40,12 +40,12 @@ from nsqcy.broker.topic_host import EXITING as _EXITING
 
 
 cdef enum:
-    ADDRESS_HEADER = 16             # bytes of that header but for its value
+    ADDRESS_HEADER = 16             # bytes of that header without its value
 
 cdef int64_t MILLISECOND = 1000000
 
 
-@cython.no_gc_clear      # as the window it is
+@cython.no_gc_clear      # as RecordWindow requires
 cdef class Publishing(LogAccess):
     def __cinit__(self):
         self.last_publish = self.scheduler.now
@@ -53,9 +53,11 @@ cdef class Publishing(LogAccess):
     # -- records --
 
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL:
-        """A record with everything but its body, for the caller to copy that in and then, once for
-        all records of the command, to call published(). NULL: an ephemeral topic is full and
-        drops the message, which counts as published."""
+        """Append a record without its body.
+
+        The caller copies the body into it and then calls published(), once for all records of the
+        command. NULL: the topic is full and drops the message, which counts as published.
+        """
         cdef Record *record = self.add_record(body_length, RECORD_EXT_DELAY_SIZE if delay else 0)
         if delay and record != NULL:
             self.set_delay(record, delay)
@@ -63,7 +65,7 @@ cdef class Publishing(LogAccess):
 
     cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
                               uint16_t length) except? NULL:
-        """The same with headers, which were checked and are `length` bytes."""
+        """Append a record with headers, which were checked and are `length` bytes long."""
         cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
         cdef int64_t ttl = headers_ttl(headers, length)
         cdef Record *record
@@ -78,12 +80,12 @@ cdef class Publishing(LogAccess):
         return record
 
     cdef inline uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept:
-        """Bytes of extensions that put_headers() writes."""
+        """Return the bytes of extensions that put_headers() writes."""
         return record_extension_size(length) + (RECORD_EXT_EXPIRES_SIZE if ttl else 0)
 
     cdef inline void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
                                  uint16_t length, int64_t ttl) noexcept:
-        """Give the newest record its headers, and when it expires because of them."""
+        """Write the headers of the newest record, and the expiry that they define."""
         at = record_extend(at, RECORD_EXT_HEADERS, headers, length)
         record.attributes |= RECORD_HEADERS
         if ttl:
@@ -93,8 +95,10 @@ cdef class Publishing(LogAccess):
             self.perishable = True
 
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
-        """The same for `count` messages without a delay, with their bodies: each lies behind its
-        length, as in an MPUB, and these are checked."""
+        """Append `count` records without a delay, with their bodies.
+
+        Each message follows its length, as in an MPUB; the lengths were checked.
+        """
         cdef Record *record
         cdef size_t length
         cdef uint32_t _i
@@ -109,8 +113,10 @@ cdef class Publishing(LogAccess):
 
     cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
                                int64_t delay) except? 0:
-        """A whole message as a client sends it that has negotiated headers, checked: their length,
-        they, the body. Returns the bytes of that."""
+        """Append a checked message with headers: their length, the headers, the body.
+
+        Return the size of the body.
+        """
         cdef uint16_t headers = load_be16(message)
         cdef uint32_t body = length - HEADERS_SIZE - headers
         cdef Record *record = self.new_headered(body, delay, message + HEADERS_SIZE, headers)
@@ -119,7 +125,8 @@ cdef class Publishing(LogAccess):
         return body
 
     cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
-        """The same for `count` messages, each behind its length. Returns the bytes of bodies."""
+        """Append `count` messages with headers, each behind its length. Return the bytes of their
+        bodies."""
         cdef uint64_t total = 0
         cdef uint32_t length
         cdef uint32_t _i
@@ -131,7 +138,7 @@ cdef class Publishing(LogAccess):
 
     @cython.final
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
-        """A record with everything but its extensions and its body; NULL: dropped."""
+        """Append a record without extensions and body; NULL: dropped."""
         cdef Record *record
         if self.may_drop and self.drops(body_length):
             return NULL
@@ -144,7 +151,7 @@ cdef class Publishing(LogAccess):
         return record
 
     cdef int set_delay(self, Record *record, int64_t delay) except -1:
-        """Give the newest record, which has room for it, its delay."""
+        """Set the delay of the newest record, which has room for it."""
         cdef uint16_t *ext = <uint16_t *>(<uint8_t *>record + sizeof(Record))
         cdef Entry *entry
         record.attributes = RECORD_DELAYED
@@ -166,7 +173,7 @@ cdef class Publishing(LogAccess):
     # -- a publish --
 
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1:
-        """The bodies of `count` records are in place. Returns whether they wait for the log."""
+        """Publish `count` records with complete bodies; return whether they wait for the log."""
         self.message_count += count
         self.message_bytes += body_bytes
         self.last_publish = self.scheduler.now
@@ -179,7 +186,7 @@ cdef class Publishing(LogAccess):
         return 0
 
     cdef int acknowledge_later(self, Waiter waiter, uint64_t ticket) except -1:
-        """Tell `waiter` when everything appended so far is visible, or has failed."""
+        """Answer `waiter` when everything appended so far is visible or has failed."""
         return self.acks.add(self.next_seq - 1, waiter, ticket)
 
     cdef int unpublish(self) except -1:
@@ -189,7 +196,7 @@ cdef class Publishing(LogAccess):
         return 0
 
     cdef void forget_counts(self) noexcept:
-        """Take the records that are not visible out of the counters of published messages."""
+        """Subtract the records that are not visible from the counters of published messages."""
         cdef Block *block = self.newest
         cdef Record *record
         cdef uint32_t at
@@ -203,26 +210,27 @@ cdef class Publishing(LogAccess):
                 at += record.length
             block = block.prev
 
-    # -- who is taken --
+    # -- accepting a publish --
 
     cdef void demand(self, Durability minimum) noexcept:
-        """A publisher wants more than the topic promises: so does, until it is answered, what comes
-        behind it. Right before its records."""
+        """Require at least this durability for a publisher's records; call it right before them.
+
+        Until the publisher is answered, the records behind them get the same class.
+        """
         if self.log is not None and self.gate < minimum:
             if not self.is_kept():
-                # So far a start would not have found anything: who is there is written first.
+                # A restart would have recovered nothing so far: write the channels first.
                 self.journal_due = True
             self.gate = minimum
 
     cdef str refusal(self, Durability minimum, uint64_t count, uint64_t body_bytes):
-        """Why a publish of so much that is to be as durable as this cannot be taken right now; None
-        if it can."""
+        """Return why a publish of this size and durability is refused now, or None if it is not."""
         if self.shard.shut is not None and not self.gone:
             return self.shard.shut
         return self.obstacle(minimum, count, body_bytes)
 
     cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes):
-        """The same of one that is taken while we drain."""
+        """Return the same for a publish that is accepted while draining."""
         if self.gone:
             return _EXITING
         if self.shard.refused is not None and self.needs_disk(minimum):
@@ -234,7 +242,7 @@ cdef class Publishing(LogAccess):
         return self.error if self.failing else None
 
     cdef bint takes_at_once(self) except -1:
-        """Whether a publish is neither refused nor has to wait for the log."""
+        """Whether a publish would be neither refused nor wait for the log."""
         if self.overflowing or self.bounded:
             return False
         if self.may_refuse() and self.refusal(MEMORY, 1, 0) is not None:
@@ -242,11 +250,10 @@ cdef class Publishing(LogAccess):
         return self.log is None or not self.must_overflow()
 
     cdef bint needs_disk(self, Durability minimum) noexcept:
-        """Whether a record of this durability, published now, has to be written before it is
-        visible."""
+        """Whether a record of this durability must be written before it is visible."""
         if self.log is None:
             return False
-        self.touch_dirty()      # what consumers have finished may have ended an overflow
+        self.touch_dirty()      # finished messages may have ended an overflow
         return minimum != MEMORY or self.overflowing or self.must_overflow()
 
     # -- chunks of producers --
@@ -254,12 +261,14 @@ cdef class Publishing(LogAccess):
     cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
                        bint headers, Durability minimum, uint32_t *added, uint64_t *bodies,
                        bint moved=False) except -1:
-        """Append what is not there yet of a chunk (producers.ChunkName), whose messages
-        lie as for new_batch, in `size` bytes, or with headers before their bodies. That are so many
-        messages, and bytes of bodies, for the caller to call published() with them: also with none,
-        as an attempt may be under way, whose outcome is to be waited for. ChunkError: it cannot be
-        taken, and nothing was appended. `moved`: they come from another topic, and be it while we
-        drain."""
+        """Append the missing messages of a chunk (producers.ChunkName).
+
+        The `size` bytes at `batch` are laid out as for new_batch(), or with headers before the
+        bodies. Outputs the appended messages and bytes of bodies. The caller passes them to
+        published(), also if there are none: an earlier attempt may be pending, and its outcome
+        decides. `moved`: the messages come from another topic, which is allowed while draining.
+        Raises ChunkError, with nothing appended, if the chunk cannot be accepted.
+        """
         if self.producers is None:
             self.producers = Producers()
         added[0] = 0
@@ -288,7 +297,7 @@ cdef class Publishing(LogAccess):
 
     cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
                                bint headers, tuple wanted) except? 0:
-        """Append the messages of a chunk that are wanted; returns the bytes of their bodies."""
+        """Append the wanted messages of a chunk; return the bytes of their bodies."""
         cdef uint64_t first_seq = self.next_seq
         cdef uint64_t bodies = 0
         cdef uint32_t index = 0
@@ -308,7 +317,7 @@ cdef class Publishing(LogAccess):
             while index < end:
                 produced.index = index
                 if not self.add_produced(&produced, batch, headers, &bodies):
-                    # Dropped by a topic that is full: as good as published.
+                    # A full topic dropped it, which counts as published.
                     if begun < index:
                         taken.append((begun, index))
                     begun = index + 1
@@ -321,7 +330,7 @@ cdef class Publishing(LogAccess):
 
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
                            uint64_t *bodies) except -1:
-        """One message of a chunk, behind its length; whether it was taken."""
+        """Append a message of a chunk, behind its length; return whether it was accepted."""
         cdef uint32_t body = load_be32(message)
         cdef uint16_t length = 0
         cdef uint32_t ext = RECORD_EXT_PRODUCED_SIZE
@@ -337,7 +346,7 @@ cdef class Publishing(LogAccess):
         if self.address is not None:
             address = len(self.address)
             ext += RECORD_EXT_DELAY_SIZE + record_extension_size(address)
-            # Its own header says it no more.
+            # Its own header no longer contains it.
             message += ADDRESS_HEADER + address
             length -= <uint16_t>(ADDRESS_HEADER + address)
         if length:
@@ -349,7 +358,7 @@ cdef class Publishing(LogAccess):
             return False
         at = <uint8_t *>record + sizeof(Record)
         if address:
-            # A delay that is over at once: it is an entry of that channel, and of no other.
+            # A delay of zero makes it an entry of that channel only.
             self.set_delay(record, 0)
             self.delayed_last.timestamp = <int64_t>record_address_of(self.address, address)
             record.attributes |= RECORD_ADDRESSED
@@ -363,15 +372,17 @@ cdef class Publishing(LogAccess):
         return True
 
     cdef int keep_untold(self) except -1:
-        """A chunk follows. Until the journal knows of it its records stay, or a crash might leave
-        no trace of it, and it were published again."""
+        """Keep the records of the next chunk until the journal covers it.
+
+        Otherwise a crash could erase every trace of the chunk, and it would be published again.
+        """
         if self.gate != MEMORY and not self.has_unjournaled:
             self.watch(&self.unjournaled)
             self.has_unjournaled = True
         return 0
 
     cdef int journal_told(self) except -1:
-        """The journal that is being written knows of all chunks that are visible."""
+        """Called when the journal being written covers all visible chunks."""
         cdef Cursor to = self.visible
         cdef uint64_t seq
         if not self.has_unjournaled:

@@ -9,7 +9,7 @@ from nsqcy.storage.log_recovery cimport Recovered
 from nsqcy.storage.block cimport Block
 
 
-# Where a recovered block lies.
+# Location of a recovered block.
 ctypedef struct Place:
     uint64_t segment
     uint64_t offset
@@ -19,9 +19,9 @@ ctypedef struct Place:
 
 
 cdef class Recovery:
-    """Exists only while a topic is restored."""
+    """State that exists only while a topic is restored."""
     cdef Topic topic
-    cdef Place *places                  # blocks in the order of their places
+    cdef Place *places                  # blocks, ordered by location
     cdef size_t place_count
 
     cdef int restore(self, channels) except -1

@@ -1,8 +1,8 @@
 """Recovery: rebuild a topic from its files when a worker starts.
 
-Owns the order of the steps: runs of records become blocks without memory, the last checkpoint gives
-the position of each channel, and the records themselves give what happened after it. Uses every
-part of a topic; the topic does not import this module.
+Owns the order of the steps: turn runs of records into blocks without memory, take the channels'
+positions from the last checkpoint, and take later events from the records. Uses every part of a
+topic; the topic does not import this module.
 """
 
 import os
@@ -58,7 +58,7 @@ cdef object name_of(const Produced *produced):
 
 
 cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produced) noexcept:
-    """Whether a message is the one that follows on [stretch.index, end) of its chunk."""
+    """Whether a message directly follows [stretch.index, end) of its chunk."""
     return (produced.index == end and produced.chunk == stretch.chunk
             and produced.part == stretch.part and produced.epoch == stretch.epoch
             and produced.producer == stretch.producer and produced.count == stretch.count)
@@ -70,8 +70,7 @@ cdef int note_error(void *arg, int error) except -1:
 
 
 cdef int restore(Topic topic, channels) except -1:
-    """Restore a topic from its files. `channels`: {name: paused} of the channels that metadata
-    names."""
+    """Restore a topic from its files. `channels`: {name: paused}, from the metadata."""
     return Recovery(topic).restore(channels)
 
 
@@ -91,10 +90,10 @@ cdef class Recovery:
         state = self.restore_state(found, names)
         cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
         ahead = {}
-        # A channel is made at the fan-out position, which may have moved since the snapshot.
+        # A channel is created at the fan-out position, which may have moved since the snapshot.
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
             if state is not None else 1
-        # Without a word of where a channel was, it gets everything: twice is better than never.
+        # A channel without a saved position gets everything: twice is better than never.
         minimum = 1 if topic.retains else min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
@@ -103,7 +102,7 @@ cdef class Recovery:
         self.restore_blocks(found, min(minimum, self.first_unjournaled(found, unjournaled), held))
         topic.update_retains()
         if topic.oldest != NULL and (topic.retains or state is None):
-            minimum = topic.oldest.first_seq     # who needed what was before it nobody knows
+            minimum = topic.oldest.first_seq     # earlier records have no known readers
         self.find_missing(minimum, () if state is None else state.missing)
         self.name_logs(found, state)
         topic.named.end_at(topic.log.log_id, topic.next_seq)
@@ -130,12 +129,12 @@ cdef class Recovery:
         self.release_unneeded()
         topic.settle_all()
         topic.started = True
-        # What was read need not have been synced.
+        # Records that were read need not have been synced.
         topic.journal_due = topic.promised == FSYNC
         topic.minimum = topic.min_seq()
         for channel in topic.channels.values():
             channel.carry(ahead.get(channel.name, 0))
-        topic.journal_due = True     # the one there is says that nothing was published since
+        topic.journal_due = True     # the current one excludes later publishes
         topic.touch_dirty()
         topic.fan_out()
         return 0
@@ -162,7 +161,7 @@ cdef class Recovery:
         if state is None or found.damages:
             return False
         if not state.clean and not found.open_end:
-            # The segment that was being written is missing.
+            # The segment that was last written is missing.
             return False
         return (state.clean or state.durability == FSYNC
                 or state.durability == OS and state.boot == topic.shard.boot)
@@ -170,14 +169,16 @@ cdef class Recovery:
     # -- which logs --
 
     cdef int name_logs(self, Recovered found, state) except -1:
-        """Which logs the records belong to that were found; and whether the last one goes on. It
-        does not when something of it may be lost that readers were told of: its seqs would be used
-        again."""
+        """Determine the logs of the recovered records, and whether the last log continues.
+
+        It ends if records that readers may have seen are lost: their sequence numbers would be
+        reused.
+        """
         cdef Topic topic = self.topic
         cdef bytes log_id = topic.log.log_id
         topic.stable = topic.log_first = topic.next_seq
         topic.past = ()
-        # In class fsync it is what readers are told of.
+        # In class fsync readers only see synced records.
         if topic.promised != FSYNC or topic.oldest == NULL or self.sync_found():
             topic.past = journal.name_logs(self.stretches(), () if state is None else state.past)
         named = [one.log_id for one in topic.past]
@@ -191,7 +192,8 @@ cdef class Recovery:
         return 0
 
     cdef list stretches(self):
-        """The records in the window, as (first, end, log_id of their segments) without a gap."""
+        """Return the records in the window, as (first, end, log_id of their segments), without
+        gaps."""
         cdef Topic topic = self.topic
         cdef Block *block = topic.oldest
         cdef Segment *segment = NULL
@@ -212,8 +214,8 @@ cdef class Recovery:
         return found
 
     cdef bint sync_found(self) except -1:
-        """What was written by a process that was killed must survive a power loss from now on;
-        whether it does."""
+        """Sync records written by a killed process, so that they survive a power loss; return
+        whether that succeeded."""
         cdef Topic topic = self.topic
         cdef int error = 0
         topic.log.sync_found(note_error, &error)
@@ -223,7 +225,7 @@ cdef class Recovery:
     # -- blocks --
 
     cdef int restore_blocks(self, Recovered found, uint64_t minimum) except -1:
-        """Runs on disk become blocks without memory: in the window, or stragglers before it."""
+        """Turn runs on disk into blocks without memory: in the window, or stragglers before it."""
         cdef Topic topic = self.topic
         cdef RecoveredRun *run
         cdef Block *block
@@ -262,7 +264,7 @@ cdef class Recovery:
         return 0
 
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept:
-        """The block that holds a place on disk; NULL if none does."""
+        """Return the block that contains a location on disk, or NULL."""
         cdef size_t low = 0
         cdef size_t high = self.place_count
         cdef size_t middle
@@ -284,15 +286,17 @@ cdef class Recovery:
         return place.block
 
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
-        """NULL: the record is not there any more."""
+        """Return the block of a packed entry; NULL: the record no longer exists."""
         cdef Topic topic = self.topic
-        # That number must never stand for another file: a journal may be older than what it names.
+        # Never reuse that number for another file: a journal may be older than the files it names.
         topic.log.last_number = max(topic.log.last_number, packed.segment)
         return self.block_at(packed.segment, packed.offset, within)
 
     cdef int find_missing(self, uint64_t seq, told) except -1:
-        """Note the records from `seq` on that are in no file any more, and tell of them, but for
-        those in these ranges, of which a start has told before."""
+        """Note and report the records from `seq` on that are missing from all files.
+
+        Ranges in `told` were reported at an earlier start and are not reported again.
+        """
         cdef Topic topic = self.topic
         cdef Block *block = topic.oldest
         cdef uint64_t found
@@ -314,7 +318,7 @@ cdef class Recovery:
         return 0
 
     cdef int release_unneeded(self) except -1:
-        """Blocks before the window that no entry refers to are finished."""
+        """Release blocks before the window that no entry refers to."""
         cdef Topic topic = self.topic
         cdef Block *block = topic.stragglers
         cdef Block *following
@@ -326,7 +330,7 @@ cdef class Recovery:
         return 0
 
     cdef bint load_now(self, Block *block) except -1:
-        """Wait until a block is in memory; whether it is."""
+        """Load a block and wait for it; return whether it is in memory."""
         cdef Topic topic = self.topic
         if block.data == NULL:
             topic.load(block)
@@ -335,10 +339,10 @@ cdef class Recovery:
                 raise OSError(topic.log.last_error_text)
         return block.data != NULL
 
-    # -- who is where --
+    # -- channels --
 
     cdef int64_t restore_channel(self, Channel channel, saved) except? -1:
-        """Restore the position and the entries of a channel; return as restore_finished()."""
+        """Restore the position and the entries of a channel; return restore_finished()'s result."""
         cdef Topic topic = self.topic
         topic.place_cursor(&channel.cursor, saved.cursor)
         channel.skipped = saved.skipped
@@ -403,7 +407,7 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         cdef Entry *entry
         cdef Record *record
-        topic.ref(block)         # or it would go when it has been read
+        topic.ref(block)         # keeps it after it has been read
         if not self.load_now(block):
             topic.unref(block)
             return 0
@@ -412,7 +416,7 @@ cdef class Recovery:
             topic.unref(block)
             return 0
         if packed.seq >= topic.fanout.seq and not record.attributes & RECORD_DELAYED:
-            # The ranges took it for one that had moved; and it is received once more.
+            # The ranges counted it as transferred; it is delivered once more.
             channel.dead_lettered_count -= 1
             channel.carried -= 1
         entry = topic.pool.new_entry()
@@ -427,9 +431,11 @@ cdef class Recovery:
             entry, <TransferReason>packed.reason, <uint64_t>packed.due)
 
     cdef int64_t restore_finished(self, Channel channel, finished) except -1:
-        """What the cursor of a channel need not see: what has moved, and what was delivered, handed
-        back and cancelled since the snapshot. Returns how many of these are fanned out again, and
-        so received once more."""
+        """Restore the records that a channel's cursor can skip.
+
+        These were transferred, or delivered, returned and cancelled since the snapshot. Return how
+        many are fanned out again, and so delivered once more.
+        """
         cdef Topic topic = self.topic
         cdef uint64_t fanout = topic.fanout.seq
         cdef int64_t moved = 0
@@ -450,7 +456,7 @@ cdef class Recovery:
         return moved + cancelled
 
     cdef bint was_delayed(self, uint64_t seq) except -1:
-        """Whether a record has a delay: the cursor steps over it."""
+        """Whether a record has a delay; the cursor skips such records."""
         cdef Topic topic = self.topic
         cdef Block *block = topic.block_of(seq)
         cdef const Record *record
@@ -493,9 +499,11 @@ cdef class Recovery:
         return 0
 
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
-        """Records with a delay from `seq` on that the journal does not know: it knows those that
-        were on disk when it was written. Where there was a channel to get them their delay began
-        with the publish; else it begins now."""
+        """Restore delayed records from `seq` on that are not in the journal.
+
+        The journal lists those that were on disk when it was written. If a channel existed, the
+        delay began with the publish; otherwise it begins now.
+        """
         cdef Topic topic = self.topic
         cdef size_t i
         cdef Block *block
@@ -531,7 +539,7 @@ cdef class Recovery:
     # -- chunks --
 
     cdef uint64_t first_unjournaled(self, Recovered found, uint64_t seq) noexcept:
-        """The first record of the runs that may have chunks from record `seq` on."""
+        """Return the first record of the runs that may contain chunks from `seq` on."""
         cdef RecoveredRun *run
         cdef uint64_t first = NO_SEQ
         cdef size_t i
@@ -543,8 +551,10 @@ cdef class Recovery:
         return first
 
     cdef int restore_produced(self, state, uint64_t seq) except -1:
-        """What the journal knows of chunks, and what records from `seq` on tell of them. These stay
-        until a journal knows it."""
+        """Restore chunks from the journal and from records from `seq` on.
+
+        These records stay until a journal covers their chunks.
+        """
         cdef Topic topic = self.topic
         cdef Block *block
         cdef size_t i
@@ -565,16 +575,16 @@ cdef class Recovery:
         if topic.has_unjournaled:
             topic.producers.found_all(topic.scheduler.wall)
         if topic.has_unjournaled and topic.promised != FSYNC:
-            # Whoever sends such a chunk again is answered at once, and may have asked for a sync.
+            # A repeated chunk is acknowledged at once, and its producer may require a sync.
             self.sync_found()
         return 0
 
     cdef int find_produced(self, Block *block, uint64_t seq) except -1:
-        """Tell the producers of the chunks in a block, from record `seq` on."""
+        """Register the chunks in a block with their producers, from record `seq` on."""
         cdef Topic topic = self.topic
         cdef Record *record
         cdef Produced produced
-        cdef Produced stretch       # of one chunk, ends before `end`
+        cdef Produced stretch       # messages of one chunk, up to `end`
         cdef uint32_t end = 0
         cdef uint32_t at = 0
         while self.load_now(block) and at < block.size:
@@ -596,8 +606,10 @@ cdef class Recovery:
     # -- copies of old records --
 
     cdef int restore_survivors(self) except -1:
-        """There is no journal to say who needs the copies of old records: every channel gets them;
-        without any channel they stay where they are."""
+        """Restore copies of old records without a journal.
+
+        Their readers are unknown, so every channel gets them; without channels they stay unchanged.
+        """
         cdef Topic topic = self.topic
         cdef Block *block = topic.stragglers
         cdef Channel channel

@@ -1,4 +1,4 @@
-# What of the log of a topic stays for later readers.
+# Retention: the records of a topic's log that stay for later readers.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -8,11 +8,11 @@ from nsqcy.storage.record_window cimport Cursor
 
 
 cdef class Retention(OverflowLog):
-    cdef int64_t retention_time         # ns; 0: no limit of time
-    cdef uint64_t retention_bytes       # 0: no limit of size
-    cdef bint retains                   # the log keeps what every channel is done with
+    cdef int64_t retention_time         # ns; 0: no time limit
+    cdef uint64_t retention_bytes       # 0: no size limit
+    cdef bint retains                   # the log keeps records that every channel has finished
     cdef object named                   # nsqcy.broker.named_cursors.NamedCursors
-    cdef uint64_t held_bytes            # between `kept` and `outdated`: for named cursors alone
+    cdef uint64_t held_bytes            # between `kept` and `outdated`: only for named cursors
 
     cdef int set_retention(self, int64_t time, uint64_t size) except -1
     cdef int update_retains(self) except -1

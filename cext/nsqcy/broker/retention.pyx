@@ -1,7 +1,7 @@
 """Retention: records that stay after every channel has finished them, and the named cursors.
 
-Owns how long the log of a topic keeps records that only replays read: by age, by size, and as long
-as a named cursor holds them.
+Decides how long the log of a topic keeps records that only replays read: by age, by size, and while
+a named cursor needs them.
 """
 
 cimport cython
@@ -18,13 +18,15 @@ cdef uint64_t NOTHING_HELD = <uint64_t>-1
 
 
 cdef Block *block_behind(const Cursor *keeper) noexcept:
-    """The first block that a cursor that keeps has not passed: it stands at the start of a block,
-    or at the end of the last one."""
+    """Return the first block that a keeping cursor has not passed.
+
+    Such a cursor is at the start of a block, or at the end of the last one.
+    """
     cdef Block *block = keeper.block
     return block if block == NULL or keeper.offset == 0 else block.next
 
 
-@cython.no_gc_clear      # as the window it is
+@cython.no_gc_clear      # as RecordWindow requires
 cdef class Retention(OverflowLog):
     def __cinit__(self):
         self.named = NamedCursors()
@@ -32,14 +34,16 @@ cdef class Retention(OverflowLog):
     # -- policy --
 
     cdef int set_retention(self, int64_t time, uint64_t size) except -1:
-        """What every channel is done with is kept from now on, or let go at once."""
+        """Set how long finished records are kept, by age and size; 0 and 0 drop them at once."""
         self.retention_time = time
         self.retention_bytes = size
         return self.update_retains()
 
     cdef int update_retains(self) except -1:
-        """Begin to keep what every channel is done with, from the oldest record on that there is
-        still, or cease to: as the policy and the named cursors want it."""
+        """Start or stop keeping records that every channel has finished.
+
+        The policy and the named cursors decide. Keeping starts with the oldest available record.
+        """
         cdef bint wanted = (self.retention_time or self.retention_bytes
                             or self.held_seq() != NOTHING_HELD)
         if wanted == self.retains:
@@ -55,7 +59,7 @@ cdef class Retention(OverflowLog):
         return 0
 
     cdef void keep_all(self) noexcept:
-        """Keep what there is."""
+        """Keep all available records."""
         cdef Cursor start
         self.held_bytes = 0
         if self.oldest != NULL:
@@ -65,10 +69,10 @@ cdef class Retention(OverflowLog):
             self.move_cursor(&self.kept, &start)
             self.move_cursor(&self.outdated, &start)
 
-    # -- what goes --
+    # -- dropping records --
 
     cdef int retain(self) except -1:
-        """Write blocks that exist only in memory, drop outdated ones, and keep the rest out of
+        """Write blocks that exist only in memory, drop outdated ones, and evict the rest from
         memory."""
         self.write_down()
         self.drop_outdated()
@@ -120,7 +124,7 @@ cdef class Retention(OverflowLog):
                 or self.retention_bytes and held > self.retention_bytes)
 
     cdef void cool(self) noexcept:
-        """What is behind every reader is read again by a replay only: it leaves memory."""
+        """Evict blocks behind every reader from memory: only replays read them again."""
         cdef Block *block = self.last_reader().block
         if block != NULL:
             block = block.prev
@@ -131,7 +135,7 @@ cdef class Retention(OverflowLog):
             block = block.prev
 
     cdef void date_blocks(self) noexcept:
-        """Note of the blocks that were sealed since the last time that they are not younger."""
+        """Store the current time as the upper bound of the blocks sealed since the last call."""
         cdef Block *block = self.newest
         while block != NULL and block.last_time == 0:
             if block.flags & SEALED:
@@ -142,7 +146,7 @@ cdef class Retention(OverflowLog):
 
     @property
     def first_seq(self):
-        """The oldest record that a channel could be made to begin with."""
+        """Return the oldest record that a channel could begin with."""
         return self.first_kept()
 
     cdef uint64_t first_kept(self) noexcept:
@@ -155,29 +159,32 @@ cdef class Retention(OverflowLog):
     # -- named cursors --
 
     def cursor_facts(self):
-        """What an operator may ask about the named cursors."""
+        """Return facts about the named cursors, for operators."""
         return self.named.facts(self.first_seq, self.visible.seq, self.scheduler.wall)
 
     def set_cursor(self, str name not None, bytes log_id not None, uint64_t seq, done not None):
-        """Have a named cursor stand before record `seq`, which must be there, or be the next one.
-        It holds the records from there on. Calls done(None), or done(why not), when the journal has
-        it. nsqcy.broker.named_cursors.TooManyCursors: nothing was done."""
+        """Place a named cursor before record `seq`, which must exist or be the next one.
+
+        The cursor keeps the records from there on. Calls done(None) or done(reason) when the
+        journal write ends. Raises nsqcy.broker.named_cursors.TooManyCursors without any change.
+        """
         cursor = journal.NamedCursor(name, log_id, seq, self.scheduler.wall)
         self.named.set(cursor)
         self.update_retains()
         if self.retains and seq < self.kept.seq:
-            self.keep_all()     # it is still there for some channel only
+            self.keep_all()     # so far only some channel keeps the record
         self.journal_cursor(cursor, False, done)
 
     def find_cursor(self, str name not None):
-        """The named cursor (storage.journal.NamedCursor) of somebody who asks for it; None: there
-        is none."""
+        """Return a named cursor (storage.journal.NamedCursor) and mark it as used, or None."""
         self.journal_stale = True
         return self.named.use(name, self.scheduler.wall)
 
     def delete_cursor(self, str name not None, done not None):
-        """Calls done(None), or done(why not), when the journal has it. Returns whether there was
-        one; otherwise there is nothing to wait for."""
+        """Delete a named cursor; return whether it existed.
+
+        If so, calls done(None) or done(reason) when the journal write ends.
+        """
         cursor = self.named.delete(name)
         if cursor is None:
             return False
@@ -192,7 +199,7 @@ cdef class Retention(OverflowLog):
         return 0
 
     cdef uint64_t held_seq(self) except? 0:
-        """The first record that a named cursor holds."""
+        """Return the first record that a named cursor keeps."""
         if not self.named:
             return NOTHING_HELD
         seq = self.named.held(self.first_seq)

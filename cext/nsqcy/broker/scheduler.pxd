@@ -1,4 +1,4 @@
-# What decides the order of work in a turn of a worker.
+# Scheduler: decides the order of work in a turn of a worker.
 
 from libc.stdint cimport int64_t
 
@@ -7,11 +7,11 @@ from nsqcy.broker.topic_host cimport TopicHost
 
 cdef class Scheduler(TopicHost):
     cdef readonly dict topics               # bytes name -> Topic
-    cdef list ticking                       # topics that are still to be told of the second
-    cdef list checkpointing                 # topics that are still to look if a checkpoint is due
+    cdef list ticking                       # topics whose tick is due
+    cdef list checkpointing                 # topics still to check for a due checkpoint
     cdef int64_t checkpoint_period
-    cdef int64_t next_checkpoint            # INT64_MAX: ticks are early enough
-    cdef int64_t next_hurry                 # not before this
+    cdef int64_t next_checkpoint            # INT64_MAX: ticks are frequent enough
+    cdef int64_t next_hurry                 # earliest time
     cdef int64_t next_tick
 
     cdef int begin(self, int64_t sync_timeout) except -1

@@ -15,18 +15,18 @@ from nsqcy.broker.topic cimport Topic
 
 
 cdef enum:
-    # What one turn does of each at most; the rest stays for the next one.
-    DISPATCH_BUDGET = 4096          # records that channels deliver or step over
-    EXPIRE_BUDGET = 4096            # messages that are due, or have timed out
-    COMPACT_BUDGET = 4096           # entries visited by compactions, and what it costs to copy
-    TICK_BUDGET = 256               # topics of whom the second is over, or a checkpoint may be due
-    DISCARD_BUDGET = 4096           # messages freed that were dropped
-    READ_BUDGET = 8192              # records that reads of logs look at, or what costs as much
-    READ_SLICE = 2048               # of which one, before the next has its turn
+    # Maximum of each kind of work in a turn; the rest stays for the next one.
+    DISPATCH_BUDGET = 4096          # records that channels deliver or skip
+    EXPIRE_BUDGET = 4096            # messages that are due or have timed out
+    COMPACT_BUDGET = 4096           # entries visited by compactions, plus the cost of copies
+    TICK_BUDGET = 256               # topics with a due tick or checkpoint
+    DISCARD_BUDGET = 4096           # dropped messages freed
+    READ_BUDGET = 8192              # records that log reads visit, or equivalent cost
+    READ_SLICE = 2048               # maximum of one read before the next continues
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
-cdef int64_t HURRY = SECOND // 10   # between two writes for whom waits for more of a log
+cdef int64_t HURRY = SECOND // 10   # between two writes for waiting log readers
 
 
 cdef class Scheduler(TopicHost):
@@ -44,8 +44,10 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int64_t turn(self) except? -1:
-        """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
-        the monotonic clock (ns): `scheduler.now` if work is left."""
+        """Do the work at the end of a turn.
+
+        Return the monotonic time (ns) of the next call: `scheduler.now` if work is left.
+        """
         cdef int64_t now = self.scheduler.now
         cdef Topic topic
         cdef list work
@@ -85,7 +87,7 @@ cdef class Scheduler(TopicHost):
         return min(due, heap_first_due(&self.scheduler.channel_timers))
 
     cdef int go_on(self) except -1:
-        """Do a turn's part of that."""
+        """Do one turn's share of the work."""
         if self.compacting:
             self.compact()
         if self.journalling:
@@ -97,7 +99,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int expire(self) except -1:
-        """Messages that are due; what exceeds the budget is still due in the next turn."""
+        """Handle due messages, up to the budget; the rest stays due in the next turn."""
         cdef int budget = EXPIRE_BUDGET
         cdef HeapNode *node
         while budget > 0:
@@ -108,8 +110,10 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef bint dispatch(self) except -1:
-        """Dirty channels deliver; whether some could go on. Those that the budget was not enough
-        for are the first in the next turn."""
+        """Deliver from dirty channels; return whether some could continue.
+
+        Channels that exceeded the budget come first in the next turn.
+        """
         cdef bint left = False
         cdef int budget = DISPATCH_BUDGET
         cdef list work = self.scheduler.dirty_channels
@@ -137,7 +141,7 @@ cdef class Scheduler(TopicHost):
         return left
 
     cdef int compact(self) except -1:
-        """Go on with the compactions of topics, one after the other."""
+        """Continue the compactions of topics, one after the other."""
         cdef int budget = COMPACT_BUDGET
         cdef Topic topic
         while self.compacting and budget > 0:
@@ -153,7 +157,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int go_on_with_journals(self) except -1:
-        """Go on with the snapshots of topics' journals, one after the other."""
+        """Continue the snapshots of topics' journals, one after the other."""
         cdef int budget = self.snapshot_budget
         cdef Topic topic
         while self.journalling and budget > 0:
@@ -169,7 +173,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int free_discarded(self) except -1:
-        """Free some more of what channels have dropped."""
+        """Free messages that channels dropped, up to the budget."""
         cdef int budget = DISCARD_BUDGET
         cdef Discarded discarded
         while self.scheduler.discarded and budget > 0:
@@ -180,7 +184,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int read_on(self) except -1:
-        """Go on with reads of logs, one after the other."""
+        """Continue reads of logs, one after the other."""
         cdef int budget = READ_BUDGET
         cdef int given
         cdef LogRead read
@@ -199,7 +203,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int write_hurried(self) except -1:
-        """Somebody waits for what would be written with the end of the second."""
+        """Write memory-only records that log readers wait for, without waiting for the tick."""
         cdef Topic topic
         work = self.hurried
         self.hurried = []
@@ -214,14 +218,14 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int tick(self) except -1:
-        """Once a second: what need not be exact."""
+        """Start the work that is done once a second and need not be exact."""
         self.next_tick = self.scheduler.now + SECOND
         self.pool.trim(self.scheduler.now)
         self.ticking = list(self.topics.values())
         return 0
 
     cdef int tick_on(self) except -1:
-        """Tell some more topics that the second is over."""
+        """Tick more topics, up to the budget."""
         cdef int budget = TICK_BUDGET
         cdef Topic topic
         while self.ticking and budget > 0:
@@ -235,7 +239,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int begin_checkpoints(self) except -1:
-        """A --sync-timeout below a second has passed: a tick comes too late for checkpoints."""
+        """Check all topics for due checkpoints, if --sync-timeout is shorter than a tick."""
         self.next_checkpoint = self.scheduler.now + self.checkpoint_period
         self.checkpointing = list(self.topics.values())
         return 0
@@ -254,11 +258,11 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef bint has_work(self) noexcept:
-        """Whether something became dirty after the turn."""
+        """Whether anything became dirty after the turn."""
         return len(self.dirty_topics) > 0 or len(self.scheduler.dirty_channels) > 0
 
     def settle(self):
-        """Do for all topics what is done at the end of a turn, so that their numbers are right."""
+        """Do the end-of-turn work of all topics, so that their numbers are current."""
         cdef Topic topic
         work = self.dirty_topics
         self.dirty_topics = []
@@ -266,7 +270,7 @@ cdef class Scheduler(TopicHost):
             topic.settle_turn()
 
     def run_turn(self, now, wall):
-        """A whole turn from outside (tests, tools): set the clocks, do the work."""
+        """Run a whole turn, for tests and tools: set the clocks and do the work."""
         self.scheduler.now = now
         self.scheduler.wall = wall
         return self.turn()

@@ -10,10 +10,10 @@ cdef class Shard(Scheduler):
     cdef readonly str data_path
     cdef dict log_options
     cdef readonly object policies           # nsqcy.config.policies.Policies, or None
-    cdef object has_room                    # whether there may be one more topic, or None
+    cdef object has_room                    # callable: may another topic be created; or None
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object failures                    # nsqcy.storage.write_failures.WriteFailures, or None
-    cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
+    cdef public int64_t hold_new            # ns; maximum hold of a new topic; 0: none
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)

@@ -21,7 +21,7 @@ cdef int64_t SECOND = 1000000000
 
 
 def boot_id():
-    """16 bytes that name this boot of the machine; zeros if it does not say."""
+    """Return 16 bytes that identify this boot of the machine; zeros if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return bytes.fromhex(file.read().replace("-", ""))
@@ -35,12 +35,12 @@ cdef class Shard(Scheduler):
                  log=None):
         """
         scheduler: the worker's scheduler; its pool is the shard's
-        io, data_path: where topics keep their logs; None: nothing ever goes to disk
+        io, data_path: where topics keep their logs; None: memory only
         log_options: keyword arguments for each Log
-        policies: what topic(name) gives a policy for each topic; None: every topic has the default
-        has_room: called as has_room(), whether there may be one more topic; None: always
-        on_event: called as on_event(kind, topic, channel) for created and deleted things
-        log: something with info(), warn() and error(), for operators
+        policies: topic(name) returns the policy of a topic; None: all topics use the default
+        has_room: has_room() returns whether another topic may be created; None: always
+        on_event: called as on_event(kind, topic, channel) when one is created or deleted
+        log: object with info(), warn() and error(), for operators
         """
         self.scheduler = scheduler
         self.pool = scheduler.pool
@@ -76,8 +76,10 @@ cdef class Shard(Scheduler):
         return topic
 
     def topic(self, bytes key not None, *, create=False):
-        """The topic of that name; None if it does not exist and is not to be created, or has no
-        room."""
+        """Return the topic `key`, created if `create` is true.
+
+        Return None if it does not exist and is not created, also for lack of room.
+        """
         return self.find_or_create(key) if create else self.find(key)
 
     cdef Topic make_topic(self, bytes key):
@@ -91,7 +93,7 @@ cdef class Shard(Scheduler):
         return topic
 
     def load_topic(self, bytes key not None, bint paused, channels):
-        """Take up a topic at start: what its log holds, and what metadata say of it."""
+        """Load a topic at startup from its log and its metadata."""
         cdef Topic topic = self.make_topic(key)
         topic.paused = paused
         if topic.log is not None:
@@ -130,7 +132,7 @@ cdef class Shard(Scheduler):
         if self.policies is not None:
             policy = self.policies.channel(topic.name, channel.name)
             if policy.dead_letter_topic == topic.name:
-                # A message would come back, and to each of its channels.
+                # The message would return, and to each of the topic's channels.
                 policy = policy._replace(max_attempts=0, dead_letter_topic="")
             channel.set_policy(policy)
             channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
@@ -138,7 +140,7 @@ cdef class Shard(Scheduler):
         return 0
 
     def policies_changed(self, str name not None):
-        """Something else is said of a topic, or of `topic/channel`; both need not exist."""
+        """Apply a changed policy of a topic or of `topic/channel`; neither needs to exist."""
         cdef Topic topic = self.find(name.partition("/")[0].encode())
         cdef Channel channel
         if topic is None:
@@ -149,14 +151,14 @@ cdef class Shard(Scheduler):
             self.give_channel_policy(topic, channel)
         topic.set_bounds()
 
-    # -- what may be published, and failures of the disk --
+    # -- refusing publishes, and disk failures --
 
     def set_refusal(self, reason):
-        """From now on refuse, for this reason, publishes that have to be written; None: no more."""
+        """Refuse publishes that must be written, for this reason; None: accept them again."""
         self.refused = reason
 
     def set_draining(self, bint draining):
-        """Refuse every publish, so that what there is can be consumed; or refuse none any more."""
+        """Refuse all publishes, so that consumers can drain the topics; or accept them again."""
         if not self.closing:
             self.shut = _DRAINING if draining else None
 
@@ -170,15 +172,17 @@ cdef class Shard(Scheduler):
     # -- the end --
 
     def save(self):
-        """Write down everything that is not ephemeral: queued, in flight (it is delivered again)
-        and deferred messages, and who is where. Blocks until it is on disk."""
+        """Save everything that is not ephemeral; block until it is on disk.
+
+        Saves queued, in-flight (delivered again) and deferred messages, and all positions.
+        """
         cdef Topic topic
         self.closing = True
         self.shut = _EXITING
         while self.scheduler.discarded:
             self.free_discarded()
         if self.io is not None:
-            self.io.drain()         # a compaction that is under way ends
+            self.io.drain()         # ends a running compaction
         for topic in list(self.topics.values()):
             topic.save_records()
         if self.io is not None:

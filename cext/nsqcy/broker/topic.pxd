@@ -1,4 +1,4 @@
-# Topics: their channels, policy and numbers; publishing, the log and the rest are layers below.
+# Topics: channels, policy and statistics; publishing, the log and the rest are layers below.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -9,18 +9,18 @@ from nsqcy.broker.publish cimport Publishing
 
 
 cdef enum:
-    KEPT = 128                  # block flag: survivors that nobody is known to need, or not to
+    KEPT = 128                  # block flag: survivors whose readers are unknown
 
 
 cdef class Topic(Publishing):
     cdef int64_t prune_after            # ns; 0: never
-    cdef bint prune_messages            # also if it has some
-    cdef dict unusual                   # of its policy: what /stats shows
-    cdef Histogram ages                 # of its messages when they were finished, in all channels
-    cdef Series series                  # whose figures its are shown with
-    cdef uint64_t *gone_ephemerals      # counters of channels that were; NULL: there was none
-    cdef bint prunes                    # it, or a channel of it, is to be pruned one day
-    cdef int64_t used_at                # when it was last seen to have channels
+    cdef bint prune_messages            # also with messages in it
+    cdef dict unusual                   # non-default policy, shown by /stats
+    cdef Histogram ages                 # of messages when finished, in all channels
+    cdef Series series                  # the metrics series that includes its figures
+    cdef uint64_t *gone_ephemerals      # counters of deleted ones; NULL: none
+    cdef bint prunes                    # it or one of its channels may be pruned
+    cdef int64_t used_at                # when it last had channels
 
     cdef void add_figures(self, uint64_t *figures) noexcept
     cdef int forget_channel(self, Channel channel) except -1

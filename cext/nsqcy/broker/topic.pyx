@@ -17,8 +17,8 @@ Knows neither connections nor clocks nor the event loop. The life of a record:
     appended ──► visible ──► fanned out ──► taken by each channel's cursor
              │           │
              │           └ at once, unless the topic is paused, is held or has no channel
-             └ at once, unless the topic overflows or is to be durable: then when the log has
-               written it, or synced it, and the publisher is answered then
+             └ at once, unless the topic overflows or is durable: then when the log has written
+               or synced it, and the publisher is answered then
 """
 
 cimport cython
@@ -54,10 +54,10 @@ from nsqcy.storage import journal
 
 
 cdef int64_t SECOND = 1000000000
-cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
+cdef int64_t REST = 10 * SECOND     # idle time after which an open block is released
 
 
-@cython.no_gc_clear      # as the window it is
+@cython.no_gc_clear      # as RecordWindow requires
 cdef class Topic(Publishing):
     def __cinit__(self):
         if self.ephemeral:
@@ -69,8 +69,7 @@ cdef class Topic(Publishing):
     # -- policy --
 
     def set_policy(self, policy):
-        """What its operator asks of the topic (nsqcy.config.policies), from now on. An ephemeral
-        topic is never on disk."""
+        """Apply a policy (nsqcy.config.policies). An ephemeral topic is never on disk."""
         self.set_limits(policy)
         self.prune_after = policy.prune_after
         self.prune_messages = policy.prune_messages
@@ -78,12 +77,14 @@ cdef class Topic(Publishing):
             self.set_durability(policy.durability)
             self.set_retention(policy.retention_time, policy.retention_bytes)
 
-    # -- numbers --
+    # -- statistics --
 
     def remains(self):
-        """What consumers are not done with, as (channel, waiting, in flight, deferred); what no
-        channel has been given yet, or is not written yet, is the topic's: its channel is "".
-        Nothing that is ephemeral, as that is never kept, and no events."""
+        """Return unfinished messages as (channel, waiting, in flight, deferred).
+
+        Messages not fanned out or not written yet count for channel "". Ephemeral topics and
+        channels, which are never kept, and events are excluded.
+        """
         cdef Channel channel
         cdef uint64_t waiting = self.depth() + self.pending_messages
         if self.ephemeral or self.name == _EVENTS_TOPIC:
@@ -97,7 +98,7 @@ cdef class Topic(Publishing):
 
     @property
     def memory_bytes(self):
-        """Bytes of records in memory."""
+        """Return the bytes of records in memory."""
         cdef uint64_t total = 0
         cdef Block *block = self.oldest
         while block != NULL:
@@ -112,7 +113,7 @@ cdef class Topic(Publishing):
         return total
 
     def counters(self):
-        """What /stats shows of the topic itself, as a dict."""
+        """Return the topic's own figures for /stats, as a dict."""
         cdef Channel channel
         cdef uint64_t depth = self.depth()
         cdef uint64_t memory = self.mem_queue_size
@@ -135,7 +136,7 @@ cdef class Topic(Publishing):
         return shown
 
     def log_facts(self):
-        """What an operator may ask about the log."""
+        """Return facts about the log, for operators."""
         cdef Channel channel
         cursors = {}
         for channel in self.channels.values():
@@ -156,14 +157,14 @@ cdef class Topic(Publishing):
         }
 
     def ledger(self):
-        """Messages that it took and dropped itself: no channel ever received them."""
+        """Return the messages that the topic accepted and dropped itself, before any channel."""
         return {
             "dropped": {"full": self.full_count, "overflow": self.dropped_count},
             "expired": self.expired_count,
         }
 
     cdef void add_figures(self, uint64_t *figures) noexcept:
-        """Add what metrics show of the topic itself."""
+        """Add the topic's own figures for the metrics."""
         figures[TOPIC_MESSAGES] += self.message_count
         figures[TOPIC_BYTES] += self.message_bytes
         figures[TOPIC_DROPPED] += self.full_count + self.dropped_count + self.expired_count
@@ -173,7 +174,7 @@ cdef class Topic(Publishing):
         figures[TOPIC_PAUSED] += self.paused
 
     cdef int forget_channel(self, Channel channel) except -1:
-        """A channel goes: where its counters are a part of a sum, that keeps them."""
+        """Keep the counters of a deleted channel in the sums that include them."""
         cdef uint64_t figures[CHANNEL_FIGURES]
         cdef uint64_t *kept = NULL
         if channel.series == OWN:
@@ -195,7 +196,7 @@ cdef class Topic(Publishing):
         return 0
 
     cdef void forget_figures(self) noexcept:
-        """The same for the topic itself."""
+        """Keep the counters of the deleted topic in the sums that include them."""
         cdef uint64_t figures[TOPIC_FIGURES]
         cdef Sums *kept
         if self.series == OWN:
@@ -212,7 +213,7 @@ cdef class Topic(Publishing):
     # -- channels --
 
     def channel(self, str name not None):
-        """The channel of that name, made at the fan-out position if it does not exist."""
+        """Return the channel `name`, created at the fan-out position if it does not exist."""
         channel = self.channels.get(name)
         if channel is None:
             channel = self.new_channel(name)
@@ -227,7 +228,7 @@ cdef class Topic(Publishing):
 
     cdef Channel new_channel(self, str name):
         cdef Channel channel = Channel(self.scheduler, self, name)
-        channel.ages = &self.ages       # it has the topic, as its window
+        channel.ages = &self.ages       # the channel references the topic as its window
         if self.scheduler.events is not None and self.name != _EVENTS_TOPIC:
             channel.report_to(self.scheduler.events, _events.names_of(self.name, name))
         return channel
@@ -248,7 +249,7 @@ cdef class Topic(Publishing):
         return True
 
     cdef int consumer_left(self, Channel channel) except -1:
-        """A client unsubscribed: an ephemeral channel goes with its last one."""
+        """Handle an unsubscribe; an ephemeral channel is deleted with its last consumer."""
         if channel.ephemeral and not channel.gone and not channel.consumers \
                 and self.channels.get(channel.name) is channel:
             self.delete_channel(channel.name)
@@ -260,14 +261,16 @@ cdef class Topic(Publishing):
         self.touch_dirty()
 
     def empty_channel(self, str name):
-        """Drop what a channel holds: waiting, in flight and deferred."""
+        """Drop all messages of a channel: waiting, in flight and deferred."""
         (<Channel>self.channels[name]).empty()
         self.journal_due = True
         self.touch_dirty()
 
     def cancel(self, str name, uint64_t id, done):
-        """Drop a deferred message of a channel, and call done(None) when that is written down, or
-        done(reason) when it cannot be. False: there is none of this id."""
+        """Drop a deferred message of a channel; return False if the id is unknown.
+
+        Calls done(None) when the journal records it, or done(reason) if that fails.
+        """
         cdef Channel channel = self.channels[name]
         cdef uint64_t seq = channel.cancel(id)
         if seq == 0:
@@ -280,8 +283,10 @@ cdef class Topic(Publishing):
         return True
 
     def seek(self, str name not None, uint64_t seq):
-        """Have a channel go on with record `seq`, or the one nearest to it that there is; what the
-        channel holds is dropped. Returns where it stands then."""
+        """Move a channel to record `seq` or the nearest available one; return its new position.
+
+        Messages that the channel has queued, in flight or deferred are dropped.
+        """
         cdef Channel channel = self.channels[name]
         cdef uint64_t skipped = 0
         cdef uint32_t i
@@ -306,18 +311,18 @@ cdef class Topic(Publishing):
         self.touch_dirty()
 
     def empty(self):
-        """Drop what the topic itself holds; channels keep theirs."""
+        """Drop messages that were not fanned out; channels keep theirs."""
         if self.visible.seq > self.fanout.seq:
             self.drop_front(self.visible.seq)
             self.journal_due = True
 
     def close(self, bint delete):
-        """The end of the topic: its channels are closed, its files deleted or closed."""
+        """Close the topic and its channels; close its files, or delete them."""
         cdef Channel channel
         if self.gone:
             return
         if self.log is not None and not delete:
-            # First of all: from here on files stay, whatever is released.
+            # First, so that files stay from here on, whatever is released.
             self.log.close(NULL, NULL)
         for channel in list(self.channels.values()):
             self.forget_channel(channel)
@@ -339,7 +344,7 @@ cdef class Topic(Publishing):
     # -- turns and seconds --
 
     cdef int settle_turn(self) except -1:
-        """The end of a turn in which something happened to the topic."""
+        """Do the end-of-turn work of a topic that changed in the turn."""
         cdef Channel channel
         self.dirty = False
         if self.gone:
@@ -371,14 +376,14 @@ cdef class Topic(Publishing):
         return 0
 
     cdef int tick(self) except -1:
-        """Once a second; returns what that cost of a turn's TICK_BUDGET."""
+        """Do the work of each second; return its cost in units of TICK_BUDGET."""
         cdef Channel channel
         if self.stalled:
             self.stalled = False
             self.wake_channels()
         for channel in self.channels.values():
             if channel.transfer is not None:
-                channel.touch_dirty()       # what has failed is tried again
+                channel.touch_dirty()       # retry failed work
         if self.held_until and self.scheduler.now >= self.held_until:
             self.end_hold()
         if self.prunes and self.prune():
@@ -402,7 +407,8 @@ cdef class Topic(Publishing):
         return self.checkpoint()
 
     cdef bint prune(self) except -1:
-        """Delete what nobody has used for as long as its policy says; whether that is the topic."""
+        """Delete unused channels or the topic, by their policies; return whether the topic was
+        deleted."""
         cdef Channel channel
         for channel in list(self.channels.values()):
             if channel.is_unused():
@@ -419,7 +425,7 @@ cdef class Topic(Publishing):
         return True
 
     cdef bint is_unused(self) noexcept:
-        """Whether its time to be pruned has come."""
+        """Whether the topic has been unused long enough to be pruned."""
         cdef bint has_messages = (self.fanout.seq != self.next_seq
                                   or self.retains and self.oldest != NULL)
         if not self.prune_after or self.channels or self.pending_messages:
@@ -453,7 +459,7 @@ cdef class Topic(Publishing):
         )
 
     def save_records(self):
-        """Give the log every record that somebody still needs and that is in memory only."""
+        """Write every needed record that is only in memory to the log."""
         cdef Channel channel
         cdef Block *block
         if self.log is None or self.gone:
@@ -487,8 +493,10 @@ cdef class Topic(Publishing):
         self.trim()
 
     def save_journal(self):
-        """After save_records, when the log is done: the last snapshot. A topic without messages
-        leaves no files."""
+        """Write the last snapshot, after save_records() and when the log is done.
+
+        A topic without messages leaves no files.
+        """
         if self.log is None or self.gone:
             return
         if self.needs_nothing():

@@ -1,16 +1,16 @@
-"""What a topic knows of the shard that owns it: ids, the I/O thread, work lists and reports.
+"""Topic host: the part of a shard that topics use: ids, the I/O thread, work lists and reports.
 
-The lists hold the work that later turns do for topics. The scheduler inherits the lists and empties
+The lists contain work that later turns do for topics. The scheduler inherits the lists and empties
 them. This module does not import topics, so that topics can import it.
 """
 
 cdef enum:
-    SNAPSHOT_BUDGET = 4096          # entries packed for snapshots of journals in a turn
-    MAX_ANSWERS = 67108864         # bytes of answers to reads; above it they become short
+    SNAPSHOT_BUDGET = 4096          # entries packed for journal snapshots in a turn
+    MAX_ANSWERS = 67108864         # bytes of answers to reads; beyond it they become short
     SHORT_ANSWER = 262144
 
 
-# Why nothing may be published.
+# Why publishes are refused.
 EXITING = "exiting"
 DRAINING = "draining"
 
@@ -43,8 +43,10 @@ cdef class TopicHost:
         raise NotImplementedError
 
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
-        """How large an answer to a read may be: many, and those that nobody takes, make each other
-        short."""
+        """Return the maximum size of an answer to a read.
+
+        The size shrinks with the total of all answers, including those that clients do not read.
+        """
         cdef uint64_t room = 0
         if self.reserved < MAX_ANSWERS:
             room = (MAX_ANSWERS - self.reserved) // 2
@@ -53,7 +55,7 @@ cdef class TopicHost:
     # -- reports --
 
     def set_health(self, reason):
-        """The outcome of the latest write to a log: None, or what went wrong."""
+        """Set the result of the latest log write: None, or the error."""
         self.health = "OK" if reason is None else f"NOK - {reason}"
         self.health_at = self.scheduler.wall
 
@@ -63,7 +65,7 @@ cdef class TopicHost:
         return 0
 
     cdef int report(self, str name, error) except -1:
-        """Something that should not happen: it must not take the others' turn with it."""
+        """Report an internal error, so that it does not end the turn of other topics."""
         if self.log is not None:
             self.log.error(f"{name} - {type(error).__name__}: {error}", event="internal_error",
                            subject=name, error=str(error))
@@ -75,15 +77,17 @@ cdef class TopicHost:
                            path=str(path), offset=offset, error=text)
 
     def report_missing(self, str name, str what):
-        """At a start: the journal speaks of something that is not there. It is written now and then
-        only, so a process that was killed may well have been done with it."""
+        """Report at startup that the journal refers to missing data.
+
+        The journal is only written at intervals, so a killed process may have finished that data.
+        """
         if self.log is not None:
             self.log.warn(f"TOPIC({name}): {what} are not on disk: finished since the last "
                           "checkpoint, never written, or lost",
                           event="records_missing", topic=name, records=what)
 
     def report_overrun(self, str name, cursors):
-        """Named cursors hold nothing any more."""
+        """Report named cursors that no longer keep any records."""
         if self.log is not None:
             self.log.warn(f"TOPIC({name}): named cursors are overrun, as more than "
                           f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}",

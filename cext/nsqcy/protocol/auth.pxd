@@ -1,4 +1,4 @@
-# AUTH, and what it permits.
+# AUTH and permissions.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -8,22 +8,22 @@ from nsqcy.protocol.input_buffer cimport InputBuffer
 
 
 cdef class Authorizer(InputBuffer):
-    """The authorization of a client, and the quota of its user."""
-    cdef bint guarded               # its client needs authorization
-    cdef bint auth_asked            # an auth server is being asked
+    """Authorization of a client, and quota of its user."""
+    cdef bint guarded               # the client needs authorization
+    cdef bint auth_asked            # a query to an auth server is pending
     cdef uint64_t auth_ticket       # of the AUTH command
     cdef readonly bytes secret      # never to be logged
     cdef readonly object authorization
     cdef readonly bint authed       # as /stats shows it
     cdef readonly str auth_identity
     cdef readonly str auth_identity_url
-    cdef public tuple certificate_names  # those of its certificate, if that was verified
+    cdef public tuple certificate_names  # names of its verified certificate
     cdef int64_t auth_expires
-    cdef int64_t may_publish_until  # to the topic published to last
-    cdef Quota quota                # of its user, which counts the connection; None: it has none
+    cdef int64_t may_publish_until  # for the topic published to last
+    cdef Quota quota                # of its user; None: no quota
 
     cdef inline bint may_publish(self) noexcept:
-        """Whether authorize() need not be called again: its last result still holds."""
+        """Whether the last result of authorize() is still valid."""
         return self.manager.scheduler.now < self.may_publish_until
 
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED

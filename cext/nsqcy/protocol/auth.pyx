@@ -1,8 +1,8 @@
-"""AUTH, and what it permits.
+"""AUTH and permissions.
 
-The worker that has the socket decides what a client may do, by the answer of an auth server, a
-file of users, or its certificate; the far end of a stream does not ask again. Answers expire: a
-command blocks until a server has answered again. Knows nothing of topics but their names.
+The worker with the socket decides what a client may do, by the answer of an auth server, a file of
+users, or its certificate; the far end of a stream does not check again. Answers expire: then a
+command blocks until a server has answered again. Knows topics only by name.
 """
 
 from libc.stdint cimport int32_t
@@ -19,7 +19,7 @@ cdef extern from "Python.h":
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MAX_SECRET = 65536         # bytes of a secret that a server is asked about
+    MAX_SECRET = 65536         # maximum bytes of a secret sent to a server
 
 cdef const char *AUTH = b"AUTH"
 
@@ -65,20 +65,20 @@ cdef class Authorizer(InputBuffer):
         return NEXT
 
     cdef int ask_auth(self) except -1:
-        """Have a server asked; nothing that needs its answer is executed before it is there."""
+        """Query an auth server; commands that need its answer wait for it."""
         self.auth_asked = True
         self.manager.auth.ask(self)
         return 0
 
     def tls_facts(self):
-        """What an auth server is told of the connection: whether it is encrypted, and the common
+        """Return the facts for an auth server: whether the connection is encrypted, and the common
         name of the client's certificate."""
         if self.tls is None:
             return False, ""
         return True, self.tls["common_name"]
 
     def authorized(self, authorization not None):
-        """A server has answered, and the session is not closed. What waited for it goes on."""
+        """Handle the answer of an auth server for an open session; resume waiting commands."""
         cdef bint first = self.authorization is None
         self.auth_asked = False
         self.last_command = self.manager.scheduler.now
@@ -96,7 +96,7 @@ cdef class Authorizer(InputBuffer):
             self.wake()
 
     def auth_failed(self):
-        """No server has given an answer that can be used."""
+        """Handle the case that no auth server returned a usable answer."""
         self.auth_asked = False
         self.last_command = self.manager.scheduler.now
         if self.authorization is None:
@@ -105,14 +105,14 @@ cdef class Authorizer(InputBuffer):
             self.fatal(b"E_AUTH_FAILED AUTH failed")
 
     cdef int refuse_auth(self, bytes text) except -1:
-        """The answer to AUTH is an error."""
+        """Answer AUTH with an error."""
         self.log_error(text)
         return self.answer(self.auth_ticket, FAILED, text)
 
     # -- permission --
 
     cdef Parsed recognize(self, const char *command) except RAISED:
-        """Whether the certificate of who has said nothing says enough: NEXT."""
+        """Authorize a client without AUTH by its certificate; NEXT if that suffices."""
         authorization = None
         if self.certificate_names:
             authorization = self.manager.auth.of_certificate(self.certificate_names)
@@ -132,7 +132,7 @@ cdef class Authorizer(InputBuffer):
         self.auth_identity = authorization.identity
         self.auth_identity_url = authorization.identity_url
         if authorization.quota is not self.quota:
-            # Who is known already stays, whatever has become of his quota.
+            # A known client stays, whatever has become of its quota.
             self.forget_quota()
             self.quota = authorization.quota
             if self.quota is not None:
@@ -140,8 +140,11 @@ cdef class Authorizer(InputBuffer):
         return 0
 
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED:
-        """Whether the client may do this: NEXT. The names are valid; an empty channel: a publish to
-        the topic that was taken; None: reading its log."""
+        """Check whether the client may use a topic and channel; NEXT if it may.
+
+        The names are valid. An empty channel stands for a publish to the current topic, None for
+        reading its log.
+        """
         cdef Parsed parsed
         if self.auth_asked:
             return BLOCKED
@@ -166,7 +169,7 @@ cdef class Authorizer(InputBuffer):
     # -- the quota of its user --
 
     cdef bint admit(self, Quota quota) except -1:
-        """Whether the user may have one more connection: then this one counts."""
+        """Whether the user may have another connection; if so, count this one."""
         if quota is not None and quota is not self.quota:
             if not quota.enter():
                 return False
@@ -178,7 +181,7 @@ cdef class Authorizer(InputBuffer):
             quota.user.encode(), quota.max_connections)
 
     cdef int look_again(self) except -1:
-        """The quota may have something for what waits for it."""
+        """Retry a publish that waits for quota."""
         self.quota_due = 0
         self.quota.end_wait(self.manager.scheduler.now)
         self.wake()
@@ -188,7 +191,7 @@ cdef class Authorizer(InputBuffer):
         return self.look_again() if self.quota_due else 0
 
     cdef int forget_quota(self) except -1:
-        """The connection counts no more, and waits no more."""
+        """Stop counting the connection and waiting for quota."""
         if self.quota is None:
             return 0
         if self.quota_due:

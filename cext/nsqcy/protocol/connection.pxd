@@ -1,8 +1,8 @@
-# The connection of a client, as the parts around its session see it.
+# Connection: the interface of a session to the parts around it.
 #
-#   Connection ◄── SessionManager        whose turn it is
+#   Connection ◄── SessionManager        schedules it
 #       ▲   ▲
-#       │   └────── Transport            where its bytes go and come from
+#       │   └────── Transport            moves its bytes
 #    Session
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -13,29 +13,29 @@ from nsqcy.broker.durability cimport Durability
 from nsqcy.protocol.wire cimport Output
 
 
-# As /stats shows it.
+# As shown by /stats.
 cdef enum State:
     INIT = 0
     SUBSCRIBED = 3
     CLOSING = 4
 
 
-# What became of the bytes of a command.
+# Result of parsing a command.
 cdef enum Parsed:
-    MORE = 0            # it is not complete
-    NEXT = 1            # it was executed; its bytes are used
-    BLOCKED = 2         # it has to wait; its bytes stay
-    STOPPED = 3         # the session ends; nothing more is executed
+    MORE = 0            # the command is incomplete
+    NEXT = 1            # executed; its bytes are consumed
+    BLOCKED = 2         # must wait; its bytes stay
+    STOPPED = 3         # the session ends; no more commands run
     RAISED = -1         # a Python exception is pending
 
 cdef enum:
-    OUTPUT_ENOUGH = 131072      # bytes unsent above which a consumer gets no more messages
+    OUTPUT_ENOUGH = 131072      # unsent bytes above which a consumer gets no messages
 
 
 cdef class Transport:
-    """Where a session's bytes go and come from."""
+    """Source and destination of a session's bytes."""
     cdef Connection session
-    cdef size_t held                # encoded bytes that it could not send yet
+    cdef size_t held                # encoded bytes not sent yet
     cdef uint64_t moved             # encoded bytes sent so far
     cdef int flush(self) except -1
     cdef int watch_input(self, bint on) except -1
@@ -47,19 +47,19 @@ cdef class Transport:
 
 
 cdef class Connection(Consumer):
-    """What a client has negotiated, its output, and what the session manager must know of it."""
+    """A client's negotiated options, its output, and its state for the session manager."""
     cdef Transport transport
     cdef readonly State state
     cdef bint magic_seen
-    cdef bint lenient               # a failed publish is answered and does not end the session
-    cdef bint transfers             # what it publishes was accepted once, by another topic
-    cdef bint remote                # the far end of a stream: its client is elsewhere
+    cdef bint lenient               # a failed publish does not end the session
+    cdef bint transfers             # its publishes were already accepted by another topic
+    cdef bint remote                # far end of a stream: the client is elsewhere
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
-    cdef bint crammed               # parsing waits for the client to read its answers
-    cdef bint stopping              # nothing more is executed; it closes when all is sent
+    cdef bint crammed               # parsing waits until the client reads answers
+    cdef bint stopping              # no more commands run; closes when all is sent
     cdef readonly bint closed
     cdef bint eof                   # no more input
-    cdef bint barred                # nothing but IDENTIFY before TLS
+    cdef bint barred                # only IDENTIFY is allowed before TLS
     cdef readonly bint snappy
     cdef readonly bint deflate
     cdef readonly dict tls          # facts (nsqcy.nsqd.worker.tls); None without TLS
@@ -68,9 +68,9 @@ cdef class Connection(Consumer):
     cdef bint reading
     cdef bint starved               # waits for its worker's input budget
     cdef Output output
-    cdef readonly Durability durability     # of its publishes, at least
-    cdef readonly bint topic_log    # its client knows the LOG_ commands
-    cdef readonly bint headers      # negotiated: bodies come and go behind the message's headers
+    cdef readonly Durability durability     # minimum for its publishes
+    cdef readonly bint topic_log    # the client supports the LOG_ commands
+    cdef readonly bint headers      # negotiated: headers precede message bodies
     cdef readonly str remote_address
     cdef readonly str hostname
     cdef readonly str user_agent
@@ -80,14 +80,14 @@ cdef class Connection(Consumer):
     cdef readonly int64_t heartbeat_interval    # ns; 0: none
     cdef int64_t next_heartbeat
     cdef int64_t last_command
-    cdef int64_t waiting_since              # for a peer that is down
+    cdef int64_t waiting_since              # waiting since, for a peer that is down
     cdef readonly uint32_t output_buffer_size
     cdef readonly int64_t output_buffer_timeout     # ns
     cdef Timer timer
-    cdef bint upgrading             # a TLS handshake is under way
-    cdef readonly bint upgraded     # TLS or a codec has been agreed on: not again
-    cdef bint migrating             # is on its way to the worker of its topic
-    cdef int64_t quota_due          # when a publish that waits for its quota is retried; 0: none
+    cdef bint upgrading             # a TLS handshake is in progress
+    cdef readonly bint upgraded     # TLS or a codec was negotiated; only once
+    cdef bint migrating             # migrating to the worker of its topic
+    cdef int64_t quota_due          # retry time of a publish that waits for quota; 0: none
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1
     cdef int end_of_input(self) except -1

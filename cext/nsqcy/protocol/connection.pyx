@@ -1,8 +1,8 @@
-"""The connection of a client, without the protocol that it speaks.
+"""Connection of a client, independent of the protocol.
 
-Holds what was negotiated, the output and the flags by which a session waits for its turn. A
-transport and the session manager drive it by its virtual methods, which Session implements. Knows
-neither commands nor topics.
+Owns the negotiated options, the output and the scheduling flags of a session. A transport and the
+session manager call its virtual methods, which Session implements. Knows neither commands nor
+topics.
 """
 
 from nsqcy.base.heap cimport HEAP_NOWHERE
@@ -11,30 +11,30 @@ from nsqcy.channels.ready_ring cimport ANYWHERE
 
 cdef class Transport:
     cdef int flush(self) except -1:
-        """Send what the output holds, as far as it goes; call session.after_flush()."""
+        """Send as much output as possible, then call session.after_flush()."""
         raise NotImplementedError
 
     cdef int watch_input(self, bint on) except -1:
-        """Whether input is wanted."""
+        """Enable or disable input."""
         raise NotImplementedError
 
     cdef int close(self) except -1:
         raise NotImplementedError
 
     cdef int abandon(self) except -1:
-        """Let go of the peer without a word: another worker has it now."""
+        """Release the peer silently: another worker has it now."""
         raise NotImplementedError
 
     cdef int upgrade(self, identity) except -1:
-        """From here on speak what was negotiated; session.upgrade_done() says when."""
+        """Switch to the negotiated encoding; calls session.upgrade_done() when done."""
         raise NotImplementedError
 
     cdef int read_on(self) except -1:
-        """Go on with input that was received and not decoded yet."""
+        """Continue with input that was received but not decoded yet."""
         return 0
 
     cdef int rest(self) except -1:
-        """Give back memory that is of no use now."""
+        """Release memory that is not needed now."""
         return 0
 
 
@@ -54,33 +54,33 @@ cdef class Connection(Consumer):
     # -- for the transport --
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1:
-        """Execute the complete commands in these bytes and those before; keep the rest."""
+        """Execute complete commands in the kept and the new bytes; keep the rest."""
         raise NotImplementedError
 
     cdef int end_of_input(self) except -1:
-        """The peer has sent its last byte: answer what is complete, then end."""
+        """Handle the end of input: answer complete commands, then end."""
         raise NotImplementedError
 
     cdef int after_flush(self) except -1:
-        """The transport has sent what it could."""
+        """Called when the transport has sent as much as it could."""
         raise NotImplementedError
 
     # -- for the session manager --
 
     cdef int resume(self) except -1:
-        """Continue: what parsing waited for may be there."""
+        """Continue parsing; what it waited for may have arrived."""
         raise NotImplementedError
 
     cdef int on_timer(self) except -1:
-        """The timer has expired."""
+        """Handle the expired timer."""
         raise NotImplementedError
 
     cdef int set_timer(self) except -1:
-        """Set the timer to the next time at which something is due."""
+        """Set the timer to the next due time."""
         raise NotImplementedError
 
     cdef void wake(self) noexcept:
-        """Have resume() called in this turn."""
+        """Schedule resume() for this turn."""
 
     cdef int check_appetite(self) except -1:
         """Decide whether more input is read."""
@@ -91,7 +91,7 @@ cdef class Connection(Consumer):
         return False
 
     cdef int quota_changed(self) except -1:
-        """The quota of the client's user has changed."""
+        """Handle a changed quota of the client's user."""
         return 0
 
     # -- the end --
@@ -101,5 +101,5 @@ cdef class Connection(Consumer):
         raise NotImplementedError
 
     cdef int close(self) except -1:
-        """End now."""
+        """End the connection now."""
         raise NotImplementedError

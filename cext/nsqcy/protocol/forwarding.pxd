@@ -1,4 +1,4 @@
-# Commands that another worker executes, and its answers.
+# Forwarding: commands that another worker executes, and its answers.
 #
 #   client ══socket══ Session ── ForwardingStream ══ rings ══ FarEnd ── Session (owner)
 
@@ -14,7 +14,7 @@ cdef enum:
 
 
 cdef class ForwardingStream(StreamEnd):
-    """The near end of a stream to the owner of a topic: commands go out, frames come back."""
+    """Near end of a stream to the owner of a topic: sends commands, receives frames."""
     cdef Forwarder session
     cdef Stream stream
     cdef int peer
@@ -22,7 +22,7 @@ cdef class ForwardingStream(StreamEnd):
     cdef list expected              # numbers of the tickets it will answer, in order
     cdef size_t expected_first
     cdef bytearray unsent           # commands beyond the stream's credit
-    cdef uint8_t header[8]          # of the frame that is arriving
+    cdef uint8_t header[8]          # header of the incoming frame
     cdef uint32_t header_have
     cdef int32_t frame_type
     cdef uint32_t frame_left        # data bytes of the frame still to come
@@ -43,7 +43,7 @@ cdef class ForwardingStream(StreamEnd):
 cdef class Forwarder(Authorizer):
     """The streams of a session to the owners of topics."""
     cdef dict streams               # worker -> ForwardingStream
-    cdef ForwardingStream upstream  # of the subscription, when its topic is owned elsewhere
+    cdef ForwardingStream upstream  # of the subscription, if another worker owns its topic
 
     cdef ForwardingStream stream_to(self, int peer)
     cdef int close_streams(self) except -1

@@ -1,8 +1,8 @@
-"""Commands that another worker executes, and its answers.
+"""Forwarding: commands that another worker executes, and its answers.
 
-The owner of a topic runs a session of its own at the far end of a stream: raw commands go there,
-and raw frames come back. Messages go straight on to the client; other frames are answers, and take
-their turn (see tickets). Does not know what a command means.
+The owner of a topic runs a session at the far end of a stream. It receives raw commands and returns
+raw frames. Messages are relayed to the client at once; other frames are answers and wait for their
+turn (see tickets). Does not interpret commands.
 """
 
 import json
@@ -18,9 +18,9 @@ from nsqcy.protocol.wire cimport ERROR, FRAME_HEADER, MESSAGE, RESPONSE, frame_b
 
 
 cdef enum:
-    HELLO_TEXT = 512            # characters of a text about a client that its far end is told
-    MIN_RELAYED = 65536         # bytes of an answer from which on it is not put together first
-    OK_FRAME = 10               # bytes of it
+    HELLO_TEXT = 512            # maximum characters of a client's text sent to its far end
+    MIN_RELAYED = 65536         # bytes from which an answer is relayed without assembling it
+    OK_FRAME = 10               # bytes of an OK frame
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 
@@ -28,13 +28,15 @@ cdef Py_ssize_t live_streams = 0
 
 
 def live():
-    """How many forwarding streams exist; zero in a release build."""
+    """Return the number of forwarding streams; zero in a release build."""
     return {"legs": live_streams}
 
 
 cdef inline bint is_refusal(bytes error):
-    """Whether a client goes on after it. Not after a publish that failed: what it has sent behind
-    it must not be published."""
+    """Whether a client may continue after this error.
+
+    It may not after a failed publish, because later pipelined publishes must not be executed.
+    """
     return error.startswith(b"E_LOG_") and not error.startswith(b"E_LOG_PUB_")
 
 
@@ -50,7 +52,7 @@ cdef class ForwardingStream(StreamEnd):
             live_streams -= 1
 
     cdef int send(self, const uint8_t *data, size_t n) except -1:
-        """Commands to the owner; what exceeds the stream's credit waits here."""
+        """Send commands to the owner; bytes beyond the stream's credit wait here."""
         cdef size_t taken = 0
         if not len(self.unsent):
             taken = self.stream.send(data, n)
@@ -69,7 +71,7 @@ cdef class ForwardingStream(StreamEnd):
         return 0
 
     cdef int on_data(self, const unsigned char *data, size_t n) except -1:
-        """Frames of the owner, cut anywhere. Messages go straight on to the client."""
+        """Handle frames of the owner, split anywhere; relay messages to the client at once."""
         cdef size_t step
         cdef Forwarder session = self.session
         if session.closed:
@@ -113,8 +115,7 @@ cdef class ForwardingStream(StreamEnd):
         return 0
 
     cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0:
-        """The short way of the most frequent frames, messages and OKs, as far as they are whole.
-        Returns their bytes."""
+        """Fast path for complete messages and OKs, the most frequent frames; return their bytes."""
         cdef Forwarder session = self.session
         cdef size_t at = 0
         cdef size_t step = frame_bytes(data, n, MESSAGE)
@@ -132,8 +133,10 @@ cdef class ForwardingStream(StreamEnd):
         return at
 
     cdef bint may_relay(self) noexcept:
-        """Whether the frame that begins is a large answer that can go straight on to the client: it
-        is its turn, and nothing else comes in between."""
+        """Whether the next frame is a large answer that can be relayed at once.
+
+        This requires that it is its turn and that no other frame can come in between.
+        """
         cdef Forwarder session = self.session
         return (self.frame_type == RESPONSE and self.frame_left >= MIN_RELAYED
                 and session.state == INIT and session.relaying is None
@@ -141,7 +144,7 @@ cdef class ForwardingStream(StreamEnd):
                 and <uint64_t>self.expected[self.expected_first] == session.ticket_base)
 
     cdef uint64_t next_ticket(self) except? 0:
-        """The ticket that the next answer is for."""
+        """Return the ticket of the next answer."""
         cdef uint64_t ticket = self.expected[self.expected_first]
         self.expected_first += 1
         if self.expected_first > 64 and 2 * self.expected_first > <size_t>len(self.expected):
@@ -179,8 +182,10 @@ cdef class ForwardingStream(StreamEnd):
         return 0
 
     cdef int on_closed(self, bint aborted) except -1:
-        """The owner closed its end, or died. An answer that will never come, or a subscription that
-        is gone, ends the connection; an idle stream is just forgotten."""
+        """Handle a stream closed by its owner, or by the owner's death.
+
+        A lost answer or subscription ends the connection; an idle stream is only removed.
+        """
         cdef Forwarder session = self.session
         self.up = False
         if session is None or session.closed:
@@ -220,7 +225,7 @@ cdef class Forwarder(Authorizer):
         return forwarding
 
     cdef int close_streams(self) except -1:
-        """Close the streams to other workers; what is outstanding on them will not be answered."""
+        """Close the streams to other workers; outstanding commands on them stay unanswered."""
         cdef ForwardingStream forwarding
         for forwarding in self.streams.values():
             forwarding.leave()
@@ -233,16 +238,18 @@ cdef class Forwarder(Authorizer):
 
     cdef int await_owner(self) except -1:
         if self.upstream is not None:
-            # Behind whatever the owner still has to say to the commands before it.
+            # Behind the owner's answers to earlier commands.
             self.upstream.expected.append(self.take_silent_ticket())
             self.upstream.send(b"NOP ANSWERED\n", 13)
         return 0
 
-    # -- what the owner must know of the client --
+    # -- client facts for the owner --
 
     cdef bytes hello(self):
-        """What the owner must know of a client of this worker. Texts that the client or its
-        auth server chose are cut, as a stream begins with one record."""
+        """Return the facts about a client of this worker that the owner needs.
+
+        A stream begins with one record, so texts of the client or its auth server are truncated.
+        """
         return json.dumps({
             "remote_address": self.remote_address,
             "client_id": self.client_id[:HELLO_TEXT],
@@ -270,7 +277,7 @@ cdef class Forwarder(Authorizer):
         }).encode()
 
     def adopt_hello(self, hello):
-        """Be the far end of a session in the worker that sent this hello."""
+        """Become the far end of a session in the worker that sent this hello."""
         self.remote = True
         self.guarded = False
         self.lenient = hello["lenient"]
@@ -286,7 +293,7 @@ cdef class Forwarder(Authorizer):
         self.set_timer()
 
     cdef int adopt_names(self, state) except -1:
-        """What a client has told of itself, to another worker."""
+        """Adopt the names that a client gave to another worker."""
         self.client_id = state["client_id"]
         self.hostname = state["hostname"]
         self.user_agent = state["user_agent"]

@@ -7,14 +7,14 @@ from nsqcy.protocol.tickets cimport AnswerQueue
 
 
 cdef class InputBuffer(AnswerQueue):
-    """The input of a session: bytes of an incomplete command, and those of blocked ones."""
+    """Input of a session: bytes of an incomplete command and of blocked commands."""
     cdef uint8_t *kept              # unfinished input
     cdef size_t kept_start
     cdef size_t kept_end
     cdef size_t kept_capacity
-    cdef bytes unread_error         # what the end of input means in a body; None: between commands
-    cdef size_t missing             # bytes that the command kept lacks, about; 0: not known
-    cdef size_t scanned             # bytes of an incomplete MPUB body that were checked
+    cdef bytes unread_error         # error at end of input in a body; None: between commands
+    cdef size_t missing             # approximate missing bytes of the kept command; 0: unknown
+    cdef size_t scanned             # bytes already checked of an incomplete MPUB body
     cdef uint32_t scanned_count
 
     cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0

@@ -1,8 +1,8 @@
 """Unfinished input of a session.
 
-Bytes are parsed where the transport received them; what is no complete command, or has to wait, is
-kept here. Reading stops while parsing waits, or while the worker holds more unfinished input than
-its budget (see SessionManager). Does not know what a command is: parse() finds that out.
+Bytes are parsed in the transport's buffer; incomplete and waiting commands are kept here. Reading
+stops while parsing waits, or while the worker keeps more unfinished input than its budget (see
+SessionManager). Does not know commands: parse() recognizes them.
 """
 
 from libc.stdint cimport int64_t
@@ -13,8 +13,8 @@ from nsqcy.protocol.connection cimport MORE
 
 
 cdef enum:
-    KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
-    LINE_STEP = 256             # bytes taken to go on with a line of unknown length
+    KEPT_FREELY = 65536         # unfinished input of a session that is always allowed
+    LINE_STEP = 256             # bytes taken to continue a line of unknown length
 
 
 cdef class InputBuffer(AnswerQueue):
@@ -22,11 +22,11 @@ cdef class InputBuffer(AnswerQueue):
         free(self.kept)
 
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0:
-        """Execute complete commands; returns how many bytes they took."""
+        """Execute complete commands; return the bytes consumed."""
         raise NotImplementedError
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1:
-        """Execute the complete commands in what was kept and these bytes; keep the rest."""
+        """Execute complete commands in the kept and the new bytes; keep the rest."""
         cdef size_t used = 0
         if self.stopping or self.closed:
             return 0
@@ -42,8 +42,10 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0:
-        """Execute the command that was kept, with as many of these bytes as it takes and not many
-        more: all behind it can be parsed where it lies. Returns how many were used."""
+        """Complete and execute the kept command with the new bytes; return the bytes used.
+
+        Takes few bytes beyond the command, so that later ones are parsed in place.
+        """
         cdef size_t used = 0
         cdef size_t step
         cdef size_t left
@@ -54,11 +56,11 @@ cdef class InputBuffer(AnswerQueue):
             used += step
             self.parse_kept()
             if self.upgraded != upgraded:
-                # It was an IDENTIFY: what came with its end is lost, as it says.
+                # It was an IDENTIFY: bytes received with its end are lost.
                 return n
             left = self.kept_end - self.kept_start
             if left <= used and not self.blocked:
-                # All that was kept is executed; what is left of these bytes goes back to them.
+                # All kept bytes are executed; return the unused new bytes.
                 used -= left
                 if left:
                     self.drop_kept()
@@ -66,7 +68,7 @@ cdef class InputBuffer(AnswerQueue):
         return used
 
     cdef int end_of_input(self) except -1:
-        """The peer has sent all it will: what is complete is answered, then the session ends."""
+        """Handle the end of input: answer complete commands, then end the session."""
         self.eof = True
         if not self.blocked and not self.stopping:
             return self.finish_input()
@@ -80,7 +82,7 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef int resume(self) except -1:
-        """What parsing waited for may have come."""
+        """Continue parsing; what it waited for may have arrived."""
         self.resumable = False
         if self.closed or self.stopping or self.migrating or not self.blocked:
             return 0
@@ -100,7 +102,7 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef int keep(self, const uint8_t *data, size_t n) except -1:
-        """Unfinished input grows with what arrived, never with what was announced."""
+        """Keep unfinished input. Memory grows with received bytes, never with announced ones."""
         cdef size_t have = self.kept_end - self.kept_start
         cdef size_t capacity = self.kept_capacity
         cdef uint8_t *grown
@@ -130,8 +132,11 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef int check_appetite(self) except -1:
-        """Whether more input is wanted: not while parsing waits, nor while the worker holds too
-        much unfinished input and this session is among those who hold it."""
+        """Decide whether to read more input.
+
+        Do not read while parsing waits, or while the worker keeps too much unfinished input and
+        this session contributes to it.
+        """
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.manager.input_bytes > self.manager.max_input_bytes
                             and not self.quota_due and not self.manager.favours(self))
@@ -146,8 +151,7 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
-        """Wait for about `missing` more bytes of a body; `error` is what it means if they never
-        arrive."""
+        """Wait for about `missing` more bytes of a body; `error` is for input that ends before."""
         self.missing = missing
         self.unread_error = error
         return MORE

@@ -10,19 +10,19 @@ from nsqcy.protocol.wire cimport Word
 
 
 cdef class CursorAnswer:
-    """Called when the journal has what a LOG_CURSOR has changed."""
+    """Callback for the journal write of a LOG_CURSOR change."""
     cdef LogCommands session
     cdef uint64_t ticket
     cdef bytes text
 
 
 cdef class LogCommands(PublishCommands):
-    """The commands about the log of a topic, of which one at a time is executed."""
-    cdef int64_t log_due            # when one of them that waits is to be looked at again; 0: none
-    cdef bint log_waited            # it was
-    cdef LogRead log_read           # that it waits for
-    cdef uint64_t log_unsent        # bytes of the answer to one that has not all left
-    cdef uint64_t log_sent_at       # it has when the output has sent so much
+    """Commands about the log of a topic; they are executed one at a time."""
+    cdef int64_t log_due            # retry time of a waiting command; 0: none
+    cdef bint log_waited            # the command has waited
+    cdef LogRead log_read           # read that it waits for
+    cdef uint64_t log_unsent        # bytes of an answer that is not completely sent
+    cdef uint64_t log_sent_at       # output.total_sent when the answer is sent
 
     cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
                         size_t left) except RAISED

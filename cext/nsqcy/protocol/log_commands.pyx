@@ -1,8 +1,8 @@
 """Commands about the log of a topic (docs/PROTOCOL.md).
 
-LOG_PUB publishes a batch once, however often it is sent; the others read the log and keep cursors.
-Each is answered before the next one is executed. An answer counts among the memory of the worker
-until it has left. Does not know how a log is read (broker/log_reader).
+LOG_PUB publishes a batch once, even if it is sent repeatedly; the others read the log and manage
+cursors. Each is answered before the next one is executed. An answer counts toward the worker's
+memory for answers until it is sent. Does not know how a log is read (broker/log_reader).
 """
 
 import json
@@ -29,10 +29,10 @@ from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
 
 cdef int64_t MILLISECOND = 1000000
 cdef int64_t NEVER = 0x7fffffffffffffff
-cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # until all know who owns a new topic, amply
+cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # ample time until all workers know a topic's owner
 
 cdef enum:
-    LOG_WORDS = 7               # of a line: the name and its parameters
+    LOG_WORDS = 7               # of a line: name and parameters
     MAX_LOG_WAIT = 60000       # ms
 
 cdef const char *LOG_PUB = b"LOG_PUB"
@@ -43,7 +43,7 @@ cdef const char *LOG_FETCH = b"LOG_FETCH"
 
 
 cdef object number_of(const Word *word, maximum):
-    """The number that a word is; None if it is none, or above `maximum`."""
+    """Parse a word as a number; return None if it is not a number or is above `maximum`."""
     cdef bytes text = word_bytes(word)
     if not text.isdigit() or len(text) > 20:
         return None
@@ -70,7 +70,7 @@ cdef class LogCommands(PublishCommands):
 
     cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
                         size_t left) except RAISED:
-        """A batch that is published once, however often it is sent."""
+        """Publish a batch once, even if it is sent repeatedly."""
         cdef Word words[LOG_WORDS]
         cdef uint32_t size
         cdef uint32_t messages
@@ -125,8 +125,10 @@ cdef class LogCommands(PublishCommands):
     # -- the other commands --
 
     cdef Parsed log_command(self, const uint8_t *line, size_t n) except RAISED:
-        """A command about the log of a topic (docs/PROTOCOL.md). It is answered before the next one
-        is looked at."""
+        """Execute a command about the log of a topic (docs/PROTOCOL.md).
+
+        It is answered before the next command is parsed.
+        """
         cdef Word words[LOG_WORDS]
         cdef const char *command
         cdef int count
@@ -170,7 +172,7 @@ cdef class LogCommands(PublishCommands):
                 return self.migrate_to(owner)
             return self.forward_log(owner, command, line, n)
         if self.log_unsent:
-            # The client has not taken the answer to the one before yet.
+            # The client has not received the previous answer yet.
             return BLOCKED
         topic = self.manager.shard.find(key)
         if topic is None or topic.log is None:
@@ -184,7 +186,10 @@ cdef class LogCommands(PublishCommands):
         return self.log_fetch(topic, words)
 
     cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
-        """Which worker owns a topic, which is not made. Without one: what is to be done."""
+        """Find the worker that owns a topic, without creating the topic.
+
+        Return NEXT if there is one; otherwise how to proceed.
+        """
         owner[0] = self.manager.owner_of(key)
         if owner[0] >= 0:
             self.log_due = 0
@@ -194,7 +199,7 @@ cdef class LogCommands(PublishCommands):
                 self.manager.wait_for_peer(self)
                 return BLOCKED
             return NEXT
-        # That it was just placed may not have been heard of here.
+        # This worker may not have learned of a recent placement yet.
         if not self.log_waited:
             if self.log_due == 0:
                 self.log_due = self.manager.scheduler.now + PLACED_HEARD
@@ -205,7 +210,7 @@ cdef class LogCommands(PublishCommands):
 
     cdef Parsed forward_log(self, int owner, const char *command, const uint8_t *line,
                             size_t n) except RAISED:
-        """Have the owner of the topic execute it."""
+        """Forward a command to the owner of the topic."""
         cdef ForwardingStream forwarding = self.stream_to(owner)
         self.line_owner = -1
         forwarding.expected.append(self.take_ticket(command, n))
@@ -213,7 +218,7 @@ cdef class LogCommands(PublishCommands):
         return NEXT
 
     cdef Parsed refuse_log(self, bytes text) except RAISED:
-        """An error after which the session goes on. Nothing is outstanding."""
+        """Answer with an error that does not end the session. Nothing is outstanding."""
         self.put_frame(ERROR, text, len(text))
         return NEXT
 
@@ -272,7 +277,7 @@ cdef class LogCommands(PublishCommands):
             min(maximum, <uint64_t>LARGEST_ANSWER), columns))
 
     cdef Parsed wait_for_log(self, found) except RAISED:
-        """What a topic says to the command whose ticket is the last one: a read, or an error."""
+        """Wait for a topic's read, or answer its error, for the command with the last ticket."""
         cdef LogRead read
         self.line_owner = -1
         if isinstance(found, LogRead):
@@ -284,7 +289,10 @@ cdef class LogCommands(PublishCommands):
         return NEXT
 
     cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED:
-        """LOG_CURSOR <topic> <log_id> <name> <seq>; with log_id "-": "-" asks, "delete" deletes."""
+        """Execute LOG_CURSOR <topic> <log_id> <name> <seq>.
+
+        With log_id "-", seq "-" queries the cursor and "delete" deletes it.
+        """
         cdef bytes log_id = word_bytes(&words[2])
         cdef bytes place = word_bytes(&words[4])
         if not name_is_valid(words[3].at, words[3].length):
@@ -335,7 +343,7 @@ cdef class LogCommands(PublishCommands):
         return NEXT
 
     cdef CursorAnswer promise_cursor(self, str name, bytes log_id, seq):
-        """Takes a ticket; the answer is for who knows when the journal says so."""
+        """Take a ticket; the returned callback answers it when the journal is written."""
         cdef CursorAnswer answer = CursorAnswer.__new__(CursorAnswer)
         answer.session = self
         answer.ticket = self.take_ticket(LOG_CURSOR, 0)
@@ -353,7 +361,7 @@ cdef class LogCommands(PublishCommands):
         return 0
 
     cdef int hold_answer(self, uint64_t n) except -1:
-        """The answer counts among those of the worker until it has left."""
+        """Count the answer toward the worker's answers until it is sent."""
         self.log_unsent = n
         self.log_sent_at = self.output.total_sent + self.output.pending()
         self.manager.shard.reserved += n
@@ -367,7 +375,7 @@ cdef class LogCommands(PublishCommands):
         return 0
 
     cdef int log_wait_over(self) except -1:
-        """A command about a log has waited as long as it may."""
+        """Handle a log command whose maximum wait has passed."""
         cdef Topic topic
         self.log_due = 0
         if self.log_read is not None:

@@ -1,4 +1,4 @@
-# Sessions that go to the worker of their topic.
+# Connection migration: sessions move to the worker of their topic.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -7,10 +7,10 @@ from nsqcy.protocol.routing cimport Routing
 
 
 cdef class Migration(Routing):
-    """Whether a session goes to another worker, and its state on the way there."""
-    cdef bint migratable            # may go to the worker of its topic, once
+    """Decide whether a session migrates to another worker, and pack its state."""
+    cdef bint migratable            # may migrate to the worker of its topic, once
     cdef int forwards_to            # the owner of the last forwarded publishes
-    cdef uint64_t forwards          # how many there were in a row, of how many bytes, since when
+    cdef uint64_t forwards          # their number in a row, bytes and start time
     cdef uint64_t forward_bytes
     cdef int64_t forwards_since
 

@@ -1,8 +1,8 @@
-"""Sessions that go to the worker of their topic.
+"""Connection migration: sessions move to the worker of their topic.
 
-A plain session with nothing outstanding may go to the owner of its topic, once: its socket and its
-packed state are passed on by the master (see nsqcy.nsqd.worker.engine), and commands need no
-forwarding any more. Decides when that pays. Does not know how a socket travels.
+A plain session with nothing outstanding may migrate to the owner of its topic, once. The master
+passes on its socket and packed state (see nsqcy.nsqd.worker.engine); then its commands are no
+longer forwarded. Decides when a migration pays off. Does not know how a socket is passed on.
 """
 
 from nsqcy.protocol.connection cimport BLOCKED
@@ -12,8 +12,8 @@ from libc.stdint cimport uint8_t
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MAX_MIGRATION = 65536      # bytes unread, and unsent, that a session may take along
-    MIGRATION_BUSY = 600        # permille of the last second above which an owner takes nobody in
+    MAX_MIGRATION = 65536      # maximum unread or unsent bytes of a migrating session
+    MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts none
     MIGRATION_BYTES = 1048576   # forwarded to one owner that make a producer move there, or
     MIGRATION_FORWARDS = 256    # as many publishes, and for so long that what they cost the owner
 cdef int64_t MIGRATION_AFTER = 2 * SECOND       # is in the figure that says how busy it is
@@ -23,7 +23,7 @@ cdef class Migration(Routing):
     # -- when --
 
     cdef bint may_migrate(self, int owner) except *:
-        """Whether a producer has published to this one owner for long enough, and may go there."""
+        """Whether a producer has published to one owner long enough to migrate there."""
         return (self.migratable and owner == self.forwards_to and self.is_faithful()
                 and self.channel is None and self.upstream is None and len(self.streams) == 1
                 and self.is_light(owner) and self.manager.may_lose_more())
@@ -37,20 +37,20 @@ cdef class Migration(Routing):
             and self.manager.scheduler.now - self.forwards_since >= MIGRATION_AFTER)
 
     cdef bint is_light(self, int owner) except *:
-        """Whether the session can go to `owner` with what it carries, and the owner has room."""
+        """Whether the session's state is small enough to migrate and `owner` has room."""
         return (self.output.pending() <= MAX_MIGRATION
                 and self.kept_end - self.kept_start <= MAX_MIGRATION
                 and self.auth_size() <= MAX_MIGRATION
                 and self.manager.mesh.shared.busy(owner) < MIGRATION_BUSY)
 
     cdef size_t auth_size(self) except? 0:
-        """Bytes of its authorization and secret."""
+        """Return the bytes of its authorization and secret."""
         if self.authorization is None:
             return 0
         return len(self.secret) + <size_t>len(self.authorization.source)
 
     cdef Parsed migrate_to(self, int owner) except RAISED:
-        """Go on at the owner, from this command on; with nothing outstanding."""
+        """Migrate to the owner, before this command and with nothing outstanding."""
         if self.ticket_count == 0:
             self.migratable = False
             self.migrating = True
@@ -60,7 +60,7 @@ cdef class Migration(Routing):
     # -- how --
 
     def pack(self):
-        """The session as the worker it moves to needs it: (state, unread bytes, unsent bytes)."""
+        """Pack the session for another worker: (state, unread bytes, unsent bytes)."""
         cdef const uint8_t *data[64]
         cdef size_t lengths[64]
         cdef int i
@@ -82,7 +82,7 @@ cdef class Migration(Routing):
         return state, self.kept[self.kept_start:self.kept_end], unsent
 
     def unpack(self, state, bytes unread not None, bytes unsent not None):
-        """Be the session that was packed in another worker."""
+        """Restore a session that was packed in another worker."""
         self.magic_seen = True
         self.migratable = False
         self.adopt_names(state)
@@ -102,17 +102,17 @@ cdef class Migration(Routing):
         self.feed(unread, len(unread))
 
     def fileno(self):
-        """The descriptor of its socket."""
+        """Return the file descriptor of the socket."""
         return self.transport.fileno()
 
     def stay(self):
-        """The move failed: go on here."""
+        """Continue in this worker after a failed migration."""
         if not self.closed:
             self.migrating = False
             self.wake()
 
     def leave(self):
-        """The move succeeded: the connection is another worker's."""
+        """Release the connection after a migration; another worker has it."""
         if not self.closed:
             self.transport.abandon()
             self.close()

@@ -1,7 +1,7 @@
 """PUB, MPUB and DPUB.
 
-Checks what is published, charges it to the quota of its user, and has the topic record it or its
-owner execute it. Does not know how a topic records or sends it.
+Checks publishes, charges them to the user's quota, and passes them to the topic or its owner. Does
+not know how a topic records or sends messages.
 """
 
 cimport cython
@@ -45,8 +45,10 @@ cdef class PublishCommands(Migration):
 
     @cython.final
     cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept:
-        """Bytes of the line if it is a PUB to the topic published to last, as most of a producer's
-        are: nothing in it has to be split or checked. 0 if it is something else."""
+        """Return the bytes of the line if it is a PUB to the topic published to last, else 0.
+
+        Such a line, the most frequent one of a producer, need not be split or checked.
+        """
         cdef bytes key = self.topic_key
         cdef size_t length
         if key is None or self.barred:
@@ -84,7 +86,7 @@ cdef class PublishCommands(Migration):
     @cython.final
     cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
                             size_t *used, const uint8_t *rest, size_t left) except RAISED:
-        """PUB and DPUB, to the topic that was taken."""
+        """Execute a PUB or DPUB to the current topic."""
         cdef int32_t size
         cdef int64_t maximum = self.manager.max_msg_size
         cdef int owner
@@ -141,12 +143,12 @@ cdef class PublishCommands(Migration):
         return self.publish_accepted(command, topic, 1, size)
 
     cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
-        """Of a whole message, as the client sends it."""
+        """Return the body size of a whole message, as the client sends it."""
         return size - HEADERS_SIZE - load_be16(message) if self.headers else size
 
     cdef Parsed check_message(self, const char *command, const uint8_t *message,
                               size_t n) except RAISED:
-        """Whether a body with headers before it is as it may be: NEXT."""
+        """Check a body and its headers; NEXT if they are valid."""
         cdef size_t headers
         cdef int64_t body
         if n < HEADERS_SIZE:
@@ -219,10 +221,13 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
                            bint exact, uint32_t *body_size, uint32_t *count) except RAISED:
-        """Check the body of an MPUB or LOG_PUB to the topic that was taken: NEXT if it is complete
-        and valid, and the client may publish. The count and the sizes of the messages say where an
-        MPUB ends, as in NSQ: several clients announce too small a length. `exact`: the announced
-        length must be right. The caller resets `scanned` when it is done with the body."""
+        """Check the body of an MPUB or LOG_PUB to the current topic.
+
+        NEXT if it is complete and valid, and the client may publish. As in NSQ, the count and the
+        sizes of the messages determine the end of an MPUB, because several clients announce too
+        small a length. `exact`: the announced length must be right. The caller resets `scanned`
+        when it is done with the body.
+        """
         cdef int32_t announced
         cdef int32_t messages
         cdef int32_t length
@@ -256,7 +261,7 @@ cdef class PublishCommands(Migration):
         if messages <= 0 or messages > (self.manager.max_body_size - 4) // 5:
             return self.fatal(
                 b"E_BAD_BODY %s invalid message count %d" % (<bytes>command, messages))
-        # Check as far as the bytes reach, going on where the last look ended.
+        # Check the available bytes, from the end of the last check.
         at = self.scanned if self.scanned else 4
         i = self.scanned_count if self.scanned else 0
         while i < <uint32_t>messages:
@@ -295,7 +300,7 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
                             uint32_t count) except RAISED:
-        """The same for each message of a batch, whose lengths were checked."""
+        """Check each message of a batch, whose lengths were checked."""
         cdef size_t length
         cdef Parsed parsed
         cdef uint32_t _i
@@ -308,8 +313,10 @@ cdef class PublishCommands(Migration):
         return NEXT
 
     cdef size_t batch_limit(self) noexcept:
-        """Bytes that a batch may have. The count comes on top of `--max-body-size`, as clients
-        leave it out of the length they announce."""
+        """Return the maximum bytes of a batch.
+
+        The count is added to `--max-body-size`, as clients exclude it from the announced length.
+        """
         cdef int64_t maximum = 0x7fffffff
         if not self.transfers:
             maximum = min(maximum, self.manager.max_body_size)
@@ -317,8 +324,10 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed batch_missing(self, const char *command, size_t end, size_t have,
                               int32_t announced, bytes error) except RAISED:
-        """Wait for the part of a batch up to `end`, unless that would be too much. The announced
-        length is a hint: what is taken beyond the batch is the next command."""
+        """Wait for a batch up to `end`, unless that is too large.
+
+        The announced length is a hint: bytes beyond the batch belong to the next command.
+        """
         if end > self.batch_limit():
             return self.batch_too_big(command, end)
         return self.body_missing(max(end, <size_t>announced) - have, error)
@@ -344,7 +353,7 @@ cdef class PublishCommands(Migration):
         return NEXT
 
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
-        """Nothing of it was published, and it has been read."""
+        """Refuse a publish that was read completely; nothing of it was published."""
         if not self.lenient:
             return self.fatal(text)
         self.answer(self.take_ticket(command, 0), FAILED, text)
@@ -356,7 +365,7 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed not_routed(self, const char *command, int why, size_t *used,
                            size_t n) except RAISED:
-        """A publish whose body of `n` bytes is there waits, unless its topic can never be."""
+        """Let a publish with a complete body of `n` bytes wait, unless its topic cannot exist."""
         if why != NO_ROOM or not self.may_join(self.manager.index):
             return BLOCKED
         self.scanned = 0
@@ -381,8 +390,10 @@ cdef class PublishCommands(Migration):
     # -- the quota of its user --
 
     cdef Parsed charge(self, uint32_t messages, uint64_t size) except RAISED:
-        """A publish that is there is paid for, once, however often it is looked at: NEXT. Or it
-        has to wait, and nothing more is read meanwhile."""
+        """Charge a complete publish to the quota, once per publish: NEXT.
+
+        If the quota is exhausted, the publish waits and reading stops meanwhile.
+        """
         cdef Quota quota = self.quota
         cdef int64_t now = self.manager.scheduler.now
         cdef uint64_t number = self.counted + self.topic_count + 1

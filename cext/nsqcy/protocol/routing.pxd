@@ -10,17 +10,17 @@ from nsqcy.protocol.wire cimport Word
 
 
 cdef enum:
-    NO_ROOM = -2                # as an owner: the topic is not there and may not be made
+    NO_ROOM = -2                # as an owner: the topic does not exist and may not be created
 
 
 cdef class Routing(Forwarder):
-    """The topic that a client publishes to, and its owner."""
+    """Topic that a client publishes to, and its owner."""
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
-    cdef int topic_owner            # -1: not known yet
+    cdef int topic_owner            # -1: unknown yet
     cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
     cdef readonly dict pub_counts
-    cdef uint64_t counted           # messages published, but for topic_count
+    cdef uint64_t counted           # messages published, without topic_count
 
     cdef inline bint same_topic(self, Word *name) noexcept:
         """Whether `name` is the topic published to last (and so valid)."""
@@ -29,16 +29,20 @@ cdef class Routing(Forwarder):
                 and memcmp(<const char *>key, name.at, name.length) == 0)
 
     cdef inline int route(self) except? -1:
-        """Which worker owns the topic that was taken; -1: not known yet, or it is down; NO_ROOM: it
-        would be this one. self.topic is the topic when it is this one."""
+        """Return the worker that owns the current topic, and set self.topic if it is this one.
+
+        -1: the owner is unknown yet or down. NO_ROOM: it would be this worker, without room.
+        """
         if self.topic is not None and not self.topic.gone:
             return self.topic_owner
         return self.find_owner()
 
     cdef inline bint may_join(self, int owner) noexcept:
-        """Whether a publish may go ahead of the answers outstanding. Not if there are too many, or
-        one of them can be an error that the owner, or here the topic, does not know of: nothing is
-        executed after it."""
+        """Whether a publish may be executed before outstanding answers arrive.
+
+        It may not if too many are outstanding, or if one can be an error that the owner, or here
+        the topic, does not know of: nothing is executed after such an error.
+        """
         if self.ticket_count == 0:
             return True
         if not self.can_pipeline():

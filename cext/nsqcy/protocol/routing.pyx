@@ -16,8 +16,8 @@ cdef class Routing(Forwarder):
 
     @cython.final
     cdef bint take_topic(self, Word *name) except -1:
-        """Make it the topic published to last; whether it is a valid name, without which nothing
-        changes."""
+        """Set the topic published to last; return False, without a change, if the name is
+        invalid."""
         if self.same_topic(name):
             return True
         if not name_is_valid(name.at, name.length):
@@ -30,7 +30,7 @@ cdef class Routing(Forwarder):
         return True
 
     cdef int find_owner(self) except? -1:
-        """The same, where the topic is not at hand."""
+        """Return the owner as route() does, if the topic is not cached."""
         cdef int owner
         if self.topic_owner < 0:
             self.topic_owner = self.manager.owner_of(self.topic_key)
@@ -54,7 +54,7 @@ cdef class Routing(Forwarder):
         return self.fatal(b"%s %s is not valid" % (prefix, quoted))
 
     cdef bytes no_room(self, const char *command):
-        """Why the topic that was taken is not made."""
+        """Return the error for a topic that cannot be created."""
         return b'E_BAD_TOPIC %s topic "%s" exceeds limit of %d topics' % (
             <bytes>command, self.topic_key, self.manager.options.max_topics)
 

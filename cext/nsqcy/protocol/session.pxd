@@ -1,19 +1,19 @@
 # Sessions: the V2 state machine of one connection.
 #
-#   bytes ──feed──► lines and bodies ──► commands ──► topic, channel          (home is owner)
+#   bytes ──feed──► lines and bodies ──► commands ──► topic, channel          (owner here)
 #                                           │    └──► stream ══════► Session (owner elsewhere)
 #                                           ▼
 #   bytes ◄─flush── output ◄── frames ◄── tickets (answers in the order of their commands)
 #
-# The chain of its classes, each in a file of its own; a class sees only those above it:
+# The chain of its classes, one per file; a class uses only those above it:
 #
-#   Connection          connection         what was negotiated, output, flags
+#   Connection          connection         negotiated options, output, flags
 #   AnswerQueue         tickets            answers in order
 #   InputBuffer         input_buffer       unfinished input
 #   Authorizer          auth               AUTH, permissions, quota
 #   Forwarder           forwarding         streams to other workers
 #   Routing             routing            the topic of a command and its owner
-#   Migration           migration          going to another worker
+#   Migration           migration          connection migration to another worker
 #   PublishCommands     publish_commands   PUB, MPUB, DPUB
 #   LogCommands         log_commands       LOG_*
 #   Subscription        subscribe          SUB, RDY, FIN, REQ, TOUCH, CLS; messages
@@ -28,7 +28,7 @@ from nsqcy.protocol.wire cimport Word
 
 cdef class Session(Subscription):
     """The V2 state machine of one connection."""
-    cdef int64_t stuck_since                # no output could be sent; 0: it could
+    cdef int64_t stuck_since                # since when no output could be sent; 0: not stuck
     cdef uint64_t sent_before               # bytes, when it got stuck
 
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0

@@ -1,13 +1,13 @@
 """Sessions: the V2 protocol of one connection.
 
-A session is fed bytes and writes frames into its output; a transport (a socket, or a stream to
-another worker) moves them. It executes commands on topics of its own worker, and forwards those
-about topics of others through a forwarding stream, whose far end is a session like this one. Knows
-neither sockets nor the event loop, and reads no clock.
+A session receives bytes and writes frames into its output; a transport (a socket, or a stream to
+another worker) moves them. It executes commands on topics of its own worker. Other commands go
+through a forwarding stream, with a session like this one at the far end. Knows neither sockets nor
+the event loop, and reads no clock.
 
-A session is a chain of classes, each of which owns a part of its state (see session.pxd). Here are
-the parser, IDENTIFY, the timer and the end. Publishes may be pipelined; any other command waits
-until no ticket is outstanding.
+A session is a chain of classes, and each owns a part of the state (see session.pxd). This module
+contains the parser, IDENTIFY, the timer and the end. Publishes may be pipelined; any other command
+waits until no ticket is outstanding.
 """
 
 cimport cython
@@ -49,22 +49,22 @@ cdef extern from "Python.h":
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t NEVER = 0x7fffffffffffffff
-cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # a peer that does not even say what it speaks
-cdef int64_t FAVOUR = 2 * SECOND                # of silence, for who is read beyond the budget
-cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
+cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # for the protocol magic of a new peer
+cdef int64_t FAVOUR = 2 * SECOND                # maximum silence of the favoured session
+cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum wait of a publish for a dead worker
 
 cdef enum:
-    WORDS = 4                   # of a line: the name and as many parameters as NSQ's commands have
+    WORDS = 4                   # of a line: name and parameters of NSQ's commands
 
 
-# Whether this is the debug build, which counts what is alive.
+# Whether this is the debug build, which counts live objects.
 COUNTED = bool(NSQCY_DEBUG)
 
 cdef Py_ssize_t live_sessions = 0
 
 
 def live():
-    """How many sessions, forwarding streams and waiting answers exist; zeros in a release build."""
+    """Count sessions, forwarding streams and waiting answers; zeros in a release build."""
     return {"sessions": live_sessions} | _forwarding.live() | _tickets.live()
 
 
@@ -102,7 +102,7 @@ cdef class Session(Subscription):
     # -- input --
 
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0:
-        """Execute complete commands; returns how many bytes they took."""
+        """Execute complete commands; return the bytes consumed."""
         cdef size_t at = 0
         cdef size_t used = 0
         cdef Parsed parsed
@@ -156,7 +156,7 @@ cdef class Session(Subscription):
 
     @cython.final
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED:
-        """Execute one command, if all of it is there."""
+        """Execute one command, if it is complete."""
         cdef const uint8_t *end = <const uint8_t *>memchr(
             line, 10, min(n, <size_t>MAX_LINE))
         cdef size_t length
@@ -177,8 +177,10 @@ cdef class Session(Subscription):
     @cython.final
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
                         const uint8_t *rest, size_t left) except RAISED:
-        """Commands by name, the frequent ones first. Those without a body take bytes [line, line +
-        used); the others add their body to `used`."""
+        """Dispatch a command by name, frequent ones first.
+
+        Commands without a body use bytes [line, line + used); others add their body to `used`.
+        """
         cdef Word *name = words
         if self.barred and not word_is(name, b"IDENTIFY", 8):
             return self.fatal(
@@ -205,7 +207,7 @@ cdef class Session(Subscription):
             return self.touch_message(words, count, line, used[0])
         if word_is(name, b"NOP", 3):
             if self.remote and count > 1:
-                # The near end wants to know when all before this has been answered.
+                # The near end must learn when all earlier commands have been answered.
                 self.respond(b"OK", 2)
             return NEXT
         if word_is(name, b"SUB", 3):
@@ -246,13 +248,13 @@ cdef class Session(Subscription):
         self.adopt_identity(identity)
         self.respond(identity.answer, len(identity.answer))
         if identity.tls or identity.snappy or identity.deflate:
-            # What the client has sent behind it was not encoded, and is lost, as in NSQ.
+            # Later bytes of the client were not encoded, and are lost, as in NSQ.
             used[0] += left - 4 - size
             return self.upgrade(identity)
         return NEXT
 
     cdef Parsed upgrade(self, identity) except RAISED:
-        """Change over to TLS, to a codec or to both. Such a session stays where it is."""
+        """Switch to TLS, a codec or both. Such a session does not migrate."""
         self.upgraded = self.upgrading = True
         self.migratable = False
         self.snappy = identity.snappy
@@ -261,7 +263,7 @@ cdef class Session(Subscription):
         return NEXT
 
     cdef int upgrade_done(self) except -1:
-        """The client can be spoken to again; the time this took is not held against it."""
+        """Resume the session after an upgrade; its duration does not count as client silence."""
         cdef int64_t now = self.manager.scheduler.now
         self.upgrading = False
         if self.tls is not None:
@@ -272,7 +274,7 @@ cdef class Session(Subscription):
         return self.check_appetite()
 
     cdef int adopt_identity(self, identity) except -1:
-        """Apply what was negotiated, all of it at once."""
+        """Apply all negotiated options at once."""
         self.client_id = identity.client_id
         self.hostname = identity.hostname
         self.user_agent = identity.user_agent
@@ -289,7 +291,7 @@ cdef class Session(Subscription):
         if identity.durability:
             self.durability = durability_of(identity.durability)
         self.headers = identity.headers
-        # Owners that it has published to are told with its next command: nothing is outstanding.
+        # Owners learn of it with the next command, as nothing is outstanding.
         self.close_streams()
         self.find_locality()
         self.set_timer()
@@ -298,8 +300,11 @@ cdef class Session(Subscription):
     # -- streams to other workers --
 
     def be_lenient(self, *, bint headers=False, bint transfers=False):
-        """Be a session without a client: one that publishes for others of this worker, with
-        headers or without, or one that moves messages from other topics, by LOG_PUB."""
+        """Become a session without a client.
+
+        It publishes for other parts of this worker, with or without headers, or transfers messages
+        from other topics by LOG_PUB.
+        """
         self.lenient = True
         self.transfers = transfers
         self.topic_log = transfers
@@ -312,7 +317,7 @@ cdef class Session(Subscription):
     # -- time --
 
     cdef int set_timer(self) except -1:
-        """Keep the timer at the next moment something must happen by itself."""
+        """Set the timer to the next due time."""
         cdef int64_t due = NEVER
         if self.closed:
             return 0
@@ -359,7 +364,7 @@ cdef class Session(Subscription):
         if self.quota_due and now >= self.quota_due:
             self.look_again()
         if self.manager.favoured is self and now >= self.manager.favoured_at + FAVOUR:
-            # Others wait for what it holds.
+            # Other sessions wait for its share.
             self.manager.favoured_at = now
             if self.manager.starved and self.unread_error is not None and not self.blocked:
                 self.fatal(self.unread_error)
@@ -383,7 +388,7 @@ cdef class Session(Subscription):
         return self.set_timer()
 
     cdef int peer_timed_out(self) except -1:
-        """The worker that owns the topic did not come back in time."""
+        """Handle a topic's owner that did not restart in time."""
         cdef Word words[WORDS]
         cdef const uint8_t *line = self.kept + self.kept_start
         cdef const uint8_t *end = <const uint8_t *>memchr(
@@ -399,12 +404,12 @@ cdef class Session(Subscription):
     # -- the turn --
 
     cdef int after_flush(self) except -1:
-        """The transport has sent what it could."""
+        """Called when the transport has sent as much as it could."""
         cdef ForwardingStream forwarding
         cdef size_t pending = self.output.pending() + self.transport.held
         cdef uint64_t total_sent
         if pending:
-            # Stuck is who takes nothing at all; who is only slow is not.
+            # Only a client that receives nothing is stuck, not a slow one.
             total_sent = self.output.total_sent + self.transport.moved
             if not self.stuck_since or total_sent != self.sent_before:
                 self.stuck_since = self.manager.scheduler.now
@@ -433,9 +438,9 @@ cdef class Session(Subscription):
     # -- the end --
 
     cdef int stop(self) except -1:
-        """Execute nothing more; close when what is owed has been sent."""
+        """Execute no more commands; close when the remaining output has been sent."""
         self.stopping = True
-        # It has as long as a silent client to take it.
+        # The client has the same time as a silent client to receive it.
         self.last_command = self.manager.scheduler.now
         self.unsubscribe()
         if self.kept != NULL:
@@ -448,7 +453,7 @@ cdef class Session(Subscription):
         return 0
 
     cdef int close(self) except -1:
-        """The end of the session, now."""
+        """End the session now."""
         if self.closed:
             return 0
         self.closed = self.stopping = True
@@ -472,10 +477,10 @@ cdef class Session(Subscription):
         self.transport.close()
         return 0
 
-    # -- numbers --
+    # -- statistics --
 
     def counters(self):
-        """What /stats shows of the client, as a dict."""
+        """Return the client's figures for /stats, as a dict."""
         self.note_counts()
         return {
             "client_id": self.client_id,

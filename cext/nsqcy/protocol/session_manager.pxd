@@ -1,4 +1,4 @@
-# The sessions of a worker, and what they share.
+# Session manager: the sessions of a worker and their shared state.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -14,7 +14,7 @@ cdef enum:
 
 
 cdef class SessionManager:
-    """The sessions of a worker: whose turn it is, who owns which topic, and their limits."""
+    """Schedule the sessions of a worker; map topics to owners; apply shared limits."""
     cdef readonly Shard shard
     cdef readonly SchedulerState scheduler
     cdef readonly Mesh mesh
@@ -22,29 +22,29 @@ cdef class SessionManager:
     cdef readonly set sessions
     cdef readonly dict owners               # topic -> worker
     cdef dict askers                        # topic -> sessions that wait for its placement
-    cdef list peer_waiters                  # sessions that wait for a worker to come back
+    cdef list peer_waiters                  # sessions that wait for a worker to restart
     cdef list dirty
     cdef list resumable
-    cdef list undecoded                     # transports that hold input no event will announce
-    cdef object starved                     # deque of sessions not read, longest first
-    cdef Connection favoured                   # one that is read beyond the budget
-    cdef int64_t favoured_at                # when it was chosen or last sent something
+    cdef list undecoded                     # transports with input that no event announces
+    cdef object starved                     # deque of unread sessions, longest waiting first
+    cdef Connection favoured                   # the one session read beyond the budget
+    cdef int64_t favoured_at                # when it was chosen or last sent input
     cdef Heap timers
-    cdef uint8_t *scratch                   # one receive
+    cdef uint8_t *scratch                   # buffer of one receive
     cdef readonly uint64_t input_bytes      # unfinished input of all sessions
-    cdef uint64_t max_input_bytes           # above which only small ones are read, and the favoured
+    cdef uint64_t max_input_bytes           # beyond it only small and favoured ones are read
     cdef object options
     cdef object negotiate
     cdef object ask_placement
     cdef object migrate
-    cdef object auth                # asks auth servers; None: AUTH is disabled
+    cdef object auth                # queries auth servers; None: AUTH is disabled
     cdef list migrations                    # (session, owner)
-    cdef uint32_t lost                      # sessions that moved away, in the second from then on
+    cdef uint32_t lost                      # sessions that migrated away in this second
     cdef int64_t lost_since
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size
-    cdef int64_t msg_timeout                # of clients that do not ask
+    cdef int64_t msg_timeout                # default for clients
     cdef uint32_t max_rdy_count
     cdef int64_t max_req_timeout            # ns
     cdef int64_t max_defer_timeout          # ns

@@ -1,7 +1,7 @@
-"""The sessions of a worker.
+"""Session manager: the sessions of a worker.
 
-Decides whose turn it is, knows which worker owns which topic, and holds the limits that all
-sessions share. Sees of a session what Connection declares, and nothing of the protocol.
+Schedules the sessions, maps topics to their owners, and contains the limits that all sessions
+share. Uses only the Connection interface of a session, and does not know the protocol.
 """
 
 from collections import deque
@@ -17,16 +17,16 @@ from nsqcy.protocol.connection cimport Transport
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MAX_MIGRATIONS = 16        # sessions gone from here in a second, before producers must wait
-    DRAIN_BYTES = 1048576       # of the rings in one turn
+    MAX_MIGRATIONS = 16        # migrations in a second before producers must wait
+    DRAIN_BYTES = 1048576       # drained from the rings in one turn
 
 
 cdef class SessionManager:
     def __init__(self, *, Shard shard not None, Mesh mesh, int index, options, negotiate,
                  ask_placement, migrate=None, auth=None, log):
         """
-        mesh: the streams to other workers; None when this is the only one
-        options: the daemon's
+        mesh: the streams to other workers; None if this is the only worker
+        options: options of the daemon
         negotiate: negotiate(identify body, options, session) -> identity, or ClientError
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
         migrate: called with a session and the worker it should migrate to; its leave() or stay()
@@ -54,7 +54,7 @@ cdef class SessionManager:
         self.resumable = []
         self.undecoded = []
         self.starved = deque()
-        # The rest is for those who are read nevertheless.
+        # The rest is for sessions that are read nevertheless.
         self.max_input_bytes = options.max_input_bytes // 4 * 3
         self.max_msg_size = options.max_msg_size
         self.max_body_size = options.max_body_size
@@ -74,7 +74,7 @@ cdef class SessionManager:
         heap_free(&self.timers)
         free(self.scratch)
 
-    # -- who owns what --
+    # -- owners of topics --
 
     @cython.final
     cdef int owner_of(self, bytes key) noexcept:
@@ -84,7 +84,7 @@ cdef class SessionManager:
         return -1 if owner is None else <int>owner
 
     def owner(self, bytes key not None):
-        """The worker that owns a topic; None if nobody does, as far as is known here."""
+        """Return the worker that owns a topic, or None if this worker knows no owner."""
         cdef int owner = self.owner_of(key)
         return None if owner < 0 else owner
 
@@ -101,7 +101,7 @@ cdef class SessionManager:
         return 0
 
     def placed(self, bytes key not None, int owner):
-        """The master has said who owns a topic."""
+        """Handle the master's reply about the owner of a topic."""
         cdef Connection session
         self.owners[key] = owner
         for session in self.askers.pop(key, ()):
@@ -126,15 +126,18 @@ cdef class SessionManager:
     def peer_down(self, int peer):
         self.mesh.peer_down(peer)
 
-    # -- moves --
+    # -- connection migration --
 
     cdef bint may_lose_more(self) noexcept:
-        """Whether a producer may move now. Many that meet an idle owner at once would all go there
-        before its figure says what the first of them cost."""
+        """Whether another producer may migrate now.
+
+        Without this limit, many would migrate to an idle owner before its load figure includes the
+        first of them.
+        """
         return self.lost < MAX_MIGRATIONS or self.scheduler.now - self.lost_since >= SECOND
 
     cdef int lose(self, Connection session, int owner) except -1:
-        """Have a session moved at the end of the turn."""
+        """Schedule a session's migration for the end of the turn."""
         if self.scheduler.now - self.lost_since >= SECOND:
             self.lost = 0
             self.lost_since = self.scheduler.now
@@ -145,8 +148,10 @@ cdef class SessionManager:
     # -- input budget --
 
     cdef bint favours(self, Connection session):
-        """Beyond the budget one session at a time is still read, or nobody's input would ever be
-        complete and leave."""
+        """Whether a session may be read beyond the budget.
+
+        One session at a time may; otherwise no input would ever become complete and be released.
+        """
         if self.favoured is None:
             self.favoured = session
             self.favoured_at = self.scheduler.now
@@ -160,14 +165,14 @@ cdef class SessionManager:
         return self.feed_starved()
 
     cdef int lose_favour(self, Connection session) except -1:
-        """It waits, and not for its input: another one is read."""
+        """Favour another session, because this one waits for something other than input."""
         if session is self.favoured:
             self.favoured = None
             return self.feed_starved()
         return 0
 
     cdef int feed_starved(self) except -1:
-        """Read those again whom the budget, or its favour, allows."""
+        """Resume reading sessions that the budget or the favour allows."""
         cdef Connection session
         while self.starved and (self.favoured is None
                                 or self.input_bytes <= self.max_input_bytes):
@@ -179,8 +184,10 @@ cdef class SessionManager:
     # -- turns --
 
     cdef int64_t turn(self) except? -1:
-        """The end of a turn of the loop: timers, resumed sessions, topics, channels, output.
-        Returns when it must be called again (scheduler.now: at once)."""
+        """Do the end-of-turn work: timers, resumed sessions, topics, channels, output.
+
+        Return the time of the next call (scheduler.now: at once).
+        """
         cdef int64_t due = 0
         cdef HeapNode *node
         cdef Connection session
@@ -221,7 +228,7 @@ cdef class SessionManager:
         work = self.dirty
         self.dirty = []
         for each in work:
-            session = <Connection>each          # a check of its type costs as much as the flush
+            session = <Connection>each          # a type check would cost as much as the flush
             session.dirty = False
             if session.closed:
                 continue
@@ -240,8 +247,8 @@ cdef class SessionManager:
         return due
 
     cdef int tell_events(self) except -1:
-        """Publish what has happened to messages; that is work for the next turn, or an answer of
-        their topic's owner brings it."""
+        """Publish message events. Their work is done in the next turn, or when the owner of their
+        topic answers."""
         try:
             self.scheduler.events.flush()
         except Exception as error:
@@ -250,7 +257,7 @@ cdef class SessionManager:
         return 0
 
     cdef int decode(self) except -1:
-        """Input that has been received, and was more than a turn's work or not wanted then."""
+        """Decode received input that exceeded a turn's work or was not wanted earlier."""
         cdef Transport transport
         cdef list work = self.undecoded
         self.undecoded = []
@@ -262,25 +269,25 @@ cdef class SessionManager:
         return 0
 
     def run_turn(self, now, wall):
-        """A whole turn from outside (tests, tools): set the clocks, do the work."""
+        """Run a whole turn, for tests and tools: set the clocks and do the work."""
         self.scheduler.now = now
         self.scheduler.wall = wall
         return self.turn()
 
     def report(self, Connection session, error):
-        """A session met something that should not happen: it ends, the others go on."""
+        """Report an internal error of a session and end it; other sessions continue."""
         self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}",
                        event="session_failed", client=session.remote_address, error=str(error))
         session.close()
 
     def producers(self):
-        """The sessions of clients connected here that have published."""
+        """Return the sessions of local clients that have published."""
         cdef Connection session
         return [session for session in self.sessions
                 if session.has_published() and not session.remote and not session.lenient]
 
     def connections(self):
-        """How many clients are connected here."""
+        """Return the number of clients connected to this worker."""
         cdef Connection session
         cdef Py_ssize_t count = 0
         for session in self.sessions:
@@ -288,13 +295,13 @@ cdef class SessionManager:
         return count
 
     def quotas_changed(self):
-        """What users may publish has changed: those who wait look again."""
+        """Handle changed quotas: sessions waiting for quota try again."""
         cdef Connection session
         for session in self.sessions:
             session.quota_changed()
 
     def close_sessions(self):
-        """Every connection ends, as nsqd closes them at its exit: what waits is not sent."""
+        """Close every connection, as nsqd does at exit; pending output is not sent."""
         cdef Connection session
         for session in list(self.sessions):
             session.close()

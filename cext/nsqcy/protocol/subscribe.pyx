@@ -101,8 +101,10 @@ cdef class Subscription(LogCommands):
     @cython.final
     cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
                                 uint64_t *id) except RAISED:
-        """What FIN, REQ and TOUCH check alike; NEXT if all is well. An id that no message can have
-        becomes 0, which none has."""
+        """Do the common checks of FIN, REQ and TOUCH; NEXT if they pass.
+
+        An id that no message can have becomes 0, which is never used.
+        """
         if self.state != SUBSCRIBED and self.state != CLOSING:
             return self.invalid_state(command)
         if count < needed:
@@ -184,7 +186,7 @@ cdef class Subscription(LogCommands):
         return NEXT
 
     cdef int refuse(self, const char *command, const Word *id, Outcome outcome) except -1:
-        """FIN, REQ or TOUCH of a message that is not the client's."""
+        """Refuse a FIN, REQ or TOUCH of a message that the client does not have in flight."""
         cdef bytes text = b"E_%s_FAILED %s %s failed %s" % (
             <bytes>command, <bytes>command, word_bytes(id),
             b"ID not in flight" if outcome == NOT_IN_FLIGHT else b"client does not own message")
@@ -194,9 +196,11 @@ cdef class Subscription(LogCommands):
 
     @cython.final
     cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept:
-        """The short way of the most frequent command, of which many come together: the bytes of the
-        FINs here that were of messages of this client's, and are done. Everything else goes the
-        long way. Of such a run the age of the first message is taken for that of all."""
+        """Fast path for runs of FINs; return the bytes of the FINs that were executed.
+
+        Only handles messages of this client; other input takes the general path. The age of the
+        first message counts for the whole run.
+        """
         cdef Channel channel = <Channel>self.channel
         cdef const uint8_t *line = lines
         cdef uint64_t id
@@ -215,8 +219,8 @@ cdef class Subscription(LogCommands):
         return line - lines
 
     cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0:
-        """The same for the messages of another worker's topic: as many FINs as follow each other go
-        there in one piece. Returns their bytes."""
+        """Forward a run of FINs to the worker that owns the topic, in one piece; return its
+        bytes."""
         cdef size_t used = 0
         cdef uint64_t id
         if self.ticket_count or len(self.upstream.unsent) > STREAM_BACKLOG:

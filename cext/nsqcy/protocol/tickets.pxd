@@ -15,11 +15,11 @@ from nsqcy.protocol.session_manager cimport SessionManager
 cdef enum:
     # Bytes of the output's buffer above which commands wait; messages alone never fill it so far.
     MAX_ANSWERS = 1048576
-    MAX_TICKETS = 4096         # answers outstanding; more commands wait
-    MAX_FORWARDED = 1048576    # bytes of forwarded commands not answered
+    MAX_TICKETS = 4096         # outstanding answers; further commands wait
+    MAX_FORWARDED = 1048576    # bytes of unanswered forwarded commands
 
 
-# An answer that is still to come.
+# A pending answer.
 ctypedef struct Ticket:
     uint8_t state               # TicketState
     const char *command         # a static name: PUB, MPUB, DPUB
@@ -31,7 +31,7 @@ cdef enum TicketState:
     ANSWERED = 1                # text NULL: OK
     FAILED = 2                  # text: the error; the session ends with it
     REFUSED = 3                 # text: the error; the session goes on
-    RELAYED = 4                 # its frame has left already
+    RELAYED = 4                 # its frame was relayed already
 
 
 cdef class AnswerQueue(Connection):
@@ -50,14 +50,14 @@ cdef class AnswerQueue(Connection):
     cdef bytearray aside            # frames that wait for the end of that one
 
     cdef inline void touch_dirty(self) noexcept:
-        """Have the transport flushed at the end of the turn."""
+        """Schedule a flush of the transport for the end of the turn."""
         if not self.dirty:
             self.become_dirty()
 
     cdef void become_dirty(self) noexcept
 
     cdef inline bint is_crammed(self) noexcept:
-        """Whether so many answers wait for the client that it gets no more before it reads."""
+        """Whether too many answers wait for the client to read them."""
         cdef size_t waiting = self.output.end - self.output.start
         if self.aside is not None:
             waiting += len(self.aside)

@@ -18,13 +18,13 @@ cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
-cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
+cdef const char *SILENT = b""           # command of a ticket whose answer is not sent
 
 cdef Py_ssize_t live_answers = 0        # texts that tickets own
 
 
 def live():
-    """How many waiting answers exist; zero in a release build."""
+    """Return the number of waiting answers; zero in a release build."""
     return {"answers": live_answers}
 
 
@@ -50,7 +50,7 @@ cdef class AnswerQueue(Connection):
         self.manager.dirty.append(self)
 
     cdef void wake(self) noexcept:
-        """Have resume called this turn."""
+        """Schedule resume() for this turn."""
         if not self.resumable:
             self.resumable = True
             self.manager.resumable.append(self)
@@ -69,7 +69,7 @@ cdef class AnswerQueue(Connection):
         return 0
 
     cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1:
-        """In the middle of a message frame from another worker: right behind it."""
+        """Queue a frame until the current message frame of another worker is complete."""
         cdef Output aside = Output()
         aside.put_frame(type, data, n)
         if self.aside is None:
@@ -87,7 +87,7 @@ cdef class AnswerQueue(Connection):
         return 0
 
     cdef Parsed fatal(self, bytes text) except RAISED:
-        """An error after which nothing more is executed: answered in its turn, then the end."""
+        """Answer with a fatal error in its turn, execute no more commands, then end."""
         self.log_error(text)
         if not self.ticket_count:
             self.await_owner()
@@ -117,7 +117,7 @@ cdef class AnswerQueue(Connection):
     # -- tickets --
 
     cdef uint64_t take_ticket(self, const char *command, size_t forwarded) except? 0:
-        """A place in the line of answers; returns its number."""
+        """Take a place in the queue of answers; return its number."""
         cdef Ticket *grown
         cdef Ticket *ticket
         cdef uint32_t i
@@ -141,11 +141,11 @@ cdef class AnswerQueue(Connection):
         return self.ticket_base + self.ticket_count - 1
 
     cdef uint64_t take_silent_ticket(self) except? 0:
-        """The same for an answer that the client does not see."""
+        """Take a ticket for an answer that is not sent to the client."""
         return self.take_ticket(SILENT, 0)
 
     cdef int answer(self, uint64_t number, TicketState state, bytes text) except -1:
-        """The answer behind a ticket is known; whatever is first in line and known leaves."""
+        """Set the answer of a ticket; send all known answers at the front of the queue."""
         global live_answers
         cdef Ticket *ticket
         if self.closed or number < self.ticket_base \

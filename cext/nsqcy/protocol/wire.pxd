@@ -5,7 +5,7 @@
 #              | size   | type   | data               size = 4 + len(data); big-endian
 #              +--------+--------+----------------
 #   message    data = timestamp i64 | attempts u16 | id, 16 hex digits | body
-#              where headers were negotiated: ... | u16 length | headers | body: base/headers.pxd
+#              with negotiated headers: ... | u16 length | headers | body (see base/headers.pxd)
 #   command    NAME *(SP param) LF [ i32 length, body ]
 
 cimport cython
@@ -27,23 +27,23 @@ cdef enum:
     MESSAGE_HEADER = 26         # timestamp, attempts, id
     MAX_LINE = 16384            # bytes, with its LF
     MAX_NAME = 64
-    BY_REFERENCE = 16384        # bodies from this size on are sent from their block
+    BY_REFERENCE = 16384        # larger bodies, from this size on, are sent from their block
     FIRST_BUFFER = 4096
     FIN_LINE = 21               # "FIN ", id, LF
 
 
-# A large body that is sent from where it is, not through the buffer.
+# A large body that is sent from its block, not copied to the buffer.
 ctypedef struct Reference:
     size_t at                   # it follows the buffer's bytes before this position
     const uint8_t *data
     uint32_t length
-    void *owner                 # owned reference: a window, which holds a pin on `block`
-    Block *block                # NULL: the owner is what it is part of
+    void *owner                 # owned reference: a window, which has pinned `block`
+    Block *block                # NULL: the owner contains the body
 
 
 @cython.final
 cdef class Output:
-    """Bytes on their way to a peer: a buffer that exists only while something waits in it."""
+    """Output for a peer; its buffer exists only while bytes wait in it."""
     cdef uint8_t *buffer
     cdef size_t start           # first unsent byte of the buffer
     cdef size_t end
@@ -59,7 +59,7 @@ cdef class Output:
         return self.end - self.start + self.reference_bytes
 
     cdef inline uint8_t *room(self, size_t n) except NULL:
-        """Where the next `n` bytes go; the caller fills all of them."""
+        """Return room for the next `n` bytes; the caller must fill all of them."""
         if self.end + n > self.capacity:
             self.make_room(n)
         self.end += n

@@ -1,8 +1,8 @@
-"""The V2 wire format: frames and command lines, bytes to fields and back.
+"""V2 wire format: encode and decode frames and command lines.
 
-Used by the server, the client and the tools alike. Owns the layout of frames and the grammar of
-command lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, bodies with a
-32-bit length); knows nothing of what a command means.
+Used by the server, the client and the tools. Owns the layout of frames and the grammar of command
+lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, bodies with a 32-bit
+length). Does not interpret commands.
 """
 
 cimport cython
@@ -25,14 +25,14 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    SMALL_BUFFER = 512          # bytes, for an OK or a small message; malloc has these at hand
+    SMALL_BUFFER = 512          # bytes, for an OK or a small message; cheap to allocate
     SPARES = 4
     SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
-    MIN_SPARE = 16384           # bytes up to which a buffer grows by itself
+    MIN_SPARE = 16384           # bytes from which a growing buffer takes a spare one
 
 
-# Buffers of that size whose outputs were emptied. Only an output that already holds a good part of
-# one takes it, so that many slow peers with a few bytes each cannot collect them.
+# Spare buffers of that size from emptied outputs. Only an output that already has many bytes takes
+# one, so that many slow peers with a few bytes each cannot collect them.
 cdef struct Spares:
     int count
     uint8_t *buffers[SPARES]
@@ -45,13 +45,13 @@ cdef Py_ssize_t live_references = 0
 
 
 def live():
-    """How many outputs exist, and bodies they refer to; zeros in a release build."""
+    """Return the numbers of outputs and of bodies they refer to; zeros in a release build."""
     return {"outputs": live_outputs, "references": live_references}
 
 
 cdef inline void put_message_header(uint8_t *at, size_t size, const Record *record,
                                     uint16_t attempts) noexcept nogil:
-    """What a message frame of so many bytes begins with."""
+    """Write the header of a message frame of `size` bytes."""
     store_be32(at, <uint32_t>(size - 4))
     store_be32(at + 4, <uint32_t>MESSAGE)
     store_be64(at + 8, <uint64_t>record.timestamp)
@@ -88,7 +88,7 @@ cdef class Output:
         while capacity < self.end + n:
             capacity *= 2
         if self.buffer != NULL and MIN_SPARE < capacity <= SPARE_BUFFER and spares.count:
-            # Much is coming: rather than grow in many steps, move to a buffer that was left behind.
+            # Reuse a large spare buffer rather than grow in many steps.
             spares.count -= 1
             grown = spares.buffers[spares.count]
             memcpy(grown + self.start, self.buffer + self.start, self.end - self.start)
@@ -103,7 +103,7 @@ cdef class Output:
         return 0
 
     cdef void drop_buffer(self) noexcept:
-        """Nothing waits: an idle connection holds no buffer."""
+        """Release the buffer, so that an idle connection uses no memory for it."""
         if self.capacity == SPARE_BUFFER and spares.count < SPARES:
             spares.buffers[spares.count] = self.buffer
             spares.count += 1
@@ -124,7 +124,7 @@ cdef class Output:
         return 0
 
     cdef int put_whole(self, int32_t type, bytes data) except -1:
-        """A frame with much in it, which is not copied but kept until it is sent."""
+        """Add a large frame without copying its data, which is kept until it is sent."""
         cdef uint8_t *at = self.room(FRAME_HEADER)
         store_be32(at, <uint32_t>(len(data) + 4))
         store_be32(at + 4, <uint32_t>type)
@@ -132,7 +132,7 @@ cdef class Output:
 
     cdef int put_message(self, RecordWindow window, Block *block, Record *record,
                          uint16_t attempts) except -1:
-        """A message frame; a large body is not copied but pinned in its block until it is sent."""
+        """Add a message frame; a large body is not copied but stays pinned in its block."""
         cdef uint32_t length = record.body_length
         cdef size_t header = FRAME_HEADER + MESSAGE_HEADER
         cdef uint8_t *at
@@ -146,7 +146,7 @@ cdef class Output:
 
     cdef int put_headered(self, RecordWindow window, Block *block, Record *record,
                           uint16_t attempts) except -1:
-        """The same for a peer that has negotiated headers."""
+        """Add a message frame for a peer that negotiated headers."""
         cdef uint16_t length
         cdef const uint8_t *headers = record_headers(record, &length)
         cdef uint32_t body = record.body_length
@@ -195,7 +195,7 @@ cdef class Output:
         return 0
 
     cdef int pieces(self, const uint8_t **data, size_t *lengths, int maximum) noexcept:
-        """What is unsent, in order, as at most `maximum` stretches; returns how many there are."""
+        """Store up to `maximum` unsent pieces, in order; return their number."""
         cdef int count = 0
         cdef uint32_t i
         cdef size_t at = self.start
@@ -220,7 +220,7 @@ cdef class Output:
         return count
 
     cdef void sent(self, size_t n) noexcept:
-        """The first `n` bytes of the pieces have left."""
+        """Discard the first `n` bytes of the pieces, which were sent."""
         cdef Reference *reference
         cdef size_t step
         self.total_sent += n
@@ -266,8 +266,7 @@ cdef class Output:
 
 
 cdef int split_line(const uint8_t *line, size_t length, Word *words, int maximum) noexcept nogil:
-    """Split at every single space. Return the number of words, of which at most `maximum` are
-    stored."""
+    """Split at every single space; store up to `maximum` words. Return the number of all words."""
     cdef const uint8_t *end = line + length
     cdef const uint8_t *space
     cdef int count = 0
@@ -283,8 +282,10 @@ cdef int split_line(const uint8_t *line, size_t length, Word *words, int maximum
 
 
 cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:
-    """The rule for topic and channel names: 1 to 64 bytes of `[.a-zA-Z0-9_-]`, then perhaps
-    `#ephemeral`, which counts."""
+    """Whether a topic or channel name is valid.
+
+    Valid names have 1 to 64 bytes of `[.a-zA-Z0-9_-]`, including an optional `#ephemeral` suffix.
+    """
     cdef const uint8_t *suffix = b"#ephemeral"
     cdef size_t i
     cdef uint8_t c
@@ -307,7 +308,7 @@ cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:
 
 
 cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noexcept nogil:
-    """ASCII digits only; none at all are 0; more than 64 bits are the largest number there is."""
+    """Parse ASCII digits. Empty text is 0; a number above 64 bits becomes the maximum."""
     cdef uint64_t number = 0
     cdef size_t i
     cdef uint8_t digit
@@ -326,17 +327,17 @@ cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noex
 # -- for clients and tools --
 
 def command(bytes name not None, *params):
-    """A command without a body, e.g. command(b"SUB", b"topic", b"channel")."""
+    """Return a command without a body, e.g. command(b"SUB", b"topic", b"channel")."""
     return b" ".join((name, *params)) + b"\n"
 
 
 def command_with_body(bytes name not None, params, bytes body not None):
-    """A command followed by its length-prefixed body."""
+    """Return a command followed by its length-prefixed body."""
     return b" ".join((name, *params)) + b"\n" + struct.pack(">i", len(body)) + body
 
 
 def mpub_body(list messages not None):
-    """The body of an MPUB: a count, then each message behind its length."""
+    """Return the body of an MPUB: a count, then each message behind its length."""
     cdef bytes message
     cdef bytes whole
     cdef size_t size = 4
@@ -355,12 +356,12 @@ def mpub_body(list messages not None):
 
 
 def frame(int type, bytes data not None):
-    """One frame as the server sends it."""
+    """Return a frame as the server sends it."""
     return struct.pack(">ii", len(data) + 4, type) + data
 
 
 cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0:
-    """Bytes of the frame at `at` with its header; 0 if it is incomplete or of another type."""
+    """Return the frame's bytes with its header; 0 if incomplete or of another type."""
     cdef uint32_t size
     if left < FRAME_HEADER:
         return 0
@@ -375,7 +376,7 @@ cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0
 
 
 def skip_frames(const uint8_t[::1] received not None, uint32_t type):
-    """The complete frames of one type at the start of `received`: how many bytes, how many."""
+    """Return the bytes and the number of complete frames of one type at the start of `received`."""
     cdef size_t n = received.shape[0]
     cdef size_t at = 0
     cdef size_t step
@@ -390,8 +391,11 @@ def skip_frames(const uint8_t[::1] received not None, uint32_t type):
 
 
 def finish_all(const uint8_t[::1] received not None):
-    """The FIN lines of the message frames at the start of `received`, up to the first frame that is
-    incomplete or something else: the lines, how many bytes of `received`, how many messages."""
+    """Return FIN lines for the message frames at the start of `received`.
+
+    Stops at the first frame that is incomplete or not a message. Returns the lines, the bytes of
+    `received` that they cover, and the number of messages.
+    """
     cdef size_t used
     cdef size_t at = 0
     cdef Py_ssize_t count

@@ -1,27 +1,27 @@
-# The sockets of HTTP connections, and the short way that the same request takes again and again.
+# Sockets of HTTP connections, and the fast path for repeated requests.
 #
-#   recv -> the head is of a shape that is known -> its sink takes the body -> the answer -> send
+#   recv -> the head matches a known template -> its sink takes the body -> the answer -> send
 #
-# A shape is a head without the digits of its Content-Length. Only the general parser says what a
-# shape means, once for each; here, bytes are compared with those it has seen. Whatever is not
-# answered at once goes the general way, from the first byte of its head, as if nobody had looked.
+# A request template (Shape) is a head without the digits of its Content-Length. The general parser
+# interprets each template once; the fast path only compares bytes with known templates. A request
+# that cannot be answered at once goes through the general parser, from the first byte of its head.
 
 from libc.stdint cimport int64_t, uint8_t
 
 
 cdef class Sink:
-    """Where the bodies of requests of one shape go."""
+    """Destination of the bodies of requests with one template."""
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1
 
 
 cdef class Shape:
-    """Heads that differ in the digits of their length alone."""
-    cdef bytes text             # without these
-    cdef Py_ssize_t cut         # where they were
+    """Request template: heads that differ only in the digits of their length."""
+    cdef bytes text             # head without these digits
+    cdef Py_ssize_t cut         # position of the digits
     cdef Sink sink
-    cdef bytes before           # the answer: what stands before and after the date
+    cdef bytes before           # the answer before and after the date
     cdef bytes after
-    cdef bytes answer           # all of it, in the second it was last made in
+    cdef bytes answer           # whole answer of the current second
     cdef int64_t second
     cdef Py_ssize_t head_size(self, const uint8_t *data, Py_ssize_t n,
                               Py_ssize_t *length) noexcept
@@ -29,10 +29,10 @@ cdef class Shape:
 
 
 cdef class Server:
-    cdef public double now      # of the last sweep
-    cdef uint8_t *scratch       # what a socket gave, until it was looked at
-    cdef dict shapes            # text -> Shape, or None: these heads go the general way
-    cdef list answers           # of what one connection was sent, until they are sent themselves
+    cdef public double now      # time of the last sweep
+    cdef uint8_t *scratch       # received bytes, until they are parsed
+    cdef dict shapes            # text -> Shape, or None: use the general parser
+    cdef list answers           # unsent answers of one connection
     cdef int64_t second         # of the date
     cdef bytes date_text
     cdef int tick(self) except -1
@@ -41,9 +41,9 @@ cdef class Server:
 cdef class Connection:
     cdef public int fd          # -1: closed
     cdef Server server
-    cdef Shape shape            # of the request before
-    cdef public double since    # when the peer last did something, as the sweep sees time
-    # No request is under way, nothing is unsent, and the short way may be taken.
+    cdef Shape shape            # of the previous request
+    cdef public double since    # last activity of the peer, in the sweep's time
+    # No request is in progress, nothing is unsent, and the fast path may be used.
     cdef public bint at_rest
     cdef Py_ssize_t answer_known(self, const uint8_t *data, Py_ssize_t n) except -1
     cdef bytes answer_one(self, const uint8_t *head, Py_ssize_t size, Py_ssize_t length)

@@ -1,7 +1,7 @@
-"""The sockets of HTTP connections, and the short way that the same request takes again and again.
+"""Sockets of HTTP connections, and the fast path for repeated requests.
 
-Owns the socket calls. Knows no route and parses no HTTP: what a head means, it was told by the
-general parser (`nsqcy.web`), whose connections are built upon these.
+Owns the socket calls. Knows no route and parses no HTTP: the general parser (`nsqcy.web`)
+interprets heads, and its connections extend the ones here.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -27,10 +27,10 @@ cdef extern from "time.h" nogil:
 
 cdef enum:
     RECEIVE_SIZE = 65536
-    SEND_SIZE = 262144          # of an answer, in one turn
-    MAX_HEAD = 1024            # longer heads have no shape
+    SEND_SIZE = 262144          # bytes of an answer sent in one turn
+    MAX_HEAD = 1024            # longer heads have no template
     MAX_SHAPES = 512
-    MAX_DIGITS = 9             # of a length
+    MAX_DIGITS = 9             # digits of a length
 
 cdef bytes LENGTH = b"\r\nContent-Length: "
 cdef bytes LENGTH_AS_WELL = b"\r\ncontent-length: "
@@ -45,7 +45,7 @@ cdef Py_ssize_t find(const uint8_t *data, Py_ssize_t n, bytes what) noexcept:
 
 
 cdef Py_ssize_t read_length(const uint8_t *data, Py_ssize_t n, Py_ssize_t *length) noexcept:
-    """How many digits there are; 0 if there are none, or too many."""
+    """Parse a length; return the number of its digits, 0 if there are none or too many."""
     cdef Py_ssize_t at = 0
     length[0] = 0
     while at < n and c'0' <= data[at] <= c'9':
@@ -58,15 +58,17 @@ cdef Py_ssize_t read_length(const uint8_t *data, Py_ssize_t n, Py_ssize_t *lengt
 
 cdef class Sink:
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
-        """Do what the request asks for, so that it can be answered at once; False: that cannot be,
-        and nothing was done."""
+        """Execute the request, so that it can be answered at once.
+
+        Return False, with nothing done, if that is not possible.
+        """
         raise NotImplementedError
 
 
 cdef class Shape:
     def __init__(self, Sink sink not None, bytes before not None, bytes after not None):
         """
-        before, after: the answer, without the date that stands between them
+        before, after: the answer before and after its date
         """
         self.sink = sink
         self.before = before
@@ -74,8 +76,10 @@ cdef class Shape:
 
     cdef Py_ssize_t head_size(self, const uint8_t *data, Py_ssize_t n,
                               Py_ssize_t *length) noexcept:
-        """The size of the head that data begin with, and the length it says; 0: it is another's,
-        or not here to its end."""
+        """Return the size of the head at the start of `data`, and its length in `length`.
+
+        Return 0 if the head does not match or is incomplete.
+        """
         cdef const uint8_t *text = self.text
         cdef Py_ssize_t size = len(self.text)
         cdef Py_ssize_t digits
@@ -97,7 +101,7 @@ cdef class Shape:
 
 
 cdef class Server:
-    """What the connections of a process share."""
+    """State shared by the connections of a process."""
 
     def __cinit__(self):
         self.scratch = <uint8_t *>malloc(RECEIVE_SIZE)
@@ -110,16 +114,16 @@ cdef class Server:
         free(self.scratch)
 
     def unlearn(self):
-        """What was learnt of heads is no longer so; each connection is to unlearn it too."""
+        """Discard the learned templates; each connection must discard its own too."""
         self.shapes.clear()
 
     def date(self):
-        """The value of the Date header."""
+        """Return the value of the Date header."""
         self.tick()
         return self.date_text
 
     cdef int tick(self) except -1:
-        """The date is made once a second."""
+        """Update the date once a second."""
         cdef int64_t now = seconds(NULL)
         if now != self.second:
             self.date_text = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now)).encode()
@@ -136,35 +140,37 @@ cdef class Connection:
     def unlearn(self):
         self.shape = None
 
-    # What nsqcy.http.server adds to it
+    # Implemented by nsqcy.http.server
 
     def wants_input(self):
         """Whether the socket may be read."""
         raise NotImplementedError
 
     def answered(self, list answers not None):
-        """These are to be sent before anything else."""
+        """Send these answers before any other output."""
         raise NotImplementedError
 
     def received(self, bytes data not None):
-        """This goes the general way; b"" is the end of input."""
+        """Pass data to the general parser; b"" is the end of input."""
         raise NotImplementedError
 
     def learn(self, bytes head not None, Py_ssize_t length):
-        """The Shape of a head that says this length; None if it has to go the general way, and so
-        have all that differ from it in the length alone."""
+        """Return the Shape of a head with this length.
+
+        Return None if heads of this template must use the general parser.
+        """
         raise NotImplementedError
 
     def panicked(self, bytes head not None):
-        """The answer to a request that has met an exception, which is being handled."""
+        """Return the answer to a request that raised the exception being handled."""
         raise NotImplementedError
 
     def broken(self):
-        """An exception, which is being handled, has left nobody knows what behind."""
+        """Handle an exception that left the connection in an unknown state."""
         raise NotImplementedError
 
     def send_later(self, data):
-        """The socket does not take this now."""
+        """Queue data that the socket does not accept now."""
         raise NotImplementedError
 
     def close(self):
@@ -173,7 +179,7 @@ cdef class Connection:
     # Input
 
     def on_readable(self):
-        """The socket is readable, as far as is known."""
+        """Handle a socket that is probably readable."""
         cdef const uint8_t *data = self.server.scratch
         cdef Py_ssize_t taken = 0
         cdef Py_ssize_t n
@@ -202,8 +208,10 @@ cdef class Connection:
         self.received(data[taken:n])
 
     cdef Py_ssize_t answer_known(self, const uint8_t *data, Py_ssize_t n) except -1:
-        """Answer the requests that data begin with, as long as they are known, whole, and taken.
-        How many bytes these are."""
+        """Answer known and complete requests at the start of `data`, until one is not accepted.
+
+        Return their bytes.
+        """
         cdef Shape shape = self.shape
         cdef Py_ssize_t at = 0
         cdef Py_ssize_t length = 0
@@ -227,7 +235,7 @@ cdef class Connection:
         return at
 
     cdef bytes answer_one(self, const uint8_t *head, Py_ssize_t size, Py_ssize_t length):
-        """None: the request has to go the general way."""
+        """Return the answer; None if the request must use the general parser."""
         try:
             if self.shape.sink.take(head + size, length):
                 return self.shape.dated(self.server)
@@ -236,7 +244,7 @@ cdef class Connection:
         return None
 
     cdef Shape shape_of(self, const uint8_t *data, Py_ssize_t n):
-        """The shape of the head that data begin with; None if it has none, or is not complete."""
+        """Return the template of the head at the start of `data`; None if unknown or incomplete."""
         cdef dict shapes = self.server.shapes
         cdef Py_ssize_t size = find(data, min(n, MAX_HEAD), END) + len(END)
         cdef Py_ssize_t cut
@@ -282,7 +290,7 @@ cdef class Connection:
         return 0
 
     def send(self, const uint8_t[::1] data not None):
-        """How many bytes the socket took; None if the connection was closed instead."""
+        """Return the bytes that the socket accepted; None if the connection was closed instead."""
         cdef Py_ssize_t sent = self.send_some(&data[0], data.shape[0])
         return None if sent < 0 else sent
 

@@ -1,4 +1,4 @@
-# Publishing from within a worker, as HTTP does, to topics of any worker.
+# Publisher: publishes from within a worker, e.g. for HTTP, to topics of any worker.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -16,7 +16,7 @@ cdef class Callback(Waiter):
 
 
 cdef class AnswerTransport(Transport):
-    cdef object waiting         # deque of callbacks, in the order of their publishes
+    cdef object waiting         # deque of callbacks, in publish order
     cdef int flush(self) except -1
     cdef int watch_input(self, bint on) except -1
     cdef int close(self) except -1
@@ -40,9 +40,9 @@ cdef class Publisher:
 
 
 cdef class TopicSink(Sink):
-    """Publishes to one topic, as long as it is here and takes messages at once."""
+    """Publish to one topic, while this worker owns it and it accepts messages at once."""
     cdef SessionManager manager
     cdef bytes key
-    cdef bytes headers          # of every message; None: it has none
+    cdef bytes headers          # of every message; None: no headers
     cdef object enter           # called before topics are touched
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1

@@ -1,7 +1,7 @@
-"""Publishing from within a worker, as HTTP does, to topics of any worker.
+"""Publisher: publish from within a worker, e.g. for HTTP, to topics of any worker.
 
-A topic of this worker is published to directly. For the others there is one lenient session for
-each owner and durability, whose client is this module: it is fed commands and its answers call the
+Publishes directly to topics of this worker. For other workers there is one lenient session per
+owner and durability, with this module as its client: it sends commands, and the answers call the
 callbacks.
 """
 
@@ -67,8 +67,8 @@ cdef class AnswerTransport(Transport):
         return 0
 
     cdef int close(self) except -1:
-        """The owner is gone: nobody knows what became of what it was sent. What was still to be
-        sent is certainly not there."""
+        """Handle the loss of the owner. The result of sent publishes is unknown; unsent ones have
+        failed."""
         cdef Session session = <Session>self.session
         waiting = self.waiting
         self.waiting = deque()
@@ -167,7 +167,7 @@ cdef class Publisher:
         return sink
 
     def placed(self, bytes key not None):
-        """The owner of a topic is known."""
+        """Handle the placement of a topic."""
         for publish in self.unplaced.pop(key, ()):
             publish()
 
