@@ -28,7 +28,7 @@ cdef enum:
 
 cdef int64_t REST = 1000000000  # ns between attempts after a failure
 
-cdef tuple REASONS = ("attempts", "expired")        # by MoveReason
+cdef tuple REASONS = ("attempts", "expired")        # by TransferReason
 
 
 BACK = "-"                      # target: the topic that the message's headers name
