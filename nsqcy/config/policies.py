@@ -36,7 +36,7 @@ DURABILITY = Option(
     "durability",
     STRING,
     "memory",
-    "what a publish waits for: memory for nothing, os until it is written, fsync until synced",
+    "what a publish waits for: memory: nothing; os: the write; fsync: the sync to disk",
     example="fsync",
     rule=Rule("memory, os or fsync", lambda value: value in DURABILITIES),
 )
@@ -44,7 +44,7 @@ RETENTION_TIME = Option(
     "retention-time",
     DURATION,
     0,
-    "time for which messages are kept that every channel is done with; 0 for no such limit",
+    "time to keep messages that every channel has finished; 0 for no time limit",
     example=24 * HOUR,
     rule=NOT_NEGATIVE,
 )
@@ -52,7 +52,7 @@ RETENTION_BYTES = Option(
     "retention-bytes",
     INT,
     0,
-    "bytes of messages to keep that every channel is done with; 0 for no such limit",
+    "bytes of messages to keep that every channel has finished; 0 for no size limit",
     example=10 << 30,
     rule=NOT_NEGATIVE,
 )
@@ -68,12 +68,12 @@ MIN_MSG_SIZE = Option(
     "min-msg-size",
     INT,
     0,
-    "smallest message, in bytes; empty ones are always refused",
+    "minimum message size, in bytes; empty messages are always rejected",
     example=2,
     rule=NOT_NEGATIVE,
 )
 MAX_MSG_SIZE = Option(
-    "max-msg-size", INT, 1 << 20, "largest message, in bytes", example=65_536, rule=POSITIVE
+    "max-msg-size", INT, 1 << 20, "maximum message size, in bytes", example=65_536, rule=POSITIVE
 )
 MSG_TIMEOUT = Option(
     "msg-timeout",
@@ -86,7 +86,7 @@ TTL = Option(
     "ttl",
     DURATION,
     0,
-    "time after its publish from which a message is delivered no more; 0 for none",
+    "time after its publish when a message expires; 0 for never",
     example=HOUR,
     rule=NOT_NEGATIVE,
 )
@@ -94,7 +94,7 @@ MAX_BYTES = Option(
     "max-bytes",
     INT,
     0,
-    "bytes of messages that a topic holds for itself and its channels; 0 for any",
+    "maximum bytes of messages in a topic and its channels; 0 for no limit",
     example=1 << 30,
     rule=NOT_NEGATIVE,
 )
@@ -102,7 +102,7 @@ MAX_DEPTH = Option(
     "max-depth",
     INT,
     0,
-    "messages that wait in a topic or in a channel; 0 for any",
+    "maximum messages that wait in a topic or channel; 0 for no limit",
     example=1_000_000,
     rule=NOT_NEGATIVE,
 )
@@ -111,7 +111,7 @@ FULL = Option(
     STRING,
     "reject",
     "what happens to a publish that would exceed max_bytes or max_depth: reject refuses it, "
-    "drop-oldest and drop-newest take it and drop what waits longest, or itself",
+    "drop-oldest drops the oldest waiting message, drop-newest the published one",
     example="drop-oldest",
     rule=Rule("reject, drop-oldest or drop-newest", lambda value: value in ON_FULL),
 )
@@ -119,8 +119,8 @@ CHANNEL_FULL = Option(
     "on-full",
     STRING,
     "reject",
-    "what happens when more than max_depth would wait in the channel: reject has its topic refuse "
-    "publishes, drop-oldest drops what waits longest in the channel",
+    "what happens when the channel would exceed max_depth: reject makes its topic refuse "
+    "publishes, drop-oldest drops the oldest waiting message of the channel",
     example="drop-oldest",
     rule=Rule("reject or drop-oldest", lambda value: value in ON_FULL[:2]),
 )
@@ -128,7 +128,7 @@ MAX_ATTEMPTS = Option(
     "max-attempts",
     INT,
     0,
-    "deliveries of a message at most; 0 for any number",
+    "maximum deliveries of a message; 0 for no limit",
     example=5,
     rule=Rule("[0,65535]", lambda value: 0 <= value <= 65535),
 )
@@ -147,7 +147,7 @@ RATE = Option(
     "rate",
     FLOAT,
     0.0,
-    "deliveries a second at most, to all consumers together; 0 for any number",
+    "maximum deliveries per second to all consumers together; 0 for no limit",
     example=500.0,
     rule=Rule("0 or [0.001,1000000000]", lambda value: value == 0 or 0.001 <= value <= 1e9),
 )
@@ -155,8 +155,8 @@ PRUNE_AFTER = Option(
     "prune-after",
     DURATION,
     0,
-    "time after which a channel without consumers is deleted, or a topic without channels that "
-    "nobody publishes to; 0 for never",
+    "time after which an unused channel (no consumers) or topic (no channels, no publishes) is "
+    "deleted; 0 for never",
     example=24 * HOUR,
     rule=Rule("0 or >= 1s", lambda value: value == 0 or value >= SECOND),
 )
@@ -164,7 +164,7 @@ PRUNE_MESSAGES = Option(
     "prune-messages",
     BOOL,
     False,
-    "delete it also if messages are left, which are deleted with it",
+    "also delete it, with its messages, if messages are left",
     example=True,
 )
 

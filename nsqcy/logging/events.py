@@ -1,7 +1,7 @@
-"""The table of events: what a line of a JSON log is about, by a name that does not change.
+"""Table of log events: the stable names that classify the lines of a JSON log.
 
-docs/LOGS.md is made of it, and a test compares it with every call that has an `event`. A line that
-has none is a `message`. Imports nothing; whoever logs knows only names.
+docs/LOGS.md is generated from it, and a test compares it with every call that has an `event`. A
+line without an event is a `message`. Imports nothing: callers use only the names.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ ALL = "all"
 
 
 class Event(NamedTuple):
-    """`text` is the line's, with … for what differs; `of` is who says it."""
+    """`text` is the log line, with … for variable parts; `of` is the daemon that logs it."""
 
     name: str
     level: str
@@ -23,15 +23,15 @@ class Event(NamedTuple):
 
 EVENTS = (
     # A daemon's life
-    Event("started", "info", ALL, "…", ("version",), "It starts; nothing is served yet."),
-    Event("config_warning", "warn", ALL, "…", (), "Something in the configuration has no effect."),
+    Event("started", "info", ALL, "…", ("version",), "The daemon starts; it serves nothing yet."),
+    Event("config_warning", "warn", ALL, "…", (), "Part of the configuration has no effect."),
     Event(
         "config_refused",
         "error",
         ALL,
         "SIGHUP: …; everything stays as it was",
         ("error",),
-        "The configuration was read again and is wrong.",
+        "The configuration was read again and is invalid.",
     ),
     Event(
         "few_open_files",
@@ -40,10 +40,15 @@ EVENTS = (
         "open files: … are few, and each connection is one; the hard limit is …: raise"
         " LimitNOFILE= of the service, or ulimit -Hn",
         ("limit", "hard_limit"),
-        "Connections will be refused for want of descriptors.",
+        "Connections will be refused when the file descriptors run out.",
     ),
     Event(
-        "listening", "info", ALL, "…: listening on …", ("listener", "address"), "It serves there."
+        "listening",
+        "info",
+        ALL,
+        "…: listening on …",
+        ("listener", "address"),
+        "The daemon serves on this address.",
     ),
     Event(
         "accept_paused",
@@ -51,37 +56,46 @@ EVENTS = (
         ALL,
         "…: accept: …; pausing",
         ("listener", "error"),
-        "No descriptors are left: nobody is accepted for a moment.",
+        "No file descriptors are left: accepting pauses for a moment.",
     ),
-    Event("closing", "info", ALL, "…: closing …", ("listener", "address"), "It ends."),
-    Event("failed", "fatal", ALL, "…", (), "It cannot start, or cannot listen any more."),
+    Event("closing", "info", ALL, "…: closing …", ("listener", "address"), "The daemon stops."),
+    Event("failed", "fatal", ALL, "…", (), "The daemon cannot start, or can no longer listen."),
     Event(
         "service_manager_lost",
         "warn",
         ALL,
         "…",
         (),
-        "systemd is told nothing any more, and its watchdog is off.",
+        "systemd gets no more notifications, and its watchdog is off.",
     ),
-    Event("stop_failed", "error", NSQD, "failed to stop cleanly - …", (), "Not all is saved."),
+    Event(
+        "stop_failed", "error", NSQD, "failed to stop cleanly - …", (), "Some data was not saved."
+    ),
     Event(
         "workers_killed",
         "error",
         NSQD,
         "workers have not stopped within … s, killing them",
         (),
-        "What they still had to save is lost.",
+        "Data that they had not saved is lost.",
     ),
-    Event("stopped", "info", NSQD, "NSQ: bye", (), "Everything that could be saved is."),
+    Event("stopped", "info", NSQD, "NSQ: bye", (), "All data that could be saved is saved."),
     # Workers
-    Event("worker_died", "warn", NSQD, "worker …: …", ("worker", "code"), "How it ended."),
+    Event(
+        "worker_died",
+        "warn",
+        NSQD,
+        "worker …: …",
+        ("worker", "code"),
+        "The worker exited; the line says how.",
+    ),
     Event(
         "worker_restarting",
         "info",
         NSQD,
         "worker …: starting again in … s",
         ("worker", "delay"),
-        "It is started again, after so many seconds.",
+        "The worker restarts after this delay, in seconds.",
     ),
     Event(
         "worker_not_started",
@@ -89,10 +103,15 @@ EVENTS = (
         NSQD,
         "worker …: cannot start: …",
         ("worker", "error"),
-        "The system refuses another process. It is tried again.",
+        "The system refuses another process. nsqd retries.",
     ),
     Event(
-        "worker_boot_failed", "error", NSQD, "worker …: cannot boot: …", (), "With where, in msg."
+        "worker_boot_failed",
+        "error",
+        NSQD,
+        "worker …: cannot boot: …",
+        (),
+        "`msg` contains the traceback.",
     ),
     Event(
         "worker_load_failed",
@@ -100,7 +119,7 @@ EVENTS = (
         NSQD,
         "worker …: cannot load: …",
         (),
-        "It could not take up its topics; with where, in msg.",
+        "The worker could not load its topics; `msg` contains the traceback.",
     ),
     Event(
         "topics_not_loaded",
@@ -108,19 +127,24 @@ EVENTS = (
         NSQD,
         "failed to load topics - …",
         ("worker",),
-        "The same, as the master sees it. The worker is started again.",
+        "The same, as logged by the master. The worker is restarted.",
     ),
-    Event("worker_up", "info", NSQD, "worker …: up again", ("worker",), "It serves again."),
+    Event("worker_up", "info", NSQD, "worker …: up again", ("worker",), "The worker serves again."),
     Event(
         "worker_silent",
         "error",
         NSQD,
         "worker …: silent for … s, …",
         ("worker", "seconds", "signal"),
-        "It hangs, and is ended by that signal. Its stacks are in the log.",
+        "The worker hangs and is ended by this signal. Its stacks are in the log.",
     ),
     Event(
-        "worker_stop_failed", "error", NSQD, "worker …: cannot stop: …", (), "It did not save all."
+        "worker_stop_failed",
+        "error",
+        NSQD,
+        "worker …: cannot stop: …",
+        (),
+        "The worker exited before saving everything.",
     ),
     Event(
         "ring_broken",
@@ -128,7 +152,7 @@ EVENTS = (
         NSQD,
         "ring of worker … is broken: …",
         ("peer", "error"),
-        "Two workers do not reach each other any more: a bug, to be reported.",
+        "Two workers can no longer reach each other. This is a bug: report it.",
     ),
     Event(
         "internal_error",
@@ -136,7 +160,7 @@ EVENTS = (
         NSQD,
         "… - …: …",
         ("subject", "error"),
-        "A bug, met at a topic or channel; the others go on. To be reported.",
+        "A bug affected a topic or channel; the others continue. Report it.",
     ),
     # Topics, channels and their files
     Event("topic_created", "info", NSQD, "TOPIC(…): created", ("topic",), ""),
@@ -145,14 +169,14 @@ EVENTS = (
     Event(
         "channel_deleted", "info", NSQD, "TOPIC(…): deleting channel …", ("topic", "channel"), ""
     ),
-    Event("pruned", "info", NSQD, "…", (), "Nobody used a topic or channel: prune_after."),
+    Event("pruned", "info", NSQD, "…", (), "An unused topic or channel was deleted: prune_after."),
     Event(
         "topic_adopted",
         "warn",
         NSQD,
         "adopting topic …: it has a directory but is not in …",
         ("topic",),
-        "As after a crash right behind its creation.",
+        "Can follow a crash right after the topic was created.",
     ),
     Event(
         "record_damaged",
@@ -160,7 +184,7 @@ EVENTS = (
         NSQD,
         "… at …: …",
         ("path", "offset", "error"),
-        "What lies there is lost; the rest is read.",
+        "The data there is lost; the rest is read.",
     ),
     Event(
         "write_failed",
@@ -168,9 +192,9 @@ EVENTS = (
         NSQD,
         "TOPIC(…): cannot … …: …: …",
         ("topic", "path", "error"),
-        "A write, sync or rename of a topic's file failed; the line says what to do. What must be"
-        " written is refused until a write succeeds. A topic has at most one line a minute, a"
-        " worker ten.",
+        "A write, sync or rename of a topic's file failed; the line says what to do. Publishes that"
+        " must be written are refused until a write succeeds. Limited to one line per minute and"
+        " topic, and ten per minute and worker.",
     ),
     Event(
         "write_recovered",
@@ -187,7 +211,7 @@ EVENTS = (
         "TOPIC(…): … are in no file: finished since the journal was written, in memory only,"
         " or lost",
         ("topic", "records"),
-        "After a kill, as a rule none of it is lost. Of the same records it is told once.",
+        "After a kill, usually nothing is lost. Logged once for the same records.",
     ),
     Event(
         "cursors_overrun",
@@ -195,7 +219,7 @@ EVENTS = (
         NSQD,
         "TOPIC(…): named cursors are overrun, as more than … bytes were held: …",
         ("topic", "cursors"),
-        "Readers of the log were too far behind, and will miss something.",
+        "Readers of the log were too far behind and will miss messages.",
     ),
     Event(
         "metadata_persisting",
@@ -211,7 +235,7 @@ EVENTS = (
         NSQD,
         "failed to persist metadata - …: …",
         ("path", "error"),
-        "The list of topics and channels on disk is old.",
+        "The list of topics and channels on disk is out of date.",
     ),
     Event(
         "policies_failed",
@@ -219,7 +243,7 @@ EVENTS = (
         NSQD,
         "failed to persist policies - …",
         ("error",),
-        "What was to be set was refused, and does not hold.",
+        "The change was rejected and has no effect.",
     ),
     Event(
         "policies_damaged",
@@ -227,7 +251,7 @@ EVENTS = (
         NSQD,
         "… is damaged, nothing that was set over HTTP holds: …",
         ("path", "error"),
-        "The file is set aside.",
+        "The damaged file is set aside.",
     ),
     Event(
         "policy_ignored",
@@ -235,7 +259,7 @@ EVENTS = (
         NSQD,
         "…: …: …; it stays there and does not hold",
         ("name", "error"),
-        "A policy is not allowed any more.",
+        "A policy is no longer allowed.",
     ),
     # Publishing
     Event(
@@ -244,7 +268,7 @@ EVENTS = (
         NSQD,
         "what would have to be written is refused: …",
         ("reason",),
-        "There is less room on disk than --min-free-disk.",
+        "Free disk space is below --min-free-disk.",
     ),
     Event(
         "publishes_accepted",
@@ -252,21 +276,28 @@ EVENTS = (
         NSQD,
         "what is published is written again: there is room on disk",
         (),
-        "The end of it.",
+        "The end of `publishes_refused`.",
     ),
-    Event("events_failed", "error", NSQD, "events: …: …", ("error",), "Some of --events are lost."),
+    Event(
+        "events_failed",
+        "error",
+        NSQD,
+        "events: …: …",
+        ("error",),
+        "Some events of --events are lost.",
+    ),
     # Draining
     Event("drain_begins", "info", NSQD, "DRAIN: begins; lookupds are told", (), ""),
     Event("drain_refuses_publishes", "info", NSQD, "DRAIN: publishes are refused", (), ""),
-    Event("drain_left", "info", NSQD, "DRAIN: …", ("messages",), "So many are left."),
-    Event("drain_done", "info", NSQD, "DRAIN: nothing is left", (), "It exits with 0."),
+    Event("drain_left", "info", NSQD, "DRAIN: …", ("messages",), "Number of messages left."),
+    Event("drain_done", "info", NSQD, "DRAIN: nothing is left", (), "nsqd exits with status 0."),
     Event(
         "drain_over",
         "error",
         NSQD,
         "DRAIN: its time is over; on disk stay …",
         ("messages",),
-        "It exits with 3.",
+        "nsqd exits with status 3.",
     ),
     Event(
         "drain_cancelled",
@@ -284,7 +315,7 @@ EVENTS = (
         "nsqd, nsqlookupd",
         "[…] - …",
         ("client", "error"),
-        "What a client was told before it was cut off: its error begins with E_.",
+        "Error sent to a client before it is disconnected; it begins with E_.",
     ),
     Event(
         "bad_magic",
@@ -292,7 +323,7 @@ EVENTS = (
         NSQD,
         "client(…) bad protocol magic '…'",
         ("client",),
-        "It speaks another protocol, such as HTTP.",
+        "The client uses another protocol, such as HTTP.",
     ),
     Event(
         "session_failed",
@@ -300,7 +331,7 @@ EVENTS = (
         NSQD,
         "client(…) - …: …",
         ("client", "error"),
-        "A bug that costs a connection. To be reported.",
+        "A bug closed a connection. Report it.",
     ),
     Event(
         "auth_refused",
@@ -308,7 +339,7 @@ EVENTS = (
         NSQD,
         "PROTOCOL(V2): […] AUTH failed …",
         ("client", "error"),
-        "By the auth servers, or because none can be asked; or no user of --auth-file has it.",
+        "Rejected by the auth servers, none is reachable, or no user of --auth-file matches.",
     ),
     Event(
         "http_unauthorized",
@@ -316,7 +347,7 @@ EVENTS = (
         ALL,
         "http: no user has what … has shown",
         ("peer",),
-        "A token that is none. Many from one address are not told.",
+        "Invalid token. Repeated failures from one address are not all logged.",
     ),
     Event(
         "http_forbidden",
@@ -324,7 +355,7 @@ EVENTS = (
         ALL,
         "http: … may not … … (…)",
         ("user", "method", "path", "peer"),
-        "A user of --auth-file who wants more than it says.",
+        "A user lacks a permission in --auth-file.",
     ),
     Event(
         "quota_reached",
@@ -332,7 +363,7 @@ EVENTS = (
         NSQD,
         "AUTH: user … publishes more than its quota",
         ("user", "client"),
-        "It waits, or over HTTP is refused. At each worker once a minute.",
+        "The client waits, or gets an error over HTTP. Logged once a minute by each worker.",
     ),
     Event(
         "auth_file_reloaded",
@@ -340,7 +371,7 @@ EVENTS = (
         ALL,
         "AUTH: the file of users was read again",
         (),
-        "By SIGHUP, nsqd's and nsqlookupd's.",
+        "After SIGHUP, in nsqd and nsqlookupd.",
     ),
     Event(
         "secret_too_long",
@@ -356,7 +387,7 @@ EVENTS = (
         NSQD,
         "TLS: the certificate files were read again",
         (),
-        "By SIGHUP. Who is connected keeps the old ones.",
+        "After SIGHUP. Existing connections keep the old certificates.",
     ),
     Event(
         "https_handshake_failed",
@@ -372,7 +403,7 @@ EVENTS = (
         ALL,
         "… … … (…) …",
         ("status", "method", "target", "peer", "elapsed"),
-        "An answer; not of /pub, /mpub, /metrics and probes.",
+        "An answered request, except /pub, /mpub, /metrics and probes.",
     ),
     Event(
         "http_handler_failed",
@@ -380,7 +411,7 @@ EVENTS = (
         ALL,
         "panic in HTTP handler - …",
         (),
-        "A bug that costs an answer: 500. To be reported, with where, in msg.",
+        "A bug: the client gets 500. Report it with the traceback in `msg`.",
     ),
     # nsqd and its nsqlookupds
     Event("lookupd_added", "info", NSQD, "LOOKUP(…): adding peer", ("lookupd",), ""),
@@ -401,7 +432,7 @@ EVENTS = (
         NSQD,
         "LOOKUPD(…): … - …",
         ("lookupd", "doing", "error"),
-        "It is tried again, ever more slowly.",
+        "nsqd retries with increasing delays.",
     ),
     Event(
         "lookupd_unresolved",
@@ -409,7 +440,7 @@ EVENTS = (
         NSQD,
         "LOOKUPD(…): lookup - …",
         ("lookupd", "error"),
-        "Its name has no address. It is looked up again.",
+        "The host name has no address. nsqd looks it up again.",
     ),
     Event(
         "channels_unknown",
@@ -417,7 +448,7 @@ EVENTS = (
         NSQD,
         "no available nsqlookupd to query for channels to pre-create for topic …",
         ("topic",),
-        "A new topic begins without the channels that it has elsewhere.",
+        "A new topic starts without the channels that it has on other nodes.",
     ),
     Event(
         "statsd_failed",
@@ -434,7 +465,7 @@ EVENTS = (
         NSQLOOKUPD,
         "CLIENT(…): IDENTIFY Address:… TCP:… HTTP:… Version:…",
         ("client", "broadcast_address"),
-        "An nsqd is there.",
+        "An nsqd registered.",
     ),
     Event(
         "nsqd_left",
@@ -442,7 +473,7 @@ EVENTS = (
         NSQLOOKUPD,
         "PROTOCOL(V1): […] exiting ioloop",
         ("client",),
-        "Nothing of it is announced any more.",
+        "An nsqd left; its topics and channels are no longer announced.",
     ),
     Event(
         "tombstone_set",
@@ -454,7 +485,12 @@ EVENTS = (
     ),
     # nsqadmin
     Event(
-        "login", "info", NSQADMIN, "log-in: … (…) from …", ("user", "role", "peer"), "A browser's."
+        "login",
+        "info",
+        NSQADMIN,
+        "log-in: … (…) from …",
+        ("user", "role", "peer"),
+        "A browser logged in.",
     ),
     Event(
         "login_failed",
@@ -462,26 +498,40 @@ EVENTS = (
         NSQADMIN,
         "log-in … failed, from …",
         ("peer",),
-        "Many from one address are slowed down.",
+        "Repeated failures from one address are slowed down.",
     ),
-    Event("users_reloaded", "info", NSQADMIN, "SIGHUP: … users", ("users",), "--auth-file."),
+    Event(
+        "users_reloaded",
+        "info",
+        NSQADMIN,
+        "SIGHUP: … users",
+        ("users",),
+        "--auth-file was read again.",
+    ),
     Event(
         "users_refused",
         "error",
         ALL,
         "SIGHUP: …; users stay as they were",
         ("error",),
-        "--auth-file was read again and is wrong.",
+        "--auth-file was read again and is invalid.",
     ),
-    Event("upstream_failed", "warn", NSQADMIN, "…", (), "A node did not answer; others did."),
-    Event("request_failed", "error", NSQADMIN, "…", (), "No node answered, or one refused."),
+    Event("upstream_failed", "warn", NSQADMIN, "…", (), "A node did not answer, but others did."),
+    Event(
+        "request_failed",
+        "error",
+        NSQADMIN,
+        "…",
+        (),
+        "No node answered, or one rejected the request.",
+    ),
     Event(
         "notification_failed",
         "error",
         NSQADMIN,
         "failed to send notification - …",
         ("error",),
-        "--notification-http-endpoint did not take an action.",
+        "--notification-http-endpoint did not accept the notification of an action.",
     ),
     Event(
         "notification_lost",
@@ -489,6 +539,6 @@ EVENTS = (
         NSQADMIN,
         "notification of … is lost: … wait already",
         ("action",),
-        "It answers too slowly.",
+        "The endpoint answers too slowly.",
     ),
 )

@@ -1,7 +1,7 @@
 """The table of all metrics: name, kind, labels and meaning of each family.
 
-docs/METRICS.md is made of it, dashboard and alerts are tested against it, and a daemon has no
-metric that is not in it. Imports nothing heavy.
+docs/METRICS.md is generated from it, tests check the dashboard and the alerts against it, and
+daemons export no other metrics. Imports nothing heavy.
 """
 
 from typing import Literal, NamedTuple
@@ -52,79 +52,77 @@ TOPICS = (
     _topic(
         "dropped_messages",
         "counter",
-        "Messages that the topic itself dropped: too many, or too old.",
+        "Messages that the topic itself dropped because of its limits or their age.",
     ),
-    _topic("depth", "gauge", "Messages that no channel has been given yet."),
+    _topic("depth", "gauge", "Messages not yet passed to a channel."),
     _topic("disk_bytes", "gauge", "Bytes of the topic's files."),
-    _topic("paused", "gauge", "1 for a topic that is paused; others have none."),
+    _topic("paused", "gauge", "1 for a paused topic; other topics have no series."),
 )
 AGES = _topic(
     "e2e_latency_seconds",
     "histogram",
-    "Time from publish to FIN. Of FINs that came in one piece, the first one's counts for all.",
+    "Time from publish to FIN. FINs received together all count the time of the first.",
 )
 CHANNELS = (
-    _channel("messages", "counter", "Messages that the channel was given."),
-    _channel("deliveries", "counter", "Messages sent to consumers, each attempt counted."),
+    _channel("messages", "counter", "Messages passed to the channel."),
+    _channel("deliveries", "counter", "Messages sent to consumers, counting every attempt."),
     _channel("finishes", "counter", "Messages finished by FIN."),
-    _channel("requeues", "counter", "Messages handed back by REQ."),
-    _channel("timeouts", "counter", "Messages in flight that were not answered in time."),
+    _channel("requeues", "counter", "Messages requeued by REQ."),
+    _channel("timeouts", "counter", "Messages in flight that timed out."),
     _channel("dead_letters", "counter", "Messages moved to the dead-letter topic."),
     _channel(
         "dropped_messages",
         "counter",
-        "Messages dropped: out of attempts without a dead-letter topic, too many, or too old.",
+        "Messages dropped: out of attempts without a dead-letter topic, over a limit, or too old.",
     ),
-    _channel("depth", "gauge", "Messages that wait for a consumer."),
-    _channel("in_flight_messages", "gauge", "Messages sent and not answered yet."),
-    _channel("deferred_messages", "gauge", "Messages that wait for their time."),
+    _channel("depth", "gauge", "Messages waiting for a consumer."),
+    _channel("in_flight_messages", "gauge", "Messages sent but not yet finished or requeued."),
+    _channel("deferred_messages", "gauge", "Messages waiting for their delay to end."),
     _channel("consumers", "gauge", "Connected consumers."),
-    _channel("paused", "gauge", "1 for a channel that is paused; others have none."),
+    _channel("paused", "gauge", "1 for a paused channel; other channels have no series."),
 )
 
 PAUSED = (TOPICS[-1], CHANNELS[-1])
-"""Without a series where they would be 0: most always are."""
+"""Exported only where they are 1: most are always 0."""
 
 SUMMED = Family(
     "nsqd_metrics_summed",
     "gauge",
-    "Topics and channels without a series of their own: those that came when there were"
-    " --metrics-max-series already, shown together as (other), and ephemeral ones, as #ephemeral.",
+    "Topics and channels without their own series: those beyond --metrics-max-series, summed"
+    " as (other), and ephemeral ones, summed as #ephemeral.",
     ("series", "kind"),
 )
-CONNECTIONS = Family(
-    "nsqd_connections", "gauge", "Open connections of clients.", ("worker", "kind")
-)
+CONNECTIONS = Family("nsqd_connections", "gauge", "Open client connections.", ("worker", "kind"))
 WORKER_UP = Family("nsqd_worker_up", "gauge", "Whether the worker serves clients.", ("worker",))
 RESTARTS = Family(
-    "nsqd_worker_restarts", "counter", "How often the worker had to be started again.", ("worker",)
+    "nsqd_worker_restarts", "counter", "Number of restarts of the worker.", ("worker",)
 )
 TURNS = Family(
     "nsqd_turn_duration_seconds",
     "histogram",
-    "Turns of the worker's event loop, from the first event to the next poll.",
+    "Duration of event-loop iterations of the worker, from the first event to the next poll.",
     ("worker",),
 )
 SYNCS = Family(
     "nsqd_sync_duration_seconds",
     "histogram",
-    "fsync and its like, by the lane of the I/O threads: awaited by publishers, or background.",
+    "fsync and similar calls, by lane of the I/O threads: awaited by publishers, or background.",
     ("worker", "lane"),
 )
 WRITES_FAIL = Family(
     "nsqd_write_failing",
     "gauge",
-    "1 while the worker's latest write to a log has failed, and /ping says NOK.",
+    "1 if the latest log write of the worker failed; /ping then answers NOK.",
     ("worker",),
 )
-TOPIC_COUNT = Family("nsqd_topics", "gauge", "Topics that live in the worker.", ("worker",))
+TOPIC_COUNT = Family("nsqd_topics", "gauge", "Topics owned by the worker.", ("worker",))
 MESSAGE_MEMORY = Family(
-    "nsqd_message_memory_bytes", "gauge", "Memory that holds messages.", ("worker",)
+    "nsqd_message_memory_bytes", "gauge", "Memory used by messages.", ("worker",)
 )
 MESSAGE_MEMORY_LIMIT = Family(
     "nsqd_message_memory_limit_bytes",
     "gauge",
-    "Such memory from which on messages go to disk, and are dropped from memory there.",
+    "Message memory above which messages are written to disk and freed from memory.",
     ("worker",),
 )
 RESIDENT = Family(
@@ -136,7 +134,7 @@ RESIDENT = Family(
 CPU = Family(
     "nsqd_process_cpu_seconds",
     "counter",
-    "CPU time of the process, of user and system.",
+    "User and system CPU time of the process.",
     ("process",),
 )
 EVENTS = Family("nsqd_events", "counter", "Events published, with --events.", ("worker",))
@@ -152,35 +150,45 @@ def _user(name: str, kind: Kind, help: str) -> Family:
 USER_WAITS = _user(
     "wait_seconds",
     "counter",
-    "Time that TCP connections waited until the user's rate let them publish, of all together.",
+    "Total time that TCP connections waited to publish because of the user's rate.",
 )
 # In the order of the figures of a quota.
 USERS = (
-    _user("connections", "gauge", "TCP connections of a user who has a quota."),
+    _user("connections", "gauge", "TCP connections of a user with a quota."),
     _user(
         "refused_connections",
         "counter",
-        "Connections refused to the user, who had as many as may be.",
+        "Connections refused because the user reached the connection limit.",
     ),
-    _user("messages", "counter", "Messages published by the user, if there is a rate for that."),
+    _user("messages", "counter", "Messages published by the user, if a rate is set."),
     _user("message_bytes", "counter", "Bytes of the bodies of these."),
     USER_WAITS,
-    _user("refused_publishes", "counter", "HTTP requests refused with 429, for the user's rate."),
+    _user(
+        "refused_publishes", "counter", "HTTP requests refused with 429 because of the user's rate."
+    ),
 )
 DISK_SIZE = Family("nsqd_disk_size_bytes", "gauge", "Size of the file system of the data path.")
-DISK_FREE = Family("nsqd_disk_free_bytes", "gauge", "What is free there to users who are not root.")
+DISK_FREE = Family(
+    "nsqd_disk_free_bytes", "gauge", "Space there that is free for users other than root."
+)
 REFUSING = Family(
     "nsqd_refusing_publishes",
     "gauge",
-    "1 while publishes are refused: draining, all; disk, those that would have to be written.",
+    "1 while publishes are refused: draining: all; disk: those that must be written.",
     ("reason",),
 )
 LOOKUPD_CONNECTED = Family(
-    "nsqd_lookupd_connected", "gauge", "Whether the lookupd knows what is here.", ("lookupd",)
+    "nsqd_lookupd_connected",
+    "gauge",
+    "Whether this nsqd is registered with the nsqlookupd.",
+    ("lookupd",),
 )
 STARTED = Family("nsqd_start_time_seconds", "gauge", "When nsqd started, in Unix time.")
 BUILD = Family(
-    "nsqd_build", "info", "What runs: nsqcy, and the NSQ it is compatible with.", ("version", "nsq")
+    "nsqd_build",
+    "info",
+    "Version of nsqcy, and of the NSQ it is compatible with.",
+    ("version", "nsq"),
 )
 
 OF_NSQD = (
@@ -227,7 +235,7 @@ PROCESS = (
 
 
 class OfHttp(NamedTuple):
-    """What a daemon tells of its HTTP requests."""
+    """Metrics of a daemon's HTTP server."""
 
     answers: Family
     times: Family
@@ -240,26 +248,26 @@ def _of_http(daemon: str) -> OfHttp:
         Family(
             f"{daemon}_http_requests",
             "counter",
-            "HTTP requests that were answered, by the pattern of their path; (none) fits none.",
+            "Answered HTTP requests, by route; (none) for paths without one.",
             ("method", "route", "status"),
         ),
         Family(
             f"{daemon}_http_request_duration_seconds",
             "histogram",
-            "Time from a request's head to its answer.",
+            "Time from the head of a request to its answer.",
             ("method", "route"),
         ),
-        Family(f"{daemon}_connections", "gauge", "Open connections, of tcp or http.", ("kind",)),
+        Family(f"{daemon}_connections", "gauge", "Open connections: tcp or http.", ("kind",)),
         Family(f"{daemon}_build", "info", BUILD.help, BUILD.labels),
     )
 
 
 HTTP_OF_NSQLOOKUPD = _of_http("nsqlookupd")
-NODES = Family("nsqlookupd_nodes", "gauge", "nsqds that are alive.")
-TOPICS_KNOWN = Family("nsqlookupd_topics", "gauge", "Topics that are known.")
-CHANNELS_KNOWN = Family("nsqlookupd_channels", "gauge", "Channels that are known, of all topics.")
-PRODUCERS = Family("nsqlookupd_producers", "gauge", "Topics of nsqds that are alive, each by each.")
-TOMBSTONES = Family("nsqlookupd_tombstones", "gauge", "Of these, those that a tombstone hides.")
+NODES = Family("nsqlookupd_nodes", "gauge", "Live nsqds.")
+TOPICS_KNOWN = Family("nsqlookupd_topics", "gauge", "Known topics.")
+CHANNELS_KNOWN = Family("nsqlookupd_channels", "gauge", "Known channels of all topics.")
+PRODUCERS = Family("nsqlookupd_producers", "gauge", "Pairs of a topic and a live nsqd that has it.")
+TOMBSTONES = Family("nsqlookupd_tombstones", "gauge", "Such pairs that a tombstone hides.")
 
 OF_NSQLOOKUPD = (
     NODES,
@@ -275,11 +283,11 @@ HTTP_OF_NSQADMIN = _of_http("nsqadmin")
 UPSTREAM_REQUESTS = Family(
     "nsqadmin_upstream_requests",
     "counter",
-    "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: there was no"
-    " answer, or only redirects; bad: an answer with a status from 500 on, or too long.",
+    "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: no answer,"
+    " or only redirects; bad: a status of 500 or above, or an answer that is too long.",
     ("outcome",),
 )
-SESSIONS = Family("nsqadmin_sessions", "gauge", "Browsers that are logged in, with --auth-file.")
+SESSIONS = Family("nsqadmin_sessions", "gauge", "Logged-in browsers, with --auth-file.")
 
 OF_NSQADMIN = (UPSTREAM_REQUESTS, SESSIONS, *HTTP_OF_NSQADMIN, *PROCESS)
 

@@ -71,15 +71,15 @@ CLIENT_AUTH_POLICIES = frozenset({"", "require", REQUIRE_VERIFY})
 TLS_1_0 = 769
 
 MAX_WORKERS = 64
-# More than four workers pay only for very many connections; whoever has them says so.
+# More than four workers pay off only with very many connections: set --workers for those.
 DEFAULT_MAX_WORKERS = 4
-# Half-sent commands a worker holds at once. Fifty bodies of the default --max-body-size: far more
-# than well-behaved clients ever have under way, and no danger to a machine that runs a queue.
+# Incomplete commands per worker. Fifty bodies of the default --max-body-size: far more than
+# well-behaved clients ever send at once, and safe for a machine that runs a queue.
 DEFAULT_MAX_INPUT_BYTES = 256 << 20
 
 
 def default_node_id() -> int:
-    """NSQ's hash of the host name, so that a node keeps its id when it changes to nsqcy."""
+    """Return NSQ's hash of the host name, so that a node keeps its ID when it migrates to nsqcy."""
     import hashlib
 
     digest = hashlib.md5(os.fsencode(hostname()), usedforsecurity=False).digest()
@@ -103,7 +103,7 @@ BASIC = (
         "node-id",
         INT,
         default_node_id,
-        "number of this node, a part of message ids",
+        "number of this node, part of every message ID",
         default_text="hash of the host name",
         example=0,
         toml_key="id",
@@ -130,7 +130,7 @@ BASIC = (
         "move-sessions",
         BOOL,
         True,
-        "let plain connections move to the worker of their topic while it has room",
+        "migrate unencrypted connections to the worker of their topic while it has room",
     ),
 )
 
@@ -146,7 +146,7 @@ NETWORK = (
         "https-address",
         STRING,
         "0.0.0.0:4152",
-        "host:port for HTTPS clients, opened when there is a certificate; empty for none",
+        "host:port for HTTPS clients, opened if a certificate is set; empty for none",
     ),
     DEBUG_REMOTE,
     Option(
@@ -174,7 +174,7 @@ NETWORK = (
         "auth-http-address",
         WORDS,
         (),
-        "host:port or URL of a server that authorizes clients; any turns AUTH on",
+        "host:port or URL of a server that authorizes clients; setting one turns AUTH on",
         toml_key="auth_http_addresses",
         guard=True,
     ),
@@ -189,23 +189,23 @@ NETWORK = (
         "peek-without-auth",
         BOOL,
         False,
-        "show messages over HTTP although consumers need AUTH",
+        "show messages over HTTP even if consumers need AUTH",
         guard=True,
     ),
     Option(
         "http-client-connect-timeout",
         DURATION,
         2 * SECOND,
-        "time to connect, for outgoing HTTP requests",
+        "connect timeout of outgoing HTTP requests",
     ),
     Option(
         "http-client-request-timeout",
         DURATION,
         5 * SECOND,
-        "time for a whole outgoing HTTP request",
+        "total timeout of outgoing HTTP requests",
     ),
-    Option("topology-region", STRING, "", "region this node is in"),
-    Option("topology-zone", STRING, "", "zone this node is in"),
+    Option("topology-region", STRING, "", "region of this node"),
+    Option("topology-zone", STRING, "", "zone of this node"),
     Option(
         "enable-experiment",
         WORDS,
@@ -215,15 +215,14 @@ NETWORK = (
 )
 
 STORAGE = (
-    Option("data-path", STRING, "", "directory of all data; empty for the current one"),
+    Option("data-path", STRING, "", "directory of all data; empty for the current directory"),
     MEM_QUEUE_SIZE,
     Option("max-bytes-per-file", INT, 100 << 20, "bytes after which a file is rolled"),
     Option(
         "sync-every",
         INT,
         2500,
-        "messages after which a file is synced; not of topics of class os, which only "
-        "sync-timeout is for",
+        "messages after which a file is synced; topics of durability os use only sync-timeout",
     ),
     Option(
         "sync-timeout", DURATION, 2 * SECOND, "time after which a file is synced", rule=POSITIVE
@@ -232,7 +231,7 @@ STORAGE = (
         "memory-bytes",
         INT,
         0,
-        "bytes of messages a worker keeps in memory; 0 for half of what is free over the workers",
+        "bytes of messages a worker keeps in memory; 0 for an equal share of half the free memory",
         rule=NOT_NEGATIVE,
     ),
     DURABILITY,
@@ -242,21 +241,21 @@ STORAGE = (
         "log-hold-max-bytes",
         INT,
         10 << 30,
-        "bytes of a topic that its named cursors keep beyond its retention",
+        "maximum bytes of a topic that its named cursors keep beyond its retention",
         rule=NOT_NEGATIVE,
     ),
     Option(
         "log-cursor-expiry",
         DURATION,
         7 * 24 * HOUR,
-        "time without use after which a named cursor is gone",
+        "time after which an unused named cursor is deleted",
         rule=POSITIVE,
     ),
     Option(
         "min-free-disk",
         INT,
         0,
-        "bytes to leave free on disk: with fewer, publishes that would be written are refused",
+        "minimum free disk space in bytes; below it, publishes that need the disk are refused",
         rule=NOT_NEGATIVE,
     ),
     Option(
@@ -281,24 +280,22 @@ MESSAGES = (
         "max-msg-timeout",
         DURATION,
         15 * MINUTE,
-        "longest such time a client may ask for, or reach by TOUCH",
+        "maximum message timeout a client may request, or reach by TOUCH",
     ),
     MAX_MSG_SIZE,
-    Option(
-        "max-req-timeout", DURATION, HOUR, "longest delay of a requeue or of a deferred publish"
-    ),
+    Option("max-req-timeout", DURATION, HOUR, "maximum delay of a requeue or a deferred publish"),
     Option(
         "max-defer-timeout",
         DURATION,
         0,
-        "longest delay of a deferred publish (0: max-req-timeout)",
+        "maximum delay of a deferred publish (0: max-req-timeout)",
     ),
-    Option("max-body-size", INT, 5 << 20, "largest body of a command, in bytes"),
+    Option("max-body-size", INT, 5 << 20, "maximum size of a command body, in bytes"),
     Option(
         "max-input-bytes",
         INT,
         DEFAULT_MAX_INPUT_BYTES,
-        "bytes of half-received commands a worker holds; further clients are read later",
+        "maximum bytes of incomplete commands per worker; at the limit, further clients wait",
         rule=POSITIVE,
     ),
 )
@@ -308,40 +305,45 @@ CLIENTS = (
         "max-heartbeat-interval",
         DURATION,
         MINUTE,
-        "longest time between heartbeats a client may ask for",
+        "maximum heartbeat interval a client may request",
     ),
-    Option("max-rdy-count", INT, 2500, "largest RDY a client may set"),
+    Option("max-rdy-count", INT, 2500, "maximum RDY a client may set"),
     Option(
         "max-output-buffer-size",
         INT,
         64 << 10,
-        "largest output buffer a client may ask for, in bytes",
+        "maximum output buffer a client may request, in bytes",
     ),
     Option(
         "max-output-buffer-timeout",
         DURATION,
         30 * SECOND,
-        "longest time between flushes a client may ask for",
+        "maximum time between flushes a client may request",
     ),
     Option(
         "min-output-buffer-timeout",
         DURATION,
         25 * MILLISECOND,
-        "shortest time between flushes a client may ask for",
+        "minimum time between flushes a client may request",
     ),
     Option(
         "output-buffer-timeout",
         DURATION,
         250 * MILLISECOND,
-        "time between flushes for clients that do not ask",
+        "time between flushes for clients that do not request one",
         rule=POSITIVE,
     ),
-    Option("max-channel-consumers", INT, 0, "consumers a channel may have on this node; 0 for any"),
+    Option(
+        "max-channel-consumers",
+        INT,
+        0,
+        "maximum consumers per channel on this node; 0 for no limit",
+    ),
     Option(
         "max-topics",
         INT,
         0,
-        "topics this node may have; those it had at its start are always loaded; 0 for any",
+        "maximum topics on this node; existing topics are always loaded; 0 for no limit",
         rule=NOT_NEGATIVE,
     ),
 )
@@ -357,7 +359,7 @@ STATISTICS = (
         "events-sample",
         FLOAT,
         1.0,
-        "share of the messages whose events are published: all of a message's or none",
+        "fraction of messages whose events are published: all events of a message or none",
         example=0.01,
         rule=Rule("[0,1]", lambda value: 0 <= value <= 1),
     ),
@@ -366,39 +368,39 @@ STATISTICS = (
         "statsd-prefix", STRING, "nsq.%s", "prefix of statsd keys; %s is replaced by host and port"
     ),
     Option("statsd-interval", DURATION, MINUTE, "time between pushes to statsd"),
-    Option("statsd-mem-stats", BOOL, True, "push figures about memory too"),
-    Option("statsd-udp-packet-size", INT, 508, "bytes a statsd packet is filled to"),
-    Option("statsd-exclude-ephemeral", BOOL, False, "leave ephemeral topics and channels out"),
+    Option("statsd-mem-stats", BOOL, True, "also push memory statistics"),
+    Option("statsd-udp-packet-size", INT, 508, "maximum size of a statsd packet, in bytes"),
+    Option("statsd-exclude-ephemeral", BOOL, False, "leave out ephemeral topics and channels"),
     Option(
         "metrics-max-series",
         INT,
         10_000,
-        "topics and channels with figures of their own in /metrics; those beyond are shown as one",
+        "maximum topics and channels with their own series in /metrics; the rest are summed",
         rule=NOT_NEGATIVE,
     ),
     Option(
         "e2e-processing-latency-percentile",
         FLOATS,
         (),
-        "percentiles of the time from publish to finish to keep, each in (0,1]",
+        "percentiles of the time from publish to finish to track, each in (0,1]",
         toml_key="e2e_processing_latency_percentiles",
     ),
     Option(
         "e2e-processing-latency-window-time",
         DURATION,
         10 * MINUTE,
-        "time those percentiles look back",
+        "time window of these percentiles",
     ),
 )
 
 ENCRYPTION = (
     Option("tls-cert", STRING, "", "path of the certificate, PEM", guard=True),
-    Option("tls-key", STRING, "", "path of its key, PEM", guard=True),
+    Option("tls-key", STRING, "", "path of the private key, PEM", guard=True),
     Option(
         "tls-client-auth-policy",
         STRING,
         "",
-        "what to ask of clients: require a certificate, or require-verify; empty for none",
+        "client certificates: require one, or require-verify; empty for none",
         rule=Rule("require, require-verify or empty", lambda value: value in CLIENT_AUTH_POLICIES),
         guard=True,
     ),
@@ -406,21 +408,21 @@ ENCRYPTION = (
         "tls-root-ca-file",
         STRING,
         "",
-        "path of the authorities client certificates come from, PEM",
+        "path of the certificate authorities for client certificates, PEM",
         guard=True,
     ),
     Option(
         "tls-required",
         TLS_REQUIREMENT,
         TLS_NOT_REQUIRED,
-        "refuse clients without TLS: false, true, or tcp-https to let plain HTTP be",
+        "reject clients without TLS: false, true, or tcp-https to still allow plain HTTP",
         guard=True,
     ),
     Option(
         "tls-min-version",
         TLS_VERSION,
         TLS_1_0,
-        "oldest TLS to speak: tls1.0 to tls1.3; what is older than tls1.2 only when given by name",
+        "minimum TLS version: tls1.0 to tls1.3; versions below tls1.2 only if set explicitly",
         guard=True,
     ),
     Option("deflate", BOOL, True, "let clients compress with deflate"),
@@ -428,7 +430,7 @@ ENCRYPTION = (
         "max-deflate-level",
         INT,
         6,
-        "highest deflate level a client may ask for",
+        "maximum deflate level a client may request",
         rule=Rule("[1,9]", lambda value: 1 <= value <= 9),
     ),
     Option("snappy", BOOL, True, "let clients compress with snappy"),
@@ -535,15 +537,17 @@ class NsqdOptions(Options):
 
     @property
     def may_peek(self) -> bool:
-        """Only a file of users is asked over HTTP too: who needs AUTH to consume is not to be
-        passed by."""
+        """Whether HTTP may show messages.
+
+        Auth servers do not cover HTTP; without a file of users, peeking would bypass AUTH.
+        """
         return self.peek_without_auth or bool(self.auth_file) or not self.auth_http_address
 
 
 def resolve(settings: Settings) -> NsqdOptions:
-    """The options nsqd runs with, checked and filled in; raises StartError.
+    """Return the checked and completed options of nsqd; raise StartError if one is invalid.
 
-    What is odd but no reason not to start is added to the warnings of `settings`.
+    Problems that do not prevent a start are added to the warnings of `settings`.
     """
     options = NsqdOptions(settings.values)
     # In the order NSQ checks, since of several faults it names the first.
@@ -564,7 +568,7 @@ def resolve(settings: Settings) -> NsqdOptions:
 
 
 def policies(settings: Settings, options: NsqdOptions) -> Policies:
-    """What the options, and what was said of topics and channels, come to for each of them."""
+    """Combine the options with the [topic] and [channel] sections of the file."""
     sections = settings.patterns
     return Policies(
         TopicPolicy(options.durability, options.retention_time, options.retention_bytes),
@@ -574,8 +578,7 @@ def policies(settings: Settings, options: NsqdOptions) -> Policies:
 
 
 def policy_rule(options: NsqdOptions, key: str) -> Rule | None:
-    """What a value has to be that is set for topics or channels by name: what its own rule says,
-    and what the daemon has room for."""
+    """Return the rule for a policy value: the key's own rule, or the limit of a daemon option."""
     if key == "max_msg_size":
         return _between(1, options.max_msg_size, "--max-msg-size")
     if key == "min_msg_size":
@@ -592,7 +595,7 @@ def _between(minimum: int, maximum: int, flag: str) -> Rule:
 
 
 def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
-    """The options with what is known once the sockets are bound: `ports`, by kind of listener."""
+    """Complete the options once the sockets are bound; `ports` is by kind of listener."""
     options = options.replace(
         broadcast_tcp_port=options.broadcast_tcp_port or ports["tcp"],
         broadcast_http_port=options.broadcast_http_port or ports.get("http", 0),
@@ -601,7 +604,7 @@ def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
 
 
 def _statsd_prefix(options: NsqdOptions) -> str:
-    """With the address for each %s, in the letters of a statsd key, and a dot at its end."""
+    """Replace each %s by the address, in characters of a statsd key, and end with a dot."""
     host, port = options.broadcast_address, options.broadcast_http_port
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     prefix = options.statsd_prefix.replace("%s", re.sub("[.:]", "_", address))
@@ -609,7 +612,7 @@ def _statsd_prefix(options: NsqdOptions) -> str:
 
 
 def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
-    """A client policy demands TLS, and TLS demands a certificate and its key."""
+    """Check that a client policy implies TLS, and that TLS has a certificate and its key."""
     if options.tls_client_auth_policy and options.tls_required == TLS_NOT_REQUIRED:
         options = options.replace(tls_required=TLS_REQUIRED)
     if bool(options.tls_cert) != bool(options.tls_key):
@@ -630,12 +633,12 @@ def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
 
 
 def _trusts_the_system(options: NsqdOptions) -> bool:
-    """Whether a client needs a certificate, and the system's authorities say of whom."""
+    """Whether client certificates are verified against the system's authorities."""
     return options.tls_client_auth_policy == REQUIRE_VERIFY and not options.tls_root_ca_file
 
 
 def asks_for_tls_version(settings: Settings) -> bool:
-    """Whether somebody has written the oldest TLS version to speak."""
+    """Whether the minimum TLS version was set explicitly."""
     return "tls_min_version" in settings.given and bool(settings["tls_min_version"])
 
 
@@ -686,7 +689,7 @@ def _warn(settings: Settings, options: NsqdOptions) -> None:
 
 
 def _input_bytes(settings: Settings, options: NsqdOptions) -> int:
-    """Room for the largest command at least, or it could never arrive."""
+    """Return at least the size of the largest command, which could never arrive otherwise."""
     largest = max(options.max_msg_size, options.max_body_size)
     if options.max_input_bytes >= largest:
         return options.max_input_bytes
