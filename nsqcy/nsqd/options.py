@@ -130,7 +130,8 @@ BASIC = (
         "move-sessions",
         BOOL,
         True,
-        "migrate unencrypted connections to the worker of their topic while it has room",
+        "migrate connections without TLS or compression to the worker of their topic"
+        " while it has room",
     ),
 )
 
