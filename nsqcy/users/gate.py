@@ -123,7 +123,7 @@ class Gate:
             return _reply(route, 429, TOO_MANY, ("Retry-After", str(int(wait) + 1)))
         self._failures.add(address)
         self._log.warn(
-            f"http: no user has what {peer} has shown", event="http_unauthorized", peer=peer
+            f"http: invalid credentials from {peer}", event="http_unauthorized", peer=peer
         )
         return _reply(route, 401, UNAUTHORIZED, self._challenge)
 
