@@ -1,25 +1,25 @@
-"""Every exception of nsqcy.
+"""Exceptions of nsqcy.
 
-Owns what an error means to whoever meets it: the code and fatality a client sees, the status an
-HTTP caller sees, the exit code and the shape of the last words of a daemon that cannot start.
-Knows no sockets and no log; whoever catches one reads its attributes and never asks for its class.
+Define the error code and fatality for clients, the status for HTTP callers, and the exit code and
+final message of a daemon that cannot start. Independent of sockets and logs: handlers read the
+attributes of an error, never its class.
 """
 
-# The three errors after which a connection lives on.
+# Errors that do not close the connection.
 NON_FATAL_CODES = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 
-# Shapes of the last words of a process.
+# Shapes of the final message of a process.
 AS_IS = "as is"  # the text and nothing else
 DATED = "dated"  # "2026/11/20 11:18:31 text"
 LOGGED = "logged"  # a FATAL log line
 
 
 class NsqError(Exception):
-    """Base of everything nsqcy raises on purpose."""
+    """Base of all exceptions that nsqcy raises."""
 
 
 class ClientError(NsqError):
-    """A command a client may not have: answered with an error frame `code description`.
+    """Rejected command, answered with an error frame `code description`.
 
     Raw bytes a client sent travel in `description` as surrogate escapes, so that the frame can
     echo them byte for byte.
@@ -38,7 +38,7 @@ class ClientError(NsqError):
 
 
 class HttpError(NsqError):
-    """A request that ends with `status` and the JSON `{"message": message}`."""
+    """HTTP request that ends with `status` and the JSON `{"message": message}`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status} {message}")
@@ -50,16 +50,17 @@ NOT_WRITTEN = "NOT_WRITTEN"
 
 
 class NotWritten(NsqError):
-    """The disk has not taken what is to outlive nsqd. It says NOT_WRITTEN, and so does the error of
-    whoever asked another process."""
+    """Data that must outlive nsqd was not written to disk.
+
+    The text is NOT_WRITTEN, also in the error of a caller in another process.
+    """
 
     def __init__(self) -> None:
         super().__init__(NOT_WRITTEN)
 
 
 class RequestError(NsqError):
-    """A request of ours that failed: the status and the body of what was answered, or status 0
-    when nothing was."""
+    """Failed outgoing request: status and body of the response, or status 0 without one."""
 
     def __init__(self, text: str, status: int = 0, body: bytes = b"") -> None:
         super().__init__(text)
@@ -68,19 +69,19 @@ class RequestError(NsqError):
 
 
 class InvalidName(NsqError, ValueError):
-    """A name that no topic or channel may have."""
+    """Invalid name of a topic or channel."""
 
 
 class LayerError(NsqError):
-    """Bytes of a peer that its connection's TLS or codec cannot be read from; the end of it."""
+    """Bytes that the TLS or codec of a connection cannot decode; they end the connection."""
 
 
 class LayerEnd(NsqError):
-    """A peer has ended its side of a TLS connection or of a compressed stream, as it may."""
+    """Regular end of a peer's side of a TLS connection or a compressed stream."""
 
 
 class Stop(NsqError):
-    """The process ends before it has served anyone; str() is what it says last."""
+    """End of the process before it serves clients; str() is its final message."""
 
     exit_code = 1
     fd = 2
@@ -103,24 +104,24 @@ class VersionWanted(Stop):
 
 
 class UsageError(Stop):
-    """A command line that cannot be read: the reason, then the usage."""
+    """Invalid command line: the reason, then the usage."""
 
     exit_code = 2
     shape = AS_IS
 
 
 class FloatListError(Stop):
-    """A list of numbers on the command line that holds something else."""
+    """Invalid number in a list of numbers on the command line."""
 
     shape = DATED
 
 
 class StartError(Stop):
-    """A daemon that cannot start, and why."""
+    """Reason why a daemon cannot start."""
 
 
 class ConfigError(StartError):
-    """Something wrong in a configuration file: where, what, and what is allowed there."""
+    """Error in a configuration file: the place, the problem and the allowed values."""
 
     def __init__(self, file: str, line: int | None, problem: str, allowed: str = "") -> None:
         super().__init__(file, line, problem, allowed)
@@ -131,12 +132,12 @@ class ConfigError(StartError):
 
     @property
     def where(self) -> str:
-        """`line 3: `, or nothing when the trouble is with the file as a whole."""
+        """`line 3: `, or empty if the problem concerns the whole file."""
         return "" if self.line is None else f"line {self.line}: "
 
     @property
     def detail(self) -> str:
-        """What is wrong and what is allowed."""
+        """The problem and the allowed values."""
         return f"{self.problem} (allowed: {self.allowed})" if self.allowed else self.problem
 
     def __str__(self) -> str:
@@ -144,7 +145,7 @@ class ConfigError(StartError):
 
 
 class ParseError(ConfigError):
-    """A log_level, tls_required or tls_min_version that NSQ refuses before it reads the rest."""
+    """Invalid log_level, tls_required or tls_min_version, which NSQ rejects first."""
 
     def __init__(
         self, file: str, line: int | None, problem: str, allowed: str, setting: str
@@ -157,7 +158,7 @@ class ParseError(ConfigError):
 
 
 class CoerceError(ConfigError):
-    """A value of the wrong type in a TOML file; NSQ says this outside its log."""
+    """Value of the wrong type in a TOML file; NSQ reports it outside its log."""
 
     shape = DATED
 
@@ -175,4 +176,4 @@ class CoerceError(ConfigError):
 
 
 class DaemonError(NsqError):
-    """A daemon of a test that could not start or ended badly, with the end of its log."""
+    """Failed start or end of a daemon in a test, with the last lines of its log."""

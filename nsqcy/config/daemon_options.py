@@ -1,4 +1,4 @@
-"""What the option tables of all daemons have in common: options, and rules that are obeyed.
+"""Options that several daemons share, and checks of option rules.
 
 Owns no table: each daemon has its own.
 """
@@ -51,7 +51,7 @@ DEBUG_REMOTE = Option(
 
 
 def auth_file(daemon: str) -> Option:
-    """Of the daemons whose users are programs."""
+    """Return the --auth-file option of nsqd or nsqlookupd, whose users are programs."""
     return Option(
         "auth-file",
         STRING,
@@ -67,15 +67,16 @@ def log_prefix(daemon: str) -> Option:
 
 
 def refuse(settings: Settings, text: str, name: str = "") -> StartError:
-    """Why the daemon does not start, and where the option was set."""
+    """Return the error for an invalid option, with the place where it was set."""
     where = settings.where(name)
     return StartError(f"failed to instantiate {settings.table.daemon} - {text}{where}")
 
 
 def check_auth_file(settings: Settings) -> None:
-    """Raises StartError for a flag without a name, as of an unset variable: all would be open.
+    """Raise StartError for an empty --auth-file flag, as from an unset variable.
 
-    In a configuration file empty is the default, as in the sample.
+    An empty flag would turn authorization off unnoticed. In a configuration file, empty is the
+    default, as in the sample.
     """
     is_flag = "auth_file" in settings.given and not settings.where("auth_file")
     if is_flag and not settings["auth_file"]:
@@ -84,7 +85,7 @@ def check_auth_file(settings: Settings) -> None:
 
 
 def obey_rules(settings: Settings, names: Iterable[str]) -> None:
-    """Raises StartError for the first of these options that breaks its rule."""
+    """Raise StartError for the first of these options that breaks its rule."""
     for name in names:
         option = settings.table.by_name[name]
         if option.rule and not option.rule.holds(settings[name]):

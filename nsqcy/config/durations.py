@@ -26,7 +26,7 @@ _MAX = (1 << 63) - 1
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds of a duration as Go's time.ParseDuration reads it; ValueError says why not."""
+    """Parse a duration like Go's time.ParseDuration into nanoseconds; raise ValueError."""
     negative = text.startswith("-")
     rest = text[1:] if text[:1] in ("-", "+") else text
     if rest == "0":
@@ -60,7 +60,7 @@ def _term_nanoseconds(whole: str, fraction: str, unit: str) -> int:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """As Go prints a time.Duration: `1m0s`, `1.633µs`, `0s`."""
+    """Format like Go's time.Duration: `1m0s`, `1.633µs`, `0s`."""
     if nanoseconds < 0:
         return "-" + format_duration(-nanoseconds)
     if nanoseconds == 0:
@@ -78,7 +78,7 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def short_duration(nanoseconds: int) -> str:
-    """As a person types it: `1m`, `1h30m`."""
+    """Format in the shortest form: `1m`, `1h30m`."""
     text = format_duration(nanoseconds)
     for tail in ("m0s", "h0m"):
         if text.endswith(tail):

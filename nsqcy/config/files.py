@@ -38,7 +38,7 @@ _CAPITALS = {"nsqlookupd": "NSQLookupd"} | {
 
 
 class Section:
-    """What a part of a file says: values by option name, and the line of each."""
+    """Settings of a part of a file: values by option name, and the line of each."""
 
     __slots__ = ("lines", "path", "values")
 
@@ -52,8 +52,10 @@ class Section:
 
 
 class PatternSection(Section):
-    """What one says of the topics, or of the channels (`kind`), whose names match `pattern`; its
-    header is in line `line`."""
+    """Section for the topics or channels (`kind`) whose names match `pattern`.
+
+    Its header is in line `line`.
+    """
 
     __slots__ = ("kind", "line", "pattern")
 
@@ -65,7 +67,7 @@ class PatternSection(Section):
 
 
 class FileSettings(Section):
-    """What one file says: of the daemon, of topics and of channels; and what was ignored."""
+    """Settings of one file for the daemon, topics and channels, and warnings about ignored keys."""
 
     __slots__ = ("patterns", "warnings")
 
@@ -76,7 +78,7 @@ class FileSettings(Section):
 
 
 def read_file(table: OptionTable, path: str) -> FileSettings:
-    """The settings in a file of either format; raises ConfigError."""
+    """Read the settings of a file of either format; raise ConfigError."""
     text = read_text(path)
     if _first_header(text):
         return _read_ini(table, path, text)
@@ -100,7 +102,7 @@ def read_text(path: str) -> str:
 
 
 def daemon_of(text: str) -> str:
-    """The daemon a file is for: the one an INI file names first; TOML is taken for nsqd's."""
+    """Return the daemon of a file: the first one an INI file names, or nsqd for TOML."""
     header = _first_header(text)
     return (header and header[1]) or "nsqd"
 
@@ -186,7 +188,7 @@ def _ini_value(option: Option, text: str) -> Value:
 
 
 def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
-    """What is wrong with it, and the keys there are."""
+    """Return the problem and the allowed keys."""
     import difflib
 
     names = sorted(allowed)
@@ -249,7 +251,7 @@ def _toml_value(found: FileSettings, option: Option, value: object) -> Value:
 
 
 def _refuse_guard(table: OptionTable, path: str, text: str, key: str, value: object) -> None:
-    """Raise ConfigError if what is about to be ignored was to guard a door."""
+    """Raise ConfigError if an ignored key resembles a security option."""
     named = {f"{key}.{each}": each for each in value} if isinstance(value, dict) else {key: key}
     for shown, each in named.items():
         if option := _guard_meant(table, each):
@@ -259,7 +261,7 @@ def _refuse_guard(table: OptionTable, path: str, text: str, key: str, value: obj
 
 
 def _guard_meant(table: OptionTable, key: str) -> Option | None:
-    """The option that guards a door and has nearly this name."""
+    """Return the security option with a similar name."""
     import difflib
 
     name = key.replace("-", "_").lower()[:64]
@@ -279,7 +281,7 @@ def _ignored(table: OptionTable, key: str, value: object) -> str:
 
 
 def _toml_line(text: str, key: str) -> int | None:
-    """The line a top-level key stands in, which tomllib does not tell: good enough for a text."""
+    """Return the approximate line of a top-level key, which tomllib does not report."""
     match = re.search(rf"""^[ \t]*\[*[ \t]*["']?{re.escape(key)}["']?[ \t]*[=.\]]""", text, re.M)
     return text.count("\n", 0, match.start()) + 1 if match else None
 
@@ -289,7 +291,7 @@ def _place(path: str, line: int | None) -> str:
 
 
 def _go_value(value: object) -> str:
-    """As Go's %v shows it."""
+    """Format a value like Go's %v."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):

@@ -17,8 +17,7 @@ from nsqcy.options.option import Value
 
 
 class Settings:
-    """A value for every option of a table, where each came from, what is said of topics and of
-    channels, and what to warn about."""
+    """Values of all options of a table with their sources, pattern sections, and warnings."""
 
     __slots__ = ("_places", "given", "patterns", "table", "values", "warnings")
 
@@ -42,12 +41,12 @@ class Settings:
         return self.values[name]
 
     def where(self, name: str) -> str:
-        """` (FILE, line N)` for a value from a file, else nothing: to end an error with."""
+        """Return ` (FILE, line N)` for a value from a file, else empty."""
         return f" ({self._places[name]})" if name in self._places else ""
 
 
 def load(table: OptionTable, argv: Sequence[str]) -> Settings:
-    """The settings of a daemon started with these arguments; raises a Stop."""
+    """Return the settings of a daemon started with these arguments; raise Stop."""
     flags = parse_flags(table, argv)
     if flags.get("version"):
         raise VersionWanted(version_line(table.daemon))
@@ -57,12 +56,12 @@ def load(table: OptionTable, argv: Sequence[str]) -> Settings:
 
 
 def version_line(daemon: str) -> str:
-    """The NSQ version we are compatible with, which clients gate features on, then our own."""
+    """Return the compatible NSQ version, on which clients gate features, then our own."""
     return f"{daemon} v{NSQ_VERSION} (built w/nsqcy-{__version__})"
 
 
 def report(stop: Stop, daemon: str) -> int:
-    """Say a daemon's last words where they belong; returns the exit code."""
+    """Write the final message of a daemon and return the exit code."""
     if stop.shape == LOGGED:
         Log(f"[{daemon}] ").fatal(str(stop))
     else:

@@ -1,8 +1,7 @@
-"""What operators ask of topics and channels by name: the keys, and whose word on each counts.
+"""Policies of topics and channels by name: keys, defaults, patterns and precedence.
 
-Owns the keys, their defaults and the matching of names with patterns. Reads no file
-(config/files.py does), serves no request (nsqd/http does) and enforces nothing: topics and
-channels are given their policy when they are made, and again when it changes.
+Reads no file (config/files.py does), serves no request (nsqd/http does) and enforces nothing:
+topics and channels get their policy when they are created, and again when it changes.
 """
 
 import fnmatch
@@ -202,8 +201,7 @@ CHANNEL_KEYS = _by_name(
 
 
 class TopicPolicy(NamedTuple):
-    """What each key of TOPIC_KEYS is for one topic. None: what the worker knows anyway, from the
-    flag of that name."""
+    """Value of each key of TOPIC_KEYS for one topic; None means the flag of that name."""
 
     durability: str = "memory"
     retention_time: int = 0
@@ -221,7 +219,7 @@ class TopicPolicy(NamedTuple):
 
 
 class ChannelPolicy(NamedTuple):
-    """What each key of CHANNEL_KEYS is for one channel; None as above."""
+    """Value of each key of CHANNEL_KEYS for one channel; None as in TopicPolicy."""
 
     mem_queue_size: int | None = None
     msg_timeout: int | None = None
@@ -246,9 +244,11 @@ Values = Mapping[str, Any]
 
 
 class Policies:
-    """The policy of every topic and channel there may be. The default; then all sections of the
-    file that match the name, in their order; then what was set over HTTP for this very name: the
-    last word on each key counts."""
+    """Policies of all topics and channels.
+
+    For each key, the last of these that sets it wins: the default, the matching sections of the
+    file in their order, the values set over HTTP for this exact name.
+    """
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class Policies:
         self._set: dict[str, dict[str, Any]] = {}
 
     def set(self, name: str, values: Values) -> None:
-        """From now on this is what was set over HTTP for a topic, or for `topic/channel`."""
+        """Replace the values set over HTTP for a topic, or for `topic/channel`."""
         if values:
             self._set[name] = dict(values)
         else:
@@ -280,19 +280,19 @@ class Policies:
         return ChannelPolicy(**values | _merged(self._of_channel(topic, name)))
 
     def topic_sources(self, name: str) -> dict[str, str]:
-        """Who has the last word on each key: a section of the file, "http" or "default"."""
+        """Return the source of each key: a section of the file, "http" or "default"."""
         found = dict.fromkeys(TOPIC_KEYS, DEFAULT)
         return found | _sources(self._of_topic(name))
 
     def channel_sources(self, topic: str, name: str) -> dict[str, str]:
-        """The same; "topic": the channel has it of its topic."""
+        """Like topic_sources(); "topic" means that the channel inherits from its topic."""
         of_topic = self.topic_sources(topic)
         found = dict.fromkeys(CHANNEL_KEYS, DEFAULT)
         found |= {key: TOPIC for key in INHERITED if of_topic[key] != DEFAULT}
         return found | _sources(self._of_channel(topic, name))
 
     def _of_topic(self, name: str) -> Iterator[tuple[str, Values]]:
-        """What is said of a topic, and by whom."""
+        """Yield each source of values for a topic, with its values."""
         for source, values in self._said(name):
             if is_ephemeral(name):
                 values = {key: values[key] for key in values.keys() - WITHOUT_LOG.keys()}
@@ -312,7 +312,7 @@ class Policies:
         yield HTTP, self._set.get(f"{topic}/{name}", {})
 
     def unusual_of_topic(self, name: str) -> dict[str, Any]:
-        """The values of a topic's policy that are not the default, as they are shown."""
+        """Return the values of a topic's policy that differ from the default, formatted."""
         return _unusual(TOPIC_KEYS, self.topic(name), self._usual(name))
 
     def unusual_of_channel(self, topic: str, name: str) -> dict[str, Any]:
@@ -320,11 +320,11 @@ class Policies:
         return _unusual(CHANNEL_KEYS, self.channel(topic, name), ChannelPolicy(**inherited))
 
     def _usual(self, name: str) -> TopicPolicy:
-        """The policy of a topic that nothing is said of."""
+        """Return the policy of a topic without values of its own."""
         return self.default._replace(**WITHOUT_LOG) if is_ephemeral(name) else self.default
 
     def to_json(self) -> dict[str, Any]:
-        """For json.dumps; from_json() reads it back in another process."""
+        """Return data for json.dumps; from_json() reads it back in another process."""
         return {
             "default": self.default._asdict(),
             "sections": self._sections,
@@ -363,14 +363,14 @@ def _unusual(keys: Mapping[str, Option], policy: object, usual: object) -> dict[
 
 
 def shown(option: Option, value: Any) -> Any:
-    """A value as JSON has it: a duration with its unit, everything else as it is."""
+    """Return a value for JSON: durations with their unit, all others unchanged."""
     if option.kind is FLOAT and value == int(value):
         return int(value)
     return option.show(value) if option.kind is DURATION else value
 
 
 def can_match(pattern: str) -> bool:
-    """Whether there are topics, or channels, that the pattern can be meant for."""
+    """Whether the pattern can match a valid name of a topic or channel."""
     plain = pattern.removesuffix(EPHEMERAL)
     if not re.fullmatch(rf"(?:{_ATOM}|\*)+", plain):
         return False
@@ -380,6 +380,6 @@ def can_match(pattern: str) -> bool:
 
 
 def can_match_channels(pattern: str) -> bool:
-    """The same for TOPICPATTERN/CHANNELPATTERN."""
+    """Like can_match(), for TOPICPATTERN/CHANNELPATTERN."""
     topic, slash, channel = pattern.partition("/")
     return bool(slash) and can_match(topic) and can_match(channel)

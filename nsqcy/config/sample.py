@@ -1,4 +1,4 @@
-"""The sample of a configuration file: an INI file of every option with its default."""
+"""Sample configuration file: every option with its default, as INI."""
 
 from collections.abc import Iterator
 
@@ -10,9 +10,9 @@ PATTERN_EXAMPLES = {"topic": "orders.*", "channel": "orders.*/billing"}
 _SAMPLE_HEAD = """\
 # Every option of {daemon}, with its default. Written by `nsqcy config sample`.
 #
-# An option on the command line (--{flag}={value}) beats the one here. A line that starts
+# An option on the command line (--{flag}={value}) overrides this file. A line that starts
 # with # is a comment; anywhere else # ; and % are ordinary characters. Quotes around a value keep
-# the blanks at its ends. A duration is a number with a unit: 250ms, 2s, 1.5h30m.
+# leading and trailing blanks. A duration is a number with a unit: 250ms, 2s, 1.5h30m.
 
 [{daemon}]
 """
@@ -21,14 +21,14 @@ _SAMPLE_HEAD = """\
 _PATTERN_SAMPLE_HEAD = """\
 # --- Topics and channels by name ---
 #
-# A section of its own sets these for the topics, or for the channels, that a pattern matches: * for
-# anything, ? for one character, [abc] and [!abc] for one of them and for another one. Of several
-# sections that match, the last one counts for each key; what none of them says is as it is above.
+# A section sets these for the topics or channels whose names match its pattern. * matches anything,
+# ? one character, [abc] one of these characters, [!abc] any other character. If several sections
+# match, the last one wins for each key. Keys that no section sets have the values above.
 #"""
 
 
 def sample(table: OptionTable) -> str:
-    """An INI file of every option, each commented out at its default."""
+    """Return an INI file of every option, each commented out at its default."""
     example = next(option for option in table if option.in_file)
     lines = [
         _SAMPLE_HEAD.format(
@@ -62,6 +62,6 @@ def _comment(option: Option) -> str:
 
 
 def _setting(option: Option) -> str:
-    # The default of one machine is no default for the next.
+    # Defaults that depend on the machine are shown as an example.
     value = option.example if option.default_text else option.default
     return f"{option.name} = {option.show(value)}".rstrip()

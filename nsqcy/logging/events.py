@@ -1,7 +1,7 @@
-"""The table of events: what a line of a JSON log is about, by a name that does not change.
+"""Table of log events: the stable names that classify the lines of a JSON log.
 
-docs/LOGS.md is made of it, and a test compares it with every call that has an `event`. A line that
-has none is a `message`. Imports nothing; whoever logs knows only names.
+docs/LOGS.md is generated from it, and a test compares it with every call that has an `event`. A
+line without an event is a `message`. Imports nothing: callers use only the names.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ ALL = "all"
 
 
 class Event(NamedTuple):
-    """`text` is the line's, with … for what differs; `of` is who says it."""
+    """`text` is the log line, with … for variable parts; `of` is the daemon that logs it."""
 
     name: str
     level: str

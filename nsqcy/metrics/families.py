@@ -1,7 +1,7 @@
 """The table of all metrics: name, kind, labels and meaning of each family.
 
-docs/METRICS.md is made of it, dashboard and alerts are tested against it, and a daemon has no
-metric that is not in it. Imports nothing heavy.
+docs/METRICS.md is generated from it, tests check the dashboard and the alerts against it, and
+daemons export no other metrics. Imports nothing heavy.
 """
 
 from typing import Literal, NamedTuple
@@ -83,7 +83,7 @@ CHANNELS = (
 )
 
 PAUSED = (TOPICS[-1], CHANNELS[-1])
-"""Without a series where they would be 0: most always are."""
+"""Exported only where they are 1: most are always 0."""
 
 SUMMED = Family(
     "nsqd_metrics_summed",
@@ -235,7 +235,7 @@ PROCESS = (
 
 
 class OfHttp(NamedTuple):
-    """What a daemon tells of its HTTP requests."""
+    """Metrics of a daemon's HTTP server."""
 
     answers: Family
     times: Family
@@ -291,7 +291,7 @@ UPSTREAM_REQUESTS = Family(
     " or too many redirects; bad: status 500 or higher, or an answer that is too long.",
     ("outcome",),
 )
-SESSIONS = Family("nsqadmin_sessions", "gauge", "Browsers that are logged in, with --auth-file.")
+SESSIONS = Family("nsqadmin_sessions", "gauge", "Logged-in browsers, with --auth-file.")
 
 OF_NSQADMIN = (UPSTREAM_REQUESTS, SESSIONS, *HTTP_OF_NSQADMIN, *PROCESS)
 

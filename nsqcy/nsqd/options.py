@@ -71,15 +71,15 @@ CLIENT_AUTH_POLICIES = frozenset({"", "require", REQUIRE_VERIFY})
 TLS_1_0 = 769
 
 MAX_WORKERS = 64
-# More than four workers pay only for very many connections; whoever has them says so.
+# More than four workers pay off only with very many connections: set --workers for those.
 DEFAULT_MAX_WORKERS = 4
-# Half-sent commands a worker holds at once. Fifty bodies of the default --max-body-size: far more
-# than well-behaved clients ever have under way, and no danger to a machine that runs a queue.
+# Incomplete commands per worker. Fifty bodies of the default --max-body-size: far more than
+# well-behaved clients ever send at once, and safe for a machine that runs a queue.
 DEFAULT_MAX_INPUT_BYTES = 256 << 20
 
 
 def default_node_id() -> int:
-    """NSQ's hash of the host name, so that a node keeps its id when it changes to nsqcy."""
+    """Return NSQ's hash of the host name, so that a node keeps its ID when it migrates to nsqcy."""
     import hashlib
 
     digest = hashlib.md5(os.fsencode(hostname()), usedforsecurity=False).digest()
@@ -546,15 +546,17 @@ class NsqdOptions(Options):
 
     @property
     def may_peek(self) -> bool:
-        """Only a file of users is asked over HTTP too: who needs AUTH to consume is not to be
-        passed by."""
+        """Whether HTTP may show messages.
+
+        Auth servers do not cover HTTP; without a file of users, peeking would bypass AUTH.
+        """
         return self.peek_without_auth or bool(self.auth_file) or not self.auth_http_address
 
 
 def resolve(settings: Settings) -> NsqdOptions:
-    """The options nsqd runs with, checked and filled in; raises StartError.
+    """Return the checked and completed options of nsqd; raise StartError if one is invalid.
 
-    What is odd but no reason not to start is added to the warnings of `settings`.
+    Problems that do not prevent a start are added to the warnings of `settings`.
     """
     options = NsqdOptions(settings.values)
     # In the order NSQ checks, since of several faults it names the first.
@@ -575,7 +577,7 @@ def resolve(settings: Settings) -> NsqdOptions:
 
 
 def policies(settings: Settings, options: NsqdOptions) -> Policies:
-    """What the options, and what was said of topics and channels, come to for each of them."""
+    """Combine the options with the [topic] and [channel] sections of the file."""
     sections = settings.patterns
     return Policies(
         TopicPolicy(options.durability, options.retention_time, options.retention_bytes),
@@ -585,8 +587,7 @@ def policies(settings: Settings, options: NsqdOptions) -> Policies:
 
 
 def policy_rule(options: NsqdOptions, key: str) -> Rule | None:
-    """What a value has to be that is set for topics or channels by name: what its own rule says,
-    and what the daemon has room for."""
+    """Return the rule for a policy value: the key's own rule, or the limit of a daemon option."""
     if key == "max_msg_size":
         return _between(1, options.max_msg_size, "--max-msg-size")
     if key == "min_msg_size":
@@ -603,7 +604,7 @@ def _between(minimum: int, maximum: int, flag: str) -> Rule:
 
 
 def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
-    """The options with what is known once the sockets are bound: `ports`, by kind of listener."""
+    """Complete the options once the sockets are bound; `ports` is by kind of listener."""
     options = options.replace(
         broadcast_tcp_port=options.broadcast_tcp_port or ports["tcp"],
         broadcast_http_port=options.broadcast_http_port or ports.get("http", 0),
@@ -612,7 +613,7 @@ def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
 
 
 def _statsd_prefix(options: NsqdOptions) -> str:
-    """With the address for each %s, in the letters of a statsd key, and a dot at its end."""
+    """Replace each %s by the address, in characters of a statsd key, and end with a dot."""
     host, port = options.broadcast_address, options.broadcast_http_port
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     prefix = options.statsd_prefix.replace("%s", re.sub("[.:]", "_", address))
@@ -620,7 +621,7 @@ def _statsd_prefix(options: NsqdOptions) -> str:
 
 
 def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
-    """A client policy demands TLS, and TLS demands a certificate and its key."""
+    """Check that a client policy implies TLS, and that TLS has a certificate and its key."""
     if options.tls_client_auth_policy and options.tls_required == TLS_NOT_REQUIRED:
         options = options.replace(tls_required=TLS_REQUIRED)
     if bool(options.tls_cert) != bool(options.tls_key):
@@ -641,12 +642,12 @@ def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
 
 
 def _trusts_the_system(options: NsqdOptions) -> bool:
-    """Whether a client needs a certificate, and the system's authorities say of whom."""
+    """Whether client certificates are verified against the system's authorities."""
     return options.tls_client_auth_policy == REQUIRE_VERIFY and not options.tls_root_ca_file
 
 
 def asks_for_tls_version(settings: Settings) -> bool:
-    """Whether somebody has written the oldest TLS version to speak."""
+    """Whether the minimum TLS version was set explicitly."""
     return "tls_min_version" in settings.given and bool(settings["tls_min_version"])
 
 
@@ -697,7 +698,7 @@ def _warn(settings: Settings, options: NsqdOptions) -> None:
 
 
 def _input_bytes(settings: Settings, options: NsqdOptions) -> int:
-    """Room for the largest command at least, or it could never arrive."""
+    """Return at least the size of the largest command, which could never arrive otherwise."""
     largest = max(options.max_msg_size, options.max_body_size)
     if options.max_input_bytes >= largest:
         return options.max_input_bytes

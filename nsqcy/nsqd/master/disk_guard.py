@@ -17,7 +17,7 @@ PERIOD = 1.0  # seconds
 
 
 def free_bytes(path: str) -> int:
-    """What is left to users who are not root."""
+    """Return the bytes that are free for users other than root."""
     found = os.statvfs(path or ".")
     return found.f_bavail * found.f_frsize
 
@@ -57,7 +57,7 @@ class DiskGuard:
             short = self._pool.apply(self._free, (self._path,)) < self._minimum
             refusal = f"fewer than {self._minimum} bytes are free on disk" if short else None
         except OSError as error:
-            refusal = f"nobody knows how much is free on disk: {(error.strerror or '').lower()}"
+            refusal = f"cannot determine the free disk space: {(error.strerror or '').lower()}"
         if refusal == self.refusal:
             return
         self.refusal = refusal

@@ -67,7 +67,7 @@ def test_a_disk_that_cannot_be_asked_is_not_written_to() -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     guard(fail, told).look()
-    assert told == ["nobody knows how much is free on disk: input/output error"]
+    assert told == ["cannot determine the free disk space: input/output error"]
 
 
 def test_a_disk_that_hangs_stops_nobody() -> None:
