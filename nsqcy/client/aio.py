@@ -120,7 +120,7 @@ class _Driver(asyncio.Protocol):
         if self._transport is not None:
             self._face.transports.discard(self._transport)
             self._face.released.set()
-        why = f"lost: {exc}" if exc else "nsqd has closed the connection"
+        why = f"lost: {exc}" if exc else "nsqd closed the connection"
         self.fail(ConnectionFailed(f"{self._connection.address}: {why}"))
 
     def fail(self, error: Error) -> None:
@@ -869,7 +869,7 @@ class Producer(ProducerView, _Face):
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:
-            raise PublishTimeout(f"{self.core.pending_bytes} bytes are without an answer") from None
+            raise PublishTimeout(f"{self.core.pending_bytes} bytes are unanswered") from None
         return None if deadline is None else deadline - self.now()
 
     def rearm(self) -> None:

@@ -710,7 +710,7 @@ class Producer(ProducerView):
         while not self._has_room():
             left = None if deadline == INFINITE else deadline - self._loop.now()
             if left is not None and left <= 0:
-                raise PublishTimeout("no room in time: too many publishes without an answer")
+                raise PublishTimeout("timed out: too many unanswered publishes")
             self._waiters.wait(self._has_room, left)
 
     def _has_room(self) -> bool:

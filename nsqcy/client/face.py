@@ -143,7 +143,7 @@ class ProducerView:
         if self.core.connection_options.headers:
             return True
         if headers is not None:
-            raise ValueError("headers need a producer with the option headers=True")
+            raise ValueError("headers require a producer with the option headers=True")
         return False
 
 
@@ -165,7 +165,7 @@ def asked(ask: Callable[[], Answer]) -> Answer:
     try:
         return ask()
     except Exception as error:
-        log.exception("lookupds could not be asked")
+        log.exception("querying lookupds failed")
         return [], [repr(error)]
 
 
