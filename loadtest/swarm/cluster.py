@@ -31,7 +31,7 @@ def make_channels(options: Options) -> list[str]:
     made. Gives the nsqds' addresses. Raises Unreachable."""
     addresses = tcp_addresses(options)
     if not addresses:
-        raise Unreachable("lookupds know of no nsqd")
+        raise Unreachable("no nsqd is registered with the lookupds")
     for address in addresses:
         for topic, channel in options.places:
             _subscribe(options, address, topic, channel)

@@ -61,7 +61,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in self.all_topics + self.all_channels:
             if not is_valid_name(name):
-                raise ValueError(f"{name!r} is no name of a topic or channel")
+                raise ValueError(f"{name!r} is not a valid topic or channel name")
             if name.endswith("#ephemeral"):
                 raise ValueError(f"{name} may drop messages: nothing could be called lost")
         if not (self.all_topics and self.all_channels):

@@ -1,6 +1,6 @@
-"""The Python client: consumers and producers of NSQ.
+"""Python client for NSQ: consumers and producers.
 
-Here for threads and for gevent; for asyncio, under the same names, in nsqcy.client.aio.
+This module is for threads and gevent. nsqcy.client.aio has the same names for asyncio.
 """
 
 from nsqcy.client.blocking import Consumer, Producer

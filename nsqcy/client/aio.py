@@ -1,4 +1,4 @@
-"""The client for asyncio.
+"""NSQ client for asyncio.
 
     async with Producer("127.0.0.1:4150") as producer:
         await producer.publish("greetings", b"hello")
@@ -8,8 +8,8 @@
             print(message.body)
             message.finish()
 
-Owns sockets, timers and tasks; what happens is decided by consumer.py and producer.py. Everything
-belongs to one event loop and is called from its thread.
+A consumer or producer belongs to one event loop: call it only from the loop's thread. This module
+handles sockets, timers and tasks; consumer.py and producer.py contain the logic.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class _Driver(asyncio.Protocol):
         if self._transport is not None:
             self._face.transports.discard(self._transport)
             self._face.released.set()
-        why = f"lost: {exc}" if exc else "nsqd has closed the connection"
+        why = f"lost: {exc}" if exc else "nsqd closed the connection"
         self.fail(ConnectionFailed(f"{self._connection.address}: {why}"))
 
     def fail(self, error: Error) -> None:
@@ -331,22 +331,27 @@ class _Batches(_Iteration):
 
 
 class Consumer(ConsumerView, _Face):
-    """A consumer of one channel, from fixed nsqds, from those lookupds name, or from both.
+    """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
-    Messages are had by iteration (`async for`, `batches`) and answered by whoever has them, or go
-    to a `message_handler`, a function or coroutine function whose end answers: None or True
-    finishes, False requeues, an exception requeues and backs off. At most `concurrency` handlers
-    run at a time (default: as many as max_in_flight if they are coroutines); `max_in_flight` is
-    `concurrency` unless it is given. A handler that is a plain function must not block.
+    The program takes messages by iteration (`async for`, `batches`) and answers them. Or it passes
+    a `message_handler`, a function or coroutine function. The handler's result answers the message:
+    None or True finishes it, False requeues it, an exception requeues it and backs off. A plain
+    function must not block.
 
-    Callbacks, functions or coroutine functions: on_error(error) of connections,
-    on_exception(message, error) of handlers and on_giving_up, awaited before the message is
-    requeued, on_heartbeat(connection), on_ready(connection) when one has subscribed.
+    At most `concurrency` handlers run at a time. The default is max_in_flight for a coroutine
+    function, otherwise 1. `max_in_flight` defaults to `concurrency`.
 
-    on_giving_up(message) is awaited. A message with too many attempts is finished when it returns,
-    and requeued when it raises.
+    Callbacks are functions or coroutine functions:
 
-    Raises ValueError and TypeError for options that make no sense.
+    - on_error(error): a connection failed
+    - on_exception(message, error): a handler or on_giving_up raised; awaited before the message is
+      requeued
+    - on_heartbeat(connection): nsqd sent a heartbeat
+    - on_ready(connection): a connection has subscribed
+    - on_giving_up(message): a message has had too many attempts. It is awaited. The message is
+      finished when it returns, and requeued when it raises.
+
+    Raises ValueError and TypeError for invalid options.
     """
 
     def __init__(
@@ -394,7 +399,7 @@ class Consumer(ConsumerView, _Face):
     # -- its life
 
     async def start(self) -> None:
-        """Begin to connect. Messages come as soon as they can."""
+        """Start connecting and receiving messages."""
         if self.core.running or self._ended.is_set():
             return
         self.loop = asyncio.get_running_loop()
@@ -409,8 +414,11 @@ class Consumer(ConsumerView, _Face):
         self.rearm()
 
     async def run(self) -> None:
-        """Start, and wait for the end. Cancelling it closes the consumer: it ends when messages
-        in flight have been answered, or after close_timeout seconds."""
+        """Start, and wait until the consumer is closed.
+
+        Cancelling run() closes the consumer: it ends when the messages in flight have been
+        answered, or after close_timeout seconds.
+        """
         await self.start()
         try:
             await self.join()
@@ -420,18 +428,19 @@ class Consumer(ConsumerView, _Face):
         await self.close()  # it has been; wait for handlers, and for bytes to be sent
 
     async def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; whether it has."""
+        """Wait up to `timeout` seconds until the consumer has ended; return whether it has."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), timeout)
         return self._ended.is_set()
 
     async def close(self, *, graceful: bool = True) -> None:
-        """End. Messages that nobody has taken yet go back to nsqd; those that were taken can be
-        answered for close_timeout seconds, or not at all. Closed is closed: it can be called
-        again.
+        """Close the consumer. May be called repeatedly.
 
-        Waits for the end, unless that would wait for its caller: in a handler, in a callback, and
-        in an `async for` over the consumer while messages are in flight.
+        Requeues delivered messages that the program has not taken. If `graceful` is true, messages
+        in flight can still be answered for close_timeout seconds; otherwise they cannot.
+
+        Waits for the end, except where that would deadlock: in a handler, in a callback, and in an
+        `async for` over the consumer while messages are in flight.
         """
         if not (self.core.running or self._ending):  # never started
             self._ended.set()
@@ -482,8 +491,11 @@ class Consumer(ConsumerView, _Face):
         return queue.popleft()
 
     def batches(self, max_messages: int, *, within: float = 0.0) -> AsyncIterator[list[Message]]:
-        """Lists of up to `max_messages`: what is there, and what comes `within` seconds of the
-        first. A list is given at once when no more can come before it is answered."""
+        """Iterate over lists of up to `max_messages` messages.
+
+        A list is complete after `within` seconds from its first message, or as soon as no more
+        messages can arrive until the program answers some.
+        """
         batches = _Batches(self, max_messages, within)
         self._iterations.add(batches)
         return batches
@@ -610,27 +622,31 @@ class Consumer(ConsumerView, _Face):
     # -- control
 
     def set_max_in_flight(self, count: int) -> None:
-        """The most messages in flight, over all nsqds; 0 pauses."""
+        """Set the maximum number of messages in flight, over all nsqds; 0 pauses.
+
+        Raises ValueError if `count` is not a whole number, 0 or more.
+        """
         self.core.flow.set_max_in_flight(count, self.now())
         self._rearm_if_running()
 
     def pause(self) -> None:
-        """No more messages until resume()."""
+        """Stop receiving messages until resume() is called."""
         self._paused = self.core.flow.max_in_flight or self._paused
         self.set_max_in_flight(0)
 
     def resume(self) -> None:
+        """Continue after pause(), with the previous max_in_flight."""
         if self._paused:
             self.set_max_in_flight(self._paused)
             self._paused = 0
 
     def connect_to_nsqd(self, host: str, port: int) -> None:
-        """Consume from this nsqd too."""
+        """Also consume from the nsqd at `host` and TCP port `port`."""
         self.core.add_nsqd(Address(host, port), self.now())
         self._rearm_if_running()
 
     def query_lookupd(self) -> None:
-        """Ask lookupds now."""
+        """Query the lookupds now instead of at the next poll."""
         self.core.ask_now(self.now())
         self._rearm_if_running()
 
@@ -655,12 +671,13 @@ class _Awaited(Publish):
 
 
 class Producer(ProducerView, _Face):
-    """Publishes to one nsqd, or to a pool: fixed ones and those lookupds know.
+    """Producer for one nsqd, or for a pool of fixed nsqds and nsqds found by lookupds.
 
-    Each publish is awaited until nsqd has said OK; any number may be under way. With several nsqds
-    one that fails is tried on another, `retries` times. Callbacks, functions or coroutine
-    functions: on_error(error) of connections, on_retry(publish, error). Raises ValueError and
-    TypeError for options that make no sense.
+    publish() waits until nsqd has answered. Any number of publishes may be pending. With several
+    nsqds, a failed publish is tried again on another nsqd, up to `retries` times.
+
+    Callbacks are functions or coroutine functions: on_error(error) for failed connections,
+    on_retry(publish, error) for retries. Raises ValueError and TypeError for invalid options.
     """
 
     def __init__(
@@ -687,7 +704,7 @@ class Producer(ProducerView, _Face):
         self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
     async def start(self) -> None:
-        """Begin to connect; the first publish does so too."""
+        """Start connecting. The first publish does this too."""
         self._start()
 
     def _start(self) -> None:
@@ -707,7 +724,10 @@ class Producer(ProducerView, _Face):
         self.rearm()
 
     async def close(self, *, graceful: bool = True) -> None:
-        """Wait for the answers that are outstanding, at most close_timeout seconds, and end."""
+        """Wait up to close_timeout seconds for pending answers, and close.
+
+        If `graceful` is false, close at once: pending publishes fail with Closed.
+        """
         self.core.closing = True
         if not (self.core.running or self._ending):  # never started
             return
@@ -729,11 +749,14 @@ class Producer(ProducerView, _Face):
         *,
         headers: Headers | None = None,
     ) -> bytes:
-        """Publish one message, deferred by `defer` milliseconds; gives b"OK". With `headers` if the
-        producer has the option of that name.
+        """Publish one message and return b"OK".
 
-        Raises NsqdError if nsqd refuses it; ConnectionFailed, NoConnection, or PublishTimeout
-        after `timeout` seconds; ValueError and TypeError before anything is sent.
+        nsqd delivers it after `defer` milliseconds. `headers` require a producer with the option
+        `headers`.
+
+        Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
+        NoConnection or PublishTimeout after `timeout` seconds. Raises ValueError and TypeError for
+        invalid arguments, before anything is sent.
         """
         if self.core.is_full:
             timeout = await self._have_room(timeout)
@@ -748,8 +771,10 @@ class Producer(ProducerView, _Face):
         *,
         headers: Headers | None = None,
     ) -> bytes:
-        """Publish several messages as one, all of them or none, each with `headers`. Raises as
-        publish() does."""
+        """Publish several messages atomically, each with `headers`, and return b"OK".
+
+        Raises the same errors as publish().
+        """
         if self.core.is_full:
             timeout = await self._have_room(timeout)
         return await self._send(
@@ -765,8 +790,12 @@ class Producer(ProducerView, _Face):
         batch_bytes: int = BATCH_BYTES,
         headers: Headers | None = None,
     ) -> int:
-        """Publish any number of messages, as many at a time as fit; gives how many. Raises as
-        publish() does, once what is under way has been answered; then some have been published."""
+        """Publish any number of messages in batches and return their number.
+
+        A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
+        a batch of its own. Raises the same errors as publish(), after all batches already sent
+        have been answered; some of the messages have been published then.
+        """
         sent: list[asyncio.Future[bytes]] = []
         count = 0
         try:
@@ -793,8 +822,10 @@ class Producer(ProducerView, _Face):
         *,
         headers: Headers | None = None,
     ) -> asyncio.Future[bytes]:
-        """As publish(), without waiting: the result comes by the future. Whoever never waits
-        should look at `is_full`."""
+        """Do the same as publish(), without waiting: return a future for its result.
+
+        A program that never waits should check `is_full`.
+        """
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
         return self._send(topic, head, self._body(data, headers), timeout)
 
@@ -806,14 +837,14 @@ class Producer(ProducerView, _Face):
         *,
         headers: Headers | None = None,
     ) -> asyncio.Future[bytes]:
-        """multipublish() as publish_nowait() does it."""
+        """Do the same as multipublish(), without waiting: return a future for its result."""
         return self._send(topic, self._mpub[topic], self._mpub_body(messages, headers), timeout)
 
     pub = publish
     mpub = multipublish
 
     async def dpub(self, topic: str, delay_ms: int, data: bytes) -> bytes:
-        """publish() with `defer`."""
+        """Publish one message, deferred by `delay_ms` milliseconds. Raises as publish() does."""
         return await self.publish(topic, data, delay_ms)
 
     def _send(
@@ -838,7 +869,7 @@ class Producer(ProducerView, _Face):
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:
-            raise PublishTimeout(f"{self.core.pending_bytes} bytes are without an answer") from None
+            raise PublishTimeout(f"{self.core.pending_bytes} bytes are unanswered") from None
         return None if deadline is None else deadline - self.now()
 
     def rearm(self) -> None:

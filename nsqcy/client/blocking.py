@@ -93,24 +93,27 @@ class _Waiters:
 
 
 class Consumer(ConsumerView):
-    """A consumer of one channel, from fixed nsqds, from those lookupds name, or from both.
+    """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
-    Messages are had by iteration, by get() and batches(), and answered by whoever has them, in any
-    thread; or they go to a `message_handler` in one of `concurrency` threads, whose end answers:
-    None or True finishes, False requeues, an exception requeues and backs off. `max_in_flight` is
-    `concurrency` unless it is given.
+    The program takes messages by iteration, get() or batches(), and answers them in any thread. Or
+    it passes a `message_handler`, which `concurrency` threads run. The handler's result answers the
+    message: None or True finishes it, False requeues it, an exception requeues it and backs off.
+    `max_in_flight` defaults to `concurrency`.
 
-    `runtime` is `threads`, `gevent`, or `auto`: gevent where it has patched the standard library.
+    `runtime` is `threads`, `gevent` or `auto`. `auto` selects gevent if it has patched the standard
+    library.
 
-    Callbacks, none of them a coroutine function: on_error(error) of connections,
-    on_exception(message, error) of handlers and on_giving_up, on_heartbeat(connection),
-    on_ready(connection) when one has subscribed. They are called beside the program, and must not
-    wait for the consumer.
+    Callbacks are plain functions. They run in threads of the client and must not wait for the
+    consumer:
 
-    on_giving_up(message) runs in a thread of its own, one message at a time. A message with too
-    many attempts is finished when it returns, and requeued when it raises.
+    - on_error(error): a connection failed
+    - on_exception(message, error): a handler or on_giving_up raised
+    - on_heartbeat(connection): nsqd sent a heartbeat
+    - on_ready(connection): a connection has subscribed
+    - on_giving_up(message): a message has had too many attempts. It runs in its own thread, one
+      message at a time. The message is finished when it returns, and requeued when it raises.
 
-    Raises ValueError and TypeError for options that make no sense.
+    Raises ValueError and TypeError for invalid options.
     """
 
     def __init__(
@@ -175,7 +178,7 @@ class Consumer(ConsumerView):
     # -- its life
 
     def start(self, block: bool = False) -> None:
-        """Begin to connect. Messages come as soon as they can. With `block`, as run()."""
+        """Start connecting and receiving messages. With `block`, do the same as run()."""
         with self._loop.lock:
             if not (self._loop.has_begun or self._closed):
                 self._begin()
@@ -200,7 +203,10 @@ class Consumer(ConsumerView):
                 self._spawn_worker(self.message_handler)
 
     def run(self) -> None:
-        """Start, and wait for the end. An exception, KeyboardInterrupt say, closes it."""
+        """Start, and wait until the consumer is closed.
+
+        An exception such as KeyboardInterrupt closes it and is raised again.
+        """
         self.start()
         try:
             self.join()
@@ -209,7 +215,7 @@ class Consumer(ConsumerView):
             raise
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; whether it has."""
+        """Wait up to `timeout` seconds until the consumer has ended; return whether it has."""
         if not self._loop.has_begun:
             return self._closed
         self._inside.append(me := self._loop.runtime.current())
@@ -220,13 +226,13 @@ class Consumer(ConsumerView):
         return self._loop.ended.is_set()
 
     def close(self, *, graceful: bool = True, wait: bool = True) -> None:
-        """End. Messages that nobody has taken yet go back to nsqd; those that were taken can be
-        answered for close_timeout seconds, or not at all. Closed is closed: it can be called
-        again, and from anywhere.
+        """Close the consumer. May be called repeatedly and from anywhere.
 
-        Waits for the end, unless that would wait for its caller: in a thread that iterates, in a
-        handler, in a callback, and in a signal handler that has interrupted one of these; without
-        `wait` never.
+        Requeues delivered messages that the program has not taken. If `graceful` is true, messages
+        in flight can still be answered for close_timeout seconds; otherwise they cannot.
+
+        With `wait`, waits for the end, except where that would deadlock: in a thread that iterates,
+        in a handler, in a callback, and in a signal handler that has interrupted one of these.
         """
         self._begin_end(graceful)
         runtime = self._loop.runtime
@@ -288,7 +294,7 @@ class Consumer(ConsumerView):
     # -- messages
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages, until it is closed. Several threads may iterate."""
+        """Iterate over messages until the consumer is closed. Several threads may iterate."""
         self.start()
         self._inside.append(me := self._loop.runtime.current())
         try:
@@ -306,7 +312,7 @@ class Consumer(ConsumerView):
             self._inside.remove(me)
 
     def get(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when there was none in so many seconds, and after the end."""
+        """Return the next message, or None after `timeout` seconds or after the end."""
         self.start()
         deadline = None if timeout is None else self._loop.now() + timeout
         while True:
@@ -318,8 +324,11 @@ class Consumer(ConsumerView):
             self._waiters.wait(self._has_news, left)
 
     def batches(self, max_messages: int, *, within: float = 0.0) -> Iterator[list[Message]]:
-        """Lists of up to `max_messages`: what is there, and what comes `within` seconds of the
-        first. A list is given at once when no more can come before it is answered."""
+        """Iterate over lists of up to `max_messages` messages.
+
+        A list is complete after `within` seconds from its first message, or as soon as no more
+        messages can arrive until the program answers some.
+        """
         self._inside.append(me := self._loop.runtime.current())
         try:
             while (first := self.get()) is not None:
@@ -424,31 +433,35 @@ class Consumer(ConsumerView):
     # -- control
 
     def set_max_in_flight(self, count: int) -> None:
-        """The most messages in flight, over all nsqds; 0 pauses."""
+        """Set the maximum number of messages in flight, over all nsqds; 0 pauses.
+
+        Raises ValueError if `count` is not a whole number, 0 or more.
+        """
         with self._loop.lock:
             self.core.flow.set_max_in_flight(count, self._loop.now())
         self._loop.rouse()
 
     def pause(self) -> None:
-        """No more messages until resume()."""
+        """Stop receiving messages until resume() is called."""
         with self._loop.lock:
             self._paused = self.core.flow.max_in_flight or self._paused
             self.set_max_in_flight(0)
 
     def resume(self) -> None:
+        """Continue after pause(), with the previous max_in_flight."""
         with self._loop.lock:
             if self._paused:
                 self.set_max_in_flight(self._paused)
                 self._paused = 0
 
     def connect_to_nsqd(self, host: str, port: int) -> None:
-        """Consume from this nsqd too."""
+        """Also consume from the nsqd at `host` and TCP port `port`."""
         with self._loop.lock:
             self.core.add_nsqd(Address(host, port), self._loop.now())
         self._loop.rouse()
 
     def query_lookupd(self) -> None:
-        """Ask lookupds now."""
+        """Query the lookupds now instead of at the next poll."""
         with self._loop.lock:
             self.core.ask_now(self._loop.now())
         self._loop.rouse()
@@ -475,14 +488,15 @@ def _resolve(future: Future, error: Error | None) -> None:
 
 
 class Producer(ProducerView):
-    """Publishes to one nsqd, or to a pool: fixed ones and those lookupds know.
+    """Producer for one nsqd, or for a pool of fixed nsqds and nsqds found by lookupds.
 
-    publish() waits until nsqd has said OK; any number of threads may publish. With several nsqds
-    one that fails is tried on another, `retries` times; on_retry(publish, error) is told. Callbacks
-    are called beside the program, and must not wait for the producer; none of them can be a
-    coroutine function. Raises ValueError and TypeError for options that make no sense.
+    publish() waits until nsqd has answered. Any number of threads may publish. With several nsqds,
+    a failed publish is tried again on another nsqd, up to `retries` times.
 
-    `runtime` is as Consumer has it.
+    Callbacks are plain functions: on_error(error) for failed connections, on_retry(publish, error)
+    for retries. They run in a thread of the client and must not wait for the producer.
+
+    `runtime` is as for Consumer. Raises ValueError and TypeError for invalid options.
     """
 
     def __init__(
@@ -516,7 +530,7 @@ class Producer(ProducerView):
         self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
     def start(self) -> None:
-        """Begin to connect; the first publish does so too."""
+        """Start connecting. The first publish does this too."""
         with self._loop.lock:
             if self._loop.has_begun or self.core.closing:
                 return
@@ -534,7 +548,10 @@ class Producer(ProducerView):
             self.core.start(self._loop.now())
 
     def close(self, *, graceful: bool = True) -> None:
-        """Wait for the answers that are outstanding, at most close_timeout seconds, and end."""
+        """Wait up to close_timeout seconds for pending answers, and close.
+
+        If `graceful` is false, close at once: pending publishes fail with Closed.
+        """
         self.core.closing = True
         if not self._loop.has_begun:
             return
@@ -572,11 +589,14 @@ class Producer(ProducerView):
         *,
         headers: Headers | None = None,
     ) -> bytes:
-        """Publish one message, deferred by `defer` milliseconds; gives b"OK". With `headers` if the
-        producer has the option of that name.
+        """Publish one message and return b"OK".
 
-        Raises NsqdError if nsqd refuses it; ConnectionFailed, NoConnection, or PublishTimeout
-        after `timeout` seconds; ValueError and TypeError before anything is sent.
+        nsqd delivers it after `defer` milliseconds. `headers` require a producer with the option
+        `headers`.
+
+        Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
+        NoConnection or PublishTimeout after `timeout` seconds. Raises ValueError and TypeError for
+        invalid arguments, before anything is sent.
         """
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
         return self._sent(topic, head, self._body(data, headers), timeout)
@@ -589,8 +609,10 @@ class Producer(ProducerView):
         *,
         headers: Headers | None = None,
     ) -> bytes:
-        """Publish several messages as one, all of them or none, each with `headers`. Raises as
-        publish() does."""
+        """Publish several messages atomically, each with `headers`, and return b"OK".
+
+        Raises the same errors as publish().
+        """
         return self._sent(topic, self._mpub[topic], self._mpub_body(messages, headers), timeout)
 
     def publish_all(
@@ -602,8 +624,12 @@ class Producer(ProducerView):
         batch_bytes: int = BATCH_BYTES,
         headers: Headers | None = None,
     ) -> int:
-        """Publish any number of messages, as many at a time as fit; gives how many. Raises as
-        publish() does, once what is under way has been answered; then some have been published."""
+        """Publish any number of messages in batches and return their number.
+
+        A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
+        a batch of its own. Raises the same errors as publish(), after all batches already sent
+        have been answered; some of the messages have been published then.
+        """
         head = self._mpub[topic]
         sent: deque[Future] = deque()
         count = 0
@@ -629,8 +655,11 @@ class Producer(ProducerView):
         *,
         headers: Headers | None = None,
     ) -> Future:
-        """As publish(), without waiting: the result comes by the future, a concurrent.futures.
-        Future or a gevent AsyncResult. Whoever never waits should look at `is_full`."""
+        """Do the same as publish(), without waiting: return a future for its result.
+
+        The future is a concurrent.futures.Future or a gevent AsyncResult. A program that never
+        waits should check `is_full`.
+        """
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
         return self._send(topic, head, self._body(data, headers), self._deadline(timeout))
 
@@ -642,7 +671,7 @@ class Producer(ProducerView):
         *,
         headers: Headers | None = None,
     ) -> Future:
-        """multipublish() as publish_nowait() does it."""
+        """Do the same as multipublish(), without waiting: return a future for its result."""
         return self._send(
             topic, self._mpub[topic], self._mpub_body(messages, headers), self._deadline(timeout)
         )
@@ -651,7 +680,7 @@ class Producer(ProducerView):
     mpub = multipublish
 
     def dpub(self, topic: str, delay_ms: int, data: bytes) -> bytes:
-        """publish() with `defer`."""
+        """Publish one message, deferred by `delay_ms` milliseconds. Raises as publish() does."""
         return self.publish(topic, data, delay_ms)
 
     def _sent(self, topic: str, head: bytes, body: bytes, timeout: float | None) -> bytes:
@@ -681,7 +710,7 @@ class Producer(ProducerView):
         while not self._has_room():
             left = None if deadline == INFINITE else deadline - self._loop.now()
             if left is not None and left <= 0:
-                raise PublishTimeout("no room in time: too many publishes without an answer")
+                raise PublishTimeout("timed out: too many unanswered publishes")
             self._waiters.wait(self._has_room, left)
 
     def _has_room(self) -> bool:

@@ -128,7 +128,7 @@ class Connection:
         if now < self.due:
             return
         if self.state is State.HANDSHAKE:
-            raise ConnectionFailed(f"{self.address} did not shake hands in time")
+            raise ConnectionFailed(f"{self.address} did not complete the handshake in time")
         self._watch(now)
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class Connection:
             # One answer at a time: what follows may belong to a layer that is put on by it.
             messages, frames = self.codec.feed(data, 1)
             if messages:
-                raise ProtocolError(f"{self.address} sent a message before it was asked for any")
+                raise ProtocolError(f"{self.address} sent a message during the handshake")
             if not frames:
                 return
             depth = len(self._layers)
@@ -269,20 +269,20 @@ class Connection:
         except (ValueError, RecursionError):
             settings = None
         if not isinstance(settings, dict):
-            raise ProtocolError(f"{self.address} answered IDENTIFY by {data[:80]!r}")
+            raise ProtocolError(f"{self.address} answered IDENTIFY with {data[:80]!r}")
         ready = settings.get("max_rdy_count")
         if isinstance(ready, int) and ready > 0:
             self.max_ready = ready
         if self._agreed("tls_v1", settings):
             self._upgrades.append(self._tls)
         elif self.options.tls_v1:
-            raise ConnectionFailed(f"{self.address} offers no TLS")
+            raise ConnectionFailed(f"{self.address} does not support TLS")
         durability = self.options.durability
         if durability not in (None, settings.get("durability")):
-            raise ConnectionFailed(f"{self.address} does not promise durability {durability}")
+            raise ConnectionFailed(f"{self.address} does not support durability {durability}")
         if self.options.headers:
             if settings.get("headers") is not True:
-                raise ConnectionFailed(f"{self.address} knows of no headers")
+                raise ConnectionFailed(f"{self.address} does not support headers")
             self.codec.expect_headers()
         if self._agreed("snappy", settings):
             self._upgrades.append(SnappyLayer)
@@ -296,7 +296,7 @@ class Connection:
         if settings.get(name) is not True:
             return False
         if not getattr(self.options, name):
-            raise ProtocolError(f"{self.address} begins {name}, which it was not asked for")
+            raise ProtocolError(f"{self.address} enabled {name}, which was not requested")
         return True
 
     def _upgrade(self, now: float) -> None:
@@ -309,7 +309,7 @@ class Connection:
             self._shaken(now)
             return
         if not self.options.auth_secret:
-            raise ConnectionFailed(f"{self.address} wants an auth_secret, and there is none")
+            raise ConnectionFailed(f"{self.address} requires AUTH: set auth_secret")
         self._step = self._authorized
         self.codec.write(command_with_body(b"AUTH", (), self.options.auth_secret.encode()))
 
@@ -322,7 +322,7 @@ class Connection:
 
     def _upgraded(self, data: bytes, now: float) -> None:
         if data != b"OK":
-            raise ProtocolError(f"{self.address} answered an upgrade by {data[:80]!r}")
+            raise ProtocolError(f"{self.address} answered an upgrade with {data[:80]!r}")
         self._upgrade(now)
 
     def _authorized(self, data: bytes, now: float) -> None:

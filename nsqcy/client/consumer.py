@@ -59,7 +59,7 @@ class ConsumerCore(Core[Nsqd]):
     ) -> None:
         for what, each in (("topic", topic), ("channel", channel)):
             if not is_valid_name(each):
-                raise ValueError(f"{quote(each)} is no name of a {what}")
+                raise ValueError(f"{quote(each)} is not a valid {what} name")
         self.topic = topic
         self.channel = channel
         options = consumer_options(keywords)

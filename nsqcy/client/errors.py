@@ -1,4 +1,4 @@
-"""What a program that uses the client may have to catch; all of it is an Error."""
+"""Exceptions of the client, all subclasses of Error."""
 
 from nsqcy.client.codec import AlreadyAnswered, ProtocolError
 from nsqcy.errors import NON_FATAL_CODES, NsqError
@@ -21,8 +21,11 @@ MAX_DELAY = 1e9  # seconds
 
 
 class NsqdError(Error):
-    """nsqd refused something: `code`, e.g. "E_BAD_TOPIC", and what it says about it. After a
-    `fatal` one it closes the connection."""
+    """Error response of nsqd.
+
+    `code` is its error code, e.g. "E_BAD_TOPIC", and `description` the text after the code. If
+    `fatal` is true, nsqd closes the connection.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -31,16 +34,18 @@ class NsqdError(Error):
 
 
 class ConnectionFailed(Error):
-    """A connection could not be made, or was lost. What was outstanding on it may or may not have
-    been done."""
+    """A connection could not be established, or was lost.
+
+    nsqd may or may not have executed commands that were still unanswered.
+    """
 
 
 class NoConnection(Error):
-    """There is no nsqd to publish to."""
+    """No nsqd is available to publish to."""
 
 
 class PublishTimeout(Error):
-    """No OK in time. The message may or may not have been published."""
+    """nsqd did not answer in time. The message may or may not have been published."""
 
 
 class Closed(Error):
@@ -48,9 +53,12 @@ class Closed(Error):
 
 
 class Requeue(Error):
-    """Raised by a handler to have its message delivered again after `delay` seconds (by default
-    the consumer's delay for its attempts), with or without backoff (by default as the consumer's
-    backoff_on_requeue says)."""
+    """Raised by a handler to requeue its message.
+
+    nsqd delivers the message again after `delay` seconds; the default is the consumer's delay for
+    the message's number of attempts. `backoff` decides whether the consumer backs off; the default
+    is the option `backoff_on_requeue`. Raises ValueError for an invalid `delay`.
+    """
 
     def __init__(self, delay: float | None = None, *, backoff: bool | None = None) -> None:
         if delay is not None and not 0 <= delay < MAX_DELAY:

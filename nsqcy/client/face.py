@@ -1,7 +1,7 @@
-"""What the faces of the client, aio and blocking, have in common.
+"""Code shared by the asyncio and the blocking client.
 
-Owns what a face tells of its core, and how messages are gathered into batches. Knows neither
-threads nor an event loop.
+Contains the read-only properties of consumers and producers, and the batching of messages. Depends
+neither on threads nor on an event loop.
 """
 
 import inspect
@@ -32,14 +32,14 @@ log = logging.getLogger("nsqcy.client")
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Whether calling it returns a coroutine; an object may have an `async def __call__`."""
+    """Return whether calling `function` returns a coroutine, also by an `async def __call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(type(function), "__call__", None)  # noqa: B004
     )
 
 
 def refuse_coroutine_functions(**functions: object) -> None:
-    """Raises TypeError where nothing would await what a function returns."""
+    """Raise TypeError for a coroutine function, as nothing would await its result."""
     for name, function in functions.items():
         if is_coroutine_function(function):
             raise TypeError(f"{name} cannot be a coroutine function: use nsqcy.client.aio")
@@ -55,7 +55,7 @@ def default_in_flight(concurrency: int | None) -> int:
 
 
 def warn_of_idle_handlers(core: ConsumerCore, concurrency: int | None) -> None:
-    """Log that max_in_flight keeps handlers idle; 0 is a pause."""
+    """Log a warning if max_in_flight keeps handlers idle, unless it is 0 (paused)."""
     maximum = core.flow.max_in_flight
     if concurrency is not None and 0 < maximum < concurrency:
         log.warning(
@@ -68,61 +68,68 @@ def warn_of_idle_handlers(core: ConsumerCore, concurrency: int | None) -> None:
 
 
 class ConsumerView:
-    """What can be seen of a consumer."""
+    """Read-only state of a consumer."""
 
     core: ConsumerCore
-    _queue: deque[Message]  # delivered, and not yet handed to anybody
+    _queue: deque[Message]  # delivered, not yet taken by the program
 
     @property
     def is_running(self) -> bool:
+        """Whether the consumer has been started and has not ended."""
         return self.core.running
 
     @property
     def is_starved(self) -> bool:
-        """Whether all that was delivered is in somebody's hands, and some nsqd may send no more
-        until messages are answered."""
+        """Whether some nsqd may send no more messages until the program answers those it has.
+
+        False while delivered messages still wait to be taken.
+        """
         return not self._queue and self.core.flow.is_starved
 
     @property
     def max_in_flight(self) -> int:
+        """Maximum number of messages in flight, over all connections; 0 while paused."""
         return self.core.flow.max_in_flight
 
     @property
     def total_ready_count(self) -> int:
+        """Sum of the RDY counts of all connections."""
         return self.core.flow.total_ready
 
     @property
     def total_in_flight(self) -> int:
+        """Number of messages that were delivered and not yet answered, over all connections."""
         return self.core.flow.total_in_flight
 
     @property
     def connections(self) -> Mapping[str, Connection]:
-        """Those that are there or being made, by address."""
+        """Connections that are open or being established, by address."""
         with self.core.lock:
             return {str(each.address): each for each in self.core.connections}
 
 
 class ProducerView:
-    """What can be seen of a producer."""
+    """Read-only state of a producer."""
 
     core: ProducerCore
 
     @property
     def is_running(self) -> bool:
+        """Whether the producer has been started and has not ended."""
         return self.core.running
 
     @property
     def is_connected(self) -> bool:
-        """Whether some nsqd can be published to now."""
+        """Whether at least one nsqd is ready to be published to."""
         return self.core.is_connected
 
     @property
     def is_full(self) -> bool:
-        """Whether max_pending bytes are without an answer."""
+        """Whether the limit `max_pending` of unanswered bytes is reached."""
         return self.core.is_full
 
     def _body(self, data: object, headers: Headers | None) -> bytes:
-        """What a PUB or DPUB sends behind the length. Raises ValueError and TypeError."""
+        """Return the body of a PUB or DPUB, without its length. Raises ValueError and TypeError."""
         if self._has_headers(headers):
             return headered_body(data, headers)
         return message_body(data)
@@ -136,35 +143,37 @@ class ProducerView:
         if self.core.connection_options.headers:
             return True
         if headers is not None:
-            raise ValueError("headers need a producer with the option headers=True")
+            raise ValueError("headers require a producer with the option headers=True")
         return False
 
 
-# What connecting to an address raises: that it cannot be reached, or that it is none.
+# Raised by connecting to an address that is unreachable or invalid.
 UNREACHABLE = (OSError, ValueError, OverflowError)
 
 
 def reason(error: Exception) -> str:
-    """Why a connection could not be made."""
+    """Return why a connection could not be established."""
     if not isinstance(error, OSError):
         return str(error)
-    # asyncio puts the address where the reason should be; names that are not found have numbers of
-    # their own, below 0.
+    # asyncio puts the address into `strerror`; errors of name resolution have numbers below 0.
     number = error.errno or 0
     return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
 
 
 def asked(ask: Callable[[], Answer]) -> Answer:
-    """What lookupds say; whatever goes wrong, whoever waits for that hears something."""
+    """Return the answer of `ask`; log an exception and return it as an error text."""
     try:
         return ask()
     except Exception as error:
-        log.exception("lookupds could not be asked")
+        log.exception("querying lookupds failed")
         return [], [repr(error)]
 
 
 def batched(messages: Iterable[bytes], count: int, size: int) -> Iterable[list[bytes]]:
-    """Lists of at most `count` messages and, of more than one, `size` bytes."""
+    """Split messages into lists of at most `count` messages and `size` bytes.
+
+    A message larger than `size` gets a list of its own.
+    """
     batch: list[bytes] = []
     room = size
     for message in messages:

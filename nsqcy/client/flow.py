@@ -87,7 +87,7 @@ class FlowSettings:
     """A wait is `backoff_multiplier` * 2 ** level, or a part of it."""
 
     max_in_flight: int = option(
-        1, INT, "maximum of messages in flight, of all connections", MAX_IN_FLIGHT
+        1, INT, "maximum number of messages in flight, over all connections", MAX_IN_FLIGHT
     )
     low_rdy_idle_timeout: float = option(
         10.0, FLOAT, "seconds without a message after which a connection loses its RDY", POSITIVE

@@ -133,7 +133,7 @@ class Driver:
         if data:
             self._loop.tell_received(self.connection, data)
         else:
-            self.fail("nsqd has closed the connection")
+            self.fail("nsqd closed the connection")
 
     def _collect(self) -> bool:
         """Whether there is something to send."""

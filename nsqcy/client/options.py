@@ -173,9 +173,9 @@ class ConnectionOptions:
     def __post_init__(self) -> None:
         check(self)
         if self.deflate and self.snappy:
-            raise ValueError("deflate and snappy exclude each other")
+            raise ValueError("deflate and snappy cannot be combined")
         if self.tls_options is not None and not self.tls_v1:
-            raise ValueError("tls_options needs tls_v1=True")
+            raise ValueError("tls_options requires tls_v1=True")
         context = tls_context(self.tls_options) if self.tls_v1 else None
         object.__setattr__(self, "tls_context", context)
         _ = self.local  # raises
@@ -300,7 +300,7 @@ def consumer_options(
     given = dict(keywords)
     if "max_attempts" in given:
         if "max_tries" in given:
-            raise TypeError("max_tries and max_attempts are two names of one option")
+            raise TypeError("max_tries and max_attempts are the same option: pass only one")
         given["max_tries"] = given.pop("max_attempts")
     parts = (ConsumerOptions, FlowSettings, LookupOptions, ConnectionOptions)
     sorted_ = _sort("Consumer", given, *parts)
@@ -347,15 +347,15 @@ class Address:
         if text.startswith("["):
             host, closed, port = text[1:].partition("]")
             if not closed or (port and not port.startswith(":")):
-                raise ValueError(f"{quote(text)} is no address: [v6-address]:port is one")
+                raise ValueError(f"{quote(text)} is not an address (expected [IPv6 address]:port)")
             port = port[1:]
         elif text.count(":") == 1:
             host, _, port = text.partition(":")
         if not host or "/" in host or "," in host:
-            raise ValueError(f"{quote(text)} is no address: host:port is one")
+            raise ValueError(f"{quote(text)} is not an address (expected host:port)")
         number = int(port) if port.isdecimal() and len(port) < 6 else -1
         if port and not 0 < number < 65536:
-            raise ValueError(f"{quote(text)} has no port of 1 to 65535")
+            raise ValueError(f"{quote(text)} has no port from 1 to 65535")
         return cls(host, number if port else default_port)
 
     def __str__(self) -> str:
@@ -371,7 +371,7 @@ def as_strings(addresses: Addresses) -> tuple[str, ...]:
     given = (addresses,) if isinstance(addresses, str) else tuple(addresses)
     for each in given:
         if not isinstance(each, str):
-            raise TypeError(f"an address is a str, not {type(each).__name__}")
+            raise TypeError(f"an address must be a str, not {type(each).__name__}")
     return tuple(each.strip() for each in given)
 
 

@@ -59,7 +59,7 @@ class _GivenUp(Publish):
 
 class Heads(dict[str, bytes]):
     """The command lines of publishes, by topic; each is checked and made when it is first wanted.
-    Raises ValueError for what is no name of a topic."""
+    Raises ValueError for an invalid topic name."""
 
     def __init__(self, verb: bytes) -> None:
         super().__init__()
@@ -74,9 +74,9 @@ class Heads(dict[str, bytes]):
 
 
 def topic_bytes(topic: str) -> bytes:
-    """Raises ValueError for what is no name of a topic."""
+    """Raises ValueError for an invalid topic name."""
     if not isinstance(topic, str) or not is_valid_name(topic):
-        raise ValueError(f"{quote(str(topic))} is no name of a topic")
+        raise ValueError(f"{quote(str(topic))} is not a valid topic name")
     return topic.encode()
 
 
@@ -252,7 +252,7 @@ class ProducerCore(Core[Nsqd]):
         for _ in range(count):
             if not pending:
                 if self.running:
-                    raise ProtocolError(f"{connection.address} said OK to nothing")
+                    raise ProtocolError(f"{connection.address} sent OK without a pending publish")
                 return  # who was told of the last one has ended it
             publish = pending.popleft()
             self.pending_bytes -= len(publish.body)
@@ -319,7 +319,7 @@ class ProducerCore(Core[Nsqd]):
         self._failures = 0
         errors = [each.error for each in self.nsqds.values() if each.error is not None]
         error = errors[0] if errors else self._lookup_error
-        error = error or NoConnection("lookupds know of no nsqd")
+        error = error or NoConnection("no nsqd is registered with the lookupds")
         hopeless = errors and all(isinstance(each, (ProtocolError, NsqdError)) for each in errors)
         waiting, self.waiting = self.waiting, deque()
         failed: list[Publish] = []

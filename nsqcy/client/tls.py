@@ -36,11 +36,11 @@ class TlsLayer:
         except ssl.SSLWantReadError:
             return b""
         except ssl.SSLZeroReturnError:
-            raise LayerEnd("TLS: the peer has closed") from None
+            raise LayerEnd("TLS: the peer closed the connection") from None
         except ssl.SSLError as error:
             raise _broken(error) from error
         if not piece:
-            raise LayerEnd("TLS: the peer has closed")
+            raise LayerEnd("TLS: the peer closed the connection")
         return piece
 
     def write(self, data: bytes) -> None:

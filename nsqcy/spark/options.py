@@ -95,7 +95,7 @@ TABLE = (
         "topic",
         TOPIC_NAME,
         None,
-        "one topic; when writing, of rows without one of their own",
+        "topic to read; when writing, the topic of rows that name none",
     ),
     SparkOption("read", "topics", TOPIC_NAMES, None, "several topics"),
     SparkOption(
@@ -103,68 +103,72 @@ TABLE = (
         "topicsPattern",
         EXPRESSION,
         None,
-        "topics whose whole name it matches, also those that come later; needs lookupds",
+        "regular expression that must match the whole topic name; includes topics created later. "
+        "Requires lookupds",
     ),
     SparkOption(
         "all",
         "lookupdHttpAddresses",
         ADDRESSES,
         (),
-        "lookupds; all are asked which nsqds have the topic, or, when writing, which there are",
+        "lookupds; each is queried for the nsqds of the topic or, when writing, for all nsqds",
     ),
-    SparkOption("all", "nsqdTcpAddresses", ADDRESSES, (), "nsqds, beside those of lookupds"),
     SparkOption(
-        "stream", "discoveryInterval", DURATION, 30.0, "how often lookupds are asked again"
+        "all", "nsqdTcpAddresses", ADDRESSES, (), "nsqds, in addition to those of the lookupds"
+    ),
+    SparkOption(
+        "stream", "discoveryInterval", DURATION, 30.0, "interval between queries of the lookupds"
     ),
     SparkOption(
         "read",
         "startingOffsets",
         START,
         None,
-        "where a new query begins: `latest` for streams, `earliest` for batches, by default. In "
-        "JSON -2 is the earliest, -1 the latest; logs it does not name begin at their earliest",
+        "where a new query begins; by default `latest` for streams, `earliest` for batches. In "
+        "JSON, -2 is the earliest and -1 the latest; logs not listed begin at their earliest",
     ),
     SparkOption(
         "read",
         "startingTimestamp",
         INSTANT,
         None,
-        "begin with what was published then or later; wins over startingOffsets",
+        "read messages published at this time or later; overrides startingOffsets",
     ),
     SparkOption(
         "batch",
         "endingOffsets",
         END,
         LATEST,
-        "where to end: before these. Fixed when the batch is planned",
+        "where to end, exclusive; fixed when the batch is planned",
     ),
     SparkOption(
         "batch",
         "endingTimestamp",
         INSTANT,
         None,
-        "end before what was published then; wins over endingOffsets",
+        "read messages published before this time; overrides endingOffsets",
     ),
     SparkOption(
         "stream",
         "maxOffsetsPerTrigger",
         whole(1),
         1_000_000,
-        "most rows of a micro-batch, split over logs in proportion to what they have",
+        "maximum rows of a micro-batch, split over the logs in proportion to their backlog",
     ),
     SparkOption(
         "stream",
         "maxBytesPerTrigger",
         SIZE,
         256 * MB,
-        "about the most bytes of a micro-batch, by the mean size of records; whichever comes first",
+        "approximate maximum bytes of a micro-batch, estimated from the mean record size. The "
+        "first limit reached applies",
     ),
     SparkOption(
         "stream",
         "minOffsetsPerTrigger",
         whole(1),
         None,
-        "wait for so many rows, at most for maxTriggerDelay. Not with availableNow",
+        "wait for this many rows, but no longer than maxTriggerDelay; not with availableNow",
     ),
     SparkOption("stream", "maxTriggerDelay", DURATION, 900.0, "see minOffsetsPerTrigger"),
     SparkOption(
@@ -172,15 +176,15 @@ TABLE = (
         "minPartitions",
         whole(1),
         None,
-        "split what is read into about so many tasks. Otherwise into as many as the driver has "
-        "cores, if they have 50,000 rows each",
+        "approximate number of tasks. By default, one per core of the driver, if each has at "
+        "least 50,000 rows",
     ),
     SparkOption(
         "read",
         "fetchBytes",
         SIZE,
         8 * MB,
-        "of one request",
+        "maximum bytes of one request",
         rule=Rule("at most 8m", lambda size: size <= 8 * MB),
     ),
     SparkOption(
@@ -188,26 +192,26 @@ TABLE = (
         "failOnDataLoss",
         BOOLEAN,
         True,
-        "stop when rows that were to be read are gone; false: warn, and go on without them",
+        "fail if rows to be read no longer exist; false: warn and continue without them",
     ),
     SparkOption(
         "read",
         "failOnUnreachable",
         BOOLEAN,
         None,
-        "stop when an nsqd does not answer: true for batches, false for streams, by default. A "
-        "stream holds its position there and goes on with the others",
+        "fail if an nsqd does not answer; by default true for batches, false for streams. If "
+        "false, a stream keeps its position on that nsqd and continues with the others",
     ),
-    SparkOption("all", "fetchOffset.numRetries", whole(0), 3, "tries after one that has failed"),
+    SparkOption("all", "fetchOffset.numRetries", whole(0), 3, "retries of a failed request"),
     SparkOption(
-        "all", "fetchOffset.retryIntervalMs", whole(0, "milliseconds"), 200, "time between them"
+        "all", "fetchOffset.retryIntervalMs", whole(0, "milliseconds"), 200, "time between retries"
     ),
     SparkOption(
         "stream",
         "pollTimeoutMs",
         whole(0, "milliseconds"),
         500,
-        "how long a trigger waits for the first row",
+        "maximum time that a trigger waits for the first row",
         rule=Rule("at most 60000", lambda time: time <= 60_000),
     ),
     SparkOption(
@@ -215,80 +219,90 @@ TABLE = (
         "cursor",
         NAME,
         None,
-        "a named cursor that holds retention back behind the query, and shows its lag",
+        "named cursor that makes retention keep unread messages, and shows the lag",
     ),
-    SparkOption("stream", "waitForTopic", BOOLEAN, False, "wait for a topic that is not there"),
-    SparkOption("read", "columns", COLUMNS, None, "only these; without `body` none is fetched"),
+    SparkOption("stream", "waitForTopic", BOOLEAN, False, "wait for a topic that does not exist"),
+    SparkOption(
+        "read",
+        "columns",
+        COLUMNS,
+        None,
+        "read only these columns; without `body`, bodies are not fetched",
+    ),
     SparkOption(
         "batch",
         "pushdown",
         BOOLEAN,
         False,
-        "let filters of seq, topic, nsqd and log_id choose what is fetched; needs "
+        "apply filters on seq, topic, nsqd and log_id before fetching; requires "
         "spark.sql.python.filterPushdown.enabled",
     ),
-    SparkOption("all", "tls", BOOLEAN, False, "speak TLS to nsqds"),
-    SparkOption("all", "tls.caFile", PATH, "", "authorities, instead of the system's"),
-    SparkOption("all", "tls.certFile", PATH, "", "the client's certificate"),
-    SparkOption("all", "tls.keyFile", PATH, "", "its key"),
-    SparkOption("all", "tls.verify", BOOLEAN, True, "check nsqd's certificate and its name"),
-    SparkOption("all", "authSecret", ANYTHING, "", "for AUTH; never shown"),
+    SparkOption("all", "tls", BOOLEAN, False, "use TLS to nsqds"),
     SparkOption(
-        "all", "connectTimeoutMs", whole(1, "milliseconds"), 1000, "how long connecting may take"
+        "all", "tls.caFile", PATH, "", "file of trusted authorities; by default those of the system"
     ),
+    SparkOption("all", "tls.certFile", PATH, "", "file of the client's certificate"),
+    SparkOption("all", "tls.keyFile", PATH, "", "file of the key of the certificate"),
+    SparkOption("all", "tls.verify", BOOLEAN, True, "verify nsqd's certificate and host name"),
+    SparkOption("all", "authSecret", ANYTHING, "", "secret for AUTH; never shown"),
+    SparkOption("all", "connectTimeoutMs", whole(1, "milliseconds"), 1000, "connect timeout"),
     SparkOption(
         "write",
         "idempotent",
         BOOLEAN,
         True,
-        "publish each row once, whatever is repeated; false: at least once",
+        "publish each row exactly once, even if tasks are retried; false: at least once",
     ),
     SparkOption(
         "write",
         "producerId",
         NAME,
         None,
-        "what nsqds know the producer by; otherwise the id of the query or, of a batch, a new one. "
-        "A batch that is run again under its name publishes what was missing",
+        "name of the producer on nsqds; by default the id of the query or, for a batch, a new id. "
+        "A batch that is rerun with the same name publishes only the missing rows",
     ),
     SparkOption(
         "write",
         "partitioner",
         PARTITIONER,
         "",
-        "which nsqd gets what: tasks take them in turn, or all rows of a value go to one",
+        "how rows are distributed: tasks use the nsqds in turn, or all rows of a value go to "
+        "one nsqd",
     ),
     SparkOption(
         "write",
         "onNodeFailure",
         ON_FAILURE,
         "retry",
-        "when an nsqd does not answer: fail the task, or publish to the next one, which is at "
-        "least once",
+        "when an nsqd does not answer: fail the task, or publish to the next nsqd (at least once)",
     ),
     SparkOption(
         "write",
         "batchBytes",
         SIZE,
         1 * MB,
-        "of a chunk, at most: not more than nsqd's --max-body-size",
+        "maximum bytes of a chunk; must not exceed nsqd's --max-body-size",
     ),
     SparkOption(
         "write",
         "maxMessageBytes",
         SIZE,
         1 * MB,
-        "longer bodies are refused before anything is sent: nsqd's --max-msg-size",
+        "maximum body size, as nsqd's --max-msg-size; longer bodies fail before anything is sent",
     ),
     SparkOption(
-        "write", "maxMessagesPerSecond", whole(1), None, "of the query; its tasks share it"
+        "write",
+        "maxMessagesPerSecond",
+        whole(1),
+        None,
+        "rate limit of the query, shared by its tasks",
     ),
     SparkOption(
         "write",
         "parallelTasks",
         whole(1),
         None,
-        "how many tasks share maxMessagesPerSecond; otherwise as many as the driver has cores",
+        "number of tasks that share maxMessagesPerSecond; by default the driver's cores",
     ),
 )
 BY_KEY = {option.name.lower(): option for option in TABLE}

@@ -854,7 +854,7 @@ def test_room() -> None:
             first = asyncio.create_task(producer.publish("t", b"12"))
             await until(lambda: producer.is_full)
             others = [asyncio.create_task(producer.publish("t", b"3")) for _ in range(2)]
-            with pytest.raises(PublishTimeout, match="2 bytes are without an answer"):
+            with pytest.raises(PublishTimeout, match="2 bytes are unanswered"):
                 await producer.publish("t", b"4", timeout=0.01)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(producer.publish("t", b"4"), 0.01)

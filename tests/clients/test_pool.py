@@ -149,7 +149,7 @@ def test_no_lookupd_knows_an_nsqd() -> None:
         async with Producer(
             lookupd_http_addresses=address, reconnect_interval=0.01, retries=2
         ) as producer:
-            with pytest.raises(NoConnection, match="lookupds know of no nsqd"):
+            with pytest.raises(NoConnection, match="no nsqd is registered with the lookupds"):
                 await producer.publish(TOPIC, b"x")
 
     with nsqlookupd() as lookupd:

@@ -183,7 +183,7 @@ def test_the_client_refuses(face: Face, shared: Nsqd, topic: str) -> None:
 
 def test_an_nsqd_that_knows_of_none(face: Face, mock: Callable[..., MockNsqd]) -> None:
     producer = face.producer(mock().address, headers=True, retries=0)
-    with pytest.raises(ConnectionFailed, match="knows of no headers"):
+    with pytest.raises(ConnectionFailed, match="does not support headers"):
         face.call(producer.publish, "t", b"x", headers={"a": "b"})
 
 

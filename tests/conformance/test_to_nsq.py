@@ -95,7 +95,7 @@ def test_a_message_that_nsqd_refuses(plain: Nsqd, topic: str) -> None:
         (["--topic=t", "--delimiter="], 1, "--delimiter must be a single byte"),
         (["--topic=t", "--delimiter=é"], 1, "--delimiter must be a single byte"),
         (["--topic=t"], 1, "--nsqd-tcp-address required"),
-        (["--topic=t", "--nsqd-tcp-address=a:x"], 1, '"a:x" has no port of 1 to 65535'),
+        (["--topic=t", "--nsqd-tcp-address=a:x"], 1, '"a:x" has no port from 1 to 65535'),
         (["--rate=fast"], 2, 'invalid value "fast" for flag -rate: parse error\nUsage of to_nsq:'),
         (["--producer-opt=bogus,1"], 2, "invalid option bogus\nUsage of to_nsq:"),
         (

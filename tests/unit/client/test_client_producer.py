@@ -121,7 +121,7 @@ def test_command_lines_are_checked_and_kept() -> None:
 @pytest.mark.parametrize("topic", ["b d", "", "x" * 65, b"t", 1, None])
 def test_names_of_topics(topic: Any) -> None:
     for head in (Heads(b"PUB").__getitem__, lambda topic: dpub_head(topic, 1)):
-        with pytest.raises(ValueError, match="is no name of a topic"):
+        with pytest.raises(ValueError, match="is not a valid topic name"):
             head(topic)
 
 
@@ -515,7 +515,7 @@ def test_lookupds_that_know_nobody() -> None:
         pool.core.found([], [], pool.net.time)
         pool.net.tick(1)
     assert isinstance(publish.end, NoConnection)
-    assert "lookupds know of no nsqd" in str(publish.end)
+    assert "no nsqd is registered with the lookupds" in str(publish.end)
 
 
 def test_lookupds_that_are_down() -> None:
