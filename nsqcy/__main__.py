@@ -20,13 +20,13 @@ Usage: nsqcy COMMAND
   version                     print the version
   config sample [DAEMON]      print an INI file of every option with its default
   config check FILE [DAEMON]  read a configuration file as the daemon would
-  data import PATH            take over the files of NSQ's nsqd in a data path
+  data import PATH            import the files of NSQ's nsqd in a data path
   data export PATH DIR        write a stopped data path as files of NSQ's nsqd
-  data check PATH             read everything in a data path, and say what a start makes of it
-  doctor [FLAGS]              check this host and a cluster, and say what to do; --help says more
-  capacity [FLAGS]            how many nsqds of which size a load takes; --help says more
-  passwd NAME                 print a user for the file of --auth-file; --help says more
-  up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together; -help says more
+  data check PATH             read every message in a data path, and report what a start will find
+  doctor [FLAGS]              check this host and a cluster, and recommend actions (--help)
+  capacity [FLAGS]            compute how many nsqds a load needs, and how large (--help)
+  passwd NAME                 print a user for the file of --auth-file (--help)
+  up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together (-help)
   nsqd [FLAGS]                run nsqd; -help lists its flags
   nsqlookupd [FLAGS]          run nsqlookupd
   nsqadmin [FLAGS]            run nsqadmin
@@ -36,12 +36,12 @@ DAEMON is nsqd, nsqlookupd or nsqadmin: nsqd unless FILE is an INI file and name
 
 # What each tool does; it is there if its module is.
 _TOOLS = {
-    "nsq_stat": "print the figures of a channel, line by line",
+    "nsq_stat": "print the statistics of a channel, one line an interval",
     "nsq_tail": "print the messages of topics",
     "nsq_to_file": "write messages to files",
     "nsq_to_http": "send messages to HTTP servers",
     "nsq_to_nsq": "publish messages to other nsqds",
-    "to_nsq": "publish what comes on stdin",
+    "to_nsq": "publish messages from stdin",
 }
 
 # The module of each daemon that has options, and the names of its table and its checks there.

@@ -110,7 +110,7 @@ def split(argv: Sequence[str]) -> dict[str, list[str]]:
     if not with_admin:
         for flag in found.pop("nsqadmin"):
             name = flag.lstrip("-").partition("=")[0]
-            raise UsageError(f"--nsqadmin-{name} and --{WITHOUT_ADMIN} exclude each other\n{USAGE}")
+            raise UsageError(f"--nsqadmin-{name} and --{WITHOUT_ADMIN} cannot be combined\n{USAGE}")
     return found
 
 

@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         if rest:
             name, _, _ = rest[0].partition("=")
             if not name.removeprefix("--") or not name.startswith("--"):
-                self.error(f"{rest[0]!r} is no flag; flags begin with --")
+                self.error(f"{rest[0]!r} is not a flag: flags begin with --")
             flags = [option.flag for option in self._options]
             self.error(f"there is no {name}{suggestion(name.removeprefix('--'), flags, '--')}")
         return vars(found)

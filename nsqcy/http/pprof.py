@@ -56,10 +56,10 @@ _PAGE = """\
 <html><head><title>/debug/pprof/</title><base href="/debug/pprof/"></head><body>
 <ul>
 <li><a href="cmdline">cmdline</a>: the command line</li>
-<li><a href="goroutine">goroutine</a>: where every greenlet and every thread is</li>
+<li><a href="goroutine">goroutine</a>: where each greenlet and thread is</li>
 <li><a href="heap">heap</a>: what is in memory</li>
 <li><a href="threadcreate">threadcreate</a>: threads</li>
-<li><a href="profile?seconds=5">profile</a>: where a process spends its time, in Python</li>
+<li><a href="profile?seconds=5">profile</a>: where a process spends its time in Python</li>
 </ul>
 </body></html>
 """
@@ -70,7 +70,7 @@ def _symbol(api: Any, request: Request) -> str:
 
 
 def _block(api: Any, request: Request) -> str:
-    return "What blocks is not counted; /debug/pprof/goroutine shows what waits, and where.\n"
+    return "Blocking is not profiled; /debug/pprof/goroutine shows what each greenlet waits for.\n"
 
 
 def _profile(inspected: Inspected, request: Request) -> str:
@@ -87,6 +87,6 @@ def _profile(inspected: Inspected, request: Request) -> str:
     except NoProfiler:
         raise HttpError(501, 'no profiler here: pip install "nsqcy[debug]"') from None
     except ProfilerBusy:
-        raise HttpError(500, "a profile is being taken already") from None
+        raise HttpError(500, "another profile is running") from None
     except ProfilerFailed as error:
         raise HttpError(500, str(error)) from None

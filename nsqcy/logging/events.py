@@ -37,7 +37,7 @@ EVENTS = (
         "few_open_files",
         "warn",
         ALL,
-        "open files: … are few, and each connection is one; the hard limit is …: raise"
+        "open files: … are few, because each connection needs one; the hard limit is …: raise"
         " LimitNOFILE= of the service, or ulimit -Hn",
         ("limit", "hard_limit"),
         "Connections will be refused when no descriptors are left.",

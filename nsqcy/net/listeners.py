@@ -197,7 +197,7 @@ def _remove_abandoned(path: str) -> None:
         try:
             os.unlink(path)
         except PermissionError as error:
-            text = "no process listens there, but the file cannot be removed"
+            text = "no process listens there, and the file cannot be removed"
             reason = f"{error.strerror}".lower()
             raise ValueError(f"listen unix {path}: {text}: {reason}") from None
 

@@ -298,7 +298,7 @@ def describe(code: int) -> str:
         CRASHED: "crashed",
         NOT_BOOTED: "could not boot",
         NOT_LOADED: "could not load its topics",
-        ORPHANED: "believes that the master is gone",
+        ORPHANED: "lost the master",
     }
     return f"exited with {code}: {reasons.get(code, 'unknown')}"
 

@@ -183,7 +183,7 @@ class Decoder:
         assert self._parts is not None
         self._size += len(part)
         if self._size > MAX_MESSAGE:
-            raise ControlError("a message that is too large")
+            raise ControlError("the message is too large")
         self._parts.append(part)
         if more:
             return None
@@ -201,13 +201,13 @@ class Decoder:
 
 def _parse_header(payload: bytes, length: int) -> dict[str, Any]:
     if length > len(payload):
-        raise ControlError("a header longer than its message")
+        raise ControlError("the header is longer than its message")
     try:
         header = json.loads(payload[:length])
     except (ValueError, RecursionError) as error:
-        raise ControlError(f"a header that is not JSON: {error}") from None
+        raise ControlError(f"the header is not JSON: {error}") from None
     if not isinstance(header, dict):
-        raise ControlError("a header that is not an object")
+        raise ControlError("the header is not an object")
     return header
 
 

@@ -40,7 +40,7 @@ class Notifier:
 
     def _connect(self, address: str) -> None:
         if address[0] not in "/@":
-            self._complain(f"cannot notify {address}: neither a path nor an abstract socket")
+            self._complain(f"cannot notify {address}: not a path or an abstract socket")
             return
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         sock.settimeout(SEND_LIMIT)
@@ -120,7 +120,7 @@ def notifier(environ: MutableMapping[str, str], log: Lines) -> Notifier:
         if period.isascii() and period.isdigit():
             watchdog = int(period) / 1_000_000
         else:
-            log.warn(f"WATCHDOG_USEC={period} is not a number; there is no watchdog")
+            log.warn(f"WATCHDOG_USEC={period} is not a number; the watchdog is off")
     return Notifier(address, watchdog, log)
 
 

@@ -336,13 +336,13 @@ def _unpack_runs(raw: bytes) -> Iterator[TransferRun]:
     at = 0
     while at < len(raw):
         if len(raw) - at < _TRANSFERS.size:
-            raise JournalError("moves of a channel are cut off")
+            raise JournalError("transfers of a channel are cut off")
         first, epoch, length, _, _ = _TRANSFERS.unpack_from(raw, at)
         at += _TRANSFERS.size
         yield TransferRun(first, epoch, _name(raw[at : at + length]))
         at += length
     if at > len(raw):
-        raise JournalError("moves of a channel are cut off")
+        raise JournalError("transfers of a channel are cut off")
 
 
 def encode_delta(delta: Delta) -> bytes:

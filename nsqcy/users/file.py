@@ -42,21 +42,21 @@ QUOTAS = (
         "max-connections",
         INT,
         0,
-        "connections to one nsqd over TCP; 0 for any number",
+        "maximum TCP connections to one nsqd; 0 for no limit",
         rule=Rule("[0,1000000]", lambda value: 0 <= value <= 1_000_000),
     ),
     Option(
         "publish-rate",
         FLOAT,
         0.0,
-        "messages a second published to one nsqd; 0 for any number",
+        "maximum messages a second published to one nsqd; 0 for no limit",
         rule=RATE.rule,
     ),
     Option(
         "publish-bytes-rate",
         INT,
         0,
-        "bytes of messages a second published to one nsqd; 0 for any number",
+        "maximum bytes of messages a second published to one nsqd; 0 for no limit",
         rule=Rule("[0,1000000000000]", lambda value: 0 <= value <= 10**12),
     ),
 )
@@ -66,9 +66,9 @@ MAX_PATTERNS = 100  # of one permission, which bound the time of a decision
 
 NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"
-PASSWORD_ALLOWED = "what `nsqcy passwd NAME` prints"
-TOKEN_ALLOWED = "what `nsqcy passwd --token NAME` prints"
-CERTIFICATE_ALLOWED = "a common name or an alternative name of it, up to 253 characters"
+PASSWORD_ALLOWED = "the output of `nsqcy passwd NAME`"
+TOKEN_ALLOWED = "the output of `nsqcy passwd --token NAME`"
+CERTIFICATE_ALLOWED = "a common name or an alternative name, up to 253 characters"
 
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
 _CERTIFICATE = re.compile(r"[!-~](?:[ -~]{0,251}[!-~])?")
@@ -107,7 +107,7 @@ def parse(path: str, text: str) -> Users:
         users[section.name] = user
         first[section.name] = section.line
     if not users:
-        raise ConfigError(path, None, "there is no user in it", SECTION_ALLOWED)
+        raise ConfigError(path, None, "it has no users", SECTION_ALLOWED)
     return users
 
 
@@ -122,7 +122,7 @@ def _ini(path: str, text: str) -> Iterator[_Section]:
                 yield section
             header = _INI_HEADER.fullmatch(line)
             if header is None:
-                raise ConfigError(path, number, "not the header of a user", SECTION_ALLOWED)
+                raise ConfigError(path, number, "not a section of a user", SECTION_ALLOWED)
             section = _Section(number, _checked_name(path, number, header[1]))
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
@@ -178,7 +178,7 @@ def _line_of_key(text: str, header: int | None, key: str) -> int | None:
 
 def _checked_name(path: str, line: int | None, name: str) -> str:
     if not NAME.fullmatch(name):
-        raise ConfigError(path, line, f"{quote(name)} is no name of a user", NAME_ALLOWED)
+        raise ConfigError(path, line, f"{quote(name)} is not a valid user name", NAME_ALLOWED)
     return name
 
 
@@ -214,7 +214,7 @@ def _user(path: str, section: _Section) -> User:
         problem = f"user {user.name} has neither password nor token nor certificate"
         raise ConfigError(path, section.line, problem, f"one of them, or more: {PASSWORD_ALLOWED}")
     if user.patterns and not (user.token or user.certificate):
-        problem = f"user {user.name} has permissions, for which a password is not asked"
+        problem = f"user {user.name} has permissions, which need a token or a certificate"
         raise ConfigError(path, section.line, problem, f"a token or a certificate: {TOKEN_ALLOWED}")
     return user
 
@@ -234,7 +234,7 @@ def _hash(
         return None
     found = parse(section.values[key])
     if found is None:
-        problem = f"the {key} of user {section.name} is not a hash that can be checked"
+        problem = f"the {key} of user {section.name} is not a valid hash"
         raise ConfigError(path, section.lines[key], problem, allowed)
     return found
 
@@ -242,7 +242,7 @@ def _hash(
 def _certificate(path: str, section: _Section) -> str:
     name: str = section.values.get("certificate", "")
     if "certificate" in section.values and not _CERTIFICATE.fullmatch(name):
-        problem = f"{quote(name)} is no name of a certificate"
+        problem = f"{quote(name)} is not a valid certificate name"
         raise ConfigError(path, section.lines["certificate"], problem, CERTIFICATE_ALLOWED)
     return name
 

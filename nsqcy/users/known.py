@@ -30,7 +30,7 @@ def warnings(path: str) -> list[str]:
     except OSError:
         return []
     if mode & _OTHERS:
-        return [f"{path} has mode {mode:04o}: others may read or write it; chmod 600 it"]
+        return [f"{path} has mode {mode:04o}: other users can read or write it: chmod 600"]
     return []
 
 

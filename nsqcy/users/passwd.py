@@ -22,11 +22,11 @@ def main(words: Sequence[str]) -> int:
     """Print the section; gives the exit code."""
     arguments = _parser().parse_args(words)
     if file.NAME.fullmatch(arguments.name) is None:
-        write(2, f"{arguments.name!r} is no name of a user (allowed: {file.NAME_ALLOWED})\n")
+        write(2, f"{arguments.name!r} is not a valid user name (allowed: {file.NAME_ALLOWED})\n")
         return 2
     if arguments.token:
         token = hashes.new_token()
-        write(2, f"the token of {arguments.name}, which is shown this once: {token}\n")
+        write(2, f"the token of {arguments.name}, shown only now: {token}\n")
         setting = f"token = {hashes.hash_token(token)}"
     else:
         password = _password()
@@ -64,22 +64,25 @@ def _parser() -> argparse.ArgumentParser:
         "--role",
         choices=ROLES,
         default="",
-        help="what the user may do in nsqadmin (view, if nothing is said of topics)",
+        help="role in nsqadmin (default: view, if no topics are given)",
     )
     for permission in PERMISSIONS:
         parser.add_argument(
             f"--{permission}",
             metavar="PATTERNS",
             default="",
-            help=f"topics it may {_DOES[permission]}, by patterns with commas between them",
+            help=f"topics it may {_DOES[permission]}, as patterns separated by commas",
         )
     parser.add_argument(
-        "--certificate", metavar="NAME", default="", help="the name in its certificate, if it has"
+        "--certificate",
+        metavar="NAME",
+        default="",
+        help="name in the client certificate of the user",
     )
     for option in file.QUOTAS:
         parser.add_argument(f"--{option.flag}", action=SetOption, option=option)
     parser.add_argument(
-        "--token", action="store_true", help="make a token for a program, instead of a password"
+        "--token", action="store_true", help="create a token for a program instead of a password"
     )
     return parser
 
@@ -97,6 +100,6 @@ def _password() -> str | None:
     except (EOFError, KeyboardInterrupt):
         return None
     if len(text) < MIN_LENGTH:
-        write(2, f"a password has {MIN_LENGTH} characters or more\n")
+        write(2, f"a password needs at least {MIN_LENGTH} characters\n")
         return None
     return text

@@ -11,7 +11,7 @@ OPTION = Option(
     "auth-token-file",
     STRING,
     "",
-    "file of the token to show to nsqds and nsqlookupds that have an --auth-file",
+    "file with the token for nsqds and nsqlookupds that have an --auth-file",
 )
 _TOKEN = re.compile(r"[!-~]{1,4096}")
 
@@ -22,5 +22,5 @@ def read(path: str) -> str:
         return ""
     token = files.read_text(path).strip()
     if not _TOKEN.fullmatch(token):
-        raise ConfigError(path, None, "there is no token in it", "one word, and nothing else")
+        raise ConfigError(path, None, "it has no token", "exactly one word")
     return token

@@ -121,10 +121,10 @@ def test_the_file_is_read_again(starter: Starter, file: Path) -> None:
     ("text", "says"),
     [
         (None, "no such file"),
-        ("", "there is no user in it"),
+        ("", "it has no users"),
         (
             "[user a]\npublish = *\ntoken = s3cret\n",
-            "line 3: the token of user a is not a hash that can be checked",
+            "line 3: the token of user a is not a valid hash",
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_pages(nsqd: Starter) -> None:
             "/channel/deferred",
             {"topic": "t", "channel": "c", "after": "1"},
             400,
-            "INVALID_AFTER (allowed: what an answer has said is next)",
+            "INVALID_AFTER (allowed: the value of next in an answer)",
         ),
         (
             "POST",

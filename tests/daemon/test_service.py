@@ -139,7 +139,7 @@ def test_what_is_handed_over_wrongly_is_named(nsqd: Starter) -> None:
     assert "FATAL: failed to take sockets - descriptor 3 (tcp) of the service manager" in text
     assert "is of type SOCK_DGRAM (allowed: listening stream sockets" in text
     text = refusal(prepare(listening(), listening(), listening()))
-    assert "there is no use for 127.0.0.1:" in text
+    assert "unexpected 127.0.0.1:" in text
     assert "allowed: one each of tcp, http" in text
 
 

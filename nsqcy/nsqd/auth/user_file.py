@@ -120,7 +120,7 @@ class FileAuthorizer:
         if user is not None:
             session.authorized(self._authorization(user))
             return
-        reason = "nobody in the file of users has this"
+        reason = "no user in the file of users matches"
         self._log.warn(
             f"PROTOCOL(V2): [{session.remote_address}] AUTH failed {reason}",
             event="auth_refused",

@@ -33,7 +33,7 @@ def deferred(api: Context, request: Request) -> Reply:
     if "after" in params:
         place = _PLACE.fullmatch(params["after"])
         if place is None:
-            raise HttpError(400, "INVALID_AFTER (allowed: what an answer has said is next)")
+            raise HttpError(400, "INVALID_AFTER (allowed: the value of next in an answer)")
         after = int(place[1]), int(place[2])
     found = api.backend.at_owner(verbs.ListDeferred(topic, channel, int(limit[0]), after))
     return Reply(200, json_bytes(found), JSON)

@@ -51,7 +51,7 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def read(name: str, key: str, value: Any, options: NsqdOptions) -> Value:

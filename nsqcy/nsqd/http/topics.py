@@ -77,7 +77,8 @@ def unpause_channel(api: Context, request: Request) -> None:
 def _seek(api: Context, topic: str, channel: str, param: str, text: str, *, create: bool) -> Reply:
     place = _place(param, text)
     if names.is_ephemeral(channel) or names.is_ephemeral(topic):
-        raise HttpError(400, f"INVALID_{param}: what is ephemeral keeps no place in a log")
+        text = f"INVALID_{param}: ephemeral topics and channels have no log positions"
+        raise HttpError(400, text)
     found = api.backend.at_owner(verbs.SeekChannel(topic, channel, place, create))
     return Reply(200, json_bytes({"seq": found}), JSON)
 

@@ -42,7 +42,7 @@ def _assign(inherited: list[Inherited], addresses: dict[str, str]) -> list[Liste
         kind = next((one for one in addresses if addresses[one] and one not in found), "")
         if not kind:
             name = f" ({listener.kind})" if listener.kind else ""
-            raise _refuse(f"there is no use for {listener.text}{name}", addresses)
+            raise _refuse(f"unexpected {listener.text}{name}", addresses)
         found[kind] = listener._replace(kind=kind)
     return list(found.values())
 

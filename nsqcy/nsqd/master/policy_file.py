@@ -127,7 +127,7 @@ def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
         raise ValueError("it has no policies")
     for name, values in said.items():
         if not all(map(is_valid_name, name.split("/"))) or name.count("/") > 1:
-            raise ValueError(f"{json.dumps(name)} is the name of no topic or channel")
+            raise ValueError(f"{json.dumps(name)} is not a valid topic or channel name")
         if not isinstance(values, dict):
             raise ValueError(f"{json.dumps(name)} has no keys")
     return said

@@ -155,7 +155,7 @@ class WorkerLifecycle:
             greenlet.join(NAG)
             if not greenlet.ready():
                 self._log.warn(
-                    f"worker {handle.index}: has not let go of worker {index} yet",
+                    f"worker {handle.index}: has not disconnected from worker {index} yet",
                     worker=handle.index,
                 )
 

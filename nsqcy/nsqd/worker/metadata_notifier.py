@@ -72,7 +72,7 @@ class MasterNotices:
         try:
             self._send(kind, topic, channel)
         except (CallTimeout, ChannelClosed, RemoteError) as error:
-            self._log.error(f"the master was not told of {kind} {topic} {channel}: {error}")
+            self._log.error(f"failed to notify the master of {kind} {topic} {channel}: {error}")
 
     def _send(self, kind: str, topic: str, channel: str | None) -> None:
         match kind:

@@ -47,7 +47,7 @@ def parse(params: dict[str, str], *, of_channel: bool) -> Look:
         place = _PLACE.fullmatch(params["start"])
         start = (int(place[1]), int(place[2])) if place else (1 << 64, 0)
         if max(map(abs, start)) >> 63:
-            raise HttpError(400, "INVALID_START (allowed: what an answer has said is next)")
+            raise HttpError(400, "INVALID_START (allowed: the value of next in an answer)")
     return Look(state, count, start, size)
 
 

@@ -273,7 +273,7 @@ def test_nobody_waits_any_more(make: Make) -> None:
         *(({"count": text}, "INVALID_COUNT (allowed: 1 to 100)") for text in ("0", "101", "", "x")),
         ({"bytes": "524289"}, "INVALID_BYTES (allowed: 0 to 524288)"),
         *(
-            ({"start": text}, "INVALID_START (allowed: what an answer has said is next)")
+            ({"start": text}, "INVALID_START (allowed: the value of next in an answer)")
             for text in ("1", "a.b", "9" * 19 + ".0", "", "1.2.3")
         ),
     ],

@@ -222,7 +222,7 @@ def test_a_socket_file_that_may_not_be_removed(call, tmp_path, monkeypatch):
         real = os.unlink
         monkeypatch.setattr(os, "unlink", lambda what: refuse() if what == path else real(what))
         assert failure(path) == (
-            f"listen unix {path}: no process listens there, but the file cannot be removed:"
+            f"listen unix {path}: no process listens there, and the file cannot be removed:"
             " permission denied"
         )
     assert os.path.exists(path)

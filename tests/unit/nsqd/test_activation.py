@@ -89,8 +89,8 @@ def test_both_families_in_one_socket_are_shown_as_the_wildcard_of_ipv4() -> None
     ("names", "addresses", "reason"),
     [
         (["tcp", "tcp"], {}, "two are named tcp"),
-        (["tcp", "udp"], {}, r"there is no use for 127.0.0.1:\d+ \(udp\)"),
-        (["", ""], {"tcp": ":1"}, r"there is no use for 127.0.0.1:\d+"),
+        (["tcp", "udp"], {}, r"unexpected 127.0.0.1:\d+ \(udp\)"),
+        (["", ""], {"tcp": ":1"}, r"unexpected 127.0.0.1:\d+"),
     ],
 )
 def test_what_is_of_no_use_is_refused(
