@@ -32,10 +32,10 @@ batch has a manifest, which verify checks. Without --once it goes on until ^C or
 crash it goes on where it was."""
 
 OPTIONS = (
-    Option("root", PATH, "archive", "the folder of the archive; one job writes it"),
-    Option("once", BOOLEAN, False, "archive what there is now, and end"),
-    Option("every", DURATION, 60.0, "without --once: how often a batch is written"),
-    Option("checkpoint", PATH, None, "where Spark keeps its state; in the root by default"),
+    Option("root", PATH, "archive", "folder of the archive; for one job only"),
+    Option("once", BOOLEAN, False, "archive the rows that exist now, and end"),
+    Option("every", DURATION, 60.0, "without --once: interval between batches"),
+    Option("checkpoint", PATH, None, "folder of Spark's state; by default in the root"),
     Option(
         "decode",
         choice("none", "json", "variant"),

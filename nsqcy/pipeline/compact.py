@@ -35,10 +35,10 @@ The rows stay what they are, (log_id, seq) included, and verify proves it as bef
 meanwhile. Needs no java."""
 
 OPTIONS = (
-    Option("root", PATH, "archive", "the folder of the archive"),
+    Option("root", PATH, "archive", "folder of the archive"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
-    Option("closed-for", DURATION, 7200.0, "hours that were over so long ago"),
-    Option("at-least", POSITIVE, 2, "hours with so many files"),
+    Option("closed-for", DURATION, 7200.0, "only hours that ended this long ago"),
+    Option("at-least", POSITIVE, 2, "only hours with at least this many files"),
 )
 PREFIX = "compact"
 PIECE_ROWS = 65_536

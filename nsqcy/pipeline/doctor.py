@@ -24,7 +24,7 @@ One line for each thing: ok, warning or problem. Works without java and pyspark.
 there is a problem."""
 
 OPTIONS = (
-    Option("checkpoint", PATH, None, "the checkpoint of a job, for its lag"),
+    Option("checkpoint", PATH, None, "checkpoint of a job, to report its lag"),
     *SOURCE,
 )
 OLDEST = {"pyspark": (4, 2), "pyarrow": (18, 0)}
@@ -81,7 +81,7 @@ def package(name: str) -> Finding:
 
 def reachability(options: Options) -> Iterator[Finding]:
     if find_spec("pyarrow") is None:
-        yield warning("nsqds are not asked: that needs pyarrow")
+        yield warning("nsqds are not checked: that needs pyarrow")
         return
     from nsqcy.spark.discovery import Discovery
     from nsqcy.spark.errors import NsqError

@@ -89,22 +89,22 @@ PAIRS = matching(
 
 
 OUTPUT = (
-    Option("config", TEXT, None, "a TOML file with the tables [common] and one for each job"),
-    Option("json", BOOLEAN, False, "JSON lines, also on a terminal"),
+    Option("config", TEXT, None, "TOML file with a table [common] and one for each job"),
+    Option("json", BOOLEAN, False, "print JSON lines, also on a terminal"),
 )
 SPARK = (
     Option(
-        "master", TEXT, None, "where Spark runs; local[*] unless spark-submit has said something"
+        "master", TEXT, None, "master of Spark; local[*] unless spark-submit sets it"
     ),
-    Option("driver-memory", MEMORY, "2g", "heap of the driver, which is all of it in local mode"),
-    Option("conf", PAIRS, {}, "any setting of Spark; wins over what the job would set"),
-    Option("metrics-port", PORT, 0, "serve metrics to Prometheus there; 0: nowhere"),
+    Option("driver-memory", MEMORY, "2g", "heap of the driver; in local mode, of the whole job"),
+    Option("conf", PAIRS, {}, "any setting of Spark; overrides the job's own"),
+    Option("metrics-port", PORT, 0, "port of metrics for Prometheus; 0 for none"),
 )
 SOURCE = (
     Option("topic", TOPIC_NAME, None, "one topic"),
     Option("topics", TOPIC_NAMES, None, "several topics"),
-    Option("topics-pattern", EXPRESSION, None, "topics whose whole name it matches"),
-    Option("lookupd-http-address", ADDRESSES, (), "nsqlookupds to ask for nsqds"),
+    Option("topics-pattern", EXPRESSION, None, "topics whose whole name matches"),
+    Option("lookupd-http-address", ADDRESSES, (), "nsqlookupds that list the nsqds"),
     Option(
         "nsqd-tcp-address", ADDRESSES, (), "nsqds; 127.0.0.1:4150 if there is no lookupd either"
     ),

@@ -42,10 +42,10 @@ crash it goes on where it was; after its end the same command does nothing."""
 
 # What jobs have that publish what was read from somewhere.
 PLACE = (
-    Option("root", PATH, None, "the folder of an archive to read, instead of logs"),
-    Option("start", INSTANT, None, "rows published then or later"),
+    Option("root", PATH, None, "folder of an archive to read instead of logs"),
+    Option("start", INSTANT, None, "only rows published at this time or later"),
     Option("end", INSTANT, None, "rows published before that"),
-    Option("where", TEXT, None, "an SQL expression over the columns; rows for which it is true"),
+    Option("where", TEXT, None, "SQL expression over the columns; only rows for which it is true"),
 )
 DESTINATION = (
     Option("to-nsqd-tcp-address", ADDRESSES, (), "nsqds to publish to; by default those it reads"),
@@ -56,16 +56,16 @@ DESTINATION = (
         {},
         'options of format("nsq") for writing alone; --option has those of both',
     ),
-    Option("rate", POSITIVE, None, "messages in a second, at most"),
-    Option("round-rows", POSITIVE, 1_000_000, "rows between two notes of how far it is"),
-    Option("tasks", POSITIVE, None, "tasks at a time; 1 keeps the order of a log"),
-    Option("state", PATH, None, "where it is noted; a file here, named by what is asked for"),
+    Option("rate", POSITIVE, None, "maximum messages a second"),
+    Option("round-rows", POSITIVE, 1_000_000, "rows between two updates of the state file"),
+    Option("tasks", POSITIVE, None, "number of parallel tasks; 1 keeps the order of a log"),
+    Option("state", PATH, None, "state file; by default in the current folder, named after the arguments"),
 )
 OPTIONS = (
     Option("to", TOPIC_NAME, None, "the topic to publish to"),
     *PLACE,
     Option("headers", BOOLEAN, True, "publish the headers of messages, too"),
-    Option("dry-run", BOOLEAN, False, "count the rows, and publish nothing"),
+    Option("dry-run", BOOLEAN, False, "count rows, and publish nothing"),
     *DESTINATION,
     *SPARK,
     *SOURCE,

@@ -30,19 +30,19 @@ finish, attempts, requeues, timeouts. Parquet files and, with matplotlib, plots 
 Without --once it goes on until ^C or SIGTERM."""
 
 OPTIONS = (
-    Option("root", PATH, "rollup", "the folder for it; one job writes it"),
+    Option("root", PATH, "rollup", "output folder; for one job only"),
     Option("events", BOOLEAN, False, f"read the topic {EVENTS_TOPIC}, too: nsqd --events"),
-    Option("once", BOOLEAN, False, "count what there is now, and end"),
-    Option("every", DURATION, 60.0, "without --once: how often files are written"),
-    Option("start", INSTANT, None, "begin with what was published then; otherwise with all of it"),
-    Option("watermark", DURATION, 600.0, "how long after its end a minute is closed"),
+    Option("once", BOOLEAN, False, "count the rows that exist now, and end"),
+    Option("every", DURATION, 60.0, "without --once: interval between writes"),
+    Option("start", INSTANT, None, "begin with rows published at this time; by default with all"),
+    Option("watermark", DURATION, 600.0, "time after its end at which a minute is closed"),
     Option(
         "plots",
         choice("auto", "yes", "no"),
         "auto",
         "draw the last --plot-range; auto: if matplotlib is installed",
     ),
-    Option("plot-range", DURATION, 86400.0, "what is drawn, up to the last minute there is"),
+    Option("plot-range", DURATION, 86400.0, "time span of the plots, up to the last minute"),
     *SPARK,
     *SOURCE,
 )

@@ -27,19 +27,19 @@ NSQ's own nsqd. Needs no java. Goes on until ^C or SIGTERM."""
 
 OPTIONS = (
     Option("root", PATH, "stats", "the folder for it"),
-    Option("every", DURATION, 10.0, "how often nsqds are asked"),
-    Option("polls", POSITIVE, None, "end after so many times"),
+    Option("every", DURATION, 10.0, "interval between polls of nsqds"),
+    Option("polls", POSITIVE, None, "end after this number of polls"),
     Option(
         "format",
         choice("parquet", "json"),
         "parquet",
         "of the files",
     ),
-    Option("file-every", DURATION, 300.0, "a Parquet file of so much time"),
+    Option("file-every", DURATION, 300.0, "time span of a Parquet file"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
     Option("nsqd-http-address", ADDRESSES, (), "nsqds; 127.0.0.1:4151 if there is no lookupd"),
-    Option("lookupd-http-address", ADDRESSES, (), "nsqlookupds to ask for nsqds"),
-    Option("timeout", DURATION, 5.0, "how long an answer may take"),
+    Option("lookupd-http-address", ADDRESSES, (), "nsqlookupds that list the nsqds"),
+    Option("timeout", DURATION, 5.0, "timeout of a request"),
 )
 
 Row = dict[str, Any]

@@ -26,11 +26,11 @@ Reads all files: their checksums, and that the seqs of each log are dense, witho
 duplicates. Exit code 1 if something is missing, changed, or there twice. Needs no java."""
 
 OPTIONS = (
-    Option("root", PATH, "archive", "the folder of the archive"),
+    Option("root", PATH, "archive", "folder of the archive"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
-    Option("quick", BOOLEAN, False, "believe the manifests, and look at names and sizes only"),
-    Option("checkpoint", PATH, None, "the checkpoint of archive; in the root by default"),
-    Option("threads", POSITIVE, None, "files read at a time; as many as there are cores"),
+    Option("quick", BOOLEAN, False, "trust the manifests, and compare names and sizes only"),
+    Option("checkpoint", PATH, None, "checkpoint of archive; by default in the root"),
+    Option("threads", POSITIVE, None, "number of files read in parallel; by default one per core"),
 )
 SHOWN = 5  # gaps of a log that are shown one by one
 
