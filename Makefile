@@ -4,7 +4,7 @@
 #   make test     every test;  TESTS=tests/unit  some of them;  PYTEST="-k ring"  more for pytest
 #   make quick    the unit tests that belong to what has changed since main;
 #                 BASE=branch compares with another one;  ARGS=--list only names them
-#   make lint     ruff, mypy, cython-lint, stubtest
+#   make lint     ruff, mypy, cython-lint, stubtest, and a check of the language (release/language.py)
 #   make debug    the tests on a build with its invariants checked and live objects counted
 #   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan, with the daemons
 #                 that they start;  TESTS="tests/daemon tests/conformance"  more of these
@@ -187,6 +187,7 @@ lint: $(BUILT) $(VENV)/.extra-dev
 	$(BIN)/ruff format -q --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint cext/nsqcy
 	$(BIN)/mypy
+	$(BIN)/python -m release.language
 	@$(MAKE) --no-print-directory stubtest
 
 # Stubs against what was built: names, signatures, and nothing left out.

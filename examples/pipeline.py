@@ -8,12 +8,12 @@ Words are counted while they are published, rates are drawn by window, and the t
 replayed into another one. Editors that know `# %%` run it cell by cell.
 """
 
-# %% A topic, and somebody who publishes to it
+# %% A topic, and a thread that publishes to it
 import itertools
 import os
 import subprocess
 import sys
-import this  # a text that everybody has
+import this  # some text
 import threading
 import urllib.request
 

@@ -1,1 +1,1 @@
-"""What is done to publish a version: archives are built, and what they depend on is audited."""
+"""Publishing a version: builds of archives, and audits of their dependencies."""

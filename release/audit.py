@@ -1,11 +1,10 @@
-"""Ask whether anything nsqcy runs with has a known vulnerability.
+"""Check the dependencies for known vulnerabilities.
 
     python -m release.audit [--strict]
 
-Looks at what is installed here of the dependencies, and of the extras that are for use and not for
-development, with everything those need. Exit code 1: a vulnerability that a newer version does not
-have. One without a remedy, and a database that cannot be reached, are told of; with --strict, which
-is for releases, they are failures too.
+Checks the installed dependencies and those of the extras for users, with everything that they need.
+Exit code 1: a newer version fixes a vulnerability. A vulnerability without a fix, and a database
+that cannot be reached, are only reported; with --strict, for releases, they are failures too.
 """
 
 import json
@@ -60,7 +59,7 @@ def _requirements(package: str, extras: tuple[str, ...]) -> Iterator[Requirement
 
 
 def _ask(pins: dict[str, str]) -> dict[str, Any] | None:
-    """What pip-audit finds, as its JSON; None if it could not ask."""
+    """Return the findings of pip-audit as JSON; None if it could not reach its database."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.writelines(f"{name}=={version}\n" for name, version in pins.items())
         file.flush()
@@ -79,7 +78,7 @@ def _ask(pins: dict[str, str]) -> dict[str, Any] | None:
 
 
 def judge(answer: dict[str, Any], strict: bool) -> tuple[list[str], int]:
-    """What to say of pip-audit's answer, and the exit code."""
+    """Return the lines to print about an answer of pip-audit, and the exit code."""
     told = []
     code = 0
     skipped = [each["name"] for each in answer["dependencies"] if "skip_reason" in each]

@@ -83,8 +83,8 @@ def _make_wheel(python: Path, source: Path, folder: Path) -> Path:
 
 
 def _compiler(config: Path) -> dict[str, str]:
-    """What setuptools reads. No debug information, and no path of this machine to look for
-    libraries in, as this Python's own flags would have it."""
+    """Return the environment for setuptools: without debug information, and without library paths
+    of this machine, which this Python's own flags would add."""
     zig = f"{sys.executable} -m ziglang cc -target {platform.machine()}-linux-gnu.{GLIBC}"
     return {
         "CC": f"{zig} {INLINE}",

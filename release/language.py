@@ -16,10 +16,15 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 TEXTS = ("*.md", "docs/**/*.md", "examples/**/*.md")
+# Packages that have been edited; the others follow.
+EDITED = (
+    *("cext/nsqcy/broker", "cext/nsqcy/protocol", "examples", "pyspark_nsq", "release"),
+    *("nsqcy/capacity", "nsqcy/cluster", "nsqcy/config", "nsqcy/doctor", "nsqcy/logging"),
+    *("nsqcy/metrics", "nsqcy/nsqadmin", "nsqcy/nsqd/data", "nsqcy/nsqlookupd", "nsqcy/options"),
+    *("nsqcy/testing", "nsqcy/tools"),
+)
 SOURCES = tuple(
-    f"{folder}/**/*.{ending}"
-    for folder in ("cext", "nsqcy", "pyspark_nsq", "examples", "release")
-    for ending in ("py", "pyx", "pxd", "pyi")
+    f"{folder}/**/*.{ending}" for folder in EDITED for ending in ("py", "pyx", "pxd", "pyi")
 )
 MAX_WORDS = 45  # of a sentence; the aim is 25
 
@@ -39,7 +44,10 @@ _COMPILED = [(re.compile(pattern), advice) for pattern, advice in PATTERNS.items
 _FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\([^)]*\)")
-_END = re.compile(r"(?<=[.!?:;|])\s+|\n\s*\n|\n\s*(?=[-*#|>] ?)|\n\s*(?=\d+\. )")
+# The end of a sentence, a paragraph, an item of a list, or a row of a table made of blanks.
+_END = re.compile(
+    r"(?<=[.!?:;|])\s+|\n\s*\n|\n\s*(?=[-*#|>] ?)|\n\s*(?=\d+\. )|\n(?=[^\n]*\S {2,}\S)"
+)
 
 
 class Finding(NamedTuple):
@@ -100,13 +108,14 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
     is_statement = True
     for token in tokens(text):
         if token.type == tokenize.COMMENT:
-            if block and token.start[0] != last + 1:
+            is_trailing = not token.line.lstrip().startswith("#")
+            if block and (is_trailing or token.start[0] != last + 1):
                 yield first, "\n".join(block)
                 block = []
             if not block:
                 first = token.start[0]
             block.append(token.string.lstrip("#").strip())
-            last = token.start[0]
+            last = 0 if is_trailing else token.start[0]
         elif token.type == tokenize.STRING and is_statement:
             yield token.start[0], token.string.strip("rb").strip('"')
         if token.type not in (tokenize.COMMENT, tokenize.NL):

@@ -1,6 +1,6 @@
-"""The Pythons that wheels are made for, and where they are on this machine.
+"""Python versions that get wheels, and their interpreters on this machine.
 
-Knows where pyenv, uv and Debian put them. What is missing uv fetches, if it is there and can.
+Knows where pyenv, uv and Debian install them. uv downloads a missing one, if it is installed.
 """
 
 import os

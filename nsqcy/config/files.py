@@ -22,14 +22,14 @@ from nsqcy.options.option import Option, Value
 
 DAEMONS = ("nsqd", "nsqlookupd", "nsqadmin")
 
-# What makes a file INI: a header of ours before anything else. TOML has no names with blanks, and
-# its tables mean nothing to NSQ.
+# A file is INI if it starts with a header of nsqcy's. TOML has no names with blanks, and NSQ
+# ignores its tables.
 _INI_START = r"\[\s*(?:(" + "|".join(DAEMONS) + r")\s*\]|(?:topic|channel)\s)"
 
 # NSQ looks at these before the others, with a text of their own.
 _PARSED_FIRST = (LEVEL, TLS_REQUIREMENT, TLS_VERSION)
 
-_NEARLY = 0.8  # how much alike two keys are of which one may be a mistake for the other
+_NEARLY = 0.8  # similarity of two keys: one may be a typo of the other
 
 # Words that Go's field names have in capitals.
 _CAPITALS = {"nsqlookupd": "NSQLookupd"} | {
@@ -197,7 +197,7 @@ def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
     return f"unknown key {quote(key)}{meant}", ", ".join(names)
 
 
-# TOML: flat keys, as NSQ reads them. What NSQ ignores is ignored here, with a warning.
+# TOML: flat keys, as NSQ reads them. Keys that NSQ ignores are ignored with a warning.
 
 
 def _read_toml(table: OptionTable, path: str, text: str) -> FileSettings:

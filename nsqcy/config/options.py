@@ -135,7 +135,7 @@ def ini_floats(text: str) -> tuple[float, ...]:
 def toml_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    # NSQ takes 0 for true and any other integer for false: nobody can mean that.
+    # NSQ reads 0 as true and any other integer as false, which cannot be intended.
     return parse_bool(_toml_text(value))
 
 

@@ -17,7 +17,7 @@ from nsqcy.options.option import Option, Rule
 DURABILITIES = ("memory", "os", "fsync")
 ON_FULL = ("reject", "drop-oldest", "drop-newest")
 
-# Who has said something of a key.
+# Sources of a value.
 DEFAULT, HTTP, TOPIC = "default", "http", "topic"
 
 PATTERN_ALLOWED = "a topic's name, in which * ? [abc] and [!abc] stand for other characters"
@@ -232,9 +232,9 @@ class ChannelPolicy(NamedTuple):
     prune_messages: bool = False
 
 
-# What an ephemeral topic has of each key that takes a log to keep.
+# Values of an ephemeral topic for keys that need a log.
 WITHOUT_LOG: dict[str, Any] = {"durability": "memory", "retention_time": 0, "retention_bytes": 0}
-# What a channel has of its topic, unless something is said of the channel.
+# Keys that a channel inherits from its topic unless it has a value of its own.
 INHERITED = ("mem_queue_size", "msg_timeout")
 
 

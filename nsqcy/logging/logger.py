@@ -105,7 +105,7 @@ def date_time(second: int) -> str:
 
 
 def write(fd: int, text: str) -> None:
-    """One write of `text`. A sink nobody can write to costs the line, not the process."""
+    """Write `text` with one call. If that fails, the line is lost and the process goes on."""
     try:
         os.write(fd, text.encode("utf-8", "backslashreplace"))
     except OSError:

@@ -1,1 +1,1 @@
-"""What daemons tell Prometheus: the table of all metrics, and their exposition."""
+"""Metrics for Prometheus: the table of all metrics, and their exposition."""

@@ -1,6 +1,6 @@
-"""Metrics as text: which form is asked for, and prometheus_client's hand in writing it.
+"""Exposition of metrics as text: the format that a client accepts, written by prometheus_client.
 
-Knows no metric: only families as the table has them. Importing it takes a moment, and megabytes.
+Knows no metric, only families of the table. Importing it takes a moment, and megabytes.
 """
 
 import re
@@ -24,7 +24,7 @@ _ESCAPING = re.compile("(escaping=)(dots|values)")
 
 
 class Form(NamedTuple):
-    """What a client takes."""
+    """Format that a client accepts."""
 
     content_type: str
     gzip: bool
@@ -86,7 +86,7 @@ def histogram(
 
 
 def heading(family: Family, openmetrics: bool) -> bytes:
-    """What stands before the samples of a family."""
+    """Return the lines before the samples of a family."""
     return _generate(openmetrics, Collected([metric(family)])).removesuffix(_END)
 
 

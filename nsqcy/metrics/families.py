@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 Kind = Literal["counter", "gauge", "histogram", "info"]
 
 OTHER, EPHEMERAL = "(other)", "#ephemeral"
-"""What stands for topics and channels that have no series of their own; neither can be a name."""
+"""Names for topics and channels without series of their own; real ones cannot have these names."""
 
 
 def _bounds(first: int) -> tuple[float, ...]:

@@ -27,7 +27,9 @@ says what became dead letters, by channel, client and reason; may publish them a
 origin_topic, origin_channel, origin_id, attempts, first_time, last_client and reason."""
 
 OPTIONS = (
-    Option("republish", TOPIC_NAME, None, "publish the messages to this topic, with their own headers"),
+    Option(
+        "republish", TOPIC_NAME, None, "publish the messages to this topic, with their own headers"
+    ),
     Option("top", POSITIVE, 20, "number of groups shown, the largest first"),
     *PLACE,
     *DESTINATION,

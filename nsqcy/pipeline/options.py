@@ -93,9 +93,7 @@ OUTPUT = (
     Option("json", BOOLEAN, False, "print JSON lines, also on a terminal"),
 )
 SPARK = (
-    Option(
-        "master", TEXT, None, "master of Spark; local[*] unless spark-submit sets it"
-    ),
+    Option("master", TEXT, None, "master of Spark; local[*] unless spark-submit sets it"),
     Option("driver-memory", MEMORY, "2g", "heap of the driver; in local mode, of the whole job"),
     Option("conf", PAIRS, {}, "any setting of Spark; overrides the job's own"),
     Option("metrics-port", PORT, 0, "port of metrics for Prometheus; 0 for none"),

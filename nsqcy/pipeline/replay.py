@@ -59,7 +59,12 @@ DESTINATION = (
     Option("rate", POSITIVE, None, "maximum messages a second"),
     Option("round-rows", POSITIVE, 1_000_000, "rows between two updates of the state file"),
     Option("tasks", POSITIVE, None, "number of parallel tasks; 1 keeps the order of a log"),
-    Option("state", PATH, None, "state file; by default in the current folder, named after the arguments"),
+    Option(
+        "state",
+        PATH,
+        None,
+        "state file; by default in the current folder, named after the arguments",
+    ),
 )
 OPTIONS = (
     Option("to", TOPIC_NAME, None, "the topic to publish to"),

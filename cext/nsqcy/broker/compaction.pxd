@@ -36,7 +36,7 @@ ctypedef struct Relocation:
     uint32_t copy
 
 
-# What is copied of one block, behind this header: in no order until COPY, then by source.
+# The records copied of one block, after this header: unordered until COPY, then by source.
 ctypedef struct Relocations:
     Block *target           # NULL: nothing has been copied
     uint32_t count

@@ -1,6 +1,6 @@
 """Topics: a window of records, plus the channels that read them.
 
-A topic is a chain of base classes, each of which uses only those above it in this list:
+A topic is a chain of base classes. Each uses only those above it in this list:
 
     RecordWindow records in memory                      nsqcy.storage.record_window
     FanOut       when channels receive them             nsqcy.broker.fan_out
