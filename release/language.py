@@ -29,10 +29,10 @@ SOURCES = tuple(
 MAX_WORDS = 45  # of a sentence; the aim is 25
 
 PATTERNS = {
-    r"\b(?:some|any|every|no)body\b(?! (?:of|is not))": "name the actor: a user, no consumer",
-    r"\b(?:whoever|whomever|whom)\b": "name the actor",
+    r"\b(?:[Ss]ome|[Aa]ny|[Ee]very|[Nn]o)body\b": "name the actor: a user, no consumer",
+    r"\b(?:[Ww]hoever|[Ww]homever|[Ww]hom)\b": "name the actor",
     r"\bof which\b": "start a new sentence",
-    r"\b(?:he|him|his)\b": "it, they, the client, the user",
+    r"\b(?:[Hh]e|[Hh]im|[Hh]is)\b": "it, they, the client, the user",
     r"\bforlorn\b": "unused",
     r"\b(?:let|lets|letting) go\b": "release, free, drop",
     r"\b(?:is|are|was|be|been) (?:told|asked)\b": "gets, receives, is queried, is configured",
