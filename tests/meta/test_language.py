@@ -44,7 +44,8 @@ def test_code_blocks_of_a_page_are_skipped() -> None:
 
 
 def test_docstrings_and_comments_are_read_and_strings_are_not() -> None:
-    text = '"""Nobody."""\n\nvalue = "nobody"  # no one\n\n\n# Nobody\n# knows.\ndef f():\n    """What."""\n'
+    code = 'value = "nobody"  # no one\n\n\n# Nobody\n# knows.\n'
+    text = f'"""Nobody."""\n\n{code}def f():\n    """What."""\n'
     assert sorted(comments(text)) == [
         (1, "Nobody."),
         (3, "no one"),
