@@ -544,7 +544,7 @@ class Consumer(ConsumerView, _Face):
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif self._queue and not came:
-                self._wake_one()  # its message is somebody else's
+                self._wake_one()  # another waiter has its message
         return True
 
     def _wake_one(self) -> None:

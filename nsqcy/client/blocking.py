@@ -8,9 +8,9 @@
             print(message.body)
             message.finish()
 
-Owns waiting: for messages, for answers, for room, for the end. What happens is decided by
-consumer.py and producer.py, bytes and time are loop.py's, which runs beside its users: heartbeats
-are answered while handlers are busy. Messages may be answered in any thread.
+Owns waiting: for messages, answers, room and the end. consumer.py and producer.py decide;
+loop.py, in a thread of its own, owns bytes and time, so heartbeats are answered while handlers are
+busy. Messages may be answered in any thread.
 
 Consumers and producers belong to the process that has started them: after a fork, in the child,
 those of the parent have ended.
@@ -45,7 +45,7 @@ from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.runtime import Event, Future, Gate, Kind, runtime_of
 
 GRACE = 2.0  # seconds beyond close_timeout, within which an end comes by itself
-AT_EXIT = 1.0  # seconds that whoever nobody has closed may keep the program
+AT_EXIT = 1.0  # seconds that an unclosed consumer or producer may delay the program's exit
 
 # Results that mypy accepts: a coroutine is not one of them, as it would never be awaited. b"OK" is
 # that of a publish.
@@ -54,14 +54,14 @@ GivingUp = Callable[[Message], bytes | None]
 
 
 class _Waiters:
-    """Who wait for something that comes for one or all of them."""
+    """Threads or greenlets that wait for an event, for one or all of them."""
 
     def __init__(self, loop: Loop) -> None:
         self._runtime = loop.runtime
         self._gates: deque[Gate] = deque()
 
     def wait(self, is_there: Callable[[], bool], timeout: float | None = None) -> None:
-        """Until it is there, or may have been and somebody else has it, or time is over."""
+        """Wait until it is there, another waiter may have taken it, or the timeout is over."""
         gate = self._runtime.gate()
         self._gates.append(gate)
         passed = False
@@ -75,12 +75,12 @@ class _Waiters:
     def _leave(self, gate: Gate, is_there: Callable[[], bool]) -> None:
         try:
             self._gates.remove(gate)
-        except ValueError:  # it has been opened meanwhile: that is somebody else's now
+        except ValueError:  # opened meanwhile: the wake-up is another waiter's
             if is_there():
                 self.wake()
 
     def wake(self, count: int = 1) -> None:
-        """Let so many go on."""
+        """Wake this many waiters."""
         with suppress(IndexError):
             for _ in range(count):
                 self._gates.popleft().release()
@@ -251,7 +251,7 @@ class Consumer(ConsumerView):
         self._waiters.wake_all()
 
     def _close_at_exit(self) -> None:
-        """A consumer was forgotten; what has been answered and what has not is told to nsqd."""
+        """End a forgotten consumer: send its answers, and requeue the rest."""
         self._begin_end(graceful=True)
         if not self._loop.ended.wait(AT_EXIT):
             self.close(graceful=False)

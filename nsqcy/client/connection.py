@@ -31,7 +31,7 @@ _Step = Callable[[bytes, float], None]
 
 
 class Owner(Protocol):
-    """What a connection tells its consumer or producer."""
+    """Notifications of a connection to its consumer or producer."""
 
     def ready(self, connection: "Connection", now: float) -> None:
         """The handshake is over."""
@@ -178,7 +178,7 @@ class Connection:
         self._read(depth, now)
 
     def _read(self, depth: int, now: float) -> None:
-        """What the layer at `depth` has for the next."""
+        """Pass the output of the layer at `depth` to the next layer."""
         try:
             while self.state is not State.CLOSED and (piece := self._layers[depth].read()):
                 self._through(depth + 1, piece, now)
@@ -218,7 +218,7 @@ class Connection:
             if accepted:
                 self._owner.accepted(self, accepted, now)
                 accepted = 0
-            if self.state is State.CLOSED:  # by whoever was told of the last one
+            if self.state is State.CLOSED:  # by the receiver of the last frame
                 return
             self._frame(*frame, now)
         if accepted and self.state is not State.CLOSED:

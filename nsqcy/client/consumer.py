@@ -1,4 +1,4 @@
-"""What a consumer decides, sans I/O.
+"""Decisions of a consumer, sans I/O.
 
 Owns what becomes of a message before and after its handler, what a lost connection means, and the
 end. Its nsqds are core.py's, RDY and backoff flow.py's. Knows no socket and no thread: a face (aio,
@@ -22,16 +22,16 @@ from nsqcy.client.options import Addresses, consumer_options
 from nsqcy.names import is_valid_name, quote
 
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
-ASK_SOON = 0.2  # seconds after a connection was lost until lookupds are asked
+ASK_SOON = 0.2  # seconds from a lost connection to the query of lookupds
 FINISHED, REQUEUED = 0, 1  # as client/codec.pxd has them
 NOT_AWAITED = "it returned an awaitable, which only nsqcy.client.aio awaits"
 
 
 class Net(AnyNet, Protocol):
-    """What a face does for its consumer."""
+    """Calls of a consumer to its face."""
 
     def deliver(self, messages: list[Message]) -> None:
-        """Hand these to whoever consumes."""
+        """Hand these messages to the user."""
 
     def give_up(self, message: Message) -> None:
         """Call on_giving_up with it; given_up() or raised() takes the outcome."""
@@ -142,7 +142,7 @@ class ConsumerCore(Core[Nsqd]):
 
     @property
     def calm(self) -> bool:
-        """Whether a message may be finished without a word to anybody."""
+        """Return whether a message may be finished without notifying the flow control."""
         return self.flow.calm and not self.closing
 
     def result(self, outcome: int) -> None:
@@ -174,7 +174,7 @@ class ConsumerCore(Core[Nsqd]):
             return
         if message.is_async():
             return
-        with suppress(AlreadyAnswered):  # by the handler, or whoever it gave the message to
+        with suppress(AlreadyAnswered):  # by the handler, or code that got the message from it
             if result is False:
                 message.requeue(backoff=self.options.backoff_on_requeue)
             else:

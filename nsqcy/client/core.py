@@ -1,4 +1,4 @@
-"""What consumers and producers have in common, sans I/O: their nsqds.
+"""Common part of consumers and producers, sans I/O: their nsqds.
 
 Owns which nsqds there are, fixed ones and those lookupds name; a connection to each, when it is
 made again, and when lookupds are asked. Knows no socket and no thread: a face (aio, blocking) is
@@ -27,7 +27,7 @@ log = logging.getLogger("nsqcy.client")
 
 
 class Net(Protocol):
-    """What a face does for its core."""
+    """Calls of a core to its face."""
 
     def now(self) -> float:
         """Seconds, monotonic."""
@@ -62,7 +62,7 @@ N = TypeVar("N", bound=Nsqd)
 
 
 class Core(Owner, Generic[N]):
-    """The nsqds of a consumer or producer; `lock` is held by whoever calls from another thread."""
+    """The nsqds of a consumer or producer; a caller in another thread holds `lock`."""
 
     kind: str
     nsqd: type[N]
@@ -132,7 +132,7 @@ class Core(Owner, Generic[N]):
         raise NotImplementedError
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
-        """What lookupds have answered; one that did not hides nothing the others know."""
+        """Handle the answers of the lookupds. A silent one does not hide the others' answers."""
         self._asking = False
         silent = False
         for text in errors:
@@ -162,7 +162,7 @@ class Core(Owner, Generic[N]):
             self.tick(now)
 
     def answered(self, now: float) -> None:
-        """What waited has been sent."""
+        """Handle that all waiting bytes were sent."""
         raise NotImplementedError
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
@@ -228,7 +228,7 @@ class Core(Owner, Generic[N]):
         nsqd.retry_at = now + wait * self.random.uniform(0.5, 1.0)
 
     def _forget(self, address: Address, nsqd: N) -> None:
-        """If nobody names this nsqd any more and it is not connected."""
+        """Forget an nsqd that is not listed any more and not connected."""
         if not (nsqd.fixed or nsqd.listed or nsqd.connection):
             self.nsqds.pop(address, None)
 

@@ -32,7 +32,7 @@ STARVED = 0.85  # of its RDY in flight, and a lane may soon get no more
 
 
 class Lane(Protocol):
-    """What is seen of a connection that has subscribed. Lanes are told apart by identity."""
+    """A subscribed connection, as the flow control sees it. Lanes are compared by identity."""
 
     @property
     def ready(self) -> int:
@@ -40,7 +40,7 @@ class Lane(Protocol):
 
     @property
     def max_ready(self) -> int:
-        """What the server allows; at least 1."""
+        """Return the server's limit; at least 1."""
 
     @property
     def in_flight(self) -> int: ...
@@ -148,7 +148,7 @@ def shares(lanes: Collection[Lane], budget: int) -> dict[Lane, int]:
 class Flow:
     """The sum of the lanes' RDY is never above `max_in_flight`, not even between two commands.
 
-    A message's result is told before its FIN or REQ is written, so that RDY goes first.
+    A message's result is reported before its FIN or REQ is written, so that RDY is sent first.
     """
 
     def __init__(self, settings: FlowSettings, random: Random | None = None) -> None:
@@ -158,7 +158,7 @@ class Flow:
         self.calm = True  # a success would change nothing
         self.backoff_level = 0
         self.due = math.inf
-        # Whose RDY became 0, or no longer is 0, longest ago is first: next in turn.
+        # The lane whose RDY changed to or from 0 longest ago is first: next in turn.
         self.lanes: list[Lane] = []
         self.on_backoff: Callable[[int, float], object] | None = None
         self.on_resume: Callable[[], object] | None = None
@@ -218,7 +218,7 @@ class Flow:
             self.on_resume()
 
     def failure(self, now: float) -> None:
-        # What was in flight when the wait began says nothing new.
+        # Results of messages that were in flight when the wait began are ignored.
         if self.state is State.WAITING or not self._top_level:
             return
         self.backoff_level = min(self.backoff_level + 1, self._top_level)
@@ -275,7 +275,7 @@ class Flow:
         return dict.fromkeys(kept + waiting[: budget - len(kept)], 1)
 
     def _leaving(self, now: float) -> set[Lane]:
-        """Whose turn is over: no more lanes than wait, or RDY would come back to them at once."""
+        """Return the lanes whose turn is over, at most as many as wait for RDY."""
         waiting = sum(not lane.ready for lane in self.lanes)
         over = [lane for lane in self.lanes if lane.ready and self._is_over(lane, now)]
         return set(over[:waiting])

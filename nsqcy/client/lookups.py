@@ -32,7 +32,7 @@ class Lookups:
         )
 
     def ask(self) -> Answer:
-        """All of them at once: the nsqds they know, and what went wrong with whom."""
+        """Query all lookupds at once; return the nsqds they know, and their errors."""
         found = self._found()
         errors = [f"{address}: {error}" for address, error in found.errors.items()]
         for address in found.unknown:  # an answer as good as any: there is no such nsqd

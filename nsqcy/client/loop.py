@@ -49,7 +49,7 @@ class Driver:
         self._socket: socket.socket | None = None
         self._dirty = False
         self._unsent = b""
-        self._writing = False  # the selector is asked when more can be sent
+        self._writing = False  # the selector reports when more can be sent
         connection.driver = self
         connection.codec.wake = self.wake
 
@@ -196,7 +196,7 @@ class Loop:
         self.ended = runtime.event()
         self.dirty: deque[Driver] = deque()  # those that have something to send
         self.drivers: set[Driver] = set()
-        self.later: deque[tuple[Callable[..., object], Any]] = deque()  # what users are told
+        self.later: deque[tuple[Callable[..., object], Any]] = deque()  # notifications for users
         self.on_end: Callable[[], object] | None = None
         self.on_hopeless: Callable[[Message], object] | None = None
         self.after_turn: Callable[[], object] | None = None
@@ -249,7 +249,7 @@ class Loop:
 
     @property
     def may_be_awaited(self) -> bool:
-        """Whether its end does not depend on whoever asks."""
+        """Return whether its end does not depend on the caller."""
         return self._begun and not self.is_current and not self.runtime.holds(self.lock)
 
     @property
@@ -372,7 +372,7 @@ class Loop:
             self._woken.recv(4096)
 
     def _end(self) -> None:
-        """Nobody is kept waiting, whatever has happened."""
+        """Release all waiters after a failure."""
         with self.lock:
             with suppress(Exception):
                 self.core.stop(self.now(), graceful=False)
@@ -401,7 +401,7 @@ class Loop:
             driver.abandon()
 
     def _tell(self, hook: Callable[..., object], *about: object) -> None:
-        """What a hook does wrong is its own affair."""
+        """Call a hook; log its exceptions."""
         try:
             hook(*about)
         except Exception:

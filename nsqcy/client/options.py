@@ -1,4 +1,4 @@
-"""The options of connections, consumers and producers, of which docs/CLIENT.md has the table.
+"""Options of connections, consumers and producers (table: docs/CLIENT.md).
 
 Owns what a value may be: nonsense is a ValueError (a wrong name a TypeError) where the consumer or
 producer is made, and not an error of some nsqd later. Durations are seconds. Knows no connection.
@@ -41,7 +41,7 @@ def between(low: int, high: int) -> Rule:
 
 
 class ConnectionKeywords(TypedDict, total=False):
-    """What a connection can be told, by keyword; see ConnectionOptions."""
+    """Keyword arguments of a connection; see ConnectionOptions."""
 
     client_id: str
     hostname: str
@@ -67,7 +67,7 @@ class ConnectionKeywords(TypedDict, total=False):
 
 
 class ConsumerKeywords(ConnectionKeywords, total=False):
-    """What a consumer can be told, by keyword; see ConsumerOptions."""
+    """Keyword arguments of a consumer; see ConsumerOptions."""
 
     max_tries: int
     max_attempts: int
@@ -90,7 +90,7 @@ class ConsumerKeywords(ConnectionKeywords, total=False):
 
 
 class ProducerKeywords(ConnectionKeywords, total=False):
-    """What a producer can be told, by keyword; see ProducerOptions."""
+    """Keyword arguments of a producer; see ProducerOptions."""
 
     retries: int
     max_pending: int
@@ -106,7 +106,7 @@ class ProducerKeywords(ConnectionKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """What IDENTIFY says, and how the connection is made."""
+    """Options of IDENTIFY and of the connection itself."""
 
     client_id: str = option("", STRING, "name of this client; the short host name by default")
     hostname: str = option("", STRING, "host name that nsqd shows; that of this machine by default")
@@ -185,14 +185,14 @@ class ConnectionOptions:
         """Host and port to connect from. Raises ValueError."""
         if self.local_address is None:
             return None
-        if self.local_address.endswith(":0"):  # any port, which is nobody's address
+        if self.local_address.endswith(":0"):  # any port: not an address
             return Address.parse(self.local_address[:-2]).host, 0
         address = Address.parse(self.local_address, 0)
         return address.host, address.port
 
     @property
     def identity(self) -> dict[str, object]:
-        """What IDENTIFY sends."""
+        """Return the fields of IDENTIFY."""
         hostname = self.hostname or socket.gethostname()
         short = self.client_id or hostname.partition(".")[0]
         identity: dict[str, object] = {
@@ -264,7 +264,7 @@ class ConsumerOptions:
         check(self)
 
     def delay_of(self, attempts: int) -> int:
-        """Milliseconds until a failed message of so many attempts comes again."""
+        """Return the delay of a failed message after `attempts` deliveries, in milliseconds."""
         return _milliseconds(min(self.requeue_delay * attempts, self.max_requeue_delay))
 
 
@@ -296,7 +296,7 @@ class ProducerOptions:
 def consumer_options(
     keywords: Mapping[str, Any],
 ) -> tuple[ConsumerOptions, FlowSettings, LookupOptions, ConnectionOptions]:
-    """Keywords of a consumer, sorted by whom they concern."""
+    """Sort the keywords of a consumer by the part that they belong to."""
     given = dict(keywords)
     if "max_attempts" in given:
         if "max_tries" in given:
@@ -315,7 +315,7 @@ def consumer_options(
 def producer_options(
     keywords: Mapping[str, Any],
 ) -> tuple[ProducerOptions, LookupOptions, ConnectionOptions]:
-    """Keywords of a producer, sorted by whom they concern."""
+    """Sort the keywords of a producer by the part that they belong to."""
     first, second, third = _sort(
         "Producer", keywords, ProducerOptions, LookupOptions, ConnectionOptions
     )
@@ -379,7 +379,7 @@ def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
     """host:port or URL of one or several. Raises ValueError and TypeError."""
     given = tuple(dict.fromkeys(as_strings(addresses)))
     if given:
-        # Whoever has fixed nsqds does without an HTTP client.
+        # With fixed nsqds no HTTP client is needed.
         from nsqcy.cluster.discovery import lookup_url
 
         for each in given:

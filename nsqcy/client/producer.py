@@ -1,4 +1,4 @@
-"""What a producer decides, sans I/O.
+"""Decisions of a producer, sans I/O.
 
 Owns which nsqd a publish goes to, the order in which answers belong to publishes, and what is tried
 again where. Its nsqds, one or a pool, are core.py's. Knows no socket and no thread: a face (aio,
@@ -34,7 +34,7 @@ from nsqcy.client.options import Address, Addresses, producer_options
 from nsqcy.errors import LayerError
 from nsqcy.names import is_valid_name, quote
 
-# What another nsqd may well accept: this one is at its end, or its disk is.
+# Errors after which another nsqd may accept: this one exits, or its disk is full.
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
 MAX_HEADS = 1000  # topics whose command lines are kept
@@ -52,7 +52,7 @@ class Nsqd(AnyNsqd):
 
 
 class _GivenUp(Publish):
-    """Stands for a publish whose caller was told that its time is over; its answer may come."""
+    """Placeholder of a publish that has timed out; its answer may still come."""
 
     __slots__ = ()
 
@@ -185,7 +185,7 @@ class ProducerCore(Core[Nsqd]):
         self._lookup_error = NoConnection(f"lookupd: {texts[0]}") if texts else None
         super().found(addresses, texts, now)
         if not self.nsqds and self.running:
-            # Whoever waits is not kept waiting for a whole round.
+            # Waiting callers do not wait for a whole round.
             self._ask_at = min(self._ask_at, now + self.options.reconnect_interval)
         self._fail_waiting()
 
@@ -203,7 +203,7 @@ class ProducerCore(Core[Nsqd]):
 
     def _keep(self, publish: Publish, now: float) -> None:
         self.waiting.append(publish)
-        for nsqd in self.nsqds.values():  # somebody waits: try now what would be tried later
+        for nsqd in self.nsqds.values():  # a caller waits: connect now instead of later
             if nsqd.connection is None and nsqd.failures < 2:
                 nsqd.retry_at = now
         self.tick(now)
@@ -253,7 +253,7 @@ class ProducerCore(Core[Nsqd]):
             if not pending:
                 if self.running:
                     raise ProtocolError(f"{connection.address} sent OK without a pending publish")
-                return  # who was told of the last one has ended it
+                return  # the callback of the last answer has closed it
             publish = pending.popleft()
             self.pending_bytes -= len(publish.body)
             publish.done(None)
@@ -311,7 +311,7 @@ class ProducerCore(Core[Nsqd]):
             self.waiting.append(publish)
 
     def _fail_waiting(self) -> None:
-        """Nobody is there, and all have been tried: a round of attempts has failed."""
+        """Fail waiting publishes if all nsqds were tried and none is connected."""
         if self._open or self._asking or not self.waiting:
             return
         if self.connections and self._failures < len(self.nsqds):

@@ -26,7 +26,7 @@ class Event(Protocol):
 
 
 class Future(Protocol):
-    """What concurrent.futures.Future and gevent's AsyncResult both have."""
+    """Common interface of concurrent.futures.Future and gevent's AsyncResult."""
 
     def done(self) -> bool: ...
     def result(self, timeout: float | None = None) -> bytes: ...
@@ -47,10 +47,10 @@ class Runtime(Protocol):
         """Run it beside; it does not keep the program alive."""
 
     def call(self, work: Callable[[], Any]) -> Any:
-        """Call something that blocks its thread; only whoever was spawned may."""
+        """Call a function that blocks its thread; only for spawned threads or greenlets."""
 
     def connect(self, host: str, port: int, timeout: float, source: Source) -> socket.socket:
-        """A connected socket that does not block; only whoever was spawned may. Raises OSError."""
+        """Return a connected non-blocking socket; only for spawned ones. Raises OSError."""
 
     def selector(self) -> selectors.BaseSelector: ...
 
@@ -58,7 +58,7 @@ class Runtime(Protocol):
         """One that its holder can take again."""
 
     def holds(self, lock: Any) -> bool:
-        """Whether whoever is running holds it."""
+        """Return whether the current thread or greenlet holds it."""
 
     def event(self) -> Event: ...
 
@@ -70,10 +70,10 @@ class Runtime(Protocol):
         """Wait until it is opened; False when that took too long."""
 
     def current(self) -> object:
-        """Who is running: equal for the same thread or greenlet."""
+        """Return the identity of the current thread or greenlet."""
 
     def can_wait(self) -> bool:
-        """Whether whoever is running may wait at all."""
+        """Return whether the current thread or greenlet may wait at all."""
 
 
 class ThreadRuntime:
@@ -120,7 +120,7 @@ class ThreadRuntime:
 
 
 class GeventRuntime:
-    """Greenlets of the hub of whoever starts a consumer or producer; nothing need be patched."""
+    """Greenlets on the hub of the caller that starts a consumer or producer. Needs no patching."""
 
     def __init__(self) -> None:
         import gevent.event

@@ -1,6 +1,6 @@
 """A client's TLS as a byte layer.
 
-Owns the handshake and the encoding; decides nothing of whom to trust, that is in the context.
+Owns the handshake and the encoding. The context decides which peers to trust.
 """
 
 import ssl

@@ -1,4 +1,4 @@
-"""What gnsq's constructors take, as nsqcy.client has it."""
+"""Translation of gnsq's constructor arguments to those of nsqcy.client."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -7,7 +7,7 @@ from nsqcy.client.face import refuse_coroutine_functions
 
 Receiver = Callable[..., Any]
 R = TypeVar("R", bound=Receiver)
-ANY: Any = object()  # whoever sends
+ANY: Any = object()  # any sender
 
 
 class Signal:

@@ -1,4 +1,4 @@
-"""What readers and writers show of a connection."""
+"""A connection, as readers and writers show it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -35,7 +35,7 @@ class Message(Delivered, EventedMixin):
 
     def requeue(self, **kwargs: Any) -> None:
         """Have it delivered again, after `delay` seconds if that is a whole number, or `time_ms`
-        milliseconds, or the reader's delay for its attempts; `backoff=False` slows nobody down."""
+        milliseconds, or the reader's delay for its attempts; `backoff=False` prevents backoff."""
         delay = kwargs.get("delay")
         if isinstance(delay, int) and delay >= 0:
             kwargs["time_ms"] = delay * 1000

@@ -6,7 +6,7 @@ from nsqcy.compat.pynsq.protocol import MAGIC_V2
 
 
 class SyncConn:
-    """Sends what it is told to, and reads a frame at a time."""
+    """Synchronous connection that sends commands and reads a frame at a time."""
 
     def __init__(self, timeout: float = 1.0) -> None:
         self.timeout = timeout

@@ -96,6 +96,6 @@ class Writer:
             if isinstance(data, Error):
                 log.error("[%s] a publish failed: %s", self.name, data)
             return
-        # With several nsqds nobody knows which of them it was.
+        # With several nsqds it is unknown which of them it was.
         conns = list(self.conns.values())
         callback(conns[0] if len(conns) == 1 else None, data)
