@@ -56,8 +56,8 @@ def auth_file(daemon: str) -> Option:
         "auth-file",
         STRING,
         "",
-        "INI or TOML file of users and their permissions; without it, HTTP requests to"
-        f" {daemon} are not authenticated; see docs/SECURITY.md",
+        f"INI or TOML file of users and their permissions; without it, HTTP requests to {daemon}"
+        " are not authenticated",
         guard=True,
     )
 

@@ -79,7 +79,7 @@ def test_who_may_only_view(place: Place, visit: Begin) -> None:
     for path in ("/peek/kept/c", "/seek/kept/c"):
         page = visitor.to(path, status=403)
         visitor.forgive("403")
-        expect(page.locator("[role=alert]")).to_contain_text("ben, who has the role view")
+        expect(page.locator("[role=alert]")).to_contain_text("ben has the role view")
         expect(page.locator("body")).not_to_contain_text("mine")
     assert page.request.get(f"{visitor.url}/api/peek/kept/c").status == 403
     press(page, "Log out ben")

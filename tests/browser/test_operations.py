@@ -107,7 +107,7 @@ def test_a_policy(visit: Begin) -> None:
     expect(line).to_contain_text("default")
     set_to("7")
     follow(page, "Reset All")
-    expect(page.locator("#question")).to_contain_text("holds again: rate.")
+    expect(page.locator("#question")).to_contain_text("return to their configured values")
     press(page, "Reset All")
     expect(page.locator("#question")).to_have_count(0)
     assert row(page, "Policy", "rate")[1:3] == ["0", "default"]

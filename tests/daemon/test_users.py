@@ -146,7 +146,7 @@ def test_programs_show_a_token(cluster: Cluster) -> None:
     doctor = ("nsqcy", "doctor", "--host=false", "--watch=0s", where)
     assert "UNAUTHORIZED" in run(*doctor).stdout
     told = run(*doctor, f"--auth-token-file={cluster.token}").stdout
-    assert "UNAUTHORIZED" not in told and "nsqds: all answer" in told
+    assert "UNAUTHORIZED" not in told and "nsqds: all nsqds answer" in told
 
 
 @pytest.mark.parametrize("text", ["", "two words", "a\x00b", "é"])
