@@ -65,7 +65,7 @@ cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil:
 
 
 cdef Fault find_fault(const uint8_t *at, size_t n, size_t *place, size_t *number) noexcept nogil:
-    """What is wrong first, in the header that begins at `place`, of whom `number` are before it."""
+    """Describe the first error, in the header at `place`, which has `number` headers before it."""
     cdef size_t starts[HEADERS_COUNT]
     cdef size_t count = 0
     cdef size_t name_end

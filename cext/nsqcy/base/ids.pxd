@@ -6,7 +6,7 @@
 #  +-----------------------------+-----------+--------------+
 #
 # A tick is 2**20 ns.  A source leases whole ticks from one shared word, which holds the first tick
-# (since the epoch) nobody has leased yet.
+# (since the epoch) that is not leased yet.
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
@@ -20,7 +20,7 @@ cdef enum:
 @cython.final
 cdef class IdSource:
     cdef:
-        uint64_t *_word       # shared: the first tick nobody has leased
+        uint64_t *_word       # shared: the first tick that is not leased
         uint64_t _node        # already shifted into place
         uint64_t _next        # the id to give next
         uint64_t _end         # one past the last id of the lease; == _next: used up

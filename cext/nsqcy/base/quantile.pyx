@@ -21,7 +21,7 @@ cdef enum:
     MAX_MERGED = 2048          # samples of merged sketches that are not thinned out
 
 cdef double ERROR = 0.005
-cdef double LIFT = 0.01         # a quantile is looked for so much above its place
+cdef double LIFT = 0.01         # a quantile is searched this far above its rank
 
 
 # -- sorting --
@@ -74,7 +74,7 @@ cdef void clear(Sketch *sketch) noexcept nogil:
 
 
 cdef int reserve(Sketch *sketch, uint32_t room) noexcept nogil:
-    """Room for so many samples; -1 if there is no memory."""
+    """Reserve room for `room` samples; -1 if there is no memory."""
     cdef Sample *samples
     if room <= sketch.room:
         return 0
@@ -98,8 +98,8 @@ cdef int reserve_fresh(Sketch *sketch) noexcept nogil:
 
 
 cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) noexcept nogil:
-    """Add `n` samples, which stand for `count` values; -1 if there is no memory. What is not known
-    of the rank of a sample grows by what is not known between its neighbours of the other side."""
+    """Add `n` samples, which stand for `count` values; -1 if there is no memory. The rank
+    uncertainty of a sample grows by that between its neighbours of the other side."""
     cdef uint32_t i = into.size
     cdef uint32_t j = n
     cdef uint64_t own_gap = 0           # around the values below the last sample of `into` seen
@@ -196,7 +196,7 @@ cdef int64_t query(const Sketch *sketch, double quantile) noexcept nogil:
     return sketch.samples[sketch.size - 1].value
 
 
-# -- for everybody else --
+# -- for Python --
 
 @cython.final
 cdef class Percentiles:
@@ -208,7 +208,7 @@ cdef class Percentiles:
             raise ValueError("the window must be > 0")
 
     def summary(self, latencies, int64_t now):
-        """What /stats shows of channels taken together, as a dict."""
+        """Return the latencies of several channels together, for /stats, as a dict."""
         cdef Sketch total
         cdef Latency latency
         cdef int i

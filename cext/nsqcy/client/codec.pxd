@@ -12,7 +12,7 @@ cdef enum Outcome:
 
 
 cdef class Codec:
-    """What every byte of one connection passes through, below TLS and compression."""
+    """Codec of one connection, above TLS and compression."""
     cdef readonly str address
     cdef Output output
     cdef bytearray partial          # received and not yet a whole frame
@@ -39,14 +39,14 @@ cdef class Message:
     cdef readonly int64_t timestamp     # wall clock of its nsqd, ns since 1970
     cdef readonly uint16_t attempts
     cdef bint answered
-    cdef bint manual                # nobody answers for its handler
+    cdef bint manual                # its handler answers it itself
     cdef Codec codec
 
 
 # A message of a connection that has negotiated headers. (The others' are not to know of any.)
 cdef class Headered(Message):
     cdef bytes encoded              # the headers, as on the wire
-    cdef dict decoded               # and once somebody has asked for them
+    cdef dict decoded               # decoded on first use
 
 
 cdef class Publish:
@@ -56,4 +56,4 @@ cdef class Publish:
     cdef public double deadline     # seconds, monotonic
     cdef public int tries           # that have failed
     cdef public object error        # of the last try
-    cdef readonly object waiter     # who is told
+    cdef readonly object waiter     # notified of the result

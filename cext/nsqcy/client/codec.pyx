@@ -27,7 +27,7 @@ cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
-# What nearly every answer is; the same object each time.
+# Nearly every answer is this; the same object each time.
 OK_FRAME = (0, b"OK")
 
 cdef enum:
@@ -148,7 +148,7 @@ cdef class Codec:
                             f" 4 to {maximum} are allowed")
 
     def rest(self):
-        """What was received and is no whole frame yet; it is forgotten here."""
+        """Return received bytes that are not a whole frame yet, and forget them."""
         cdef bytes rest = bytes(self.partial)
         self.partial.clear()
         return rest
@@ -371,7 +371,7 @@ cdef Headered new_headered(Codec codec, const uint8_t *at, size_t length):
 
 cdef class Publish:
     """A publish on its way: the command line `head` and its `body`. `deadline`: seconds,
-    monotonic. `waiter` is told how it ends, in the way of a subclass."""
+    monotonic. A subclass notifies `waiter` of the result."""
 
     def __init__(self, str topic not None, bytes head not None, bytes body not None, waiter,
                  double deadline=INFINITY):
@@ -413,7 +413,7 @@ def headered_body(data, headers):
 
 
 cdef bytes _before(headers):
-    """What stands before a body with these headers. Raises ValueError and TypeError."""
+    """Return the encoded headers before a body. Raises ValueError and TypeError."""
     cdef bytes encoded = _headers.from_text(headers) if headers else b""
     return len(encoded).to_bytes(HEADERS_SIZE, "big") + encoded
 

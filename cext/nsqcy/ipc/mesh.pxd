@@ -29,7 +29,7 @@ cdef enum StreamSide:
 
 
 cdef class StreamEnd:
-    """What happens at this end of a stream; override what you care about.
+    """Events at this end of a stream; override those that you need.
 
     An end that raises loses its stream.
     """
@@ -77,9 +77,9 @@ cdef class Stream:
     cdef int send(self, const unsigned char *data, size_t n) except -1
     # `n` more bytes of on_data are done with.
     cpdef void consumed(self, size_t n) noexcept
-    # What was sent is delivered, then the other end sees on_closed; this one hears nothing more.
+    # Sent bytes are delivered, then the other end gets on_closed; this end gets no more events.
     cpdef void close(self) noexcept
-    # The same at once, without what is still waiting here.
+    # The same at once; bytes that still wait here are dropped.
     cpdef void abort(self) noexcept
 
     cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept

@@ -164,7 +164,7 @@ cdef class Stream:
 
     @property
     def closed(self):
-        """Whether this end is closed, by whomever."""
+        """Return whether this end is closed, by either side."""
         return self._side != SIDE_OPEN
 
     def write(self, const unsigned char[::1] data not None):
@@ -360,7 +360,7 @@ cdef class Stream:
         if self._side == SIDE_CLOSED:
             self._leave()
             return 0
-        # What still waits has no reader any more.
+        # Waiting bytes have no reader any more.
         self._drop_waiting()
         link_remove(&self._data)
         self._queue_control()
@@ -481,7 +481,7 @@ cdef class Mesh:
         if len(self._eventfds) != shared.workers:
             raise ValueError("there must be one eventfd for each worker")
 
-    # What the user may override.
+    # For users to override.
 
     def on_open(self, Stream stream, bytes hello):
         """A peer has opened a stream: return its StreamEnd here, or None to refuse it."""

@@ -1,6 +1,6 @@
-# What users have used of their quotas, in memory that all workers of one nsqd share.
+# Use of quotas by users, in memory that all workers of one nsqd share.
 #
-#       0  Used of one user, of the next one, ...       taken in turn, and never given back
+#       0  Used of one user, of the next one, ...       assigned in turn, and never released
 #
 # A rate is one word: the time until which what was published is paid for.  Paying is adding to it,
 # so that workers need no lock and lend each other nothing, and all of them together keep the rate.
@@ -12,7 +12,7 @@ cdef enum:
     MAX_WORKERS = 64
 
 cdef struct Used:
-    uint64_t key                  # of the user; 0: nobody has this yet
+    uint64_t key                  # of the user; 0: unused row
     uint64_t messages_until       # monotonic clock, ns
     uint64_t bytes_until
     uint64_t messages             # published, while there was a rate

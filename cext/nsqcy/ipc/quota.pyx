@@ -62,7 +62,7 @@ cdef class QuotaTable:
             store_relaxed_u32(&used[i].connections[self.worker], 0)
 
     cdef Used *row(self, uint64_t key) noexcept:
-        """The row of that key, which is taken if nobody has; NULL if there is none left."""
+        """Return the row of a key, assigning a free one if needed; NULL if none is left."""
         cdef Used *used = <Used *>self._view.buf
         cdef size_t i
         cdef uint64_t seen
@@ -94,7 +94,7 @@ cdef class Quota:
         self.bytes_rate = bytes_rate
 
     def change(self, uint32_t max_connections, double rate, double bytes_rate):
-        """What there may be from now on. What was published at another rate is paid for."""
+        """Set the limits. Messages published at an earlier rate are not charged again."""
         self.max_connections = max_connections
         if (rate, bytes_rate) != (self.rate, self.bytes_rate):
             store_release_u64(&self.used.messages_until, 0)
@@ -168,12 +168,12 @@ cdef class Quota:
             _pay(&self.used.bytes_until, now, size / self.bytes_rate)
 
     cpdef void refuse_publish(self) noexcept:
-        """Count one that came before its time, and was told so."""
+        """Count a refused publish."""
         fetch_add_u64(&self.used.publishes_refused, 1)
 
     def figures(self, int64_t now):
-        """What was counted, at all workers: connections that there are and that were refused; then
-        messages, bytes, nanoseconds of waiting and publishes that were refused."""
+        """Return the counts over all workers: open and refused connections, messages, bytes,
+        nanoseconds of waiting, refused publishes."""
         self.count_waits(now)
         return (
             self.connections(),
@@ -190,7 +190,7 @@ cdef class Quota:
         return self.used != &self.alone
 
     cpdef bint is_news(self, int64_t now) noexcept:
-        """Whether somebody who has to wait is worth a line of the log: once a minute."""
+        """Return whether to log that the user has to wait: once a minute."""
         if now < self.told_until:
             return False
         self.told_until = now + TOLD_AGAIN

@@ -8,7 +8,7 @@
 #          the quotas of users                          QUOTAS_BYTES: see ipc/quota.pxd
 #
 # A ring is one page with head and tail, each alone on its line, and RING_BYTES of data.  Pages
-# nobody touches cost nothing, so rings no pair needs are free, the diagonal among them.
+# that are never touched cost nothing, so unused rings, as those of the diagonal, are free.
 #
 # Positions count bytes since the ring was reset and never wrap; they are multiples of 8.
 #
@@ -18,8 +18,8 @@
 #       4  u32 stream
 #       8  payload, padded to 8; always in one piece
 #
-# A word about sleeping.  Whoever changes something another worker waits for sets its bit in that
-# worker's slot, then looks at `sleeping`; a worker sets `sleeping`, then looks at the bits.  With a
+# Sleeping: a worker that changes something another worker waits for sets its bit in that worker's
+# slot, then looks at `sleeping`; a worker sets `sleeping`, then looks at the bits.  With a
 # full fence between the two steps on both sides one of them sees the other.  The one that takes the
 # flag down writes the eventfd.  (Should it be killed in between, the news of its death is the
 # wake-up.)

@@ -1,4 +1,4 @@
-"""The shared memory of the workers: its layout, byte rings in it, and who wakes whom.
+"""The shared memory of the workers: its layout, byte rings in it, and wake-ups.
 
 Owns every byte of the mapping except the lease word and the quotas, which it only places.  Believes
 nothing it reads from a ring: a peer may have died, or gone mad, at any point.  Knows no streams,
@@ -121,7 +121,7 @@ cdef class Shared:
         return memoryview(self._mapping)[quotas_offset(self.workers):map_size(self.workers)]
 
     def view(self, int worker):
-        """What a worker last said about itself."""
+        """Return the state that a worker published last."""
         cdef Slot *slot = self.slot(self._checked(worker))
         return SlotView(
             load_relaxed_u32(&slot.pid),
@@ -162,7 +162,7 @@ cdef class Shared:
     def reset(self, int worker):
         """Empty a dead worker's slot and its rings; return its new generation.
 
-        For the master, after all others have let go of the worker's rings.
+        For the master, after all other workers have released the rings of this one.
         """
         cdef:
             Slot *slot = self.slot(self._checked(worker))

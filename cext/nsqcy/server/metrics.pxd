@@ -27,7 +27,7 @@ cdef enum:
     CLOSING = 2
 
 
-# `{topic="...",channel="..."} `, of which the last two characters are not counted as used.
+# `{topic="...",channel="..."} `; the last two characters do not count as used.
 ctypedef struct Labels:
     char text[LABELS]
     size_t used

@@ -4,8 +4,8 @@ Owns the form of the lines, and whose figures have lines of their own: there are
 what comes when there are no more places is summed, and so is what is ephemeral, as its names may be
 any number. Knows no family's name but as it is told, and no headers.
 
-Whoever is summed stays so, or the sum would fall, which a reader of counters takes for a restart;
-and what was summed and is gone stays in the sum (`Shard.gone`, `Topic.gone_ephemerals`).
+A summed topic or channel stays summed: a falling sum would look like a restart. Deleted ones stay
+in the sum, too (`Shard.gone`, `Topic.gone_ephemerals`).
 """
 
 cimport cython
@@ -53,7 +53,7 @@ def bounds(str what not None):
 
 
 cdef char *room_for(Text *text, size_t n) except NULL:
-    """Where so many bytes can be put."""
+    """Return where `n` more bytes can be written."""
     cdef size_t room = text.room
     cdef char *grown
     if text.used + n > room:
@@ -150,7 +150,7 @@ cdef class Exposition:
         free(self.texts)
 
     cdef Series decide(self, Series series) noexcept:
-        """Whose figures those of a topic or a channel are shown with, from now on."""
+        """Decide with which series a topic or channel is shown from now on."""
         if series == UNDECIDED:
             if self.shard.own_series >= self.limit:
                 return OTHERS
@@ -159,7 +159,7 @@ cdef class Exposition:
         return series
 
     def go_on(self, int maximum):
-        """Put down so many topics and channels more, and tell whether that may not be all.
+        """Write up to `maximum` more topics and channels; return whether there may be more.
 
         What goes meanwhile is left out, but for channels of the topic that the walk has come to.
         """
@@ -288,8 +288,8 @@ cdef class Exposition:
         return self.text_of(family).used
 
     def take(self, int family, put not None):
-        """What `put` makes of its lines so far. It is lent them, as a memoryview, until it returns;
-        then they are dropped. It must not give way: docs/internals/testing.md says why."""
+        """Pass the lines so far to `put` as a memoryview, valid until it returns; then drop them.
+        `put` must not switch greenlets: docs/internals/testing.md says why."""
         cdef Text *text = self.text_of(family)
         # Of nothing there can be no view without an address.
         data = text.data if text.used else &self.labels.text[0]
@@ -306,8 +306,8 @@ cdef class Exposition:
         return &self.texts[family]
 
     def summed(self):
-        """What has no lines, by the name that stands for it: figures of topics and of channels,
-        ages (counts, seconds), and how many topics and channels that are."""
+        """Return the sums without lines, by their name: figures of topics and of channels, ages
+        (counts, seconds), and the numbers of topics and channels."""
         cdef int i
         return {
             name: {

@@ -29,7 +29,7 @@ cdef int64_t MILLISECOND = 1000000
 
 NO_ROOM = "E_BAD_TOPIC"             # what a topic that there is no room for is answered, at least
 
-# In the place of a reason: nobody knows whether it is published.
+# In place of a reason: it is unknown whether the message was published.
 UNKNOWN = "unknown"
 
 
@@ -101,7 +101,7 @@ cdef class TopicSink(Sink):
 
 cdef class _Batch:
     """Calls `done` when all parts of a publish were answered. It is refused if none of them was
-    accepted; if only some were, nobody could say what is there."""
+    accepted; if only some were, the result is unknown."""
     cdef object done
     cdef int parts
     cdef int accepted

@@ -231,7 +231,7 @@ cdef class SocketTransport(Transport):
         self.drained = True
         self.wanted = session.reading
         self.identity = identity
-        # What was said so far goes out as it is.
+        # Output so far is sent as it is.
         self.seal()
         if not identity.tls:
             self.add_codec()
@@ -253,15 +253,15 @@ cdef class SocketTransport(Transport):
         self.reader.start(self.on_readable)
 
     def handshake_done(self, error):
-        """TLS speaks, and the next codec, if any; or the handshake failed, and the client is told
-        so without it."""
+        """Continue with the next codec after a TLS handshake; or send the error in plain text after
+        a failed one."""
         cdef Session session = <Session>self.session
         layer = self.handshake.layer
         self.handshake = None
         self.loop.begin_turn()
         try:
             if error is not None:
-                self.watch_input(False)     # nobody understands what else it says
+                self.watch_input(False)     # further input cannot be decoded
                 session.upgrading = False
                 session.fatal(f"E_IDENTIFY_FAILED IDENTIFY failed {error}".encode())
                 return
@@ -270,7 +270,7 @@ cdef class SocketTransport(Transport):
             session.certificate_names = layer.certificate_names()
             session.put_frame(RESPONSE, b"OK", 2)
             self.add_codec()
-            # What the client has said behind its last word of the handshake is in the layer.
+            # Input after the end of the handshake is in the layer.
             self.drained = False
             session.upgrade_done()
         except Exception as unexpected:
@@ -599,13 +599,13 @@ cdef class BytesTransport(Transport):
         self.session.end_of_input()
 
     def sent(self):
-        """What the peer has received since the last call."""
+        """Return the bytes that the peer has received since the last call."""
         taken = bytes(self.taken)
         self.taken = bytearray()
         return taken
 
     def unsent(self):
-        """What the peer will receive when it has room, as far as the session has said it yet."""
+        """Return the output that waits for the peer."""
         cdef const uint8_t *data[PIECES]
         cdef size_t lengths[PIECES]
         cdef int count = self.session.output.pieces(data, lengths, PIECES)
@@ -749,4 +749,4 @@ cdef class Loop:
 
 
 def nothing():
-    """What an event does whose only purpose is to end a poll."""
+    """Do nothing: the event only ends a poll."""

@@ -426,7 +426,7 @@ class Handshakes:
 
 
 def _nothing() -> None:
-    """What an event does whose only purpose is to end a poll."""
+    """Do nothing: the event only ends a poll."""
 
 
 class Handshake:
