@@ -3,7 +3,7 @@
 Owns the commands of consumers about messages in flight, what time does to messages, the policy of
 the channel and its counters. The layers below own the parts: dispatch, expiry, dead_lettering,
 redelivery, channel_consumers, message_events, inflight, deferral, channel_cursor. Knows blocks and
-entries, but neither connections nor clocks: `scheduler.now` is set by whoever drives it.
+entries, but neither connections nor clocks: the caller sets `scheduler.now`.
 
 The balance that holds at any time:
 received = finished + queued + in flight + deferred + dropped + sampled out; see Channel.ledger().
@@ -91,15 +91,15 @@ cdef class Channel(Dispatch):
             self.watched = True
 
     def __dealloc__(self):
-        # A channel that was not closed is garbage together with its topic, some of which may be
-        # cleared already: nothing of it is touched.
+        # A channel that was not closed is garbage together with its topic, parts of which may be
+        # cleared already: do not touch it.
         global live_channels
         if NSQCY_DEBUG:
             live_channels -= 1
 
     def set_policy(self, policy):
-        """What its operator asks of the channel (nsqcy.config.policies), from now on; what is in
-        flight keeps its deadline."""
+        """Set the policy of the channel (nsqcy.config.policies). Messages in flight keep their
+        deadlines."""
         cdef Consumer consumer
         self.mem_queue_size = self.scheduler.mem_queue_size
         if policy.mem_queue_size is not None:
@@ -126,8 +126,8 @@ cdef class Channel(Dispatch):
     # -- numbers --
 
     cdef void carry(self, uint64_t ahead) noexcept:
-        """What it holds now is what a restart gave it back. Of the records that it steps over, so
-        many have not been fanned out again yet."""
+        """Finish the restore: the messages in the channel are those of a restart. `ahead` of the
+        records to skip have not been fanned out again yet."""
         self.born_seq = self.window.fanout.seq
         self.skipped -= self.surplus() + ahead
         self.carried += self.held()
@@ -154,7 +154,7 @@ cdef class Channel(Dispatch):
         return self.window.fanout.seq - self.born_seq
 
     def counters(self):
-        """What /stats shows of the channel, as a dict."""
+        """Return the statistics of the channel, as /stats shows them."""
         cdef uint64_t depth = self.depth()
         cdef uint64_t memory = self.mem_queue_size
         shown = {
@@ -275,7 +275,7 @@ cdef class Channel(Dispatch):
             self.defer_entry(entry, self.scheduler.now + delay)
             return DONE
         if self.ephemeral:
-            # What was fanned out before has its place in the queue before it.
+            # Messages fanned out earlier come before it in the queue.
             self.collect()
         self.queue_entry(entry, 0)
         return DONE
@@ -406,13 +406,13 @@ cdef class Channel(Dispatch):
             self.transfer.in_flight = 0
 
     cdef int drop_everything(self) except -1:
-        """What there is little of goes at once."""
+        """Drop all messages; free small numbers of them at once."""
         cdef Discarded discarded = Discarded()
         discarded.window = self.window
         discarded.entries = self.drop_in_flight()
         discarded.pages = self.pages
         memset(&self.pages, 0, sizeof(Pages))
-        # What is left are deferred messages; to take them out in order would cost as much again.
+        # Only deferred messages are left; removing them in order would cost as much again.
         heap_free(&self.timers)
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
         self.prefetch = None
@@ -427,7 +427,7 @@ cdef class Channel(Dispatch):
         return 0
 
     cdef Entry *drop_in_flight(self) noexcept:
-        """Have nobody hold anything; returns what was in flight, and behind it what is queued."""
+        """Take all messages from consumers; return those in flight, followed by the queued ones."""
         cdef Entry *entries = self.queue_first
         cdef InFlightList *in_flight_list = self.in_flight_lists
         cdef InFlightList *following
@@ -446,7 +446,7 @@ cdef class Channel(Dispatch):
         return entries
 
     cdef int close(self) except -1:
-        """The end of the channel: its consumers are told and its messages dropped."""
+        """Close the channel: notify its consumers and drop its messages."""
         cdef Consumer consumer
         if self.gone:
             return 0

@@ -38,7 +38,7 @@ cdef class ChannelCursor:
         if (block != NULL and 0 < cursor.offset < block.size and block.data != NULL
                 and not block.flags & (LOADING | UNREADABLE) and self.finished_count == 0
                 and cursor.seq < self.window.fanout.seq and self.window.hole_count == 0):
-            # In the middle of a block, nothing is left to be asked but whether there is a gap.
+            # In the middle of a block, only a gap is possible.
             record = <Record *>(block.data + cursor.offset)
             if record.seq == cursor.seq:
                 return record

@@ -102,7 +102,7 @@ cdef class ChannelCursor:
                 self.cursor.seq = ranges[i].end
 
     cdef void skip_missing(self, uint64_t seq, const Hole *ranges, uint32_t count) noexcept:
-        """What of the ranges lies between record `seq` and the cursor need not be skipped."""
+        """Drop the parts of the ranges between record `seq` and the cursor: they need no skip."""
         cdef uint64_t start
         cdef uint64_t end
         cdef uint32_t i

@@ -26,6 +26,6 @@ cdef class Packing:
 
     # An entry in whatever state; one whose record is in memory only is left out.
     cdef void add(self, const Deferred *entry, int64_t due) noexcept
-    # What was added since the last call, as two arrays.
+    # Entries added since the last call, as two arrays.
     cdef tuple take(self)
     cdef bint grow(self) noexcept

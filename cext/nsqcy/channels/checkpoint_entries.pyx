@@ -1,6 +1,6 @@
-"""What a journal says of the entries of a channel: where their records lie, and when they are due.
+"""Entries of a channel as journals have them: places of their records, and due times.
 
-Collects them as they are met; who has them written takes what there is, a piece at a time.
+Collects entries as they are visited; the writer of the journal takes them in pieces.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -1,4 +1,4 @@
-# What a channel, a topic and the log know of a client.
+# A client, as a channel, a topic and the log see it.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -10,7 +10,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef class Waiter:
-    """Whoever waits for a publish to be accepted, or for an answer about a log."""
+    """Receiver of the results of publishes and of queries about a log."""
     cdef int publish_done(self, uint64_t ticket, str error) except -1
     cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1
 

@@ -12,7 +12,7 @@ cdef class Waiter:
         raise NotImplementedError
 
     cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
-        """What was asked behind `ticket` is known, or cannot be answered (error is not None)."""
+        """Take the answer to the query with this ticket, or its error."""
         raise NotImplementedError
 
 
@@ -35,5 +35,5 @@ cdef class Consumer(Waiter):
         raise NotImplementedError
 
     def counters(self):
-        """What /stats shows of the client, as a dict."""
+        """Return the statistics of the client, as /stats shows them."""
         raise NotImplementedError

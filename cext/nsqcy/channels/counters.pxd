@@ -1,5 +1,5 @@
-# What is counted of each topic and channel, by number: counters first, as they outlive their owner
-# where figures are summed, and then what is so now.
+# Figures of each topic and channel, by number: first counters, which outlive their owner in sums,
+# then gauges.
 from libc.stdint cimport uint64_t
 
 from nsqcy.base.histogram cimport Histogram
@@ -31,11 +31,11 @@ cdef enum:
     CHANNEL_FIGURES = 12
 
 
-# Whose figures are shown with those of whom.
+# The series with which a topic or channel is shown.
 cdef enum Series:
-    UNDECIDED = 0               # nobody has looked yet
+    UNDECIDED = 0               # not decided yet
     OWN = 1                     # by themselves
-    OTHERS = 2                  # of all that came when there were too many already
+    OTHERS = 2                  # summed with those beyond the maximum
     EPHEMERALS = 3              # of all that are ephemeral
     SERIES = 4
 

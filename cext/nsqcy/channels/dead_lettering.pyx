@@ -33,8 +33,8 @@ cdef class Transfer(Consumer):
 
 cdef class DeadLettering(Redelivery):
     cdef int dead_letter(self, Entry *entry, TransferReason reason, str client) except -1:
-        """A message that nobody holds any more is delivered no more: it moves to the dead-letter
-        topic, or is dropped if there is none."""
+        """Transfer a message without a consumer to the dead-letter topic, or drop it if there is
+        none."""
         if self.dead_letter_topic:
             return self.make_transfer().take_over(entry, reason, client)
         self.exhausted_count += 1

@@ -22,7 +22,7 @@ from nsqcy.storage.record cimport Record
 
 
 cdef class Deferral(ChannelCursor):
-    """What one channel has deferred."""
+    """Deferred messages of one channel."""
 
     def __cinit__(self):
         heap_init(&self.timers)

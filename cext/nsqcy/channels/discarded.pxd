@@ -8,7 +8,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 @cython.final
 cdef class Discarded:
-    """What a channel has dropped."""
+    """Dropped messages of a channel, to be freed in pieces."""
     cdef RecordWindow window
     cdef Entry *entries         # linked by `next`
     cdef Pages pages

@@ -14,7 +14,7 @@ from nsqcy.storage.entry cimport Deferred, Page, deferred_of
 @cython.no_gc_clear      # or it could not give back what the window has
 cdef class Discarded:
     cdef int free_some(self, int budget) noexcept:
-        """Free so many messages; returns what is left of the budget: 0 if some may be left."""
+        """Free messages up to the budget; return the rest of it: 0 if messages may be left."""
         cdef Entry *entry
         cdef Page *page
         cdef Deferred *deferred

@@ -14,9 +14,9 @@ cdef class Dispatch(Expiry):
     cdef readonly bint paused
     cdef readonly double rate               # messages a second that may be sent; 0: any number
     cdef double next_send                   # when the rate lets the next one go; monotonic, ns
-    cdef bint held_back                     # the last dispatch has sent all that it let go
-    cdef Timer pacer                        # in the scheduler, until it lets one go again
-    cdef uint64_t redriving                 # so many of those that wait are to go back
+    cdef bint held_back                     # the last dispatch has sent all that the rate allows
+    cdef Timer pacer                        # in the scheduler, until the rate allows more
+    cdef uint64_t redriving                 # number of waiting messages to redrive
     cdef uint64_t full_count                # the oldest, because there were too many
     cdef readonly uint64_t sampled_count    # consumed without delivery
 

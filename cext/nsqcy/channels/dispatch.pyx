@@ -60,7 +60,7 @@ cdef class Dispatch(Expiry):
         if self.next_send <= now:
             maximum = <int>min(<double>budget, (now - self.next_send) / gap + 1)
         left = self.hand_out(maximum)
-        # Not what was sampled out or found damaged, which nobody was sent.
+        # Sampled and damaged messages were not sent.
         self.next_send += gap * (self.in_flight_count - before)
         self.held_back = self.next_send > now
         if self.held_back:

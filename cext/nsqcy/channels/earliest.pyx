@@ -1,7 +1,6 @@
 """The first few of many messages, in the order of their times.
 
-Owns which of those that are offered to it they are. What has been offered must stay where it is
-until it was looked at.
+Chooses them among the offered entries. Offered entries must stay in place until they are read.
 """
 
 cimport cython

@@ -1,4 +1,4 @@
-# What happens to messages in channels, told to whoever reads the topic of events.
+# Events of messages in channels, for consumers of the topic of events.
 #
 #   channel ──add──► ring ──flush, at most one batch under way──► publish(lines, done)
 #                     │
@@ -27,13 +27,13 @@ ctypedef struct Event:
 
 
 cdef class Events:
-    """The events of a worker's channels that nobody has been told of yet."""
+    """Events of a worker's channels that are not published yet."""
     cdef Event *ring
     cdef uint32_t first
     cdef readonly uint32_t waiting
-    cdef uint64_t below                 # messages with a smaller hash are told of ...
+    cdef uint64_t below                 # messages with a smaller hash have events ...
     cdef bint all_of_them               # ... or every one
-    cdef uint32_t under_way             # lines given to `publish` and not accepted yet
+    cdef uint32_t under_way             # lines passed to `publish` and not accepted yet
     cdef readonly uint64_t published
     cdef readonly uint64_t dropped
     cdef public object publish          # publish(lines, done); done(None) or done(reason) follows

@@ -1,8 +1,8 @@
 """Events of messages: gathered as they happen, told in batches, one JSON line each.
 
-Owns the ring between channels and whoever publishes, the choice of messages, and the form of a
-line. Knows neither channels nor topics. What it cannot keep is counted and gone: events never hold
-up the messages that they are about.
+Owns the ring between channels and the publisher, the choice of messages, and the format of a line.
+Knows neither channels nor topics. Events without room are counted and dropped: events never delay
+messages.
 """
 
 from libc.stdint cimport int64_t, uint16_t, uint64_t

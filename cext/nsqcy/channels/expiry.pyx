@@ -63,7 +63,7 @@ cdef class Expiry(DeadLettering):
         return True
 
     cdef int dead_letter_expired(self, Entry *entry, const Record *record) except -1:
-        """A message that nobody holds is too old."""
+        """Expire a message that no consumer has."""
         if self.dead_letter_topic:
             entry.id = record.id
             entry.timestamp = record.timestamp

@@ -25,7 +25,7 @@ cdef Py_ssize_t in_flight_lists_alive() noexcept:
 
 
 cdef class InFlight(Deferral):
-    """What one channel has in flight."""
+    """Messages in flight of one channel."""
 
     def __cinit__(self):
         self.table = <Entry **>calloc(MIN_TABLE, sizeof(Entry *))
@@ -82,7 +82,7 @@ cdef class InFlight(Deferral):
         free(in_flight_list)
 
     cdef void visit_in_flight_list(self, InFlightList *in_flight_list) noexcept:
-        """What is visited next in flight; NULL: nothing."""
+        """Continue the visit of messages in flight with this list; NULL: none."""
         self.unpacked_in_flight_list = in_flight_list
         self.unpacked_in_flight = NULL if in_flight_list == NULL else in_flight_list.first
 

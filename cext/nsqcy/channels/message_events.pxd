@@ -1,4 +1,4 @@
-# What is reported of the messages of a channel: events, latency, ages.
+# Reports about the messages of a channel: events, latency, ages.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -11,9 +11,9 @@ from nsqcy.storage.entry cimport Entry
 
 cdef class MessageEvents(InFlight):
     cdef readonly Latency latency           # from publish to finish; None: not kept
-    cdef Events events                      # None: nobody is told
+    cdef Events events                      # None: no events
     cdef bytes event_names
-    cdef bint watched                       # there is a latency to be kept, or somebody to tell
+    cdef bint watched                       # there is a latency to record, or events to report
     cdef Histogram *ages                    # of its topic, of finished messages; NULL: not kept
 
     cdef void report_to(self, Events events, bytes names) noexcept
@@ -21,6 +21,6 @@ cdef class MessageEvents(InFlight):
     cdef void report_finish(self, const Entry *entry) noexcept
 
     cdef inline void record_ages(self, int64_t age, uint64_t count) noexcept:
-        """So many messages were finished, of which the first was so old."""
+        """Record the finish of `count` messages; the first has this age."""
         if self.ages != NULL:
             histogram_add(self.ages, FIRST_OF_AGES, age, count)

@@ -1,4 +1,4 @@
-"""What is reported of the messages of a channel in flight.
+"""Reports about messages of a channel in flight.
 
 Owns the choice of what is kept: events for a topic of events, the latency from publish to finish,
 and the ages of finished messages. Decides nothing about the messages.

@@ -1,4 +1,4 @@
-# What a full topic or channel does with the next message.
+# Action of a full topic or channel on the next message.
 
 
 cdef enum OnFull:

@@ -1,4 +1,4 @@
-"""What a full topic or channel does with the next message, as its policy names it."""
+"""Actions of a full topic or channel on the next message, by their names in policies."""
 
 from nsqcy.config.policies import ON_FULL as _ON_FULL
 

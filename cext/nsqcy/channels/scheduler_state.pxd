@@ -1,4 +1,4 @@
-# What a worker's channels share: the clocks of a turn, what is dirty, what is due.
+# State that a worker's channels share: the clocks of a turn, dirty objects, timers.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport Heap, HeapNode
@@ -14,7 +14,7 @@ ctypedef struct Timer:
 
 
 cdef class SchedulerState:
-    """What a worker has to do this turn (dirty things) and when it must wake up (timers)."""
+    """Work of a turn (dirty objects), and wake-ups (timers)."""
     cdef public int64_t now                 # monotonic, ns; read once a turn
     cdef public int64_t wall                # wall clock, ns
     cdef list dirty_channels
@@ -25,7 +25,7 @@ cdef class SchedulerState:
     cdef public int64_t max_msg_timeout     # ns
     cdef public bint topology_aware
     cdef readonly Percentiles percentiles   # of the time from publish to finish
-    cdef readonly Events events             # told of what happens to messages; None: nobody is
+    cdef readonly Events events             # receives events of messages; None: off
     cdef public object publish_once         # for transfers: see nsqcy.broker.dead_letters
     cdef uint32_t random_state
 

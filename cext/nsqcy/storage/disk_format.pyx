@@ -62,7 +62,7 @@ cdef int journal_entry(uint8_t *at, bytes payload) except -1:
 
 
 cdef uint8_t *journal_head(bytes log_id, uint64_t n, uint32_t crc) except NULL:
-    """What stands before a snapshot of n bytes with this checksum."""
+    """Return the header of a snapshot of n bytes with this checksum."""
     cdef uint8_t *head = <uint8_t *>malloc(sizeof(JournalHeader) + sizeof(JournalEntry))
     cdef JournalHeader *header = <JournalHeader *>head
     cdef JournalEntry *entry = <JournalEntry *>(head + sizeof(JournalHeader))

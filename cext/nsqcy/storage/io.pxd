@@ -77,7 +77,7 @@ cdef extern from "segment.h" nogil:
     void damages_free(Damages *d)
 
 
-# What every completion is: called on the hub, with 0 or the errno.
+# A completion callback: called on the hub, with 0 or the errno.
 ctypedef int (*io_done)(void *arg, int error) except -1
 
 
@@ -222,7 +222,7 @@ cdef class IoThread:
     # kind: IO_MKDIR IO_UNLINK IO_RMDIR IO_SYNC_DIR
     cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1
-    # What is submitted behind it is not begun before what was submitted to that lane is done.
+    # Later operations begin only after those submitted to that lane so far are done.
     cdef int wait_for(self, IoLane lane) except -1
     cdef int kick(self) except -1
     cdef int poll(self) except -1

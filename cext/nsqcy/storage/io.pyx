@@ -41,7 +41,7 @@ cdef class IoThread:
 
     def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False,
                   bint read_only=False):
-        """stepped: without threads; ops are run by step_now() and while somebody waits.
+        """stepped: without threads; operations are run by step_now() and while a caller waits.
         read_only: every call that would change something on disk fails."""
         cdef int error
         memset(&self.engine, 0, sizeof(IoEngine))
@@ -60,7 +60,7 @@ cdef class IoThread:
 
     def __dealloc__(self):
         if self.engine.started:
-            # Nobody closed us: what was submitted is still carried out, but nobody is told.
+            # Not closed: submitted operations still run, but their completions are dropped.
             if self.faults is not NULL:
                 faults_release(self.faults)
             engine_kick(&self.engine)
@@ -298,7 +298,7 @@ cdef class IoThread:
         Py_INCREF(call)
 
     def wait_for_now(self, str lane):
-        """What comes behind it waits for what is in that lane."""
+        """Make later operations wait for those in that lane."""
         self.wait_for(<IoLane>lane_named(lane))
 
     def step_now(self, lane=None):
@@ -365,7 +365,7 @@ cdef class IoThread:
         self.faults.recording = 1
 
     def recorded(self):
-        """Calls since record(), or since this was asked last, that may have changed something:
+        """Return the calls since record(), or since the last call of this, that may change data:
         (name, fd, path, to, data, offset, flags, error). An offset of an ftruncate is the size."""
         cdef IoMade *made
         self._need_faults()

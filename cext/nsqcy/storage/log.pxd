@@ -24,7 +24,7 @@ cdef class Log(LogWriter):
     # Reads the whole chain; see docs/DISKFORMAT.md for what damaged records look like.
     cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1
     # Reads records one by one, in this order: those that lie in one segment should be neighbours.
-    # No failure and no damage is told of.
+    # Failures and damage are not reported.
     cdef int pick(self, IoPick *picks, uint32_t count, IoPicked *into, log_done done,
                   void *arg) except -1
     cdef int close(self, log_done done, void *arg) except -1

@@ -70,7 +70,7 @@ cdef class Log(LogWriter):
     # -- ends of operations --
 
     cdef int _finish(self, Task *task, int error) except -1:
-        """An op is done: tell the segment, then whoever asked, then see what that allows."""
+        """Handle a finished operation: update the segment, call back, start what can start."""
         cdef Log keep = self      # the last task's end may drop the last reference
         cdef Segment *segment = task.segment
         cdef Task *whole = task.whole
@@ -115,7 +115,7 @@ cdef class Log(LogWriter):
                     done(arg, error)
             finally:
                 if segment is not NULL:
-                    # Not before: whoever was told may have released what lay in it.
+                    # Not before: the callback may have released extents in it.
                     segment.pending -= 1
                     keep._settle(segment)
                 keep._end_check()

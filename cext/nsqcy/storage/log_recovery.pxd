@@ -1,4 +1,4 @@
-# What a start finds on disk of a log.
+# The log on disk, as a start finds it.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.storage.log cimport Log
@@ -24,7 +24,7 @@ cdef class Recovered:
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
     cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
-    # Dense runs of which a newer segment has a part, as they were found: (segment number, offset,
+    # Dense runs that overlap a newer segment, as found on disk: (segment number, offset,
     # bytes, first_seq, last_seq)
     cdef readonly list overlaps
     cdef readonly bint open_end       # the newest one had none: it was being written

@@ -243,7 +243,7 @@ cdef bytes read_now(Log log, int fd, uint64_t offset, uint64_t n):
 # ---- what recovery has found ----
 
 cdef class Recovered:
-    """What recover_log() has found. The extents in `run_array` are to be copied, and released once
+    """Result of recover_log(). The extents in `run_array` are to be copied, and released once
     each."""
 
     def __cinit__(self, Log log not None):

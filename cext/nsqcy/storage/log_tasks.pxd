@@ -43,7 +43,7 @@ cdef struct Task:
     bint durable         # of a run: done when a sync covers it
     bint goes_on         # of a run: done with the one behind it, and refused if that is
     uint64_t commit      # of a durable run: the number of the commit that covers it
-    uint64_t journal_writes        # of a run: so many journal writes have to be done before it is
+    uint64_t journal_writes        # of a run: number of journal writes that must be done before it
     uint8_t *owned       # freed with the task
     log_done done
     void *arg
@@ -69,7 +69,7 @@ cdef class LogTasks:
     cdef uint64_t _tasks
     cdef uint64_t _following          # tasks that follow each other, and in which lane
     cdef IoLane _lane
-    cdef bint _awaited                # the latest run is durable: somebody waits for syncs
+    cdef bint _awaited                # the latest run is durable: publishers wait for syncs
     cdef bint _error_is_sync
 
     cdef Task *_task(self, TaskKind kind, Segment *segment, Task *whole) except NULL
@@ -78,7 +78,7 @@ cdef class LogTasks:
     cdef int _note_error(self, str path, int call, int error) except -1
     cdef int _write_failed(self, str path, int call, int error) except -1
     cdef int _write_succeeded(self) except -1
-    # What the end of a task means; see Log.
+    # Ends of tasks; see Log.
     cdef int _ended(self, Task *task, int error) except -1
     cdef int _finish(self, Task *task, int error) except -1
     cdef int _part_end(self, Task *whole, int error) except -1

@@ -13,7 +13,7 @@ cdef class LogWriter(JournalFile):
     cdef int64_t _synced_at
     cdef Task *_written_first         # runs that are written, in order, but not done: they wait
     cdef Task *_written_last          # for a sync, or for what the journal has to tell before
-    cdef uint64_t _durable            # durable runs that no sync was asked for yet
+    cdef uint64_t _durable            # durable runs without a requested sync
     cdef bint _goes_on                # the latest run does
     cdef uint64_t _commits            # how many were begun, and how many of them have ended
     cdef uint64_t _commits_done

@@ -1,4 +1,4 @@
-"""The writer of a log: appends runs, and answers each when it is as safe as was asked for.
+"""Writer of a log: appends runs, and completes each when it is as safe as requested.
 
 Owns the runs that are written but not done, in their order: they wait for a sync (group commit), or
 for what the journal has to say before. Knows files only as segments and a journal.

@@ -22,7 +22,7 @@ cdef class ReadAhead:
     cdef RecordWindow window
     cdef readonly uint64_t first_seq    # of the record that is needed first
     cdef readonly bint reading
-    cdef Block *block               # the copies, which nobody else refers to; NULL: none yet
+    cdef Block *block               # the copies, without other references; NULL: none yet
     cdef IoPick *picks              # in the order of their places; when they are read, of seqs
     cdef uint32_t count
     cdef uint32_t room

@@ -22,9 +22,9 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    UNKNOWN_SIZE = 1024             # read of a record of which nobody knows how large it is
-    ROOM_FOR_HEADERS = 256          # kept for each: a record may be larger than is thought
-    WORTH_A_LOAD = 8                # so many times what is needed of a block is read for it
+    UNKNOWN_SIZE = 1024             # bytes read of a record of unknown size
+    ROOM_FOR_HEADERS = 256          # reserved for each: a record may be larger than expected
+    WORTH_A_LOAD = 8                # a block up to this many times larger than its needed records is loaded
     FEW_LOADS = 4                   # blocks that are loaded for the sake of what comes later
 
 

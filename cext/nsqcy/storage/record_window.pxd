@@ -37,7 +37,7 @@ cdef inline bint at_record(const Cursor *cursor) noexcept:
 
 
 cdef class RecordWindow:
-    """The records of one topic that somebody still has to read, in order."""
+    """Records of one topic that are still needed, in order."""
     cdef BlockPool pool
     cdef readonly Log log                   # None: never on disk
     cdef Block *oldest
@@ -50,7 +50,7 @@ cdef class RecordWindow:
     cdef Cursor fanout              # records before it belong to the channels
     # Cursors that only keep: from here on records stay, with or without readers; if watched.
     cdef Cursor kept                # by retention, or for a named cursor
-    cdef Cursor outdated            # retention alone would have let go of what is before it
+    cdef Cursor outdated            # retention alone would have released everything before it
     cdef Cursor unjournaled              # the journal does not know yet what is behind it
     cdef Hole *holes
     cdef uint32_t hole_count
@@ -58,7 +58,7 @@ cdef class RecordWindow:
     cdef uint32_t next_capacity
     cdef bint perishable            # some record was published with a time to live
     cdef bint stalled               # a read failed that may succeed yet: none before the next tick
-    cdef Block **index              # the blocks in the window; NULL: nobody has looked for one
+    cdef Block **index              # the blocks in the window; NULL: not built yet
     cdef size_t index_first
     cdef size_t index_count
     cdef size_t index_room

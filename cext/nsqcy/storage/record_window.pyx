@@ -9,7 +9,7 @@ Rules of ownership:
 2. While `pins` is not zero (a write, a read-back or a send is under way) neither the block nor its
    bytes go away.
 3. The bytes of a block whose records are all on disk may be dropped at any time otherwise (see
-   block_pool). Whoever meets `data == NULL` calls `load`, and tries again after `on_loaded`.
+   block_pool). A reader that meets `data == NULL` calls `load`, and tries again after `on_loaded`.
 """
 
 cimport cython
@@ -227,7 +227,7 @@ cdef class RecordWindow:
             return False
         while not at_record(cursor):
             if block.next == NULL:
-                # Records of which a crash left nothing may be missing at the end, too.
+                # Records that a crash removed may be missing at the end, too.
                 cursor.offset = block.size
                 cursor.seq = self.next_seq
                 break
@@ -243,7 +243,7 @@ cdef class RecordWindow:
         return cursor.offset < block.size
 
     cdef int add_hole(self, uint64_t start, uint64_t end) except -1:
-        """Records start .. end - 1 are for nobody."""
+        """Add a hole: records start .. end - 1 are not delivered."""
         cdef Hole *grown
         if self.hole_count and self.holes[self.hole_count - 1].end == start:
             self.holes[self.hole_count - 1].end = end
@@ -339,7 +339,7 @@ cdef class RecordWindow:
         self.release(block)
 
     cdef void release(self, Block *block) noexcept:
-        """Nobody needs the block any more, in memory or on disk."""
+        """Release a block that is not needed any more, in memory or on disk."""
         if self.log is not None and block.extent.bytes:
             self.log.release(&block.extent)
         self.pool.free_block(block)
@@ -431,7 +431,7 @@ cdef class RecordWindow:
         self.next_seq = seq
 
     cdef void rest(self) noexcept:
-        """The topic has been idle for a while: an open block that nobody needs goes back."""
+        """Free an open block that is not needed, after the topic was idle for a while."""
         cdef Block *block = self.newest
         cdef uint32_t i
         if block == NULL or block != self.oldest or block.refs or block.pins:

@@ -38,7 +38,7 @@ cdef enum SegmentState:
     SEGMENT_CLOSING      # no more runs; its footer is written once the last write is done
     SEGMENT_FAILED       # a write or a sync failed; cut once the last write is done
     SEGMENT_CLOSED
-    SEGMENT_DOOMED       # needed by nobody; its file goes once no journal write is pending
+    SEGMENT_DOOMED       # not needed; its file is deleted once no journal write is pending
     SEGMENT_GONE         # the unlink is under way or done
 
 
@@ -53,7 +53,7 @@ cdef struct Segment:
     uint64_t synced      # runs are known to survive a power loss up to here
     uint64_t live        # bytes of extents not released
     uint32_t pending     # ops that refer to it
-    uint8_t log_id[16]   # as its header has it; zeros: nobody can tell
+    uint8_t log_id[16]   # as in its header; zeros: unknown
     SegmentState state
     int error            # of the first run that failed: those behind it fail as well
     SegmentRun *runs     # the index to be, while open

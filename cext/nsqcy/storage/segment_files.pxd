@@ -41,7 +41,7 @@ cdef class SegmentFiles(LogTasks):
     cdef int _index(self, Task *task) except -1
     # Takes a failed run of n bytes that began with first_seq back out of an extent.
     cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
-    # Nobody needs these runs any more.
+    # Release runs that are not needed any more.
     cdef int release(self, Extent *extent) except -1
     # Frees an extent's further pieces and zeroes it; the runs stay.
     cdef int forget(self, Extent *extent) except -1

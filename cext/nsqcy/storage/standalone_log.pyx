@@ -43,7 +43,7 @@ cdef extern from "segment.h" nogil:
 
 
 def verify_run(bytearray run, uint64_t first_seq, uint32_t count, bint dense=True):
-    """What reading does to bytes from the disk, in place: [(offset, bytes, kind)] of damages."""
+    """Check bytes from the disk in place; return damages as [(offset, bytes, kind)]."""
     cdef Damages damages
     if len(run) & 7 or 0 < len(run) < 48:
         raise ValueError("a run is a multiple of 8 bytes and has a record")
@@ -56,7 +56,7 @@ def verify_run(bytearray run, uint64_t first_seq, uint32_t count, bint dense=Tru
 
 
 class Survey(NamedTuple):
-    """What is in a run that was read: how many good records, what they have in common, and the
+    """Return the contents of a run: the number of good records, their common properties, and the
     damaged ones as (offset, bytes, seq)."""
 
     records: int
@@ -99,7 +99,7 @@ def survey_run(const uint8_t[::1] run not None):
 
 
 def scan_segment(bytes data):
-    """What a start finds in a segment without a footer: (runs, damages), as tuples."""
+    """Scan a segment without a footer, as a start does; return (runs, damages) as tuples."""
     cdef Scan scan
     cdef Damages damages
     memset(&damages, 0, sizeof(Damages))
@@ -200,7 +200,7 @@ cdef class LogProbe:
         self.log.read(&handle.extent, <uint8_t *>into, waiting_done, waiting(done, into, True))
 
     def release(self, RunHandle handle):
-        """Nobody needs it any more."""
+        """Release it."""
         self.log.release(&handle.extent)
 
     def sync(self, done=None):
