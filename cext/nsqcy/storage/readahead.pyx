@@ -24,7 +24,7 @@ cdef extern from "Python.h":
 cdef enum:
     UNKNOWN_SIZE = 1024             # bytes read of a record of unknown size
     ROOM_FOR_HEADERS = 256          # reserved for each: a record may be larger than expected
-    WORTH_A_LOAD = 8                # a block up to this many times larger than its needed records is loaded
+    WORTH_A_LOAD = 8                # a block at most this many times its needed bytes is loaded
     FEW_LOADS = 4                   # blocks that are loaded for the sake of what comes later
 
 
