@@ -51,7 +51,10 @@ ROWS = {
 # What docs/PERFORMANCE.md says of memory and disk, by a pattern with the number; and what it is.
 SENTENCES = {
     "DEFERRED": (r"\*\*A deferred message\*\* has (\d+) bytes", "a deferred message"),
-    "DEFERRED_JOURNAL": (r"each, and (\d+) bytes of disk", "a deferred message in the journal"),
+    "DEFERRED_JOURNAL": (
+        r"each takes [\d.]+ to [\d.]+ µs and (\d+) bytes of disk",
+        "a deferred message in the journal",
+    ),
     "IN_FLIGHT": (r"entry of a message in flight \((\d+) bytes\)", "a message in flight"),
     "TLS_CONNECTION": (r"idle connection with TLS has ([\d,]+) bytes", "an idle TLS connection"),
 }

@@ -217,7 +217,7 @@ def test_nobody_answers(beside: Beside, mute: Mute) -> None:
         assert not producer.is_full
         left = producer.publish_nowait("t", b"x" * 60)
         assert producer.is_full
-        with pytest.raises(PublishTimeout, match="no room"):
+        with pytest.raises(PublishTimeout, match="too many unanswered publishes"):
             producer.publish("t", b"x", timeout=0.1)
     with pytest.raises(Closed):
         left.result()

@@ -99,7 +99,7 @@ def test_a_command_line_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -
     for word, text in {
         "--nsqd-http-address=foo": "--nsqd-http-address: ",
         "--daemon=redis": "--daemon is 'redis': expected one of nsqd, nsqlookupd, nsqadmin\n",
-        "word": "'word' is no flag; flags begin with --\n",
+        "word": "'word' is not a flag: flags begin with --\n",
         "--timeout=0": "--timeout is '0': expected > 0\n",
     }.items():
         assert main([word]) == 2

@@ -74,7 +74,7 @@ def test_the_last_of_several_counts() -> None:
     ("word", "text"),
     [
         ("--rat=5", "there is no --rat; did you mean --rate?"),
-        ("rate", "'rate' is no flag; flags begin with --"),
+        ("rate", "'rate' is not a flag: flags begin with --"),
         ("--rate", "argument --rate: expected one argument"),
         ("--rate=x", "--rate is 'x': expected a whole number"),
         ("--every=5", "--every is '5': expected a duration as 500ms, 30s, 15m, 1h or 7d"),

@@ -192,7 +192,7 @@ def test_json(capfd: pytest.CaptureFixture[str]) -> None:
         (["--rate=1", "--retention=5"], "--retention is '5': expected a number with a unit"),
         (["--rate=1", "--host-cores=0"], "--host-cores is '0': expected > 0"),
         (["--rate=1", "--workers=2"], "there is no --workers; there are --rate"),
-        (["--rate=1", "more"], "'more' is no flag; flags begin with --"),
+        (["--rate=1", "more"], "'more' is not a flag: flags begin with --"),
     ],
 )
 def test_bad_flags(words: list[str], text: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_whose_flag_it_is(
 def test_without_nsqadmin() -> None:
     words = ["--no-nsqadmin", "--snappy"]
     assert up.split(words) == {"nsqlookupd": [], "nsqd": ["--snappy"]}
-    with pytest.raises(UsageError, match="--nsqadmin-base-path and --no-nsqadmin exclude each oth"):
+    with pytest.raises(UsageError, match="--nsqadmin-base-path and --no-nsqadmin cannot be comb"):
         up.split([*words, "--nsqadmin-base-path=/nsq"])
 
 

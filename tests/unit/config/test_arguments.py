@@ -44,8 +44,8 @@ def test_values() -> None:
         (["--max-try=1"], "there is no --max-try; did you mean --max-tries?"),
         (["--dry"], "there is no --dry; did you mean --dry-run?"),
         (["--zzz"], "there is no --zzz; there are --max-tries, --dry-run, --name, --pair"),
-        (["word"], "'word' is no flag; flags begin with --"),
-        (["-name=b"], "'-name=b' is no flag; flags begin with --"),
+        (["word"], "'word' is not a flag: flags begin with --"),
+        (["-name=b"], "'-name=b' is not a flag: flags begin with --"),
     ],
 )
 def test_what_is_refused(words: list[str], text: str) -> None:

@@ -80,7 +80,7 @@ GOOD = f"token = {hash_token(TOKEN)}"
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
-        ("", None, "there is no user"),
+        ("", None, "it has no users"),
         (f"[user a]\nrole = admin\n{GOOD}", 2, 'user a has the role "admin" (allowed: view or op'),
         (f"[user a]\n{GOOD}", 1, "user a has neither a role nor permissions"),
         ("[user a]\nrole = view", 1, "user a has neither password nor token nor certificate"),
@@ -103,7 +103,11 @@ GOOD = f"token = {hash_token(TOKEN)}"
             5,
             "user b has the certificate of user a",
         ),
-        ("[user a]\nrole = view\npassword = s3cret", 3, "the password of user a is not a hash"),
+        (
+            "[user a]\nrole = view\npassword = s3cret",
+            3,
+            "the password of user a is not a valid hash",
+        ),
         (
             "[user a]\nrole = view\ntoken = s3cret",
             3,
