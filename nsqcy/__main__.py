@@ -122,7 +122,7 @@ def _check(path: str, daemon: str = "") -> int:
     for warning in settings.warnings:
         write(2, f"warning: {warning}\n")
     count = sum(len(section.values) for section in (file, *file.patterns))
-    write(1, f"{path}: fit for {daemon}, {count} options set\n")
+    write(1, f"{path}: valid for {daemon}, {count} options set\n")
     return 0
 
 

@@ -30,16 +30,16 @@ from nsqcy.process.children import Child, how_it_ended
 USAGE = """\
 Usage: nsqcy up [FLAGS]
 
-Runs nsqlookupd, nsqd, which registers with it, and nsqadmin until ^C or SIGTERM. Unless a flag or a
-file says otherwise they listen on 127.0.0.1 at their usual ports, and messages are kept in ./data.
+Runs nsqlookupd, an nsqd that registers with it, and nsqadmin until ^C or SIGTERM. By default they
+listen on 127.0.0.1 at their usual ports, and nsqd keeps messages in ./data.
 
-FLAGS are those of nsqd (nsqd -help):
+FLAGS are the flags of nsqd (nsqd -help):
 
-  --data-path=DIR             where nsqd keeps messages; made if it is not there
+  --data-path=DIR             where nsqd keeps messages; created if missing
   --tcp-address=HOST:PORT     where nsqd serves clients
   --config=FILE               options of nsqd
 
-those of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help) with the name in front:
+the flags of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help), prefixed with the name:
 
   --nsqlookupd-http-address=HOST:PORT
   --nsqadmin-http-address=HOST:PORT
@@ -176,7 +176,7 @@ class Up:
         try:
             self._live()
         except End as end:
-            self._log.fatal(f"{end}; everything is being stopped")
+            self._log.fatal(f"{end}; stopping everything")
             code = 1
         while self._children:
             code = max(code, self._stop(self._children[-1]))
@@ -242,7 +242,7 @@ class Up:
         while (code := child.process.poll()) is None:
             self._listen()
         if code and child is not self._blamed:
-            self._log.error(f"{child.name} {how_it_ended(code)} when it was stopped")
+            self._log.error(f"{child.name} {how_it_ended(code)} during the shutdown")
         self._children.remove(child)
         child.close()
         return 1 if code else 0
@@ -252,8 +252,8 @@ def _make_directory(path: str) -> None:
     try:
         os.makedirs(path or ".", exist_ok=True)
     except OSError as error:
-        reason = (error.strerror or "it cannot be made").lower()
-        raise StartError(f"failed to make data-path - {path}: {reason}") from None
+        reason = (error.strerror or "cannot be created").lower()
+        raise StartError(f"failed to create data-path - {path}: {reason}") from None
 
 
 def _reachable(address: str) -> str:

@@ -40,7 +40,7 @@ def rereading(read: Callable[[], T], log: Log) -> Callable[[], T | None]:
             return read()
         except Stop as stop:
             log.error(
-                f"SIGHUP: {stop}; everything stays as it was",
+                f"SIGHUP: {stop}; the configuration stays unchanged",
                 event="config_refused",
                 error=str(stop),
             )

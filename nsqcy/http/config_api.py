@@ -35,7 +35,7 @@ def _addresses(body: bytes) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise ValueError("not an array of texts")
+        raise ValueError("not an array of strings")
     for each in value:
         each.encode()  # half a surrogate pair is no text
     return tuple(each.strip() for each in value)

@@ -85,7 +85,7 @@ def _profile(inspected: Inspected, request: Request) -> str:
     try:
         return inspected.profile(seconds)
     except NoProfiler:
-        raise HttpError(501, 'no profiler here: pip install "nsqcy[debug]"') from None
+        raise HttpError(501, 'no profiler is installed: pip install "nsqcy[debug]"') from None
     except ProfilerBusy:
         raise HttpError(500, "another profile is running") from None
     except ProfilerFailed as error:

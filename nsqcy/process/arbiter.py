@@ -173,7 +173,7 @@ class Arbiter:
         child.restarts += 1
         delay = backoff(child.failures)
         self._log.info(
-            f"worker {index}: starting again in {delay:g} s",
+            f"worker {index}: restarting in {delay:g} s",
             event="worker_restarting",
             worker=index,
             delay=delay,
@@ -233,7 +233,7 @@ class Arbiter:
         silent = child.silent // SECOND
         name = signal.Signals(signum).name
         self._log.error(
-            f"worker {child.index}: silent for {silent} s, {name}",
+            f"worker {child.index}: no heartbeat for {silent} s, sending {name}",
             event="worker_silent",
             worker=child.index,
             seconds=silent,

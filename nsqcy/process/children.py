@@ -113,6 +113,6 @@ def how_it_ended(code: int) -> str:
     if code >= 0:
         return f"exited with {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"

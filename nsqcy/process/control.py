@@ -218,7 +218,7 @@ def _parse_request(message: Message) -> Request:
     if not isinstance(method, str) or not isinstance(args, dict):
         raise ControlError("a request without method or args")
     if to is not None and not isinstance(to, int):
-        raise ControlError("a request to nobody")
+        raise ControlError("a request with an invalid recipient")
     return Request(method, args, message.blob, message.fds, to)
 
 
@@ -319,7 +319,7 @@ class Channel:
             return
         self._queue.append((encode(message), message.fds))
         if len(self._queue) > MAX_QUEUED:
-            self._loop.run_callback(self._hang_up, "its queue is full")
+            self._loop.run_callback(self._hang_up, "the send queue is full")
         elif not self._writer.active:
             self._flush()
 

@@ -55,11 +55,11 @@ def encode(number: int, kind: str, peer: str, local: str) -> bytes:
 def decode(data: bytes) -> tuple[int, str, str, str]:
     """number, kind, peer, local; raises HandoffError."""
     if len(data) < _HEADER.size:
-        raise HandoffError(f"a hand-over of {len(data)} bytes")
+        raise HandoffError(f"a hand-off of {len(data)} bytes")
     number, kind, _, length = _HEADER.unpack_from(data)
     texts = data[_HEADER.size :]
     if kind >= len(KINDS) or length > len(texts):
-        raise HandoffError("a malformed hand-over")
+        raise HandoffError("a malformed hand-off")
     peer = texts[:length].decode(errors="replace")
     return number, KINDS[kind], peer, texts[length:].decode(errors="replace")
 

@@ -23,8 +23,8 @@ class Limit(NamedTuple):
             log.info(f"open files: limit is {self.after}")
         if self.after < FEW:
             log.warn(
-                f"open files: {self.after} are few, because each connection needs one; the hard"
-                f" limit is {self.hard}: raise LimitNOFILE= of the service, or ulimit -Hn",
+                f"open files: a limit of {self.after} is low, because each connection needs one;"
+                f" the hard limit is {self.hard}: raise LimitNOFILE= of the service, or ulimit -Hn",
                 event="few_open_files",
                 limit=self.after,
                 hard_limit=self.hard,

@@ -100,7 +100,7 @@ class Notifier:
         except TimeoutError:
             pass
         except OSError as error:
-            self._complain(f"cannot notify the service manager any more: {error.strerror}")
+            self._complain(f"lost the service manager: {error.strerror}")
             self._sock.close()
             self._sock = None
 
@@ -160,7 +160,7 @@ def _take(fd: int, name: str) -> Inherited:
         os.set_inheritable(fd, False)
         sock = socket.socket(fileno=fd)
     except OSError as error:
-        what = "is no socket" if os.path.exists(f"/proc/self/fd/{fd}") else "is not open"
+        what = "is not a socket" if os.path.exists(f"/proc/self/fd/{fd}") else "is not open"
         text = f"failed to take sockets - {shown} of the service manager {what} ({error.strerror})"
         raise StartError(text) from None
     reason = _unfit(sock)
@@ -180,5 +180,5 @@ def _unfit(sock: socket.socket) -> str:
     if sock.type != socket.SOCK_STREAM:
         return f"is of type {socket.SocketKind(sock.type).name}"
     if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return "does not listen (Accept=no is needed)"
+        return "does not listen (set Accept=no)"
     return ""

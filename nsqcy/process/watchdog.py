@@ -53,7 +53,7 @@ class Watchdog:
                 self._notifier.alive()
             else:
                 who = " and ".join(f"worker {index}" for index in silent)
-                self._notifier.status(f"silent: {who}")
+                self._notifier.status(f"no heartbeat: {who}")
             gevent.sleep(period / HASTE if silent else period)
 
     def _ask_for_time(self) -> None:

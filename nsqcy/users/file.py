@@ -100,14 +100,14 @@ def parse(path: str, text: str) -> Users:
     for section in sections:
         if section.name in users:
             where = f" at line {first[section.name]}" if first[section.name] else ""
-            problem = f"user {section.name} is there already{where}"
-            raise ConfigError(path, section.line, problem, "one section for each user")
+            problem = f"user {section.name} is already defined{where}"
+            raise ConfigError(path, section.line, problem, "one section per user")
         user = _user(path, section)
         _check_shown_once(path, section, user, shown)
         users[section.name] = user
         first[section.name] = section.line
     if not users:
-        raise ConfigError(path, None, "it has no users", SECTION_ALLOWED)
+        raise ConfigError(path, None, "no users in this file", SECTION_ALLOWED)
     return users
 
 
@@ -122,13 +122,13 @@ def _ini(path: str, text: str) -> Iterator[_Section]:
                 yield section
             header = _INI_HEADER.fullmatch(line)
             if header is None:
-                raise ConfigError(path, number, "not a section of a user", SECTION_ALLOWED)
+                raise ConfigError(path, number, "not a user section", SECTION_ALLOWED)
             section = _Section(number, _checked_name(path, number, header[1]))
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals or section is None:
             # Not shown: it may be a secret that a line break has torn off.
-            raise ConfigError(path, number, "not a setting of a user", "key = value")
+            raise ConfigError(path, number, "not a user setting", "key = value")
         _set(path, section, number, key, unquoted(value))
     if section is not None:
         yield section
@@ -143,7 +143,7 @@ def _toml(path: str, text: str) -> Iterator[_Section]:
         found = re.search(r"\(at line ([0-9]+)", str(error))
         line = int(found[1]) if found else None
         allowed = f"TOML, or INI that starts with {SECTION_ALLOWED}"
-        raise ConfigError(path, line, "it cannot be read", allowed) from None
+        raise ConfigError(path, line, "invalid TOML", allowed) from None
     users = tables.pop("user", {})
     for key in tables:
         raise ConfigError(path, _line(text, key), f"unknown key {quote(key)}", "[user.NAME]")
@@ -190,7 +190,7 @@ def _set(path: str, section: _Section, line: int | None, key: str, value: Any) -
         problem = f"{key} is already set at line {section.lines[key]}"
         raise ConfigError(path, line, problem, "each key once")
     if not isinstance(value, str) and key in TEXTS:
-        raise ConfigError(path, line, f"{key} of user {section.name} is not a text", "a text")
+        raise ConfigError(path, line, f"{key} of user {section.name} is not a string", "a string")
     section.values[key] = value
     section.lines[key] = line
 
@@ -211,8 +211,8 @@ def _user(path: str, section: _Section) -> User:
         problem = f"user {user.name} has neither a role nor permissions"
         raise ConfigError(path, section.line, problem, f"role, {', '.join(PERMISSIONS)}")
     if not (user.password or user.token or user.certificate):
-        problem = f"user {user.name} has neither password nor token nor certificate"
-        raise ConfigError(path, section.line, problem, f"one of them, or more: {PASSWORD_ALLOWED}")
+        problem = f"user {user.name} has no password, token or certificate"
+        raise ConfigError(path, section.line, problem, f"at least one, such as {PASSWORD_ALLOWED}")
     if user.patterns and not (user.token or user.certificate):
         problem = f"user {user.name} has permissions, which need a token or a certificate"
         raise ConfigError(path, section.line, problem, f"a token or a certificate: {TOKEN_ALLOWED}")
@@ -222,7 +222,7 @@ def _user(path: str, section: _Section) -> User:
 def _role(path: str, section: _Section) -> str:
     role: str = section.values.get("role", "")
     if "role" in section.values and role not in ROLES:
-        problem = f"user {section.name} has the role {quote(role)}"
+        problem = f"user {section.name} has an unknown role {quote(role)}"
         raise ConfigError(path, section.lines["role"], problem, " or ".join(ROLES))
     return role
 
@@ -261,7 +261,8 @@ def _patterns(path: str, section: _Section, permission: str) -> tuple[str, ...]:
             allowed = PATTERN_ALLOWED
             if permission == SUBSCRIBE:
                 allowed += f"; or {CHANNEL_PATTERN_ALLOWED}"
-            raise ConfigError(path, line, f"{permission}: {quote(each)} means nothing", allowed)
+            problem = f"{permission}: {quote(each)} is not a valid pattern"
+            raise ConfigError(path, line, problem, allowed)
     return patterns
 
 
@@ -274,7 +275,7 @@ def _quota(path: str, section: _Section, option: Option) -> Any:
     try:
         number = option.kind.parse(value) if isinstance(value, str) else option.kind.toml(value)
     except ValueError:
-        raise ConfigError(*place, f"{problem} no number", option.kind.allowed) from None
+        raise ConfigError(*place, f"{problem} not a number", option.kind.allowed) from None
     if option.rule is not None and not option.rule.holds(number):
         raise ConfigError(*place, f"{problem} {number}", option.rule.text)
     return number
@@ -286,7 +287,7 @@ def _check_shown_once(
     """What somebody shows is to say who it is. `shown`: by it, the names of those before."""
     for key, value in (("token", user.token), ("certificate", user.certificate)):
         if value and value in shown:
-            problem = f"user {user.name} has the {key} of user {shown[value]}"
-            raise ConfigError(path, section.lines[key], problem, f"each {key} once")
+            problem = f"user {user.name} has the same {key} as user {shown[value]}"
+            raise ConfigError(path, section.lines[key], problem, f"a different {key} for each user")
         if value:
             shown[value] = user.name

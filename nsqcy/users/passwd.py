@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> int:
         return 2
     if arguments.token:
         token = hashes.new_token()
-        write(2, f"the token of {arguments.name}, shown only now: {token}\n")
+        write(2, f"the token of {arguments.name} (shown only once): {token}\n")
         setting = f"token = {hashes.hash_token(token)}"
     else:
         password = _password()
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
             f"--{permission}",
             metavar="PATTERNS",
             default="",
-            help=f"topics it may {_DOES[permission]}, as patterns separated by commas",
+            help=f"topics that the user may {_DOES[permission]}: patterns separated by commas",
         )
     parser.add_argument(
         "--certificate",
@@ -92,8 +92,8 @@ def _password() -> str | None:
     try:
         if sys.stdin.isatty():
             text = getpass.getpass("Password: ")
-            if getpass.getpass("Once more: ") != text:
-                write(2, "they differ\n")
+            if getpass.getpass("Repeat the password: ") != text:
+                write(2, "the passwords do not match\n")
                 return None
         else:
             text = sys.stdin.readline().rstrip("\n")

@@ -22,5 +22,5 @@ def read(path: str) -> str:
         return ""
     token = files.read_text(path).strip()
     if not _TOKEN.fullmatch(token):
-        raise ConfigError(path, None, "it has no token", "exactly one word")
+        raise ConfigError(path, None, "no valid token in this file", "exactly one word")
     return token

@@ -63,7 +63,7 @@ def flag(value: Any) -> bool:
 def _integer(bits: int) -> Reader:
     def read(value: Any) -> int:
         if type(value) is not int or not -(1 << bits) <= value < 1 << bits:
-            raise ValueError("not an integer of that size")
+            raise ValueError("not an integer in range")
         return value
 
     return read
@@ -77,7 +77,7 @@ def number(value: Any) -> float:
     except OverflowError:
         found = math.inf
     if math.isinf(found):
-        raise ValueError("not a number of that size")
+        raise ValueError("number out of range")
     return found
 
 
