@@ -1,6 +1,6 @@
-"""The `nsqcy` command: versions, configuration files, and the daemons and tools by name.
+"""The `nsqcy` command: version, configuration files, daemons and tools.
 
-Owns the words of the command line. A program is imported when it is asked for and not before.
+Owns the words of the command line. Imports a program only to run it.
 """
 
 import importlib
@@ -34,7 +34,7 @@ Usage: nsqcy COMMAND
 DAEMON is nsqd, nsqlookupd or nsqadmin: nsqd unless FILE is an INI file and names another.
 """
 
-# What each tool does; it is there if its module is.
+# A tool is available if its module is installed.
 _TOOLS = {
     "nsq_stat": "print the statistics of a channel, one line an interval",
     "nsq_tail": "print the messages of topics",
@@ -44,7 +44,7 @@ _TOOLS = {
     "to_nsq": "publish messages from stdin",
 }
 
-# The module of each daemon that has options, and the names of its table and its checks there.
+# The module that has the options of each daemon, and the name of its table there.
 _OPTIONS = {
     "nsqd": ("nsqcy.nsqd.options", "NSQD"),
     "nsqlookupd": ("nsqcy.nsqlookupd.options", "NSQLOOKUPD"),
@@ -98,7 +98,7 @@ def usage() -> str:
 
 
 def write_all(text: str) -> None:
-    """A document, which a pipe may take only in parts."""
+    """Write all of a text, also to a pipe that accepts it only in parts."""
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -1,10 +1,10 @@
-"""Byte layers: what a connection puts between its protocol and its socket.
+"""Byte layers between the protocol of a connection and its socket.
 
-Owns the layer's interface and the two codecs that NSQ negotiates, snappy (in its framing format)
+Owns the interface of layers and the two codecs that NSQ negotiates: snappy (in its framing format)
 and deflate (raw). TLS is a layer too, but not here. Knows no sockets: bytes go in and come out.
 
-A layer decodes a piece at a time and only when asked, so that a small input that decodes to a huge
-output costs the memory of one piece.
+A layer decodes one piece per call, so that a small input with a huge output costs the memory of
+one piece.
 """
 
 import zlib
@@ -15,38 +15,40 @@ import cramjam
 from nsqcy.base.crc import crc32c
 from nsqcy.errors import LayerEnd, LayerError
 
-PIECE = 65536  # most bytes of one decoded piece
+PIECE = 65536  # maximum bytes of one decoded piece
 
 _IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _UNCOMPRESSED, _FIRST_SKIPPABLE, _IDENTIFIES = 0x00, 0x01, 0x80, 0xFF
-_BLOCK = 65536  # most plain bytes in a chunk
+_BLOCK = 65536  # maximum plain bytes in a chunk
 _CHECKSUM = 4
-# What snappy makes of a block that does not compress, at most.
+# The maximum that snappy makes of an incompressible block.
 _MAX_CHUNK = _CHECKSUM + 32 + _BLOCK + _BLOCK // 6
 
-_INPUT_STEP = 16384  # encoded bytes the inflater gets at once: it copies what it leaves over
+_INPUT_STEP = 16384  # encoded bytes passed to the inflater at once: it copies unused input
 _MAX_STORED = 32
 _SYNC_FLUSH = b"\x00\x00\x00\xff\xff"
 
 
 class Layer(Protocol):
-    """One step of a connection's encoding, both ways."""
+    """One step of the encoding of a connection, in both directions."""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the peer's side."""
+        """Add encoded bytes from the peer."""
 
     def read(self) -> bytes:
-        """The next decoded piece, at most PIECE bytes; b"" when more input is needed. Raises
-        LayerError if the input is corrupt and LayerEnd after its last byte."""
+        """Return the next decoded piece of at most PIECE bytes; b"" if more input is needed.
+
+        Raises LayerError if the input is corrupt, and LayerEnd after its last byte.
+        """
 
     def write(self, data: bytes) -> None:
-        """Encode bytes; the peer can decode all of them from what take() then returns."""
+        """Encode bytes. The peer can decode all of them from the next take()."""
 
     def take(self) -> bytes:
-        """The encoded bytes that are ready for the peer's side."""
+        """Return and remove the encoded bytes for the peer."""
 
     def rest(self) -> None:
-        """Called now and then: give back memory that was of no use since the last time."""
+        """Free memory that was not used since the last call. Called periodically."""
 
 
 class SnappyLayer:
@@ -54,10 +56,10 @@ class SnappyLayer:
 
     def __init__(self) -> None:
         self._input = bytearray()
-        self._skip = 0  # bytes of a skippable chunk still to come
-        self._begun = False  # the peer's identifier has come
+        self._skip = 0  # bytes of a skippable chunk still to receive
+        self._begun = False  # the identifier of the peer was received
         self._output = b""
-        self._identified = False  # ours has been sent
+        self._identified = False  # our identifier was sent
 
     def feed(self, data: bytes) -> None:
         if self._skip:
@@ -100,10 +102,10 @@ class SnappyLayer:
         return taken
 
     def rest(self) -> None:
-        """Nothing is kept between chunks."""
+        """Do nothing: no memory is kept between chunks."""
 
     def _check(self, kind: int, length: int) -> None:
-        """Refuse a chunk by its header alone: nothing of what it announces is waited for."""
+        """Reject a chunk by its header, without waiting for its data."""
         if not self._begun and kind != _IDENTIFIES:
             raise LayerError("snappy: the stream does not begin with its identifier")
         if _UNCOMPRESSED < kind < _FIRST_SKIPPABLE:
@@ -125,7 +127,7 @@ class SnappyLayer:
 
 
 def _plain(kind: int, chunk: bytes) -> bytes:
-    """The bytes in a chunk of data."""
+    """Return the decoded bytes of a data chunk; raises LayerError."""
     piece = chunk[_CHECKSUM:]
     if kind == _COMPRESSED:
         piece = _decompress(piece)
@@ -138,7 +140,7 @@ def _plain(kind: int, chunk: bytes) -> bytes:
 
 def _decompress(data: bytes) -> bytes:
     try:
-        # Before anything is allocated for what it claims to hold.
+        # Check the claimed length before allocating memory for it.
         length = cramjam.snappy.decompress_raw_len(data)
         if length > _BLOCK:
             raise LayerError(f"snappy: {length} bytes in a chunk")
@@ -165,8 +167,8 @@ def _checksum(data: bytes) -> bytes:
 class DeflateLayer:
     """Raw deflate, flushed after each write and never finished.
 
-    A compressor takes a quarter of a megabyte. As each write ends with a flush it can be let go at
-    any time, and another begun: the peer's stream stays one stream.
+    A compressor takes a quarter of a megabyte. Because each write ends with a flush, the compressor
+    can be freed at any time and replaced later; the peer still sees one stream.
     """
 
     def __init__(self, level: int = 6) -> None:
@@ -174,7 +176,7 @@ class DeflateLayer:
         self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         self._input = bytearray()
         self._deflater: zlib._Compress | None = None
-        self._used = False  # since the last rest
+        self._used = False  # since the last rest()
         self._output = b""
 
     def feed(self, data: bytes) -> None:
@@ -198,7 +200,7 @@ class DeflateLayer:
     def write(self, data: bytes) -> None:
         if self._deflater is None:
             if len(data) <= _MAX_STORED:
-                # An answer or a heartbeat now and then: not worth a compressor.
+                # Responses and heartbeats are not worth a compressor.
                 self._output += _stored(data)
                 return
             self._deflater = zlib.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -217,7 +219,7 @@ class DeflateLayer:
 
 
 def _stored(data: bytes) -> bytes:
-    """A block that holds the bytes as they are."""
+    """Return a stored (uncompressed) block and a flush."""
     length = len(data)
     lengths = length.to_bytes(2, "little") + (length ^ 0xFFFF).to_bytes(2, "little")
     return b"\x00" + lengths + data + _SYNC_FLUSH

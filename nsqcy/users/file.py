@@ -1,6 +1,6 @@
-"""The file of users: who there is, how each is known, and what each may do.
+"""The file of users: their credentials, roles and permissions.
 
-INI, a section for each user, or TOML with the same as tables:
+INI with a section for each user, or TOML with the same keys in tables:
 
     [user anna]                         [user.anna]
     role = operate                      role = "operate"
@@ -15,8 +15,8 @@ INI, a section for each user, or TOML with the same as tables:
     max_connections = 20
     publish_rate = 500
 
-A role is what somebody may do in nsqadmin, a pattern in nsqd and nsqlookupd. Owns the format.
-Passwords and tokens are there as hashes, and no error shows any of one. Opens no file.
+Roles apply to nsqadmin, patterns to nsqd and nsqlookupd. Owns the format. The file contains hashes
+of passwords and tokens; no error shows any part of a hash. Opens no file.
 """
 
 import re
@@ -62,7 +62,7 @@ QUOTAS = (
 )
 TEXTS = ("role", "password", "token", "certificate", *PERMISSIONS)
 KEYS = (*TEXTS, *(each.name for each in QUOTAS))
-MAX_PATTERNS = 100  # of one permission, which bound the time of a decision
+MAX_PATTERNS = 100  # of one permission; limits the time of a decision
 
 NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"
@@ -82,7 +82,7 @@ Hash = TypeVar("Hash")
 
 
 class _Section:
-    """What is said of a user: values by key, and the line of each, where it is known."""
+    """Section of one user: values by key, and the line of each if known."""
 
     def __init__(self, line: int | None, name: str) -> None:
         self.line = line
@@ -92,7 +92,7 @@ class _Section:
 
 
 def parse(path: str, text: str) -> Users:
-    """The users of a file, by name; raises ConfigError."""
+    """Return the users of a file by name; raises ConfigError."""
     sections = _ini(path, text) if _INI_START.match(text) else _toml(path, text)
     users: dict[str, User] = {}
     first: dict[str, int | None] = {}
@@ -127,7 +127,7 @@ def _ini(path: str, text: str) -> Iterator[_Section]:
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals or section is None:
-            # Not shown: it may be a secret that a line break has torn off.
+            # Do not show the line: it may be a secret that a line break has split off.
             raise ConfigError(path, number, "not a user setting", "key = value")
         _set(path, section, number, key, unquoted(value))
     if section is not None:
@@ -160,14 +160,14 @@ def _toml(path: str, text: str) -> Iterator[_Section]:
 
 
 def _line(text: str, *names: str) -> int | None:
-    """Where a table of TOML is, or a key at the top; good enough for a text."""
+    """Return the line of a TOML table or top-level key, for an error text; None if not found."""
     dotted = r"\s*\.\s*".join(f"[\"']?{re.escape(name)}[\"']?" for name in names)
     found = re.search(rf"^[ \t]*\[*[ \t]*{dotted}[ \t]*[\].=]", text, re.MULTILINE)
     return text.count("\n", 0, found.start()) + 1 if found else None
 
 
 def _line_of_key(text: str, header: int | None, key: str) -> int | None:
-    """The line of a key in the table whose header is in that line; that one if it is not found."""
+    """Return the line of a key in the table that begins at `header`, or `header` if not found."""
     if header is None:
         return None
     for number, line in enumerate(text.split("\n")[header:], header + 1):
@@ -284,7 +284,7 @@ def _quota(path: str, section: _Section, option: Option) -> Any:
 def _check_shown_once(
     path: str, section: _Section, user: User, shown: dict[Token | str, str]
 ) -> None:
-    """What somebody shows is to say who it is. `shown`: by it, the names of those before."""
+    """Raise ConfigError if two users share a credential. `shown`: names of earlier users by it."""
     for key, value in (("token", user.token), ("certificate", user.certificate)):
         if value and value in shown:
             problem = f"user {user.name} has the same {key} as user {shown[value]}"

@@ -1,4 +1,4 @@
-"""The file of a token that a program shows to daemons: --auth-token-file."""
+"""--auth-token-file: the token with which a program authenticates to daemons."""
 
 import re
 
@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"[!-~]{1,4096}")
 
 
 def read(path: str) -> str:
-    """The token; none without a path. Raises ConfigError, which does not show it."""
+    """Return the token; empty without a path. Raises ConfigError, which does not show it."""
     if not path:
         return ""
     token = files.read_text(path).strip()
