@@ -45,7 +45,7 @@ class Owner(Protocol):
         """Start child `index` and return its pid. After OSError the arbiter tries again later."""
 
     def last_beat(self, index: int) -> int:
-        """Return the CLOCK_MONOTONIC time of the last heartbeat; before its start if there is none."""
+        """Return the CLOCK_MONOTONIC time of the last heartbeat; before its start if none."""
 
     def exited(self, index: int, code: int) -> None:
         """Handle the exit of a child. It stays down until `restart` is called."""
