@@ -21,22 +21,22 @@ Usage: nsqcy COMMAND
   config sample [DAEMON]      print an INI file of every option with its default
   config check FILE [DAEMON]  read a configuration file as the daemon would
   data import PATH            import the files of NSQ's nsqd in a data path
-  data export PATH DIR        write a stopped data path as files of NSQ's nsqd
+  data export PATH DIR        export a stopped data path to files of NSQ's nsqd
   data check PATH             read every message in a data path, and report what a start will find
   doctor [FLAGS]              check this host and a cluster, and recommend actions (--help)
   capacity [FLAGS]            compute how many nsqds a load needs, and how large (--help)
-  passwd NAME                 print a user for the file of --auth-file (--help)
+  passwd NAME                 print a user section for --auth-file (--help)
   up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together (-help)
   nsqd [FLAGS]                run nsqd; -help lists its flags
   nsqlookupd [FLAGS]          run nsqlookupd
   nsqadmin [FLAGS]            run nsqadmin
 {tools}
-DAEMON is nsqd, nsqlookupd or nsqadmin: nsqd unless FILE is an INI file and names another.
+DAEMON is nsqd, nsqlookupd or nsqadmin. Default: the daemon that an INI FILE names, or nsqd.
 """
 
 # A tool is available if its module is installed.
 _TOOLS = {
-    "nsq_stat": "print the statistics of a channel, one line an interval",
+    "nsq_stat": "print the statistics of a channel, one line per interval",
     "nsq_tail": "print the messages of topics",
     "nsq_to_file": "write messages to files",
     "nsq_to_http": "send messages to HTTP servers",

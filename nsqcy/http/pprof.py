@@ -56,8 +56,8 @@ _PAGE = """\
 <html><head><title>/debug/pprof/</title><base href="/debug/pprof/"></head><body>
 <ul>
 <li><a href="cmdline">cmdline</a>: the command line</li>
-<li><a href="goroutine">goroutine</a>: where each greenlet and thread is</li>
-<li><a href="heap">heap</a>: what is in memory</li>
+<li><a href="goroutine">goroutine</a>: stacks of all greenlets and threads</li>
+<li><a href="heap">heap</a>: memory statistics</li>
 <li><a href="threadcreate">threadcreate</a>: threads</li>
 <li><a href="profile?seconds=5">profile</a>: where a process spends its time in Python</li>
 </ul>

@@ -57,7 +57,7 @@ def _quotas(arguments: argparse.Namespace) -> Iterator[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nsqcy passwd", description="Print a user for the file of --auth-file."
+        prog="nsqcy passwd", description="Print a user section for --auth-file."
     )
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
