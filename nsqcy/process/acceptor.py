@@ -17,7 +17,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.net.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
 
-PAUSE = 0.1  # seconds without accepting after the process ran out of descriptors or memory
+PAUSE = 0.1  # seconds without accepting when the process is out of descriptors or memory
 _BATCH = 64  # maximum accepted from one listener in one turn
 _TRANSIENT = {
     errno.ECONNABORTED,
@@ -77,7 +77,7 @@ class Acceptor:
         self._targets.pop(worker, None)
 
     def give(self, items: list[Accepted]) -> None:
-        """Pass sockets accepted before that their worker did not take to another."""
+        """Pass on accepted sockets that their worker did not take."""
         self._held.extend(items)
         self.resume()
 

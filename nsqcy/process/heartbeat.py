@@ -11,8 +11,8 @@ from typing import Protocol
 
 import gevent
 
-PERIOD = 0.5  # seconds between beats
-ENTERED = 1  # the state a worker writes into its slot
+PERIOD = 0.5  # seconds between heartbeats
+ENTERED = 1  # the state that a worker writes to its slot
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
@@ -51,7 +51,7 @@ class Heartbeat:
         self._timer = gevent.get_hub().loop.timer(PERIOD, PERIOD)
 
     def start(self) -> None:
-        """Write a heartbeat now and then every PERIOD."""
+        """Write the first heartbeat, then one every PERIOD."""
         self._slots.enter(self._worker, os.getpid(), ENTERED)
         self._beat()
         self._timer.start(self._beat)

@@ -46,7 +46,7 @@ class Gate:
         self._failures = Failures(lambda: clock() / SECOND)
 
     def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool:
-        """Return whether such requests are always admitted until the file changes.
+        """Return whether requests like this are admitted until the file changes.
 
         Counts and logs nothing.
         """

@@ -38,8 +38,8 @@ class Known:
     """Users by their token, or by a name in their certificate."""
 
     def __init__(self, users: Users) -> None:
-        # A lookup compares HMACs under a random key, not hashes of tokens: an attacker could find
-        # tokens whose hashes begin with any given bytes.
+        # A lookup compares HMACs under a random key, not hashes of tokens. An attacker could find
+        # tokens whose hashes begin with chosen bytes, and learn stored hashes from the timing.
         self._key = secrets.token_bytes(32)
         self.users = users
 

@@ -4,7 +4,7 @@ Reads an object into named fields:
 
 - Keys match in any case; of equal keys the last one counts. Unknown keys are ignored.
 - null counts as absent.
-- A value of the wrong type is a ValueError, whose text never contains the input.
+- Invalid JSON and values of the wrong type are a ValueError, whose text never contains the input.
 """
 
 import json
