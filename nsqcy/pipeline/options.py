@@ -138,7 +138,7 @@ class Options:
         if len(names) != 1:
             what = " and ".join(f"--{name}" for name in names) or "none"
             raise UsageError(
-                f"exactly one of --topic, --topics, --topics-pattern is needed: {what} is given"
+                f"exactly one of --topic, --topics, --topics-pattern is required: {what} is set"
             )
         if self["topics-pattern"] and not self["lookupd-http-address"]:
             raise UsageError("--topics-pattern needs --lookupd-http-address: they know the topics")

@@ -65,7 +65,7 @@ def test_an_nsqd_of_somebody_else(ask: Ask) -> None:
 def test_lookupds_and_options(ask: Ask) -> None:
     given: dict[str, Any] = {"nsqd-tcp-address": (), "lookupd-http-address": ("127.0.0.1:1",)}
     (found,) = ask(**given)
-    assert found.level == "problem" and "none of 1 lookupds answered" in found.text
+    assert found.level == "problem" and "none of 1 nsqlookupds answered" in found.text
     (found,) = ask(option={"fetchBites": "1m"})
     assert found == problem("unknown option 'fetchBites'; did you mean 'fetchBytes'?")
 

@@ -158,7 +158,7 @@ def test_topics_and_addresses() -> None:
         ([], "none"),
         (["--topic=a", "--topics=b,c"], "--topic and --topics"),
     ]:
-        with pytest.raises(UsageError, match=f"is needed: {what} is given"):
+        with pytest.raises(UsageError, match=f"is required: {what} is set"):
             options(*words).require_one_subject()
     with pytest.raises(UsageError, match="--topics-pattern needs --lookupd-http-address"):
         options("--topics-pattern=a.*").require_one_subject()
