@@ -108,8 +108,8 @@ class Messages:
         """Fail the task if there was a bad row."""
         if self.bad:
             raise Refused(
-                f"{self.bad} of {self.rows} rows of task {task} cannot be published, and none of "
-                f"them was; the first is row {self._first}"
+                f"{self.bad} of {self.rows} rows of task {task} cannot be published, and none "
+                f"was; the first is row {self._first}"
             )
 
     def checksum(self, addresses: list[str]) -> int:

@@ -408,7 +408,7 @@ WRONG: list[tuple[str, list[Any], pa.DataType, str]] = [
     ("headers", [{}, {"a": "x" * 5000}], STRINGS, "headers of 5004 bytes (at most 4096)"),
     ("headers", [{}, {str(i): "" for i in range(33)}], STRINGS, "33 headers (at most 32)"),
     ("headers", [{}, {"ttl": "0"}], STRINGS, "header 'ttl' is not a number of milliseconds"),
-    ("headers", [b"", b"\5x"], pa.binary(), "header 0 ends behind the last of 2 bytes"),
+    ("headers", [b"", b"\5x"], pa.binary(), "header 0 extends beyond the last of 2 bytes"),
     ("headers", [b"", b"\1a\0\0" * 2], pa.binary(), "header 'a' twice"),
 ]
 
@@ -473,7 +473,7 @@ def test_columns_and_options() -> None:
     text = "nsq: option 'topic' or a column topic is required"
     assert refusal(OptionError, writer, here, rows) == text
     here["topic"] = "t"
-    text = "nsq: option 'partitioner' hashes 'user': no such column"
+    text = "nsq: option 'partitioner' hashes 'user', which is not a column"
     assert refusal(OptionError, writer, here | {"partitioner": "hash(user)"}, rows) == text
     wrong = pa.schema({"body": pa.binary(), "user": pa.float64()}).empty_table()
     text = "nsq: column 'user' is double, not binary, string or an integer"
