@@ -145,10 +145,9 @@ def test_retention_passes_a_batch_that_crashed_first(query: Start, broker: LogBr
     with pytest.raises(DataLoss) as caught:
         query(checkpoint)
     assert str(caught.value) == (
-        f"nsq: rows are lost: topic 't', log {A} on nsqd {broker.address}: seq 1 is to be "
-        "read, but the "
-        "first there is is 5: retention has let go of 4 rows; failOnDataLoss=false goes on "
-        "without them"
+        f"nsq: rows are lost: topic 't', log {A} on nsqd {broker.address}: seq 1 cannot be read: "
+        "retention removed 4 rows, and the first available seq is 5; set failOnDataLoss=false to "
+        "continue without them"
     )
     engine = query(checkpoint, failOnDataLoss="false")
     assert seqs(engine) == numbers(5, 11)
@@ -186,7 +185,7 @@ def test_a_topic_that_was_made_anew(query: Start, broker: LogBroker) -> None:
     assert str(caught.value) == (
         f"nsq: rows are lost: topic 't', log {A} is on none of 1 nsqds ({broker.address}), "
         "and seq 3 is to "
-        f"be read; a new incarnation is {B}; failOnDataLoss=false goes on without them"
+        f"be read; the new log is {B}; set failOnDataLoss=false to continue without them"
     )
     engine = query(checkpoint, failOnDataLoss="false")
     engine.run()
@@ -360,7 +359,7 @@ def test_checkpoints_of_other_topics(query: Start) -> None:
     with pytest.raises(OptionError) as caught:
         query(checkpoint, topic="u").trigger()
     assert str(caught.value) == (
-        "nsq: the checkpoint is of topics t, and the query reads u; use a new checkpointLocation"
+        "nsq: the checkpoint has topics t, but the query reads u; use a new checkpointLocation"
     )
 
 

@@ -88,7 +88,7 @@ def _value(option: Option, value: Any) -> Value:
 
 def _allowed(option: Option) -> str:
     if option.kind is INT:
-        return "a whole number"
+        return "an integer"
     if option.kind is DURATION:
         return f"a text: {option.kind.allowed}"
     return option.kind.allowed
