@@ -93,7 +93,7 @@ def test_a_swapped_file(archive: HandmadeArchive, verify: Lines) -> None:
     path = files(archive)[2]
     save(path, table(LOG, range(105, 205), "nobod"))
     code, (changed,) = verify()
-    assert code == 1 and f"{path.relative_to(archive.root)} was changed" in changed
+    assert code == 1 and f"{path.relative_to(archive.root)} has changed" in changed
 
 
 def test_a_flipped_bit(archive: HandmadeArchive, verify: Lines) -> None:
@@ -102,7 +102,7 @@ def test_a_flipped_bit(archive: HandmadeArchive, verify: Lines) -> None:
     data[data.index(b"body 150") + 6] ^= 1
     path.write_bytes(data)
     code, (changed,) = verify()
-    assert code == 1 and f"{path.relative_to(archive.root)} was changed" in changed
+    assert code == 1 and f"{path.relative_to(archive.root)} has changed" in changed
 
 
 def test_two_files_in_each_others_place(archive: HandmadeArchive, verify: Lines) -> None:
@@ -150,7 +150,7 @@ def test_what_cannot_be_read(archive: HandmadeArchive, verify: Lines) -> None:
     path = files(archive)[0]
     path.write_bytes(path.read_bytes()[:100])
     code, (changed, broken) = verify()
-    assert code == 1 and " was changed: " in changed
+    assert code == 1 and " has changed: " in changed
     assert broken.startswith(f"{path.relative_to(archive.root)} cannot be read: ")
 
 
