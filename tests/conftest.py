@@ -177,7 +177,7 @@ def guarded_daemon(
 
 
 class Idler:
-    """A connection that sends nothing after the magic. `events` has the received frames and times."""
+    """A connection that sends nothing after the magic. `events` has the timed received frames."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.events: list[tuple[float, Frame]] = []

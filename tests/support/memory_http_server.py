@@ -84,7 +84,8 @@ FAILURES = {
 
 class MemoryBackend:
     """Topics as dicts. A publish to `fail` fails; the outcome of one to `unknown` is unknown.
-    `boom` raises, `late-boom` after `done`. Pausing a topic of FAILURES raises the error listed there."""
+    `boom` raises, `late-boom` after `done`.
+    Pausing a topic of FAILURES raises the error listed there."""
 
     def __init__(self, slow: bool) -> None:
         self.slow = slow

@@ -55,7 +55,7 @@ def hanging(daemon: Nsqd) -> Iterator[None]:
 
 @contextmanager
 def gone(daemon: Nsqd) -> Iterator[None]:
-    """Stop the nsqd, then start it again with its data."""
+    """Stop nsqd during the block, then start it again with its data."""
     daemon.hang_up()
     daemon.stop()
     yield
