@@ -300,7 +300,7 @@ def test_a_deleted_channel_stays_deleted(make: Make) -> None:
     assert list(killed(make, core, "os").topic("t").channels) == ["c"]
 
 
-def test_what_was_emptied_stays_empty(make: Make) -> None:
+def test_an_emptied_queue_stays_empty(make: Make) -> None:
     core = make("os")
     topic = core.create("t")
     topic.channel("c")
@@ -597,7 +597,7 @@ def test_one_sync_serves_all_that_came_meanwhile(make: Make) -> None:
     assert core.io.calls_made("fdatasync") == before + 1
 
 
-def test_a_sync_in_the_background_holds_nobody_up(make: Make) -> None:
+def test_a_background_sync_blocks_no_client(make: Make) -> None:
     """Neither the writes of its own topic, nor those of one that overflows, nor a sync for which
     somebody waits."""
     core = make("memory", mem_queue_size=0)

@@ -128,7 +128,7 @@ GOOD = f"token = {hash_token(TOKEN)}"
         ("role = [s3cret", 1, "it cannot be read"),
     ],
 )
-def test_errors_say_where_what_and_what_is_allowed(
+def test_errors_name_the_place_the_cause_and_the_allowed_values(
     text: str, line: int | None, problem: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:

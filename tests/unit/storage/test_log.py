@@ -328,7 +328,7 @@ def test_runs_that_go_on_lie_in_one_segment(tmp_path):
 # ---- appending and reading ----
 
 
-def test_what_is_appended_is_read_back(disk):
+def test_appended_messages_are_read_back(disk):
     batch = messages(1, 100, 33)
     handle = disk.append(batch)
     assert handle.pieces == [(1, 64, 100 * 80, 1, 100, 100)]  # the place is known at once
@@ -584,7 +584,7 @@ def test_a_rolled_segment_gets_its_footer_with_the_next_sync(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rolled_segment_that_nobody_needs_is_never_synced(tmp_path):
+def test_an_unneeded_rolled_segment_is_never_synced(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=100)
     handle = disk.wrote(messages(1, 1))
     kept = disk.wrote(messages(2, 1))
@@ -905,7 +905,7 @@ def test_a_failure_may_be_retried_at_once(disk):
 
 
 @pytest.mark.slow
-def test_a_directory_in_the_way_is_told_as_go_does(tmp_path):
+def test_a_directory_in_the_way_is_reported_as_in_go(tmp_path):
     disk = Disk(tmp_path)
     path = disk.directory / "00000000000000000001.seg"
     path.mkdir(parents=True)
