@@ -115,7 +115,7 @@ def test_publishing_from_within_is_answered_as_late(
     assert bodies(killed(make, core, durability)) == [b"one", b"two"]
 
 
-def test_only_whoever_asks_waits(make: Make) -> None:
+def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
     """And those behind it, until it is answered: messages keep their order."""
     core = make("memory")
     core.create("t").channel("c")
@@ -578,7 +578,7 @@ def test_the_wall_clock_jumps(make: Make, jump: int) -> None:
     assert [each.body for each in received(consumer)] == [b"late"]
 
 
-def test_one_sync_serves_all_that_came_meanwhile(make: Make) -> None:
+def test_one_sync_serves_all_publishes_that_arrived_during_the_last(make: Make) -> None:
     core = make("fsync")
     core.create("t").channel("c")
     core.settle()

@@ -299,7 +299,7 @@ def test_there_are_so_many_sessions_at_most(monkeypatch: pytest.MonkeyPatch) -> 
     assert [table.find(each) is not None for each in (first, second, third)] == [True, False, True]
 
 
-def test_who_fails_has_to_wait() -> None:
+def test_repeated_failures_cause_a_delay() -> None:
     now = Now()
     table = Failures(now)
     for _ in range(MAX_FAILURES):
