@@ -432,7 +432,7 @@ def test_what_handlers_say(how: Any, options: Any, said: list[str]) -> None:
 
 
 @pytest.mark.parametrize("how", [None, False, RuntimeError("x"), Requeue(1)])
-def test_what_was_answered_stays_answered(how: Any) -> None:
+def test_an_answered_message_is_not_answered_again(how: Any) -> None:
     net, core = connected()
     net.wires[0].deliver(b"m")
     net.delivered[0].finish()

@@ -40,7 +40,7 @@ def test_addresses(text: str, host: str, port: int, shown: str) -> None:
     "text",
     ["", ":1", "a:0", "a:65536", "a:b", "a:-1", "http://a", "a/b:1", "[::1", "[::1]5", "[]:1"],
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not an address|has no port"):
         Address.parse(text)
 
