@@ -91,7 +91,7 @@ cdef class Channel(Dispatch):
             self.watched = True
 
     def __dealloc__(self):
-        # A channel that was not closed is garbage together with its topic, parts of which may
+        # A channel that was not closed is garbage together with its topic, whose parts may
         # already be cleared: do not touch it.
         global live_channels
         if NSQCY_DEBUG:

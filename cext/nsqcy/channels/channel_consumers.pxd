@@ -12,7 +12,7 @@ from nsqcy.storage.entry cimport Entry
 cdef class ChannelConsumers(MessageEvents):
     cdef readonly list consumers
     cdef ReadyRing ready
-    cdef int64_t msg_timeout                # ns, for consumers without one of their own; 0: the server's
+    cdef int64_t msg_timeout                # ns, the default of consumers; 0: the server's
     cdef uint64_t taken[3]                  # deliveries by locality
 
     cdef void give_timeout(self, Consumer consumer) noexcept

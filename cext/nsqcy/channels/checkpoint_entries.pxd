@@ -10,7 +10,7 @@ cdef packed struct PackedEntry:
     uint64_t seq
     uint64_t segment
     uint64_t offset
-    int64_t due                 # wall clock, ns; not fanned out yet: the delay; transferred: its number
+    int64_t due                 # wall clock, ns; not fanned out: delay; transferred: number
     uint16_t attempts
     uint8_t state
     uint8_t reason              # moving: MoveReason

@@ -20,7 +20,7 @@ cdef enum:
     # that the rate is kept on a busy machine too.
     BURST = 10000000
     MAKE_UP = 100000000
-    PACE = 1000000              # between two wake-ups, each of which may send several
+    PACE = 1000000              # between two wake-ups
 
 cdef double SECOND = 1e9
 

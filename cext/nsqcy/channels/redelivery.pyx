@@ -176,11 +176,11 @@ cdef class Redelivery(ChannelConsumers):
 
     # -- snapshots of the journal --
     #
-    # A snapshot has every message that the channel held when it was begun and that is not finished
-    # when the snapshot comes to it, bit by bit: to what is in flight, to the queue and to what is
-    # deferred. What moves meanwhile is packed as it moves. `round` of a
-    # message is that of the channel when it need not be packed any more: since it was, or since it
-    # has come after the snapshot was begun, which says then that it lies behind the cursor.
+    # A snapshot contains every message that the channel had at its begin and that is not finished
+    # when the snapshot visits it. It visits messages in flight, the queue and deferred messages, a
+    # few at a time; messages that move meanwhile are packed as they move. A message has the
+    # `round` of the channel when it need not be packed any more: it was packed, or it has come
+    # after the begin of the snapshot, which records that it is after the cursor.
 
     cdef void begin_packing(self, Packing packing) noexcept:
         self.packing = packing

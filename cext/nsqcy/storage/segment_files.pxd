@@ -20,7 +20,7 @@ cdef class SegmentFiles(LogTasks):
     cdef bint _frozen                 # close() was called: files stay whatever is released
     cdef uint64_t _unsynced           # records written since the last sync
     cdef int _sync_error              # of a failed sync, until a sync() has reported it
-    cdef uint64_t _sync_error_number  # and of which segment
+    cdef uint64_t _sync_error_number  # and its segment
     cdef bint _directory_there
     cdef bint _directory_known        # its name is durable: its parent needs no sync
     cdef bint _directory_dirty
