@@ -5,7 +5,7 @@ core.py owns its nsqds, one or a pool. Knows no socket and no thread: its Net (a
 
 A publish whose connection is lost may have been executed. It is retried on another nsqd, so with
 more than one nsqd a message may be published twice but is not lost; with a single one it fails, and
-the caller decides. What was sent after a publish that nsqd rejects is not executed, so it is
+the caller decides. Publishes that follow one that nsqd rejects are not executed, so they are
 retried on any connection.
 """
 
