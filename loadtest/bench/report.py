@@ -31,94 +31,93 @@ Row = dict[str, Any]
 
 HEAD = """# Benchmarks
 
-`make bench` wrote this page, from one run on one machine; it installs the other brokers, runs them
-and ends them (`make bench FULL=1`: more sizes of messages, more workers, more rounds). All figures
-are in [{data}]({data}). Compare figures within this page: those of another
-machine are others.
+`make bench` writes this page, from one run on one machine. It installs the other brokers, starts
+them and stops them (`make bench FULL=1`: more sizes of messages, more workers, more rounds). All
+figures are in [{data}]({data}). Compare figures within this page only: other machines have other
+figures.
 """
 
-BARS = """## What we promise ourselves
+BARS = """## Bars
 
-Bars for nsqd, and what this run found, from the tables below: bodies of 200 bytes, one worker
-unless said; the class is what a message survives. Go nsqd 1.3.0 is a reference that was recorded
-once on a machine of two cores with the same load; it was not in this run (`make bench
-ARGS="all --target=HOST:PORT"` puts one beside). A machine half as fast has half the messages a
-second: multiples are what can be compared between machines. The floor is a server that makes the
-same system calls on the same load, with no broker in it.
+Bars for nsqd, and the results of this run, from the tables below. Bodies have 200 bytes, and nsqd
+has one worker unless a row says otherwise. The class is the durability of the messages. The
+figures of Go nsqd 1.3.0 were recorded once on a machine of two cores with the same load, not in
+this run (`make bench ARGS="all --target=HOST:PORT"` adds a running one). A machine half as fast
+handles half the messages a second: between machines, compare multiples. The floor is a server
+without a broker that makes the same system calls for the same load.
 
 """
 
 AHEAD = """
-Consuming with one acknowledgement for each message, as each broker's own client libraries send it;
-nsqd's figure as a multiple of the other's. The bar is to be ahead in both.
+Consuming with one acknowledgement for each message, as each broker's own client libraries send it.
+Each figure is nsqd's as a multiple of the other's. The bar is to be better in both.
 
 """
 
 FAILED = """## What failed
 
-Its figures are missing, or are those of fewer rounds.
+Figures of these are missing, or cover fewer rounds.
 
 """
 
-PEERS = """## Beside other brokers
+PEERS = """## Comparison with other brokers
 
-The same work for all, in turns, on the same machine: every round starts each broker afresh, alone.
-Everything is kept **in memory**, and no broker syncs anything to a disk. Figures are medians of
-{rounds}. "× nsqcy" is a figure divided by that of nsqcy in the same round, and the median of
-that.
+All brokers do the same work, in turns, on the same machine: every round starts each broker anew,
+alone. All messages stay **in memory**, and no broker syncs anything to a disk. Figures are
+medians of {rounds}. "× nsqcy" is the median of a figure divided by that of nsqcy in the same
+round.
 
 ![Throughput and CPU time of each broker]({chart})
 """
 
 READING = """
-CPU is the user and system time of all processes of the broker, by message. "load" is the same of
-all processes of the load, and "busy" how much of the time the busiest one of them was running: near
-100 % it holds the broker back, which could then do more (marked †). The load shares the cores with
-the broker, so that on a machine with few cores throughput is that of both together, and CPU a
-message is the figure to compare.
+CPU is the user and system time of all processes of the broker, for each message. "load" is that
+of all processes of the load, and "busy" the share of time for which the busiest of them was
+running: near 100 % it limits the broker (marked †). The load shares the cores with the broker. On
+a machine with few cores, throughput is therefore that of both together; compare CPU for each
+message.
 """
 
-FAIRNESS = """### What is not the same for all
+FAIRNESS = """### Differences between the brokers
 
-- The load is made of bytes prepared beforehand and answers are only counted, for every broker: no
-  client library takes part, and real clients cost more than this, each its own.
-- Redis streams keep what was acknowledged until they are trimmed; here they are deleted whole
-  between two measurements, at no cost to the measurement. All others forget a message with its
-  acknowledgement.
+- The load of every broker sends prepared bytes and only counts answers. No client library is
+  involved; real clients cost more.
+- Redis streams keep acknowledged entries until they are trimmed; here they are deleted between two
+  measurements, outside of the measured time. All others delete a message when it is acknowledged.
 - `LREM` finds its message at once here, since all are acknowledged in order. With thousands of
-  messages in flight that are finished out of order it searches.
-- JetStream acknowledges with a work-queue stream, which deletes as the other queues do; a stream
-  with retention by limits takes about a seventh less CPU time to consume.
-- JetStream, beanstalkd and RabbitMQ have no command for a batch: theirs is as many commands in one
-  write. RabbitMQ may confirm several with one answer, and does.
+  messages in flight that are finished out of order, it searches.
+- JetStream uses a work-queue stream, which deletes acknowledged messages as the other queues do;
+  a stream with retention by limits takes about a seventh less CPU time to consume.
+- JetStream, beanstalkd and RabbitMQ have no command for a batch: they get as many commands in one
+  write. RabbitMQ confirms several with one answer.
 - An acknowledgement is one command for each message with every broker, though `XACK` could name
   several ids and `basic.ack` could be `multiple`.
 - nsqd, JetStream and RabbitMQ do not answer an acknowledgement; Redis and beanstalkd do.
 - Redis and beanstalkd use one core; nsqd uses as many as it has workers; nats-server and RabbitMQ
-  use what there is.
-- Each has as many messages as take it some seconds (column "messages").
+  use all cores.
+- Each broker gets as many messages as take it a few seconds (column "messages").
 """
 
 DURABLE = """
-## What a class of durability costs
+## Cost of durability classes
 
 A publish is answered when its messages are in memory, when they would survive the end of every
-process (os), or a power loss (fsync). Each class runs on an nsqd of its own with its files on a
-disk, in turns, and all is consumed in between; a ratio is that of one round. Redis has
+process (os), or a power loss (fsync). Each class runs on its own nsqd with its files on a disk,
+in turns, and everything is consumed in between. Ratios are those of one round. Redis has
 `appendfsync always` and an append-only file that is never rewritten, on the same disk: it also
-syncs once for all that wait, before it answers. Connections that wait send 100 messages in one
-write, as an `MPUB`, as 100 `XADD` or as one `LPUSH`, and the next ones when all are answered. NATS
-JetStream is not here: as it is packaged (2.9) it syncs by `sync_interval` only, so that an
-acknowledgement never tells of a sync. A disk that others use makes these figures vary.
+syncs once for all waiting clients before it answers. Waiting connections send 100 messages in one
+write, as an `MPUB`, as 100 `XADD` or as one `LPUSH`, and the next ones when all are answered.
+NATS JetStream is missing: the packaged version (2.9) syncs by `sync_interval` only, so its
+acknowledgements do not wait for a sync. On a shared disk these figures vary.
 
 """
 
 ALONE = """## nsqd alone
 
-The class is what a message survives: all of these queue in memory, and what overflows goes to disk
+The class is the durability of the messages. All of them queue in memory; overflow goes to disk
 without waiting for it. "× floor" is the CPU time as a multiple of the floor's in the same round,
-where that was run beside. Each figure is the median of as many rounds as the table says, and a note
-is that of the median round. "load" is the CPU time of the load, which shares the cores with nsqd.
+if that was measured. Each figure is the median of the rounds in the table, and a note is that of
+the median round. "load" is the CPU time of the load, which shares the cores with nsqd.
 
 """
 
@@ -236,7 +235,7 @@ def _peers(figures: Figures) -> str:
         return ""
     maximum = max(row["rounds"] for row in rows)
     rounds = "one round" if maximum == 1 else f"{maximum} rounds"
-    parts = [PEERS.format(rounds=rounds, chart=CHART), READING, "### Who, and how\n"]
+    parts = [PEERS.format(rounds=rounds, chart=CHART), READING, "### Brokers and settings\n"]
     parts.append(_contestants(figures["contestants"]))
     parts += [f"Not in this run: {reason}.\n" for reason in figures["skipped"].values()]
     for size in _distinct(rows, "size"):
