@@ -1,10 +1,9 @@
-"""What clients that abuse nsqd cost the others: their rate beside each abuse, against before.
+"""Effect of abusive clients on others: their rate during each kind of abuse, compared with before.
 
     PYTHONPATH=. python loadtest/abuse.py [--workers 4] [--pairs 5] [--seconds 2]
 
-A producer and a consumer of one topic run all the time, alone and then beside an abuser, in pairs
-of such stretches. Prints messages per second of both, and the median ratio; one below 0.8 is
-marked.
+A producer and a consumer of one topic run all the time, alternately alone and beside an abuser.
+Prints messages per second of both, and the median ratio; it marks ratios below 0.8.
 """
 
 import argparse
@@ -104,7 +103,7 @@ def silent(daemon: Nsqd) -> list[Conn]:
 
 
 class Dripping:
-    """A publisher that sends a byte at a time, all along."""
+    """A publisher that sends one byte at a time."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self._conn = Conn(daemon.address)

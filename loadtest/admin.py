@@ -1,12 +1,12 @@
-"""What a page of many topics costs nsqadmin, and what its samples of the past do.
+"""Cost in nsqadmin of a page of many topics, and of its history.
 
     PYTHONPATH=. python loadtest/admin.py [--nodes 10] [--topics 500] [--channels 2] [--pages 10]
         [--samples 4] [--interval 10s]
 
-Scripted nsqds and an nsqlookupd answer from a process of their own, so that what is measured is
-nsqadmin alone. Prints the time and the CPU time of a page, how often each nsqd was asked for one,
-and the CPU time of a sample and the memory that all of them have. At 10 nsqds with 500 topics a
-page is to take less than 300 ms.
+Scripted nsqds and an nsqlookupd answer from a separate process, so that nsqadmin alone is measured.
+Prints the time and the CPU time of a page, the number of requests to each nsqd for one, the CPU time
+of a sample, and the memory of all samples. With 10 nsqds of 500 topics, a page should take less than
+300 ms.
 """
 
 import argparse
@@ -82,8 +82,8 @@ def stats(topics: int, channels: int, beat: int) -> bytes:
 
 
 def cluster(args: argparse.Namespace, told: Connection) -> None:
-    """An nsqlookupd and nsqds, until the process is ended. Says where the nsqlookupd is; to whoever
-    asks then, how often each nsqd was asked."""
+    """Serve an nsqlookupd and nsqds until the process is ended. Sends the address of the nsqlookupd
+    and then, on request, how often each nsqd was queried."""
     asked: Counter[int] = Counter()
     pages = [stats(args.topics, args.channels, 1000 * beat) for beat in range(20)]
 

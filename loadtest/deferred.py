@@ -24,7 +24,7 @@ from nsqcy.testing.wire_client import RESPONSE
 MONTH_MS = 30 * 24 * 3600 * 1000
 AHEAD = 200
 PAGE = 1000
-SETTLED = 3.0  # seconds without anything to do before memory is looked at
+SETTLED = 3.0  # seconds without work before memory is measured
 
 
 def get(daemon: Nsqd, path: str) -> Any:
@@ -38,7 +38,7 @@ def count(daemon: Nsqd, topic: str) -> int:
 
 
 def publish(daemon: Nsqd, topic: str, delays: list[int], size: int) -> float:
-    """Seconds that it takes."""
+    """Return the seconds that it takes."""
     conn = daemon.connect(timeout=120)
     body = struct.pack(">i", size) + bytes(size)
     start = time.monotonic()
@@ -51,7 +51,7 @@ def publish(daemon: Nsqd, topic: str, delays: list[int], size: int) -> float:
 
 
 def listing(daemon: Nsqd, topic: str) -> list[tuple[int, int]]:
-    """(seq, due) of every deferred message."""
+    """Return (seq, due) of every deferred message."""
     found, after = [], ""
     while after is not None:
         page = get(

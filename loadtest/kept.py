@@ -1,8 +1,8 @@
-"""What it costs to keep messages for readers of the log, and what such a reader costs consumers.
+"""Cost of keeping messages for readers of the log, and of such a reader for consumers.
 
     PYTHONPATH=. python -m loadtest.kept [--rounds 5] [--scale 1]
 
-Publishes to an nsqd that keeps nothing and to one that keeps all for a day, in turns, in two
+Publishes to an nsqd that keeps nothing and to one that keeps everything for a day, in turns, in two
 classes of durability; then consumers with and without a reader of another topic's log. Prints a
 line for each, the median of the rounds.
 """
@@ -27,11 +27,11 @@ from loadtest.bench.speed import (
 CLASSES = ("memory", "os")
 READ = 4 << 20  # bytes of a block
 COLUMNS = "timestamp,id,body"
-COUNT = slice(40, 44)  # of a block's header: how many records it has
+COUNT = slice(40, 44)  # of a block's header: the number of its records
 
 
 def kept(settings: Settings) -> Iterator[Result]:
-    """An nsqd that keeps nothing and one that keeps all for a day, in turns."""
+    """Compare an nsqd that keeps nothing and one that keeps everything for a day, in turns."""
     with ExitStack() as stack:
         nsqds = {
             name: [
@@ -99,7 +99,7 @@ def beside(result: Result, first: Result, durability: str) -> Result:
 
 
 def read(settings: Settings, nsqd: Daemon) -> Iterator[Result]:
-    """Consumers of a topic that is published to, without a reader of another log and with one."""
+    """Measure consumers of a busy topic, without a reader of another log and with one."""
     messages = settings.count(1_000_000)
     with settings.topics(nsqd, 3) as (old, *topics):
         speed.publish(settings, nsqd, old, messages)
@@ -126,7 +126,8 @@ def read(settings: Settings, nsqd: Daemon) -> Iterator[Result]:
 def reading(
     address: tuple[str, int], topic: str, total: int, slots: slice, team: load.Team, _: int
 ) -> Callable[[], load.Report]:
-    """Reads the log from its beginning, again and again, until the consumers had `total`."""
+    """Reads the log from its beginning, again and again, until the consumers have received
+    `total`."""
     from nsqcy.spark.blocks import HEADER_SIZE
     from nsqcy.spark.v2 import Access, Connection
 

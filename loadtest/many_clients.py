@@ -1,4 +1,4 @@
-"""What tests and load tests with many raw connections share: threads, commands, owners of topics.
+"""Helpers for tests and load tests with many raw connections: threads, commands, owners of topics.
 
 Starts no daemon.
 """
@@ -12,7 +12,7 @@ from nsqcy.testing.wire_client import Conn, sized
 
 
 def owners(workers: int, names: Iterable[str]) -> dict[str, int]:
-    """The worker of each topic, when they are created in this order in a new daemon."""
+    """Return the worker of each topic, if they are created in this order in a new daemon."""
     placement = Placement(workers)
     return {name: placement.place(name) for name in names}
 
@@ -22,7 +22,7 @@ def publish(topic: str, body: bytes) -> bytes:
 
 
 class Loop:
-    """A thread that runs `step` until told to stop; what it raised is raised by `stop`."""
+    """A thread that repeats `step` until it is stopped; `stop` raises what it raised."""
 
     def __init__(self, step: Callable[[], object]) -> None:
         self._step = step
@@ -50,7 +50,7 @@ class Loop:
 
 
 def send_as_far_as_it_goes(conn: Conn, data: bytes, quiet: float = 0.5) -> int:
-    """Send until the socket takes nothing for a while; returns how much it took."""
+    """Send until the socket accepts nothing for a while; return the number of bytes."""
     sent = 0
     conn.socket.setblocking(False)
     while sent < len(data) and select.select([], [conn.socket], [], quiet)[1]:

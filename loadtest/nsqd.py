@@ -14,7 +14,7 @@ from nsqcy.testing.wire_client import Address, Conn
 
 
 class Nsqd(testing.Nsqd):
-    """Keeps its data where `data_path` says, or in a folder of its own that goes with it."""
+    """Keeps its data in `data_path`, or in a temporary folder."""
 
     @property
     def tcp_port(self) -> int:
@@ -41,14 +41,14 @@ class Nsqd(testing.Nsqd):
 
     @property
     def workers(self) -> list[int]:
-        """Process ids, the oldest first as long as none has been started again."""
+        """Process ids, the oldest first as long as none was restarted."""
         return sorted(procfs.family(self.process.pid)[1:])
 
     def pss(self) -> int:
-        """Bytes of memory of all its processes, what they share counted once."""
+        """Bytes of memory of all its processes, with shared memory counted once."""
         return procfs.memory(procfs.family(self.process.pid))["Pss"]
 
     def home(self, conn: Conn) -> int:
-        """The index of the worker that has the socket of a connection."""
+        """Return the index of the worker that has the socket of a connection."""
         workers = self.workers
         return workers.index(procfs.holder(workers, conn.socket.getsockname()[1]))

@@ -1,13 +1,13 @@
-"""What jobs cost, against a real nsqd on this machine.
+"""Cost of jobs, against a real nsqd on this machine.
 
     PYTHONPATH=. python -m loadtest.pipeline archive [--count 4000000] [--size 100]
     PYTHONPATH=. python -m loadtest.pipeline cold
     PYTHONPATH=. python -m loadtest.pipeline memory [--count 2000]
     PYTHONPATH=. python -m loadtest.pipeline seek [--gigabytes 10]
 
-archive: rows a second into Parquet, the JVM's start and without it. cold: an empty topic, from the
-command to its end. memory: messages of 1 MB with a heap of 2 GB, and the most that a Python worker
-has. seek: a place by time in a log. Prints a line of JSON with the figure and what it is to be.
+archive: rows a second into Parquet, with the JVM's start and without it. cold: an empty topic, from
+the command to its end. memory: messages of 1 MB with a heap of 2 GB, and the maximum memory of a
+Python worker. seek: a place by time in a log. Prints a line of JSON with the figure and its bar.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def nsqd(folder: Path) -> Nsqd:
 
 
 def publish(daemon: Nsqd, topic: str, count: int, size: int) -> None:
-    """Hexadecimal digits at random, which compress as little as text does."""
+    """Return random hexadecimal digits, which compress as little as text does."""
     digits = random.randbytes(size + MB).hex().encode()
     conn = daemon.connect(timeout=120)
     each = max(1, PIECE // (size + 4))
@@ -56,7 +56,7 @@ def publish(daemon: Nsqd, topic: str, count: int, size: int) -> None:
 
 
 class Family:
-    """The most memory that processes below one have had, by kind."""
+    """Maximum memory of the processes below one, by kind."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.maximum = {"java": 0, "python": 0}
@@ -68,7 +68,7 @@ class Family:
         while self._process.poll() is None:
             with suppress(psutil.Error):
                 for child in psutil.Process(self._process.pid).children(recursive=True):
-                    # What the JVM is about to start has its memory, and another name.
+                    # A child that the JVM is about to start has its memory, and another name.
                     kind = Path(child.exe()).name.rstrip("0123456789.")
                     if kind in self.maximum:
                         self.maximum[kind] = max(self.maximum[kind], child.memory_info().rss)
@@ -76,7 +76,7 @@ class Family:
 
 
 def archive(daemon: Nsqd, root: Path, topic: str, *words: str) -> tuple[float, list[Any], Family]:
-    """One run of the job: seconds, what it said, memory."""
+    """Run the job once; return seconds, its output and memory."""
     start = time.monotonic()
     process = subprocess.Popen(
         [
@@ -95,7 +95,7 @@ def archive(daemon: Nsqd, root: Path, topic: str, *words: str) -> tuple[float, l
 
 
 def speed(daemon: Nsqd, folder: Path, given: argparse.Namespace) -> None:
-    """Without the first batch, in which Spark warms up."""
+    """Return the rate without the first batch, in which Spark warms up."""
     publish(daemon, "t", given.count, given.size)
     seconds, lines, _ = archive(daemon, folder / "archive", "t", "--driver-memory=4g")
     batches = [(line["rows"], line["seconds"]) for line in lines if line["event"] == "progress"]
@@ -131,7 +131,7 @@ def memory(daemon: Nsqd, folder: Path, given: argparse.Namespace) -> None:
 
 
 def seek(daemon: Nsqd, _: Path, given: argparse.Namespace) -> None:
-    """Places at random in a log of so many bytes, by connections of their own."""
+    """Seek to random places in a log of this size, over separate connections."""
     from nsqcy.spark.v2 import Access, Connection
 
     publish(daemon, "long", given.gigabytes * 1000, MB)

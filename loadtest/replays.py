@@ -1,10 +1,10 @@
-"""What replay and rollup cost, against a real nsqd on this machine.
+"""Cost of replay and rollup, against a real nsqd on this machine.
 
-    PYTHONPATH=. python -m loadtest.replays replay [--count 4000000] [--size 100]
+     PYTHONPATH=. python -m loadtest.replays replay [--count 4000000] [--size 100]
     PYTHONPATH=. python -m loadtest.replays rollup [--count 4000000] [--size 100]
 
-Rows a second, from the times of the job's own lines: without the JVM's start and the first round or
-batch, in which Spark warms up. Prints a line of JSON.
+Measures rows a second, from the times in the job's own output: without the JVM's start and the
+first round or batch, in which Spark warms up. Prints a line of JSON.
 """
 
 import argparse
@@ -29,7 +29,7 @@ WORDS = {
 
 
 def progress(job: str, folder: Path, port: int, rows: int) -> list[dict[str, Any]]:
-    """What the job said of its steps."""
+    """Steps in the job's output."""
     words = [word.format(rows) for word in WORDS[job]]
     command = [sys.executable, "-m", "nsqcy.pipeline", job, "--topic=t", "--driver-memory=4g"]
     done = subprocess.run(

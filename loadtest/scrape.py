@@ -1,12 +1,12 @@
-"""What a scrape of /metrics costs: CPU time of all of nsqd's processes, and what deliveries notice.
+"""Cost of a scrape of /metrics: CPU time of all of nsqd's processes, and latency of deliveries.
 
     PYTHONPATH=. python -m loadtest.scrape [--workers 1 3] [--topics 1000] [--channels 3]
         [--clients 0] [--rounds 3] [--seconds 10] [--every 1.0] [--rate 1000] [--scrapes 20]
 
-First scrapes one after the other, with what Prometheus asks for (OpenMetrics, compressed) and as
-plain text; then windows with and without a scraper, which alternate in one nsqd while a producer
-publishes by the clock and a consumer notes how late each message is. Every topic has messages that
-were finished, so that none is without its histogram.
+First, scrapes one after another, with the headers of Prometheus (OpenMetrics, compressed) and as
+plain text. Then windows with and without a scraper alternate in one nsqd, while a producer publishes
+on a schedule and a consumer records how late each message is. Every topic has finished messages, so
+that each has its histogram.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PLAIN = {"Accept-Encoding": "identity"}
 
 
 def scrape(link: http.client.HTTPConnection, headers: dict[str, str]) -> tuple[float, int]:
-    """How long one took, and the bytes of its body as it came."""
+    """Return the duration of a scrape, and the bytes of its body as received."""
     start = time.monotonic()
     link.request("GET", "/metrics", headers=headers)
     answer = link.getresponse()
@@ -39,7 +39,7 @@ def scrape(link: http.client.HTTPConnection, headers: dict[str, str]) -> tuple[f
 
 
 class Scraper(threading.Thread):
-    """Scrapes every so many seconds, until it is told to stop."""
+    """Scrapes at an interval, until it is stopped."""
 
     def __init__(self, address: Address, headers: dict[str, str], every: float) -> None:
         super().__init__(daemon=True)
@@ -59,7 +59,7 @@ class Scraper(threading.Thread):
 
 
 def use(nsqd: Daemon, topics: int) -> None:
-    """Have a message finished in each topic."""
+    """Finish a message in each topic."""
     place = "{}:{}".format(*nsqd.tcp)
     with Producer(place) as producer:
         for number in range(topics):
@@ -70,7 +70,7 @@ def use(nsqd: Daemon, topics: int) -> None:
 
 
 def costs(nsqd: Daemon, count: int) -> None:
-    """CPU time of one after the other."""
+    """Return the CPU time of consecutive scrapes."""
     assert nsqd.http is not None
     link = http.client.HTTPConnection(*nsqd.http)
     for name, headers in (("Prometheus", PROMETHEUS), ("plain text", PLAIN)):

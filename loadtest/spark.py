@@ -76,7 +76,7 @@ def fill(daemon: Nsqd, topic: str, rows: int, size: int) -> None:
 
 
 def rounds(name: str, count: int, rows: int, size: int, run: Callable[[int], object]) -> Figures:
-    """One more that is not counted, and then the median."""
+    """Run once without counting, and then return the median."""
     found = []
     for number in range(count + 1):
         start = time.monotonic()
@@ -113,7 +113,7 @@ def write(daemon: Nsqd, spark: "SparkSession", args: argparse.Namespace) -> Figu
 
 
 def latency(daemon: Nsqd, spark: "SparkSession", args: argparse.Namespace) -> Figures:
-    """Of each message; the stamp is in its body, taken when the one before was acknowledged."""
+    """Measure each message; the time in its body is that of the previous acknowledgement."""
     late: list[float] = []
     ended = threading.Event()
 
@@ -162,7 +162,7 @@ def latency(daemon: Nsqd, spark: "SparkSession", args: argparse.Namespace) -> Fi
 
 
 class Counting:
-    """A proxy before an nsqd that counts the commands about logs."""
+    """A proxy before an nsqd that counts the commands for logs."""
 
     def __init__(self, port: int) -> None:
         self.commands = 0

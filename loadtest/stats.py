@@ -1,10 +1,10 @@
-"""What /stats costs others: delivery latency with and without somebody who polls it.
+"""Cost of /stats for others: delivery latency with and without a client that polls it.
 
     PYTHONPATH=. python loadtest/stats.py [--workers 1 3] [--topics 1000] [--channels 3]
         [--clients 1000] [--rounds 3] [--seconds 10] [--every 1.0]
 
-Windows with and without polling alternate in one nsqd that has so many topics, channels and
-subscribed clients. A producer publishes by the clock, a consumer notes how late each message is.
+Windows with and without polling alternate in one nsqd with these topics, channels and subscribed
+clients. A producer publishes on a schedule, a consumer records how late each message is.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from loadtest.bench import daemon, load
 from loadtest.bench.daemon import Address, Daemon
 
 SIZE = 200
-CROWDS = 2  # processes that hold the clients
+CROWDS = 2  # processes that run the clients
 TOPIC = "measured"
 
 
@@ -47,10 +47,10 @@ def crowd(
 
 @contextmanager
 def inhabited(nsqd: Daemon, args: argparse.Namespace) -> Iterator[None]:
-    """Topics, channels and clients, for as long as the context lasts."""
+    """Topics, channels and clients, for the duration of the context."""
     assert nsqd.http is not None
     link = http.client.HTTPConnection(*nsqd.http)
-    # Processes are forked from here: the thread that reads the log had better be idle.
+    # Processes are forked from here: the thread that reads the log must be idle.
     link.request("PUT", "/config/log_level", b"warn")
     link.getresponse().read()
     for topic in range(args.topics):
@@ -73,7 +73,7 @@ def inhabited(nsqd: Daemon, args: argparse.Namespace) -> Iterator[None]:
 
 
 class Poller(threading.Thread):
-    """Gets /stats, every so many seconds, until it is told to stop."""
+    """Requests /stats at an interval, until it is stopped."""
 
     def __init__(self, address: Address, path: str, every: float) -> None:
         super().__init__(daemon=True)
@@ -93,7 +93,7 @@ class Poller(threading.Thread):
             due += self._every
 
     def stop(self) -> tuple[int, list[float]]:
-        """The size of the last page, and how long each took."""
+        """Size of the last page, and the duration of each request."""
         self._halt.set()
         self.join()
         return self._size, self._seconds
@@ -102,7 +102,8 @@ class Poller(threading.Thread):
 def window(
     nsqd: Daemon, rate: int, seconds: float, begin: Callable[[], object] = lambda: None
 ) -> list[int]:
-    """Deliver messages by the clock; how long each took from publish to the consumer, in ns."""
+    """Deliver messages on a schedule; return the time of each from publish to the consumer, in
+    ns."""
     count = int(rate * seconds)
     with load.Team(2) as team:
         team.add(load.finishing, nsqd.tcp, TOPIC, 100, count, slice(0, 1), SIZE)

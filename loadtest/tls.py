@@ -1,14 +1,15 @@
-"""What TLS costs: the others, when thousands arrive at once; and itself, far from its topic.
+"""Cost of TLS: for others while thousands of clients connect, and for a consumer far from its
+topic.
 
-    PYTHONPATH=. python loadtest/tls.py [--workers 2] [--pairs 5] [--arrivals 2000]
+PYTHONPATH=. python loadtest/tls.py [--workers 2] [--pairs 5] [--arrivals 2000]
 
-Arrivals: a plain consumer's delivery latency and heartbeats, quiet and while so many clients begin
-their TLS handshakes in the same moment, in pairs. The clients run in a process of their own and
-have all said what comes before the handshake. The 99th percentile should not grow by more than
+Arrivals: a plain consumer's delivery latency and heartbeats, alone and while this number of clients
+begin their TLS handshakes at the same moment, in pairs. The clients run in a separate process and
+have already sent everything before the handshake. The 99th percentile should not grow by more than
 50 ms.
 
-Rates: messages a second of a TLS consumer whose topic is another worker's, against one at home, in
-pairs. The ratio should be at least 0.6. The same of plain, snappy and deflate.
+Rates: messages a second of a TLS consumer whose topic is in another worker, compared with one in
+its own, in pairs. The ratio should be at least 0.6. The same for plain, snappy and deflate.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from nsqcy.testing.certificates import make
 from nsqcy.testing.encoded_connection import client_context, connect
 from nsqcy.testing.wire_client import MESSAGE, Conn, Message
 
-BETWEEN = 0.002  # seconds from one probe to the next
+BETWEEN = 0.002  # seconds between two probes
 MAX_WORSE = 0.050
 MIN_RATIO = 0.6
 MESSAGES = 300_000
@@ -42,7 +43,7 @@ BODY = bytes(200)
 
 
 def arrive(port: int, count: int) -> None:
-    """The other process: everything but the handshakes, then, at a word, these."""
+    """The other process: do everything before the handshakes, then, on request, these."""
     context = client_context()
     hellos = []
     for _ in range(count):
@@ -71,7 +72,7 @@ def arrive(port: int, count: int) -> None:
 def finish_handshake(
     conn: Conn, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
 ) -> bytes:
-    """The end of a frame that says how it went."""
+    """Return the frame that ends a handshake."""
     done = False
     while True:
         received = conn.socket.recv(65536)
@@ -91,7 +92,7 @@ def finish_handshake(
 
 
 class Probe:
-    """A producer and a consumer of one topic, and one that only gets heartbeats."""
+    """A producer and a consumer of one topic, and a client that only gets heartbeats."""
 
     def __init__(self, daemon: Nsqd) -> None:
         daemon.web.create("probe", "c")
@@ -102,7 +103,7 @@ class Probe:
         self.beat = 0.0
 
     def run(self, ended: Callable[[], bool]) -> tuple[list[float], list[float]]:
-        """Latencies of messages, and how late heartbeats were, until it has ended."""
+        """Return latencies of messages, and the delays of heartbeats, until it has ended."""
         latencies: list[float] = []
         late: list[float] = []
         due = time.monotonic()
@@ -198,7 +199,7 @@ def measure_way(daemon: Nsqd, placed: dict[str, int], pairs: int, tls: bool, cod
         ratios.append(rates[False] / rates[True])
         home_rates.append(rates[True])
     ratio = statistics.median(ratios)
-    # Plain sessions are here to compare with: they would have moved.
+    # Plain sessions are here for comparison: they would have migrated.
     mark = "" if ratio >= MIN_RATIO or not (tls or codec) else "   <-- too little"
     name = "+".join(filter(None, ["TLS" if tls else "", codec])) or "plain"
     print(
@@ -209,7 +210,7 @@ def measure_way(daemon: Nsqd, placed: dict[str, int], pairs: int, tls: bool, cod
 
 
 def consume(daemon: Nsqd, topic: str, owner: int, at_home: bool, tls: bool, codec: str) -> float:
-    """Messages per second of one consumer, from a backlog."""
+    """Return the messages per second of one consumer, from a backlog."""
     producer = daemon.connect()
     for _ in range(MESSAGES // 500):
         producer.mpub(topic, [BODY] * 500)

@@ -1,8 +1,9 @@
-"""Memory of many topics: each is created by publishing one message to it.
+"""Memory of many topics, each created by publishing one message.
 
-    PYTHONPATH=. python loadtest/topics.py [--topics 10000] [--workers 1 3]
+PYTHONPATH=. python loadtest/topics.py [--topics 10000] [--workers 1 3]
 
-Prints bytes of memory a topic over all processes, and how long publishing and a restart take.
+Prints bytes of memory for each topic over all processes, and the duration of publishing and of a
+restart.
 """
 
 import argparse

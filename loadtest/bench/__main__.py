@@ -87,22 +87,23 @@ def main(argv: Sequence[str]) -> int:
 
 
 def allow_many_files() -> None:
-    """As many as may be: some scenarios have thousands of connections, at both ends."""
+    """Raise the limit of open files to its maximum: some scenarios have thousands of connections,
+    at both ends."""
     _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
 def leave(signum: int, frame: object) -> None:
-    """Whoever ends this ends what it has started. An exception alone may get lost, as Python
-    ignores one in a destructor or beside a fork; but nothing goes on without its processes."""
-    for each in ENDING:  # the clearing away is not to be ended as well
+    """Stop all child processes when this one is ended. An exception alone may get lost, as Python
+    ignores one in a destructor or beside a fork."""
+    for each in ENDING:  # the clean-up must not be interrupted as well
         signal.signal(each, signal.SIG_IGN)
     procfs.end(procfs.family(os.getpid())[1:])
     sys.exit(128 + signum)
 
 
 def table() -> str:
-    """The scenarios, as --help tells them; those that run anyway have a star."""
+    """The scenarios for --help; those that run by default have a star."""
     lines = (
         f"  {name:10} {'*' if each.quick else ' '} {each.about}" for name, each in SCENARIOS.items()
     )

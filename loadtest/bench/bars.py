@@ -1,7 +1,7 @@
-"""What nsqd is to hold: bars, each with the row of the figures that it is read from.
+"""The bars of nsqd, each with the row of the figures that it is read from.
 
-Measures nothing. Rows are those that loadtest.bench.report takes: of nsqd alone (`nsqd`), and of
-the brokers beside each other (`peers`).
+Measures nothing. Rows are those of loadtest.bench.report: of nsqd alone (`nsqd`), and of all
+brokers (`peers`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """Something a row tells. `key`: where; one of those that only some scenarios have, in its
-    "figures". Most figures are the better the smaller they are; `more`: the larger."""
+    """A figure of a row. `key`: its field; or one of the "figures" that only some scenarios have.
+    For most figures smaller is better; `more`: larger is."""
 
     about: str
     key: str
@@ -47,19 +47,19 @@ CPU_TIMES = Figure("CPU a message, beside the other's", "ratio", "×")
 
 @dataclass(frozen=True)
 class Bar:
-    work: str  # as a reader would call it
+    work: str  # its name for a reader
     scenario: str  # its name among SCENARIOS
     row: str  # the title of its row there, with the wildcards of file names
     figure: Figure
     bar: float
-    go: str = ""  # NSQ's own nsqd 1.3.0, recorded
+    go: str = ""  # of NSQ's own nsqd 1.3.0, recorded
 
     @property
     def promise(self) -> str:
         return f"{'≥' if self.figure.more else '≤'} {self.figure.told(self.bar)}"
 
     def find(self, rows: Iterable[Row]) -> Row | None:
-        """The one row that it is read from; None if that was not measured."""
+        """Return the one row that it is read from; None if that was not measured."""
         found = [
             row
             for row in rows
@@ -193,7 +193,7 @@ class Rival:
 
 
 def rivals(peers: Sequence[Row], ours: str) -> list[Rival]:
-    """nsqd beside each of the other brokers; not beside itself with more workers, or a target."""
+    """Compare nsqd with each other broker, but not with itself with more workers, or a target."""
     return [
         Rival(row["contestant"], row["scenario"], 1 / row["rate_times"], 1 / row["cpu_times"])
         for scenario in ACKNOWLEDGED

@@ -1,4 +1,4 @@
-"""Bars as an SVG, readable on a light and on a dark page. Knows nothing of what they stand for."""
+"""Bars as an SVG, readable on a light and on a dark page. Does not know their meaning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 WIDTH, LEFT, BAR, GAP, HEAD = 880, 150, 16, 5, 44
 PANEL = (WIDTH - LEFT) // 2
-LABEL = 80  # room for a figure behind its bar
+LABEL = 80  # room for a figure after its bar
 STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #333 }
   .head { font-weight: 600; font-size: 14px }
@@ -40,7 +40,7 @@ class Group:
 
 
 def short(value: float) -> str:
-    """Three digits, and a letter for thousands and millions."""
+    """Format three digits, and a letter for thousands and millions."""
     for size, letter in ((1e6, " M"), (1e3, " k"), (1, "")):
         if value >= size:
             digits = max(0, 2 - len(str(int(value / size))) + 1)

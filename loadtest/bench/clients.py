@@ -33,7 +33,7 @@ Work = Callable[["Job"], None]
 
 
 class Job:
-    """What one process has to do, and the clock it is measured by."""
+    """Work of one process, and the clock that measures it."""
 
     def __init__(self, scenario: str, address: str, topic: str, messages: int) -> None:
         self.scenario = scenario
@@ -43,7 +43,7 @@ class Job:
         self.channel = "bench"
 
     def begin(self) -> None:
-        """Connected and ready: from here on it counts."""
+        """Connect and get ready: the measurement starts here."""
         self._clock = time.perf_counter(), time.process_time()
 
     def end(self) -> None:
@@ -63,7 +63,7 @@ class Job:
 async def many(
     job: Job, one: Callable[[], Awaitable[Any]], some: Callable[[], Awaitable[Any]]
 ) -> None:
-    """Publish all, from as many coroutines as there are publishes under way."""
+    """Publish all, from as many coroutines as there are concurrent publishes."""
 
     async def repeat(work: Callable[[], Awaitable[Any]], times: int) -> None:
         for _ in range(times):
@@ -294,7 +294,7 @@ LIBRARIES: dict[str, Work] = {
 
 
 def run(library: str, job: Job) -> dict[str, float]:
-    """One library's turn, in a process of its own."""
+    """Run one library in a process of its own."""
     words = [library, job.scenario, job.address, job.topic, str(job.messages)]
     done = subprocess.run(
         [sys.executable, "-m", "loadtest.bench.clients", *words],
@@ -306,7 +306,7 @@ def run(library: str, job: Job) -> dict[str, float]:
 
 
 def fill(nsqd: daemon.Daemon, job: Job) -> None:
-    """What there is to consume."""
+    """Publish what will be consumed."""
     nsqd.post(f"/topic/create?topic={job.topic}")
     nsqd.post(f"/channel/create?topic={job.topic}&channel={job.channel}")
     if job.scenario != "consume":

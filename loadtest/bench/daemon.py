@@ -1,4 +1,4 @@
-"""The nsqd under test: a private one in a folder of its own, or one that runs already."""
+"""The nsqd under test: a private one in a folder of its own, or a running one."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ Address = tuple[str, int]
 
 
 class NotOffered(RuntimeError):
-    """The target lacks what a scenario needs."""
+    """The target lacks what a scenario requires."""
 
 
 def parse_address(text: str) -> Address:
@@ -40,14 +40,14 @@ class Daemon:
         return sum(self.cpu_of_each())
 
     def cpu_of_each(self) -> list[float]:
-        """CPU seconds of its processes one by one."""
+        """Return the CPU seconds of each of its processes."""
         return [procfs.cpu_seconds(pid) for pid in self.pids]
 
     def memory(self) -> dict[str, int]:
         return procfs.memory(self.pids)
 
     def disk(self) -> int:
-        """Bytes of files in the data path."""
+        """Return the bytes of files in the data path."""
         files = [path for path in Path(self.data).rglob("*") if path.is_file()]
         return sum(path.stat().st_size for path in files)
 
@@ -63,13 +63,13 @@ class Daemon:
         self._request(path, "POST")
 
     def topic(self, name: str) -> dict[str, Any]:
-        """What /stats shows of a topic."""
+        """Return the statistics of a topic."""
         found = json.loads(self._request(f"/stats?format=json&topic={name}", "GET"))["topics"]
         return dict(found[0]) if found else {}
 
 
 def running(target: str, http: str | None, pid: int) -> Daemon:
-    """An nsqd that somebody else has started."""
+    """An nsqd that was already running."""
     tcp = parse_address(target)
     return Daemon(tcp, parse_address(http) if http else None, pid or procfs.listener(tcp[1]))
 
@@ -83,5 +83,5 @@ def private(workers: int, **options: Any) -> Iterator[Daemon]:
         try:
             yield Daemon(tcp, http, nsqd.process.pid, nsqd.data_path, workers)
         finally:
-            # What is left in its folder is of no interest: it need not be saved.
+            # Its folder is temporary: it need not save.
             procfs.end(procfs.family(nsqd.process.pid))

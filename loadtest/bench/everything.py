@@ -1,7 +1,7 @@
-"""The whole benchmark: nsqd alone, nsqd beside other brokers, and the page that tells of both.
+"""The whole benchmark: nsqd alone, nsqd and other brokers, and the page about both.
 
-Installs the other brokers from Debian's packages where they are missing (root), runs each in a
-folder and on a port of its own, and leaves none of them running.
+Installs missing brokers from Debian's packages (as root), runs each in a folder and on a port of
+its own, and leaves none of them running.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from nsqcy import __version__
 Say = Callable[[str], None]
 
 ROOT = Path(__file__).parents[2]
-MINUTES = 13.5  # for all but the installation; no round but the first begins that would end later
+MINUTES = 13.5  # without the installation; no round but the first begins that would end later
 ALONE = 7 / MINUTES  # the part of them for nsqd alone
 ROUNDS = {False: 3, True: 5}  # by whether it is the full run
 SIZES = {False: [200], True: [200, 1000, 10_000]}
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run_all(args: argparse.Namespace, say: Say) -> int:
-    """Measure all, write the page. Not 0 if something failed."""
+    """Measure all, write the page. Return non-zero if something failed."""
     contestants, skipped = find(args, say)
     began = time.monotonic()
     ours = speed.Found() if args.no_alone else alone(args)
@@ -64,7 +64,7 @@ def run_all(args: argparse.Namespace, say: Say) -> int:
 
 
 def find(args: argparse.Namespace, say: Say) -> tuple[list[Any], dict[str, str]]:
-    """Who takes part, and who cannot, with the reason."""
+    """Return the contestants, and the missing ones with their reasons."""
     from loadtest.bench.peers import drivers, packages
 
     wanted = set(args.brokers.split(",")) - {""}
@@ -108,14 +108,14 @@ def settings(args: argparse.Namespace, minutes: float) -> dict[str, str]:
 
 
 def alone(args: argparse.Namespace) -> speed.Found:
-    """nsqd's own scenarios, in a process of their own."""
+    """Run nsqd's own scenarios, in a separate process."""
     with tempfile.TemporaryDirectory(prefix="nsqcy-bench-") as folder:
         figures = Path(folder) / "figures.json"
         words = [sys.executable, "-m", "loadtest.bench", "speed", "--full", f"--json={figures}"]
         words += [f"--scale={args.scale}", f"--repeat={rounds(args)}"]
         if not args.full:
             words.append(f"--minutes={args.minutes * ALONE}")
-        # What it leaves behind, should it be killed, is in that folder as well.
+        # If it is killed, its leftovers are in that folder as well.
         done = subprocess.run(words, cwd=ROOT, env=os.environ | {"TMPDIR": folder})
         if not figures.exists():
             why = f"it ended with status {done.returncode} before it had all figures"

@@ -1,7 +1,7 @@
-"""The floor beside an nsqd: a server of the same system calls without a broker in it.
+"""The floor of an nsqd: a server that makes the same system calls without a broker.
 
-It takes the load that nsqd takes (floor.c says what of it), so that a cost can be told as a
-multiple of what the kernel alone takes on that machine.
+It gets nsqd's load (floor.c defines which part it reads), so that a cost can be given as a multiple
+of the kernel's own on that machine.
 """
 
 import contextlib

@@ -43,7 +43,7 @@ def turn() -> None:
 
 
 def receive(sock: socket.socket, wanted: int) -> bytes:
-    """Some bytes; turns are run until there are as many as `wanted` (0: until nothing comes)."""
+    """Feed bytes; run turns until there are `wanted` bytes of output (0: until there are none)."""
     got = b""
     idle = 0
     while idle < 4:

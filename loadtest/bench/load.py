@@ -1,8 +1,8 @@
-"""The load: producers and consumers in processes of their own.
+"""The load: producers and consumers in separate processes.
 
-They send bytes made beforehand and look at what they receive only as far as they must (frames are
-counted and finished in C), so that a generator costs less than the daemon it drives. Each says
-when it is ready, starts when all are, and returns a report.
+They send prepared bytes and parse as little as possible of what they receive (C code counts and
+finishes frames), so that a generator costs less than the daemon it drives. Each reports when it is
+ready, starts when all are, and returns a report.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
 STAMPS = struct.Struct(">qq")  # in a body: when it was due, and when it was sent
 RECEIVE = 1 << 20
-SHOWN = 100  # bytes of a frame that tell what it is
+SHOWN = 100  # bytes of a frame that identify it
 PATIENCE = 180.0  # seconds for a member of a team to be ready, or done
 PR_SET_TIMERSLACK = 29
 
@@ -48,7 +48,8 @@ def plain(address: Address) -> socket.socket:
 
 
 def connect(address: Address, way: str = "", **fields: Any) -> socket.socket:
-    """A connection that has said IDENTIFY with these fields; plain, or by a `way`: tls, snappy."""
+    """Return a connection after IDENTIFY with these fields; plain, or encoded by `way`: tls,
+    snappy."""
     sock = plain(address)
     sock.sendall(b"  V2")
     if fields or way:
@@ -75,7 +76,7 @@ def _secured(sock: socket.socket) -> socket.socket:
 
 
 class SnappySocket(socket.socket):
-    """A socket whose bytes are snappy; as much of one as the loads use."""
+    """A socket that encodes with snappy; only the methods that the loads use."""
 
     def __init__(self, inner: socket.socket) -> None:
         super().__init__(fileno=inner.detach())
@@ -182,7 +183,7 @@ class Team:
             pipe.send("go")
 
     def reports(self) -> list[Report]:
-        """What the members that end have reported, in the order in which they were added."""
+        """Return the reports of the members that end, in the order in which they were added."""
         found = [_receive(pipe) for _, pipe in self._members]
         for process, _ in self._members:
             process.join()
@@ -273,8 +274,8 @@ def waiting(
     index: int,
     open: Callable[[Address], socket.socket] = producer,
 ) -> Callable[[], Report]:
-    """Connections that each send the next command when the last one is answered, by "OK". They
-    share out `ones`, of `each` messages."""
+    """Connections that each send the next command after the answer "OK" to the last. They share
+    `ones`, of `each` messages."""
     socks = {sock.fileno(): sock for sock in (open(address) for _ in range(connections))}
     poll = select.epoll()
     for fd in socks:
@@ -306,7 +307,7 @@ def waiting(
 def asking(
     address: Address, one: bytes, count: int, team: Team, index: int
 ) -> Callable[[], Report]:
-    """One connection that sends the next command when the last one is answered, and has timed
+    """One connection that sends the next command after the answer to the last, and measures
     each."""
     sock = producer(address)
 
@@ -323,14 +324,14 @@ def asking(
     return run
 
 
-plainly = partial(waiting, open=plain)  # bytes that are requests of HTTP
+plainly = partial(waiting, open=plain)  # bytes of HTTP requests
 
 
 def paced(
     address: Address, topic: str, size: int, rate: int, count: int, team: Team, index: int
 ) -> Callable[[], Report]:
-    """Publishes single messages by the clock, answered or not. Each carries when it was due and
-    when it was sent; what is late is sent at once, so that stalls count."""
+    """Publishes single messages on a schedule, without waiting for answers. Each has the times when
+    it was due and when it was sent; late ones are sent at once, so that stalls count."""
     maximum = 256
     sock = producer(address)
     one = pub(topic, bytes(size))
@@ -360,7 +361,7 @@ def paced(
             if sent // 512 < (sent + part) // 512:
                 answered += drop_answers(sock)
             sent += part
-        # Closed with answers unread, a connection would take what the daemon has not read with it.
+        # Closing a connection with unread answers would also drop what the daemon has not read yet.
         exactly(sock, len(OK) * count - answered)
         return {"messages": count, "late": late}
 
@@ -368,7 +369,7 @@ def paced(
 
 
 def drop_answers(sock: socket.socket) -> int:
-    """How many bytes of them there were."""
+    """Return their number of bytes."""
     try:
         return len(sock.recv(RECEIVE, socket.MSG_DONTWAIT))
     except BlockingIOError:
@@ -390,8 +391,8 @@ def finishing(
     open: Callable[[Address, str, str, int], socket.socket] = consumer,
     channel: str = "bench",
 ) -> Callable[[], Report]:
-    """A consumer that finishes everything, until all consumers (`slots` of the tally) together had
-    `total`. `timed`: size of the bodies, when they begin with stamps."""
+    """A consumer that finishes everything, until all consumers (`slots` of the tally) together have
+    received `total`. `timed`: size of the bodies, if they begin with stamps."""
     sock = open(address, topic, channel, 0)
     sock.settimeout(0.05)
     room = memoryview(bytearray(2 * RECEIVE))
@@ -413,7 +414,7 @@ def finishing(
             have += n
             now = time.monotonic_ns()
             used = n
-            while used and have:  # behind a heartbeat there may be messages
+            while used and have:  # messages may follow a heartbeat
                 lines, used, count = finish_all(room[:have])
                 if count:
                     sock.sendall(lines)
@@ -458,7 +459,8 @@ def crowd(
     team: Team,
     index: int,
 ) -> Callable[[], Report]:
-    """Many consumers in one process, each with its topic and channel; otherwise as `finishing`."""
+    """Many consumers in one process, each with its topic and channel; otherwise like
+    `finishing`."""
     socks = [consumer(address, topic, channel, ready) for topic, channel in places]
     by_number = {sock.fileno(): sock for sock in socks}
     stamps = struct.Struct(f">34xqq{timed - 16}x") if timed else None
@@ -498,7 +500,7 @@ def crowd(
 def deferring(
     address: Address, topic: str, total: int, every: int, team: Team, index: int
 ) -> Callable[[], Report]:
-    """A consumer that takes `total` messages, puts one in `every` off for an hour and finishes the
+    """A consumer that takes `total` messages, requeues one in `every` for an hour and finishes the
     rest."""
     sock = consumer(address, topic, "bench", 0)
     room = memoryview(bytearray(2 * RECEIVE))
@@ -531,7 +533,7 @@ def deferring(
 def one_each(
     address: Address, topics: list[str], body: bytes, team: Team, index: int
 ) -> Callable[[], Report]:
-    """One message to each topic."""
+    """Publish one message to each topic."""
     sock = producer(address)
 
     def run() -> Report:
@@ -545,7 +547,7 @@ def one_each(
 
 
 def other_frame(sock: socket.socket, data: bytes) -> int:
-    """Something else than a message: a heartbeat is answered, an incomplete frame waits."""
+    """Handle a frame that is not a message: answer a heartbeat, keep an incomplete frame."""
     if data.startswith(HEARTBEAT):
         sock.sendall(b"NOP\n")
         return len(HEARTBEAT)

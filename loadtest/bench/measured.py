@@ -14,7 +14,7 @@ TARGET = ROOT / "nsqcy/capacity/measured.py"
 
 
 class Row(NamedTuple):
-    """A field of one row of the tables "nsqd alone" and "what a class of durability costs"."""
+    """A field of one row of the tables "nsqd alone" and "cost of durability classes"."""
 
     scenario: str
     field: str  # of the row, or of its own figures
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     durability: str = "memory"
 
 
-# By name in the module that is written.
+# By name in the written module.
 ROWS = {
     "PUBLISH": Row("MPUB x200, 2 conn", "daemon_us", "µs"),
     "PUBLISH_OVERFLOW": Row("MPUB x200, to disk", "daemon_us", "µs", "overflow"),
@@ -48,7 +48,8 @@ ROWS = {
     "CHANNEL": Row("10,000 channels, 1 deferred each", "bytes", "B"),
 }
 
-# What docs/PERFORMANCE.md says of memory and disk, by a pattern with the number; and what it is.
+# Statements of docs/PERFORMANCE.md about memory and disk: a pattern with the number, and its
+# meaning.
 SENTENCES = {
     "DEFERRED": (r"\*\*A deferred message\*\* has (\d+) bytes", "a deferred message"),
     "DEFERRED_JOURNAL": (
@@ -68,7 +69,7 @@ from nsqcy.capacity.figure import Figure
 
 
 def text() -> str:
-    """The whole module."""
+    """Return the whole module."""
     results = json.loads((ROOT / "docs/benchmarks.json").read_text())
     machine = f"{results['machine']['CPU']}, {results['machine']['cores']} cores"
     lines = [f'MACHINE = "{machine}, {results["date"]}"\n']
@@ -87,7 +88,7 @@ def _line(name: str, value: float, unit: str, source: str) -> str:
 
 
 def _figure(rows: list[dict[str, Any]], wanted: Row) -> tuple[float, str, str]:
-    """Of several with one name the last one that has the field."""
+    """Return the last row of a name that has the field."""
     found = [
         {**row, **row["figures"]}
         for row in rows

@@ -1,7 +1,7 @@
-"""What a message, a topic, a connection and a straggler cost in memory.
+"""Memory of a message, a topic, a connection and a straggler.
 
-Bytes are the growth of the proportional set size over all processes of the daemon, so that pages
-they share count once.
+Bytes are the growth of the proportional set size over all processes of the daemon, so that shared
+pages count once.
 """
 
 import time
@@ -14,7 +14,7 @@ from loadtest.bench.daemon import Daemon
 
 BODY = b"x" * 200
 RECORD = 240  # bytes of a record with that body
-REST = 15.0  # seconds until memory that nobody uses has been given back
+REST = 15.0  # seconds until unused memory has been freed
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Figure:
     what: str
     things: int
     grown: int  # bytes
-    maximum: float  # bytes that each may cost; 0: no limit is set
+    maximum: float  # maximum bytes of each; 0: no limit
     note: str = ""
 
     @property
@@ -39,7 +39,7 @@ def pss(nsqd: Daemon) -> int:
 
 
 def warm_up(nsqd: Daemon) -> None:
-    """Have everything imported that the first client needs, and no memory left that is not used."""
+    """Have the daemon import everything that the first client needs, and free unused memory."""
     settings = speed.Settings()
     speed.publish(settings, nsqd, "warm_up", speed.BATCH * 4)
     speed.consume(nsqd, "warm_up", speed.BATCH * 4)
@@ -116,7 +116,7 @@ def stragglers_in_memory(workers: int, scale: float) -> Iterator[Figure]:
 
 
 def wait_for_calm(nsqd: Daemon) -> None:
-    """Until the daemon has done what it was asked and uses no CPU any more."""
+    """Wait until the daemon has done its work and uses no CPU any more."""
     used = -1.0
     while nsqd.cpu_seconds() - used > 0.05:
         used = nsqd.cpu_seconds()

@@ -1,4 +1,5 @@
-"""What the kernel says of processes: CPU time, memory, children; and their end. Knows no NSQ."""
+"""Facts about processes from the kernel: CPU time, memory, children; and ending them. Knows no
+NSQ."""
 
 import contextlib
 import os
@@ -9,21 +10,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ESTABLISHED, LISTEN = "01", "0A"
-CLOCK_OF_PROCESS = 2  # which of a process's clocks: as the scheduler counts, to the nanosecond
+CLOCK_OF_PROCESS = 2  # which of a process's clocks: the scheduler's, to the nanosecond
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields behind the command name: state, parent, ..."""
+    """Return the fields after the command name: state, parent, ..."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def started(pid: int) -> int:
-    """When it was, in ticks since the machine was: process ids come again."""
+    """Return its start time, in ticks since the boot: process ids are reused."""
     return int(_stat(pid)[19])
 
 
 def family(pid: int) -> list[int]:
-    """A process and all its descendants."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for each in Path("/proc").iterdir():
         if each.name.isdigit():
@@ -38,8 +39,8 @@ def family(pid: int) -> list[int]:
 
 
 def end(pids: Iterable[int]) -> None:
-    """Kill processes, and wait until none of them runs: a file that one still writes would be left
-    in a folder that is removed."""
+    """Kill processes, and wait until none of them runs: one that still writes would leave a file in
+    a removed folder."""
     descriptors = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -53,12 +54,12 @@ def end(pids: Iterable[int]) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process, all threads."""
+    """Return user and system time of a process, of all its threads."""
     return time.clock_gettime(~pid << 3 | CLOCK_OF_PROCESS)
 
 
 def memory(pids: list[int]) -> dict[str, int]:
-    """Bytes resident (pages shared count in each), proportional, and private."""
+    """Return bytes of memory: resident (shared pages count in each), proportional, and private."""
     total = {"Rss": 0, "Pss": 0, "Private_Dirty": 0}
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
@@ -69,7 +70,8 @@ def memory(pids: list[int]) -> dict[str, int]:
 
 
 def _sockets(column: int, port: int, state: str) -> set[str]:
-    """The kernel's names of TCP sockets in a state with that port: here (1) or at the peer (2)."""
+    """Return the kernel's names of TCP sockets in a state with that port: here (1) or at the peer
+    (2)."""
     found = set()
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
@@ -90,11 +92,12 @@ def _holder(sockets: set[str], pids: str) -> int:
 
 
 def listener(port: int) -> int:
-    """The process that listens on a local TCP port; 0 if it cannot be told."""
+    """Return the process that listens on a local TCP port; 0 if unknown."""
     return _holder(_sockets(1, port, LISTEN), "[0-9]*")
 
 
 def holder(pids: list[int], port: int) -> int:
-    """Which of the processes has the other end of our connection from a local port; 0 if none."""
+    """Return which of the processes has the other end of our connection from a local port; 0 if
+    none."""
     sockets = _sockets(2, port, ESTABLISHED)
     return next((pid for pid in pids if _holder(sockets, str(pid))), 0)

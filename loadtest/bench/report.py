@@ -22,7 +22,7 @@ from loadtest.bench import bars, chart
 
 OURS = "nsqcy"
 PAGE, CHART, DATA = "BENCHMARKS.md", "benchmarks.svg", "benchmarks.json"
-BUSY = 0.9  # a process of the load that was busier than this held the daemon back
+BUSY = 0.9  # a process of the load that was busier than this limited the daemon
 CHARTED = 4  # scenarios
 KEPT, MISSED = "kept", "**missed**"
 
@@ -123,7 +123,7 @@ the median round. "load" is the CPU time of the load, which shares the cores wit
 
 
 def machine() -> dict[str, str]:
-    """What a figure depends on, and nothing that names the machine."""
+    """Facts that a figure depends on, without any that identify the machine."""
     info = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -143,7 +143,7 @@ def today() -> str:
 
 
 def write(figures: Figures, folder: Path) -> Path:
-    """Write page, chart and data there; returns the page."""
+    """Write page, chart and data there; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATA).write_text(json.dumps(figures, indent=1) + "\n")
     (folder / CHART).write_text(picture(figures["peers"]))
@@ -330,7 +330,7 @@ def _own(rows: Sequence[Row]) -> str:
 
 
 def times(multiple: float) -> str:
-    """Nothing, for one that is not known."""
+    """Return nothing for an unknown value."""
     if not multiple:
         return ""
     return f"{multiple:.2f}" if multiple < 10 else f"{multiple:.0f}"

@@ -1,12 +1,12 @@
-"""How a scenario is measured and told: messages a second, CPU microseconds of the daemon for each.
+"""Measuring and reporting a scenario: messages a second, CPU microseconds of the daemon for each.
 
-Owns what scenarios are made of: settings, rounds, results, teams of the usual load. Knows no
+Owns the building blocks of scenarios: settings, rounds, results, teams of the usual load. Knows no
 scenario; those are in loadtest/bench/scenarios.
 
 The daemon's CPU time is that of all its processes. On a machine with few cores the load competes
-with the daemon: compare the CPU a message between runs, and rates only within one. A machine may
-be twice as fast a minute later, so what is compared runs in turns in every round, and a ratio is
-the median of those of the rounds.
+with the daemon: compare CPU for each message between runs, and rates only within one. A machine may
+be twice as fast a minute later, so compared runs take turns in every round, and a ratio is the
+median of those of the rounds.
 """
 
 import mmap
@@ -39,11 +39,11 @@ class Result:
     pss: int = 0
     note: str = ""
     durability: str = MEMORY
-    workers: int = 0  # 0: those of an NSQ that ran already
-    busiest_cpu: float = 0.0  # of that process of the daemon that used most
-    floor_cpu: float = 0.0  # of the floor for as many messages; 0: it was not run
-    figures: dict[str, float] = field(default_factory=dict)  # what else was measured
-    order: str = ""  # the figure that tells which run is the median; "": CPU a message
+    workers: int = 0  # 0: those of a running NSQ
+    busiest_cpu: float = 0.0  # of the daemon's busiest process
+    floor_cpu: float = 0.0  # of the floor for as many messages; 0: not measured
+    figures: dict[str, float] = field(default_factory=dict)  # other measurements
+    order: str = ""  # the figure that selects the median run; "": CPU a message
 
     @property
     def rate(self) -> float:
@@ -63,7 +63,7 @@ class Result:
 
     @property
     def floors(self) -> float:
-        """The daemon's CPU as a multiple of the floor's; 0 when that was not run."""
+        """The daemon's CPU as a multiple of the floor's; 0 if that was not measured."""
         return self.daemon_cpu / self.floor_cpu if self.floor_cpu else 0.0
 
     @property
@@ -78,10 +78,10 @@ class Settings:
     scale: float = 1.0
     repeat: int = 3
     target: Daemon | None = None
-    deadline: float = float("inf")  # no round but the first begins that would end later
+    deadline: float = float("inf")  # after the first round, none begins that would end later
 
     def rounds(self) -> Iterator[int]:
-        """As often as is wanted and there is time for."""
+        """Return as many as were requested and there is time for."""
         longest = 0.0
         for number in range(self.repeat):
             began = time.monotonic()
@@ -97,7 +97,7 @@ class Settings:
         return max(minimum, int(things * self.scale))
 
     def seconds(self, usual: float) -> float:
-        """A time that a run of a small scale has less of, and no run has more of."""
+        """Return a duration that is shorter at a small scale, and never longer."""
         return usual * min(1.0, self.scale)
 
     @property
@@ -105,7 +105,7 @@ class Settings:
         return body(self.size)
 
     def numbers(self, *workers: int) -> list[int]:
-        """The numbers of workers to compare; a target has those it has."""
+        """Return the numbers of workers to compare; a target has its own."""
         return [0] if self.target else list(workers)
 
     @contextmanager
@@ -119,14 +119,14 @@ class Settings:
 
     @contextmanager
     def nsqds(self, *workers: int) -> Iterator[dict[int, Daemon]]:
-        """An nsqd for each number of workers, side by side, so that runs can alternate."""
+        """An nsqd for each number of workers, at the same time, so that runs can alternate."""
         with ExitStack() as stack:
             numbers = self.numbers(*workers)
             yield {each: stack.enter_context(self.nsqd(each)) for each in numbers}
 
     @contextmanager
     def topics(self, nsqd: Daemon, count: int) -> Iterator[list[str]]:
-        """Names of topics to come, that a target does not keep."""
+        """Return names of new topics, which a target does not keep."""
         stem = topic_name()
         names = [f"{stem}_{number:05}" for number in range(count)]
         yield names
@@ -146,8 +146,8 @@ class Settings:
 
 
 def touch_memory(size: int) -> None:
-    """Have the machine own so much memory. A virtual one whose host gives memory when it is first
-    touched makes whoever does that pay for it, up to a microsecond for a message."""
+    """Have the machine own this much memory. A virtual machine whose host provides memory at its
+    first use pays up to a microsecond a message for it."""
     piece = bytes(1 << 20)
     with mmap.mmap(-1, size) as memory:
         while memory.tell() <= size - len(piece):
@@ -188,12 +188,12 @@ def topic_name() -> str:
 
 
 def on(nsqd: Daemon) -> str:
-    """The end of a scenario's name, where numbers of workers are compared."""
+    """Return the end of a scenario's name, where numbers of workers are compared."""
     return f", {nsqd.workers} worker{'s' * (nsqd.workers > 1)}" if nsqd.workers else ""
 
 
 def beside(result: Result, floor: Result) -> Result:
-    """A result with what the floor took for as many messages."""
+    """Return a result with the floor's cost of as many messages."""
     result.floor_cpu = floor.daemon_cpu * result.messages / floor.messages
     return result
 
@@ -242,8 +242,8 @@ def told(name: str, figures: dict[str, float], unit: float = 1.0, digits: int = 
 
 
 def row(name: str, runs: list[Result]) -> dict[str, Any]:
-    """What a scenario's runs under one title come to: medians, each figure by itself. The note, and
-    what else was measured, are those of the run that is the median by its rank."""
+    """Summarise a scenario's runs under one title: medians, each figure by itself. The note and
+    other measurements are those of the median run by its rank."""
     shown = sorted(runs, key=lambda one: one.rank)[(len(runs) - 1) // 2]
 
     def of(figure: Callable[[Result], float]) -> float:
@@ -270,7 +270,7 @@ def row(name: str, runs: list[Result]) -> dict[str, Any]:
 
 
 def rows(name: str, results: list[Result]) -> list[dict[str, Any]]:
-    """One for each title that a scenario's results have."""
+    """Return one for each title that a scenario's results have."""
     titles = dict.fromkeys(each.scenario for each in results)
     return [row(name, [each for each in results if each.scenario == title]) for title in titles]
 
@@ -300,20 +300,20 @@ Runs = Callable[[Settings], Iterator[Result]]
 class Scenario:
     runs: Runs
     about: str
-    quick: bool = False  # one of those that run when none is named
-    seconds: float = 10.0  # that three rounds take; its share where all have to end in time
+    quick: bool = False  # one of those that run by default
+    seconds: float = 10.0  # of three rounds; its share where all must end in time
 
 
 @dataclass
 class Found:
-    """Rows of scenarios, and what came in between."""
+    """Rows of scenarios, and what happened between them."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, str]] = field(default_factory=list)
 
 
 def failure(what: str, error: Exception) -> dict[str, str]:
-    """For a reader: the last line of what an error says."""
+    """Return the last line of an error, for a reader."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return {"what": what, "why": lines[-1]}
 
@@ -324,9 +324,9 @@ def run(
     say: Callable[[str], None],
     end: float = float("inf"),
 ) -> Found:
-    """The scenarios chosen, told one by one. One that fails does not keep the others from theirs.
+    """Run the chosen scenarios and report each. One that fails does not stop the others.
 
-    Each has its share of the time until the end, and what those before it have left over.
+    Each has its share of the time until the end, and what the previous ones have left over.
     """
     found = Found()
     say(HEADER)

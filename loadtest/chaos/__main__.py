@@ -1,8 +1,8 @@
 """Soak and chaos against a private cluster: docs/LOADTEST.md.
 
-    python -m loadtest.chaos [--minutes=30] [--seed=N] [--rate=2500]
+python -m loadtest.chaos [--minutes=30] [--seed=N] [--rate=2500]
 
-Exit code 0 if all that was promised has held, 3 if something is broken: the last lines say what.
+Exit code 0 if every guarantee was kept, 3 if one was broken: the last lines name it.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _told_to_end(options: Options) -> Outcome:
-    """SIGTERM ends it as ^C does: nothing is left."""
+    """SIGTERM ends it as ^C does: it leaves nothing behind."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(ValueError):  # not in a thread

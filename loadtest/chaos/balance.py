@@ -1,6 +1,5 @@
-"""What has to hold when it is over, as nsqds say themselves: nothing is left, and all is accounted
-for; nobody has died but by our hand, and the files are whole.
-"""
+"""Guarantees at the end, according to the nsqds: nothing is left, and everything is accounted for;
+only processes that we killed have died, and the files are intact."""
 
 import re
 import subprocess
@@ -11,19 +10,19 @@ from loadtest.chaos.cluster import PLACES, TOPICS, Node
 
 LEFT = ("depth", "in_flight_count", "deferred_count")
 DIED = re.compile(r"worker \d+: (?:killed by signal|exited with|silent) .*")
-TRACEBACK = re.compile(r"^Traceback \(.*\n(?: .*\n)*(.*)", re.M)  # its last line says what it was
+TRACEBACK = re.compile(r"^Traceback \(.*\n(?: .*\n)*(.*)", re.M)  # its last line has the error
 PANIC = re.compile(r"panic in HTTP handler - (.*)")  # a traceback in one line
 BY_OUR_HAND = "killed by signal 9 "
 SHOWN = 5
 
 
 def left(node: Node) -> dict[str, int]:
-    """What has still to be delivered, by channel; the topic's own as well."""
+    """Return what is still to be delivered, by channel; the topic's own as well."""
     found = {}
     topics = node.web.topics()
     for name in TOPICS:
         topic = topics.get(name)
-        if topic is None:  # its worker is on its way back
+        if topic is None:  # its worker is restarting
             found[name] = -1
             continue
         if topic["depth"]:
@@ -35,9 +34,9 @@ def left(node: Node) -> dict[str, int]:
 
 
 def unbalanced(node: Node) -> list[str]:
-    """Channels whose books do not balance: what was received is finished, as nobody drops anything
-    here. Where a worker was killed a start may miss some: they died with it, or were finished just
-    before, and their files are gone."""
+    """Return channels whose ledgers do not balance: everything received must be finished, as
+    nothing is dropped here. After the kill of a worker a start may miss some: they died with it, or
+    were finished just before, and their files are gone."""
     found = []
     stats = node.web.stats(ledger="true")
     for topic in stats["topics"]:
@@ -50,8 +49,8 @@ def unbalanced(node: Node) -> list[str]:
 
 
 def balances(ledger: dict[str, Any], misses: bool) -> bool:
-    """Whether a channel has finished what it received, or, if it may miss some, not more than that.
-    nsqd puts down as damaged what is missing in the sum."""
+    """Return whether a channel has finished what it received, or, if it may miss some, not more
+    than that. nsqd counts as damaged what is missing in the sum."""
     others = {name: count for name, count in ledger["dropped"].items() if name != "damaged"}
     left = ("queued", "in_flight", "deferred", "dead_lettered", "expired", "redriven", "sampled")
     if any(others.values()) or any(ledger[name] for name in left):
@@ -61,7 +60,8 @@ def balances(ledger: dict[str, Any], misses: bool) -> bool:
 
 
 def complaints(name: str, log: str, killed: int) -> list[str]:
-    """What a daemon's log says that it must not, when we have killed so many of its workers."""
+    """Return the lines that a daemon's log must not have, given the number of its killed
+    workers."""
     deaths = [each[0] for each in DIED.finditer(log)]
     found = [each for each in deaths if BY_OUR_HAND not in each]
     if (others := len(deaths) - len(found) - killed) > 0:
@@ -74,7 +74,7 @@ def complaints(name: str, log: str, killed: int) -> list[str]:
 
 
 def damaged(node: Node) -> list[str]:
-    """What `nsqcy data check` says of the data path of an nsqd that has ended."""
+    """Return the result of `nsqcy data check` for the data path of an nsqd that has ended."""
     words = [sys.executable, "-m", "nsqcy", "data", "check", str(node.data)]
     checked = subprocess.run(words, capture_output=True, text=True)
     if checked.returncode == 0 and " 0 places unreadable" in checked.stdout:

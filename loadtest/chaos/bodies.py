@@ -1,4 +1,4 @@
-"""Bodies of messages: who published them, and proof that nobody has changed a byte.
+"""Bodies of messages: their publisher, and a checksum that detects any changed byte.
 
 2 bytes   the publisher
 4         the number of the message, from 0, of this publisher
@@ -16,7 +16,7 @@ from loadtest.swarm.bodies import Sizes
 NAME, CHECKSUM, DUE = struct.Struct(">HI"), struct.Struct(">I"), struct.Struct(">q")
 MIN_BYTES = NAME.size + CHECKSUM.size  # bytes of a body
 SIZES = Sizes.parse("10-100:60,100-1000:30,1000-10000:9,10000-102400:1", minimum=MIN_BYTES)
-SHIFTS = 1021  # fillings that differ, so that a mixture of two messages is none
+SHIFTS = 1021  # different fillings, so that a mixture of two messages is invalid
 
 
 class Stamp(NamedTuple):
@@ -26,7 +26,7 @@ class Stamp(NamedTuple):
 
 
 class Bodies:
-    """Makes and reads those of one run."""
+    """Creates and reads the bodies of one run."""
 
     def __init__(self, run: int, sizes: Sizes = SIZES) -> None:
         self._run = run & 0xFFFFFFFF
@@ -43,7 +43,7 @@ class Bodies:
         return name + self._checksum(name, rest) + rest
 
     def read(self, body: bytes) -> Stamp | None:
-        """None of a body that is not as it was made, or by somebody else."""
+        """None if the body was changed, or is not of this run."""
         name, checksum, rest = body[: NAME.size], body[NAME.size : MIN_BYTES], body[MIN_BYTES:]
         if len(body) < MIN_BYTES or self._checksum(name, rest) != checksum:
             return None

@@ -1,7 +1,7 @@
-"""Topics and channels that come and go, and what clients do that should not.
+"""Temporary topics and channels, and clients that misbehave.
 
-Nothing here is in the ledger: messages of these topics may be emptied, dropped or deleted. What
-must hold is that nobody else suffers, and that no byte of theirs turns up elsewhere.
+Nothing here is in the ledger: messages of these topics may be emptied, dropped or deleted. Other
+clients must not suffer, and no byte of these topics may turn up elsewhere.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from loadtest.chaos.load import FAILURES, Load
 from nsqcy.client import Message
 from nsqcy.client.codec import mpub_body
 
-MIN_BYTES, MAX_BYTES = 5, 200  # messages of a topic that comes and goes
-NAMES = 30  # topics of an nsqd: an nsqlookupd, as NSQ's, forgets no name that was ever there
+MIN_BYTES, MAX_BYTES = 5, 200  # messages of a temporary topic
+NAMES = 30  # topics of an nsqd: an nsqlookupd, like NSQ's, never forgets a name
 CONNECTS = 3.0  # seconds
 FRAME = struct.Struct(">i")
 
@@ -35,7 +35,7 @@ def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
 
 
 async def clean_up(load: Load, node: Node) -> None:
-    """Delete what is left of topics that come and go."""
+    """Delete the remaining temporary topics."""
     for topic in await load.call(node.web.topics):
         if topic.startswith("churn-"):
             await load.call(node.web.do, "delete", topic)
@@ -56,7 +56,7 @@ async def _come_and_go(load: Load, node: Node) -> None:
 
 
 async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publisher) -> None:
-    """Made, published to, consumed in part, paused, emptied, deleted."""
+    """Created, published to, consumed in part, paused, emptied, deleted."""
     web, chance = node.web, load.chance
     channels = ["kept", "gone", "short#ephemeral"][: chance.randint(1, 3)]
     place = topic, channels[0]
@@ -87,7 +87,7 @@ async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publis
 
 
 async def _look_around(load: Load) -> None:
-    """As somebody does who sits before nsqadmin."""
+    """Act as a user of nsqadmin does."""
     pages = ("/api/topics", "/api/nodes", "/api/counter", "/", "/topics/memory-a")
     admin = load.cluster.admin.http_address
     while not load.quiet.is_set():
@@ -133,7 +133,7 @@ async def _half_a_line(load: Load, _: asyncio.StreamReader, writer: asyncio.Stre
 
 
 async def _never_reads(load: Load, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """It holds what it was sent until that has timed out, or it is gone."""
+    """Keep the received messages until they have timed out, or it is gone."""
     identity = json.dumps({"heartbeat_interval": 1000}).encode()
     writer.write(b"  V2IDENTIFY\n" + FRAME.pack(len(identity)) + identity)
     writer.write(b"SUB os-a wild\nRDY 100\n")

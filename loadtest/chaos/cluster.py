@@ -1,7 +1,7 @@
-"""The cluster that is hurt: nsqlookupds, nsqds behind proxies, and nsqadmin, on this machine.
+"""The cluster under faults: nsqlookupds, nsqds behind proxies, and nsqadmin, on this machine.
 
-Owns processes, their folders and what they were started with. Of each kind one is never killed, so
-that what it takes of the machine can be followed over the whole time.
+Owns processes, their folders and their options. One of each kind is never killed, so that its
+resources can be observed over the whole time.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ DURABILITIES = ("memory", "os", "fsync")
 TOPICS = {f"{each}-{letter}": each for each in DURABILITIES for letter in "ab"}
 CHANNELS = ("calm", "wild")
 PLACES = [(topic, channel) for topic in TOPICS for channel in CHANNELS]
-NAMES = len(TOPICS) * (1 + len(CHANNELS))  # in an nsqd.dat that knows them all
+NAMES = len(TOPICS) * (1 + len(CHANNELS))  # in an nsqd.dat that has them all
 MSG_TIMEOUT = 2  # seconds
 NODE_OPTIONS: dict[str, Option] = {
     "msg_timeout": f"{MSG_TIMEOUT}s",
@@ -42,12 +42,12 @@ class Nsqadmin(Daemon):
     module = "nsqcy.nsqadmin.main"
 
     def _defaults(self) -> dict[str, Option]:
-        # A history that is full before its memory is looked at.
+        # A history that is full before its memory is measured.
         return {"http_address": "127.0.0.1:0", "history_interval": "2s", "history_length": "1m"}
 
 
 class ChaoticNsqd(Nsqd):
-    """An nsqd whose processes have some more in their environment."""
+    """An nsqd with additional environment variables."""
 
     environ: Mapping[str, str] = {}
 
@@ -71,7 +71,7 @@ def added_to_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 class Node:
-    """One nsqd. `disk`: if it can be made slow; `small_disk`: if it can be filled up."""
+    """One nsqd. `disk`: if it can be slowed; `small_disk`: if it can be filled."""
 
     def __init__(self, number: int, folder: Path, library: Path | None, mounts: bool) -> None:
         self.number = number
@@ -82,7 +82,7 @@ class Node:
         self.killed = 0  # workers, by us
 
     async def start(self, workers: int, lookupds: list[str], options: Mapping[str, Option]) -> None:
-        """Clients that are sent here by lookupds come through the proxy."""
+        """Clients that nsqlookupds send here come through the proxy."""
         self.proxy = Proxy()
         await self.proxy.start()
         self.daemon = ChaoticNsqd(
@@ -107,18 +107,18 @@ class Node:
 
     @property
     def workers(self) -> list[int]:
-        """The oldest first, as long as none has been started again."""
+        """The oldest first, as long as none was restarted."""
         return sorted(procfs.family(self.daemon.process.pid)[1:])
 
     def make_channels(self) -> None:
-        """All are there, also for a start after the next kill."""
+        """Return whether all are up, also for a start after the next kill."""
         for topic, channel in PLACES:
             self.web.create(topic, channel)
         eventually(lambda: (self.data / "nsqd.dat").read_text().count('"name"') >= NAMES)
 
 
 class Cluster:
-    """Of `nsqds` nsqds the last one is never killed, and of two nsqlookupds the second."""
+    """The last of `nsqds` nsqds is never killed, and of two nsqlookupds the second."""
 
     def __init__(self, nsqds: int, workers: int) -> None:
         self._stack = contextlib.ExitStack()
@@ -154,7 +154,7 @@ class Cluster:
         return path
 
     def stop(self) -> dict[str, str]:
-        """End everything as a service does; gives who did not, with why."""
+        """Stop everything as a service manager does; return failures."""
         failed = {}
         for name, daemon in self.daemons.items():
             try:
@@ -164,7 +164,7 @@ class Cluster:
         return failed
 
     async def close(self) -> None:
-        """Whatever happened: nothing is left."""
+        """Clean up in any case."""
         for node in self.nodes:
             if hasattr(node, "proxy"):
                 await node.proxy.stop()
@@ -186,7 +186,7 @@ class Cluster:
         return [each.http_address for each in self.lookupds]
 
     def processes(self) -> dict[int, str]:
-        """What each process is, by its id."""
+        """Return what each process is, by its id."""
         found: dict[int, str] = {}
         for name, daemon in self.daemons.items():
             with contextlib.suppress(DaemonError):  # it is down

@@ -1,7 +1,7 @@
-"""Who consumes: on `calm` channels those that finish everything, on `wild` ones others as well.
+"""Consumers: on `calm` channels well-behaved ones, on `wild` ones others as well.
 
-A message is written down when it is finished, and by nobody who does not mean to: what is held too
-long, handed back or in the hands of one who dies has to come again.
+A message is recorded only when its consumer means to finish it: one that is kept too long,
+requeued, or in flight to a consumer that dies must be delivered again.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from loadtest.swarm.ledger import Place
 from nsqcy.client import Message, finish
 from nsqcy.client.aio import Consumer
 
-TOGETHER = 256  # messages that are taken in one go
-POLL = 2.0  # seconds between two questions to lookupds
-MIN_LIFE, MAX_LIFE = 3.0, 15.0  # seconds of one who is wild
+TOGETHER = 256  # messages that are taken at once
+POLL = 2.0  # seconds between two queries of nsqlookupds
+MIN_LIFE, MAX_LIFE = 3.0, 15.0  # seconds of a wild one
 WILD = 2  # of them at a time, on each wild channel
 MAX_REQUEUE = 2000  # milliseconds
 
@@ -25,7 +25,7 @@ Handler = Callable[[Load, Place, Message], Awaitable[None]]
 
 
 def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-    """Gives those that stay until they are cancelled; the others leave when it is quiet."""
+    """Return those that stay until they are cancelled; the others leave when it is quiet."""
     staying = []
     for number, topic in enumerate(TOPICS):
         calm, wild = ((topic, channel) for channel in CHANNELS)
@@ -37,7 +37,7 @@ def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
 
 
 def consumer(load: Load, place: Place, way: str, number: int, **options: Any) -> Consumer:
-    """Of all nsqds, by addresses of that way or as lookupds know them."""
+    """Consume from all nsqds, by addresses of this kind or as nsqlookupds know them."""
     found: dict[str, Any] = {"lookupd_http_addresses": load.cluster.lookup_addresses}
     if way != "lookup":
         found = {"nsqd_tcp_addresses": [each.addresses[way] for each in load.cluster.nodes]}
@@ -59,7 +59,7 @@ def consumer(load: Load, place: Place, way: str, number: int, **options: Any) ->
 
 
 async def _finish_all(load: Load, place: Place, way: str, number: int) -> None:
-    """Until it is cancelled."""
+    """Run until it is cancelled."""
     async with consumer(load, place, way, number) as messages:
         async for batch in messages.batches(TOGETHER):
             stamps = [load.received(place, each.body, each.attempts) for each in batch]
@@ -72,7 +72,7 @@ async def _finish_all(load: Load, place: Place, way: str, number: int) -> None:
 
 
 async def _be_wild(load: Load, place: Place) -> None:
-    """One life after the other: each has a manner, and an end of its own."""
+    """One life after another: each has a behaviour, and its own end."""
     while not load.quiet.is_set():
         manner = load.chance.choice((_slow, _requeueing, _late, _touching, _dying))
         with contextlib.suppress(*FAILURES):
@@ -81,7 +81,7 @@ async def _be_wild(load: Load, place: Place) -> None:
 
 async def _live(load: Load, place: Place, manner: Handler) -> None:
     async def handle(message: Message) -> None:
-        message.enable_async()  # the manner answers, or nobody
+        message.enable_async()  # only the behaviour answers
         await manner(load, place, message)
 
     messages = consumer(
@@ -106,7 +106,7 @@ async def _slow(load: Load, place: Place, message: Message) -> None:
 
 
 async def _requeueing(load: Load, place: Place, message: Message) -> None:
-    """Some of what comes for the first time."""
+    """Some of the first deliveries."""
     if message.attempts == 1 and load.chance.random() < 0.5:
         message.requeue(time_ms=load.chance.randint(0, MAX_REQUEUE), backoff=False)
         load.ledger.count(place, "requeued")
@@ -115,7 +115,7 @@ async def _requeueing(load: Load, place: Place, message: Message) -> None:
 
 
 async def _late(load: Load, place: Place, message: Message) -> None:
-    """Hold some too long: nsqd gives it to somebody else, and does not hear us any more."""
+    """Keep some too long: nsqd delivers them elsewhere, and ignores our late answers."""
     if load.chance.random() < 0.2:
         await asyncio.sleep(1.5 * MSG_TIMEOUT)
         message.requeue(0, backoff=False)
@@ -124,7 +124,7 @@ async def _late(load: Load, place: Place, message: Message) -> None:
 
 
 async def _touching(load: Load, place: Place, message: Message) -> None:
-    """Hold some longer than the timeout, and say so."""
+    """Keep some longer than the timeout, with TOUCH."""
     if load.chance.random() < 0.2:
         for _ in range(3):
             await asyncio.sleep(0.5 * MSG_TIMEOUT)
@@ -133,7 +133,7 @@ async def _touching(load: Load, place: Place, message: Message) -> None:
 
 
 async def _dying(load: Load, place: Place, message: Message) -> None:
-    """Answer little, and hold the rest to the end."""
+    """Answer few, and keep the rest to the end."""
     if load.chance.random() < 0.5:
         _finish(load, place, message)
 

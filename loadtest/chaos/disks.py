@@ -1,8 +1,7 @@
-"""Disks that can be hurt: made slow by a library in front of libc, or filled up.
+"""Disks with faults: slowed by a library in front of libc, or filled up.
 
-Each needs something of the machine, a compiler or the right to mount; where there is none, the
-fault that needs it is left out. What is mounted is seen by this process and its children alone, and
-gone with them.
+Each needs something of the machine, a compiler or the right to mount; without it, its fault is
+skipped. Only this process and its children see what is mounted, and it disappears with them.
 """
 
 import ctypes
@@ -30,7 +29,7 @@ def slow_library(folder: Path) -> Path | None:
 
 
 class SlowDisk:
-    """What processes that are started with `environ` wait for."""
+    """Delay of processes that are started with `environ`."""
 
     def __init__(self, library: Path, control: Path) -> None:
         control.write_bytes(bytes(4))
@@ -40,12 +39,12 @@ class SlowDisk:
             self._page = mmap.mmap(file.fileno(), 4)
 
     def delay(self, milliseconds: int) -> None:
-        """Of every write and sync from now on."""
+        """Set the delay of every write and sync from now on."""
         self._page[:] = milliseconds.to_bytes(4, "little")
 
 
 def own_mounts() -> bool:
-    """From now on nobody else sees what we mount; False where that is not allowed. To be called
+    """From now on other processes do not see our mounts; False if that is not allowed. Call it
     before there are threads."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) < 0:
         return False
@@ -53,7 +52,7 @@ def own_mounts() -> bool:
 
 
 def small_disk(path: Path) -> bool:
-    """Put a disk of SMALL where that folder is; whether that was possible."""
+    """Mount a disk of SMALL at that folder; return whether that was possible."""
     return _run("mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(path))
 
 
@@ -69,7 +68,7 @@ def _run(*words: str) -> bool:
 
 
 def fill(path: Path) -> None:
-    """Take all that is free in a folder's file system; what becomes free later, by another call."""
+    """Fill all free space of a folder's file system; call again to fill space that becomes free."""
     with (path / "filling").open("ab") as file:
         while free := os.statvfs(path).f_bavail * os.statvfs(path).f_frsize:
             try:
@@ -80,5 +79,5 @@ def fill(path: Path) -> None:
 
 
 def empty(path: Path) -> None:
-    """Give it back."""
+    """Free it."""
     (path / "filling").unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""How the faults of a schedule are inflicted, and undone.
+"""The faults of a schedule: their injection and their end.
 
-Each is a coroutine named as its kind: it comes back when the fault is over, and then nothing of it
-is left. Those that end or stop processes of the same daemon wait for each other; others overlap.
+Each is a coroutine with the name of its kind: it returns when the fault is over, and leaves nothing
+behind. Faults that end or stop processes of the same daemon wait for each other; others overlap.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ PROCESSES = {  # faults that end or stop them
     *("kill a worker", "kill nsqd", "kill the master", "restart nsqd"),
     *("stop a worker", "stop the master", "kill nsqlookupd", "stop nsqlookupd"),
 }
-COMES_BACK = 30.0  # seconds for a worker that was killed to be there again
-REFILL = 0.2  # seconds between two looks at whether a full disk is still full
+COMES_BACK = 30.0  # seconds in which a killed worker must be up again
+REFILL = 0.2  # seconds between two checks whether a full disk is still full
 LOOK = 0.02
 
 
 @dataclass(frozen=True)
 class Inflicted:
-    """What was done, in seconds of the run. `error`: what went wrong with it, that must not."""
+    """A fault that was injected, in seconds of the run. `error`: an unexpected failure of it."""
 
     begun: float
     ended: float
@@ -61,7 +61,7 @@ class Faults:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def victims(self) -> dict[str, Sequence[int]]:
-        """Who may be hurt in which way, for a schedule."""
+        """Possible targets of each kind, for a schedule."""
         nodes, lookupds = self._cluster.nodes, self._cluster.lookupds
         return {
             NSQD: [each.number for each in nodes],
@@ -73,7 +73,7 @@ class Faults:
         }
 
     async def run(self, plan: Sequence[Fault]) -> None:
-        """Inflict all, each at its time; comes back when the last is over."""
+        """Inject all, each at its time; return when the last is over."""
         self._begun = time.monotonic()
         async with asyncio.TaskGroup() as under_way:
             for fault in plan:
@@ -92,7 +92,7 @@ class Faults:
             print(found, flush=True)
 
     def _turn(self, fault: Fault) -> contextlib.AbstractAsyncContextManager[None]:
-        """Whoever ends or stops processes of a daemon does so alone."""
+        """Only one fault at a time ends or stops processes of a daemon."""
         if fault.kind in PROCESSES:
             return self._turns[self._name(fault)]
         return contextlib.nullcontext()
@@ -121,18 +121,18 @@ class Faults:
 
     async def _kill_nsqd(self, fault: Fault) -> None:
         node = self._node(fault)
-        node.killed += len(node.workers)  # the master may still see that
+        node.killed += len(node.workers)  # the master may still detect that
         await asyncio.to_thread(node.daemon.kill)
         self._ledger.died(node.number)
         await asyncio.sleep(fault.seconds)
         await asyncio.to_thread(node.daemon.start)
 
     async def _kill_the_master(self, fault: Fault) -> None:
-        """Its workers save what they have; who is started next waits for that."""
+        """Its workers save what they have; the next start waits for that."""
         node = self._node(fault)
         node.daemon.process.kill()
         await asyncio.to_thread(node.daemon.process.wait)
-        with contextlib.suppress(DaemonError):  # it has ended already
+        with contextlib.suppress(DaemonError):  # it has already ended
             node.daemon.stop()
         await asyncio.sleep(fault.seconds)
         await asyncio.to_thread(node.daemon.start)

@@ -1,9 +1,8 @@
-"""What was published and what became of it, message by message, over deaths of nsqds.
+"""Ledger of published messages and their outcomes, over deaths of nsqds.
 
-Every message has a publisher and a number, and a publisher one topic of one nsqd. What was answered
-with OK has to be finished in every channel; of a topic of class `memory` that nsqd may have lost
-what was not finished yet when a worker of it died, and nothing else. Knows no clock and no
-connection.
+Every message has a publisher and a number, and a publisher has one topic of one nsqd. Messages
+answered with OK must be finished in every channel. Of class `memory`, nsqd may lose those that were
+not finished when a worker of it died, and no others. Knows no clock and no connection.
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +13,7 @@ from itertools import islice
 from loadtest.swarm.ledger import Marks, Place
 
 MEMORY = "memory"  # the durability class that may forget
-SHOWN = 5  # messages that are named
+SHOWN = 5  # messages that are listed
 COUNTED = ("duplicates", "again", "requeued", "early", "corrupt", "foreign")
 
 
@@ -28,28 +27,28 @@ class Publisher:
 
 @dataclass(frozen=True)
 class Account:
-    """What became of the messages of one channel."""
+    """Outcome of the messages of one channel."""
 
     topic: str
     channel: str
     durability: str
     accepted: int  # answered with OK
     finished: int  # each once
-    lost: int  # accepted and finished by nobody, and no death accounts for it
-    forgotten: int  # accepted and finished by nobody: what a death may take from class memory
-    unasked: int  # refused, and delivered all the same
+    lost: int  # accepted, never finished, and not explained by a death
+    forgotten: int  # accepted, never finished: what a death may lose of class memory
+    unasked: int  # rejected, and delivered all the same
     unconfirmed: int  # finished, though their publish was not answered
-    duplicates: int  # finished once more
+    duplicates: int  # finished again
     again: int  # deliveries with more than one attempt
     requeued: int
     early: int  # before they were due
-    corrupt: int  # not as anybody has made them
+    corrupt: int  # changed
     foreign: int  # of another topic
     named: dict[str, list[str]]  # some of those that are lost or unasked, as publisher:number
 
     @property
     def broken(self) -> dict[str, int]:
-        """The promises that were."""
+        """Broken guarantees."""
         bad = ("lost", "unasked", "early", "corrupt", "foreign")
         return {name: getattr(self, name) for name in bad if getattr(self, name)}
 
@@ -87,13 +86,13 @@ class Ledger:
         _mark(self._accepted[publisher.topic], publisher, numbers)
 
     def refuse(self, publisher: Publisher, numbers: range) -> None:
-        """nsqd says that it has not taken them."""
+        """nsqd has rejected them."""
         _mark(self._refused[publisher.topic], publisher, numbers)
 
     # -- deaths
 
     def died(self, node: int) -> None:
-        """A worker of that nsqd is gone, with what it had in memory alone."""
+        """A worker of that nsqd died, with what it had only in memory."""
         for publisher in self._publishers:
             if publisher.node == node and publisher.durability == MEMORY:
                 attempted = self._attempted[publisher.number]
@@ -104,7 +103,7 @@ class Ledger:
     # -- consuming
 
     def knows(self, place: Place, publisher: int, number: int) -> bool:
-        """Whether it is a message of this topic; one that is not is written down."""
+        """Return whether it is a message of this topic; others are recorded."""
         found = publisher < len(self._publishers) and number < self._next[publisher]
         if not found or self._publishers[publisher].topic != place[0]:
             self.count(place, "foreign")
@@ -125,7 +124,8 @@ class Ledger:
 
     @property
     def owed(self) -> int:
-        """How many deliveries of accepted messages are still to come, but for what deaths took."""
+        """Return how many deliveries of accepted messages are still to come, without those that
+        deaths have lost."""
         return sum(
             self._accepted[place[0]].minus(self._finished[place]).without(self._excused[place])
             for place in self._places
@@ -133,7 +133,7 @@ class Ledger:
 
     @property
     def strays(self) -> dict[str, int]:
-        """What came in channels that are not in the ledger, and is wrong there as well."""
+        """Record what is wrong even in channels that are not in the ledger."""
         found: Counter[str] = Counter()
         for (topic, channel, name), count in self.counters.items():
             if (topic, channel) not in self._places and name in ("corrupt", "foreign"):

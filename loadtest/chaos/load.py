@@ -1,7 +1,7 @@
-"""What everybody who makes load has at hand: the cluster, the ledger, how long it goes on.
+"""Shared by all clients of the load: the cluster, the ledger, the duration.
 
-Owns no connection. A client that lives among faults fails all the time; what it may fail of is
-FAILURES, and anything else ends the run.
+Owns no connection. A client fails all the time under faults; FAILURES are the expected errors, and
+any other error ends the run.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ WAYS: tuple[ConnectionKeywords, ...] = (
 
 
 class Refusal(NamedTuple):
-    """A publish that nsqd says it has not taken."""
+    """nsqd has rejected a publish."""
 
     second: float  # since 1970
     kind: str
@@ -57,15 +57,15 @@ class Load:
         self.rate = rate  # messages a second, of all publishers
         self.bodies = Bodies(chance.getrandbits(32))
         self.timeline = Timeline()
-        self.quiet = asyncio.Event()  # nobody publishes, and nobody misbehaves any more
-        self.forget = 0  # deliveries that are to be finished and not written down
+        self.quiet = asyncio.Event()  # publishers and misbehaving clients have stopped
+        self.forget = 0  # deliveries to finish without recording them
         self._forgotten: set[tuple[Place, int, int]] = set()
         self.refusals: deque[Refusal] = deque(maxlen=REMEMBERED)
 
     # -- connections
 
     def way(self, number: int) -> ConnectionKeywords:
-        """How a client speaks: plain, compressed, encrypted."""
+        """Encoding of a client: plain, compressed, encrypted."""
         way = WAYS[number % len(WAYS)].copy()
         if way.get("tls_v1"):
             way["tls_options"] = {"ca_certs": str(self.cluster.certificate.certificate)}
@@ -73,7 +73,7 @@ class Load:
         return way
 
     async def call(self, function: Callable[..., T], *args: Any, **named: Any) -> T:
-        """What blocks, in a thread."""
+        """Run blocking code in a thread."""
         return await asyncio.to_thread(function, *args, **named)
 
     async def rest(self, seconds: float) -> None:
@@ -92,7 +92,7 @@ class Load:
         self.timeline.add(second, kind, "", milliseconds, messages=messages, failed=failed)
 
     def received(self, place: Place, body: bytes, attempts: int) -> Stamp | None:
-        """Write down a delivery; None of what is to be finished and forgotten."""
+        """Record a delivery; None if it is finished and forgotten."""
         stamp = self.bodies.read(body)
         if stamp is None:
             self.ledger.count(place, "corrupt")
@@ -115,7 +115,7 @@ class Load:
         self.ledger.finish(place, stamp.publisher, stamp.number)
 
     def _forgets(self, place: Place, stamp: Stamp) -> bool:
-        """Whether this is one that the ledger is not told of, however often it comes."""
+        """Return whether the ledger ignores it, however often it is delivered."""
         key = place, stamp.publisher, stamp.number
         if len(self._forgotten) < self.forget and TOPICS[place[0]] != MEMORY:
             self._forgotten.add(key)

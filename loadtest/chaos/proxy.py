@@ -1,7 +1,6 @@
-"""A network that can be hurt: a TCP proxy on the loop of its caller.
+"""A network with faults: a TCP proxy on the loop of its caller.
 
-Bytes go through untouched and in order, whatever happens: what a fault does is to when they go, and
-to connections.
+Bytes pass unchanged and in order. A fault changes when they pass, or ends connections.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ class Proxy:
     def __init__(self) -> None:
         self.port = 0
         self.target = 0
-        self.lag = 0.0  # seconds that each chunk is held
+        self.lag = 0.0  # seconds by which each chunk is delayed
         self.dribbles = False
         self.refuses = False  # new connections are closed at once
         self._flowing = {TO_NSQD: asyncio.Event(), TO_CLIENT: asyncio.Event()}
@@ -49,17 +48,17 @@ class Proxy:
             flowing.set()
 
     def stall(self, *ways: str) -> None:
-        """Nothing goes through, not even a close; new connections are taken."""
+        """Nothing passes, not even a close; new connections are accepted."""
         for way in ways:
             self._flowing[way].clear()
 
     def cut(self) -> None:
-        """Connections end, and there are no new ones."""
+        """Close connections, and refuse new ones."""
         self.refuses = True
         self._drop(lambda _: None)
 
     def reset(self) -> None:
-        """Connections end by RST."""
+        """Reset connections (RST)."""
         self._drop(_reset_at_close)
 
     def _drop(self, prepare: Callable[[asyncio.StreamWriter], None]) -> None:
@@ -93,7 +92,7 @@ class Proxy:
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str
     ) -> None:
-        """Until the end of one way; the other may go on."""
+        """Copy until the end of one direction; the other may continue."""
         flowing = self._flowing[way]
         while data := await source.read(CHUNK):
             if self.lag:
@@ -109,7 +108,7 @@ class Proxy:
             sink.write_eof()
 
     async def _dribble(self, data: bytes, sink: asyncio.StreamWriter) -> bytes:
-        """Gives what is left to be sent."""
+        """Return what is left to be sent."""
         for at in range(min(len(data), DRIBBLED)):
             sink.write(data[at : at + 1])
             await sink.drain()

@@ -1,7 +1,7 @@
-"""Who publishes: PUB, MPUB and DPUB over connections of all kinds, /pub and /mpub over HTTP.
+"""Publishers: PUB, MPUB and DPUB over connections of all kinds, /pub and /mpub over HTTP.
 
-Each has one topic of one nsqd and numbers its messages. A publish that failed is not made again:
-what nsqd refuses must not come, what is not answered may come or not.
+Each has one topic of one nsqd and numbers its messages. A failed publish is not repeated: rejected
+messages must not be delivered, unanswered ones may be.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
 
 
 class Refused(Exception):
-    """nsqd says that it has not taken it."""
+    """nsqd has rejected it."""
 
 
 class _Publishing:
@@ -85,7 +85,7 @@ class _Publishing:
         self.load.note(kind if kind.isupper() else f"HTTP {kind}", milliseconds, count)
 
     async def send(self, kind: str, bodies: list[bytes], delay: int) -> None:
-        """Wait for the OK; raises Refused, and what is in FAILURES."""
+        """Wait for the OK. Raises Refused, and errors in FAILURES."""
         raise NotImplementedError
 
 
@@ -122,7 +122,7 @@ class _Tcp(_Publishing):
 
 
 class _Web(_Publishing):
-    """A connection that stays, as far as nsqd lets it."""
+    """A persistent connection, as far as nsqd keeps it."""
 
     shares = HTTP_SHARES
 

@@ -1,4 +1,4 @@
-"""A run, from its first process to what has to hold when all is over."""
+"""A run, from its first process to the verification of its guarantees."""
 
 import asyncio
 import contextlib
@@ -16,11 +16,11 @@ from loadtest.chaos.load import FAILURES, Load
 from loadtest.chaos.schedule import plan
 from loadtest.chaos.watch import Life, Slope, Watch, left_behind, samples, slope
 
-THREADS = 64  # of calls that block
+THREADS = 64  # for blocking calls
 LOOK = 2.0  # seconds between two samples
-DRAIN = 120.0  # seconds in which all is to be delivered
-SURE = 1.0  # seconds for which there was nothing left, so that nothing will come
-SETTLE = 30.0  # seconds in which descriptors are to be as before
+DRAIN = 120.0  # seconds in which everything must be delivered
+SURE = 1.0  # seconds without anything left, after which nothing more will arrive
+SETTLE = 30.0  # seconds in which descriptors must be as before
 AGAIN = 0.5
 
 
@@ -37,14 +37,14 @@ class Options:
 
 @dataclass
 class Outcome:
-    """What a run was, and what it has broken."""
+    """Results of a run, and the guarantees that it broke."""
 
     options: Options
     load: Load
     watch: Watch
     begun: float  # seconds since 1970
     seconds: float = 0.0  # of load
-    drained: float | None = None  # seconds that it took to deliver what was left
+    drained: float | None = None  # seconds that the delivery of the rest took
     accounts: list[Account] = field(default_factory=list)
     faults: list[Inflicted] = field(default_factory=list)
     slopes: list[Slope] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Outcome:
 
 
 async def run(options: Options) -> Outcome:
-    """Raises what goes wrong with the run itself."""
+    """Raises errors of the run itself."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     cluster = Cluster(options.nsqds, options.workers)
     try:
@@ -70,7 +70,7 @@ async def run(options: Options) -> Outcome:
 
 
 async def _live(load: Load, outcome: Outcome) -> None:
-    """From the first publish until all is delivered and the clients are gone."""
+    """From the first publish until everything is delivered and the clients have left."""
     cluster, watch = load.cluster, outcome.watch
     watch.look(cluster.processes())
     before = list(watch.lives.values())
@@ -95,14 +95,15 @@ async def _live(load: Load, outcome: Outcome) -> None:
 
 
 async def _look(watch: Watch, cluster: Cluster) -> None:
-    """Until it is cancelled."""
+    """Run until it is cancelled."""
     while True:
         await asyncio.sleep(LOOK)
         await asyncio.to_thread(lambda: watch.look(cluster.processes()))
 
 
 async def _drain(load: Load, outcome: Outcome) -> None:
-    """Until nothing is left: for the ledger too, or for so long that what it misses is lost."""
+    """Wait until nothing is left: for the ledger too, or for so long that what it misses is
+    lost."""
     begun = time.monotonic()
     empty_since = begun
     left: dict[str, Any] = {}
@@ -123,7 +124,7 @@ async def _drain(load: Load, outcome: Outcome) -> None:
 
 
 async def _settle(load: Load, outcome: Outcome, before: list[Life]) -> None:
-    """Clients are gone, and so is what they have cost."""
+    """Clients have left, and their resources are free."""
     for node in load.cluster.nodes:
         with contextlib.suppress(*FAILURES, AssertionError):
             await churn.clean_up(load, node)
@@ -137,7 +138,7 @@ async def _settle(load: Load, outcome: Outcome, before: list[Life]) -> None:
 
 
 def _end(cluster: Cluster, outcome: Outcome) -> None:
-    """What has to hold, before all is ended, and after."""
+    """Verify guarantees, before the cluster is stopped, and after."""
     load, watch = outcome.load, outcome.watch
     outcome.accounts = load.ledger.accounts()
     for account in outcome.accounts:

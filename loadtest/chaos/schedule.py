@@ -1,7 +1,7 @@
-"""What is done to the cluster when: the kinds of faults, and a seed's order of them.
+"""The schedule of faults: their kinds, and the order that a seed determines.
 
-A fault has a kind, a moment, a victim and a length; what it takes to inflict it is known in
-faults.py. The same seed gives the same schedule. Knows no clock and no process.
+A fault has a kind, a time, a target and a duration; faults.py injects it. The same seed gives the
+same schedule. Knows no clock and no process.
 """
 
 import random
@@ -20,8 +20,7 @@ NSQD, KILLABLE, SLOW_DISK, SMALL_DISK, LOOKUPD, KILLABLE_LOOKUPD = (
 
 @dataclass(frozen=True)
 class Kind:
-    """`seconds`: how long such a fault lasts; of one that ends processes until what is to be
-    started again is."""
+    """`seconds`: duration of such a fault; if it ends processes, until their restart."""
 
     name: str
     victims: str
@@ -50,7 +49,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """`chance` decides what is left to decide: which worker, how slow a disk."""
+    """`chance` decides the rest: which worker, how slow a disk."""
 
     at: float  # seconds after the load has begun
     kind: str
@@ -65,8 +64,8 @@ def plan(
     pause: tuple[float, float],
     victims: dict[str, Sequence[int]],
 ) -> list[Fault]:
-    """All faults that begin within so many seconds, with pauses in between. Kinds come in turns,
-    shuffled, so that a short run has each as well; those without a victim are left out."""
+    """Return all faults that begin within this time, with pauses between them. Kinds come in turns,
+    shuffled, so that a short run has each as well; those without a target are left out."""
     chance = random.Random(seed)
     kinds = _turns([each for each in KINDS if victims.get(each.victims)], chance)
     found = []

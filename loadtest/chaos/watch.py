@@ -1,7 +1,6 @@
-"""What processes take of the machine over their lives: memory, descriptors, threads. And whether
-that grows.
+"""Resources of processes over their lives: memory, descriptors, threads; and whether these grow.
 
-Owns samples of /proc. Which processes there are its caller says.
+Owns samples of /proc. The caller names the processes.
 """
 
 import contextlib
@@ -15,11 +14,11 @@ from typing import NamedTuple, Self
 
 from loadtest.bench import procfs
 
-WARM = 120.0  # seconds of a life that are not looked at, a fifth of it at most
-FLOOR = 30.0  # seconds, of which the least memory counts: what is above is a backlog
-LONG_ENOUGH = 1200.0  # seconds behind that, for a slope to be judged
-MAX_SHARE, MAX_BYTES = 0.05, 20 << 20  # an hour; one of them has to be kept
-SLACK = {"fds": 8, "threads": 2}  # more at the end than there were before
+WARM = 120.0  # seconds of a life that are skipped, at most a fifth of it
+FLOOR = 30.0  # seconds; the minimum of memory in each counts, as the rest is a backlog
+LONG_ENOUGH = 1200.0  # further seconds, for a slope to be judged
+MAX_SHARE, MAX_BYTES = 0.05, 20 << 20  # an hour; one of them must be met
+SLACK = {"fds": 8, "threads": 2}  # more at the end than before
 
 
 ENDED = (OSError, ValueError, IndexError)  # of a process whose files are gone or empty
@@ -27,14 +26,14 @@ ENDED = (OSError, ValueError, IndexError)  # of a process whose files are gone o
 
 class Sample(NamedTuple):
     at: float  # seconds of the run
-    rss: int  # bytes; what is shared with others counts in each, whoever comes and goes
+    rss: int  # bytes; shared memory counts in each
     pss: int
     fds: int
     threads: int
 
     @classmethod
     def of(cls, pid: int, at: float) -> Self:
-        """Raises what is in ENDED."""
+        """Raises errors in ENDED."""
         memory = procfs.memory([pid])
         status = Path(f"/proc/{pid}/status").read_text()
         threads = int(status.partition("\nThreads:")[2].split(None, 1)[0])
@@ -55,7 +54,7 @@ class Life:
 
 
 class Watch:
-    """`lives` by process and when it was started; ids come again."""
+    """`lives` by process and its start time; ids are reused."""
 
     def __init__(self) -> None:
         self.lives: dict[tuple[int, int], Life] = {}
@@ -75,24 +74,24 @@ class Watch:
 
 @dataclass(frozen=True)
 class Slope:
-    """How fast a process's memory grows. None where its life was too short to tell."""
+    """Growth of a process's memory. None if its life was too short."""
 
     name: str
     pid: int
-    seconds: float  # that were looked at
+    seconds: float  # that were used
     first: int  # bytes, at their beginning
     an_hour: float  # bytes more
     judged: bool
 
     @property
     def grows(self) -> bool:
-        """Beyond what is allowed."""
+        """Return whether it exceeds the limit."""
         allowed = max(MAX_BYTES, MAX_SHARE * self.first)
         return self.judged and self.an_hour > allowed
 
 
 def slope(life: Life) -> Slope | None:
-    """By least squares, of the least memory in each FLOOR seconds after the warm-up."""
+    """By least squares, of the minimum of memory in each FLOOR seconds after the warm-up."""
     warm = life.samples[0].at + min(WARM, life.seconds / 5)
     points = floors([(each.at, each.rss) for each in life.samples if each.at >= warm])
     if len(points) < 3:
@@ -105,7 +104,7 @@ def slope(life: Life) -> Slope | None:
 
 
 def floors(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """The least value of each FLOOR seconds, with its moment."""
+    """Return the minimum of each FLOOR seconds, with its time."""
     minimum: dict[int, tuple[float, int]] = {}
     for at, value in points:
         span = int(at // FLOOR)
@@ -115,7 +114,7 @@ def floors(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 def samples(processes: Iterable[int]) -> dict[int, Sample]:
-    """Of those that are there now."""
+    """Sample the current processes."""
     found = {}
     for pid in processes:
         with contextlib.suppress(*ENDED):
@@ -124,8 +123,8 @@ def samples(processes: Iterable[int]) -> dict[int, Sample]:
 
 
 def left_behind(before: Iterable[Life], after: Mapping[int, Sample]) -> list[str]:
-    """Who has more descriptors or threads at the end than before there was load. Only of
-    processes that were there both times."""
+    """Return processes with more descriptors or threads at the end than before the load, if they
+    existed both times."""
     told = []
     for life in before:
         last = after.get(life.pid)

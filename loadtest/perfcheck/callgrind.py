@@ -1,4 +1,4 @@
-"""Running `work` under callgrind, and reading what callgrind writes."""
+"""Running `work` under callgrind, and parsing callgrind's output."""
 
 import json
 import os
@@ -18,7 +18,7 @@ VALGRIND = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--du
 
 # Nothing of the caller's environment, whose size moves the stack. libc's copies are loops without
 # `rep` instructions, as valgrind counts those once for each byte. A large buffer grows by moving
-# pages: whether it grows in place or is copied would depend on what lies behind it.
+# pages: otherwise it would depend on the memory after it whether it grows in place or is copied.
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "PYTHONPATH": str(ROOT),
@@ -38,7 +38,8 @@ class Failure(Exception):
 
 
 class Count(NamedTuple):
-    """Of one kind of work. `functions`: instructions of each (module, function) by itself."""
+    """Result for one kind of work. `functions`: instructions of each (module, function) by
+    itself."""
 
     messages: int
     instructions: int
@@ -50,7 +51,7 @@ class Count(NamedTuple):
 
 
 def readable(mangled: str) -> str:
-    """Cython's name of a C function as its source has it: Session.put_frame."""
+    """Return the name in the source of one of Cython's C functions: Session.put_frame."""
     name = VARIANT.sub(r"\1", SUFFIX.sub("", mangled))
     found = MANGLED.match(name)
     if not found:
@@ -68,11 +69,11 @@ def readable(mangled: str) -> str:
 
 
 def self_costs(lines: Iterable[str]) -> Counter[tuple[str, str]]:
-    """Instructions by (object file, function), without those of the functions it calls."""
+    """Return instructions by (object file, function), without those of the functions it calls."""
     names: dict[tuple[str, str], str] = {}
 
     def name(kind: str, text: str) -> str:
-        """Each name is written out once, behind its number."""
+        """Each name is written out once, after its number."""
         number, _, full = text.partition(" ")
         return names.setdefault((kind, number), full) if full else names[kind, number]
 
@@ -97,8 +98,8 @@ def self_costs(lines: Iterable[str]) -> Counter[tuple[str, str]]:
 
 
 def fixed_addresses() -> list[str]:
-    """The start of a command that has the same addresses each time, where that is allowed. Without
-    it figures differ by a few tenths of a percent from run to run."""
+    """Return the start of a command with fixed addresses, where that is allowed. Without it figures
+    differ by a few tenths of a percent from run to run."""
     words = ["setarch", "-R"]
     try:
         subprocess.run([*words, "true"], check=True, capture_output=True)
@@ -127,7 +128,7 @@ def count() -> dict[str, Count]:
         if done.returncode:
             raise Failure(f"the work has failed\n{done.stderr}")
         found = json.loads(done.stdout)
-        dumps = len(os.listdir(folder)) - 1  # the last is what came behind the last stretch
+        dumps = len(os.listdir(folder)) - 1  # the last is what followed the last stretch
         if not found or dumps != found[-1][0]:
             raise Failure(f"callgrind has written {dumps} dumps\n{done.stderr}")
         return gather(Path(folder), found)

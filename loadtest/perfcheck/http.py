@@ -1,4 +1,4 @@
-"""A worker's HTTP connections without an event loop: watchers that go off when they are told to."""
+"""A worker's HTTP connections without an event loop: watchers that are triggered by hand."""
 
 import socket
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher, TopicSink
 from nsqcy.server.transport import nothing
 
-ANSWER = 4096  # bytes: more than there are of one
+ANSWER = 4096  # bytes: more than one has
 
 
 class Watcher:
-    """`started`: whether what it watches for would be heard of."""
+    """`started`: whether its event would be noticed."""
 
     def __init__(self) -> None:
         self.started = False
@@ -38,7 +38,7 @@ class Watcher:
 
 
 class Watchers:
-    """A hub's loop, as far as `HttpServer` knows it."""
+    """The part of a hub's loop that `HttpServer` uses."""
 
     def __init__(self) -> None:
         self.of_sockets: list[tuple[int, int, Watcher]] = []  # descriptor, events
@@ -56,7 +56,7 @@ class Watchers:
 
 
 class Backend:
-    """Publishes to the topics of a home, and does nothing else."""
+    """Publishes to the topics of one session manager, and does nothing else."""
 
     def __init__(self, home: SessionManager) -> None:
         self._publisher = Publisher(home)
@@ -71,7 +71,7 @@ class Backend:
 
 
 class Connection:
-    """A client's end. What it has sent is received, and answered, when `readable` is called."""
+    """A client's end. `readable` receives and answers what it has sent."""
 
     def __init__(self, server: HttpServer, watchers: Watchers) -> None:
         ours, theirs = socket.socketpair()

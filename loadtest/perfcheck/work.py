@@ -1,9 +1,9 @@
-"""What is counted: a worker's core and HTTP, a client's codec; recorded bytes, a clock of ours.
+"""The counted work: a worker's core and HTTP, a client's codec; recorded bytes, our own clock.
 
-Runs under callgrind (see `counting`). Each stretch of work lies between two calls of getppid, which
-nothing else here calls, and at which callgrind writes what it has counted since the one before. In
-the end the stretches are printed: how many dumps there were at each one's end, its name, and how
-many messages it was for.
+Runs under callgrind (see `counting`). Each stretch of work is between two calls of getppid, which
+nothing else here calls, and at which callgrind writes what it has counted since the previous one.
+At the end the stretches are printed: the number of dumps at each one's end, its name, and its
+number of messages.
 """
 
 import gc
@@ -30,7 +30,7 @@ PIPE = 100  # commands that arrive at once, one by one
 CROWD = 10  # connections that have one command each in a turn
 READY = 2500
 ROUNDS = 4
-IDLE = 200  # topics, and consumers, that nothing happens to
+IDLE = 200  # topics, and consumers, without work
 KEPT = 25  # HTTP connections, each with a request in a turn
 RECEIVED = 65536  # bytes that a client takes from its socket at once
 TIMEOUT = SECOND
@@ -48,7 +48,7 @@ MPUB = command_with_body(b"MPUB", (b"topic",), mpub_body([BODY] * BATCH))
 
 
 class Stretches:
-    """What was counted. `counts` is False while everything is done once to warm up."""
+    """Record of what was counted. `counts` is False while everything runs once to warm up."""
 
     def __init__(self) -> None:
         self.counts = False
@@ -80,14 +80,14 @@ class Client:
         assert got == OK * count, got[:200]
 
     def finish_lines(self, count: int) -> bytes:
-        """For what it has been sent, which is that many messages."""
+        """Count what it was sent, which is that number of messages."""
         lines, _, found = finish_all(self.received())
         assert found == count, found
         return lines
 
 
 class Worker:
-    """A home, its clock and its clients."""
+    """A session manager, its clock and its clients."""
 
     def __init__(self, home: SessionManager | None = None, mesh: Mesh | None = None) -> None:
         self.manager = home or make_core(msg_timeout=TIMEOUT)
@@ -124,7 +124,7 @@ class Worker:
 
 
 def publish(stretches: Stretches, name: str, commands: bytes, each: int, channels: int) -> None:
-    """The same commands again and again, a turn for each time."""
+    """Repeat the same commands, a turn for each time."""
     worker = Worker()
     producer = Client(worker)
     for number in range(channels):
@@ -139,7 +139,7 @@ def publish(stretches: Stretches, name: str, commands: bytes, each: int, channel
 
 
 def consume(stretches: Stretches) -> None:
-    """Two consumers who finish all that they have whenever it is as much as they take."""
+    """Two consumers that finish all their messages whenever they have the maximum in flight."""
     worker = Worker()
     worker.fill(2 * READY * (ROUNDS + 1))
     consumers = [worker.consumer(), worker.consumer()]
@@ -153,7 +153,7 @@ def consume(stretches: Stretches) -> None:
 
 
 def redeliver(stretches: Stretches) -> None:
-    """One consumer that touches and requeues, and then says nothing more."""
+    """One consumer that touches and requeues, and then sends nothing more."""
     worker = Worker()
     worker.fill(2 * READY)
     consumer = worker.consumer()
@@ -174,7 +174,7 @@ def redeliver(stretches: Stretches) -> None:
 
 
 def defer(stretches: Stretches) -> None:
-    """Deferred messages, which are then due all at once."""
+    """Deferred messages, which become due all at once."""
     worker = Worker()
     producer, consumer = Client(worker), worker.consumer()
     for _ in range(ROUNDS):
@@ -190,8 +190,8 @@ def defer(stretches: Stretches) -> None:
 
 
 def alone(stretches: Stretches) -> None:
-    """A turn for each message: what a turn costs that does not have many to share it. Others, who
-    have nothing to do in it, must not make it dearer."""
+    """A turn for each message: the cost of a turn that few messages share. Idle topics and
+    consumers must not increase it."""
     worker = Worker()
     for number in range(IDLE):
         client = Client(worker)
@@ -213,7 +213,7 @@ def alone(stretches: Stretches) -> None:
 
 
 def post(stretches: Stretches) -> None:
-    """HTTP connections that are kept, and ask one thing after the other."""
+    """Persistent HTTP connections that send one request after another."""
     worker = Worker()
     clients = connections(worker.manager, KEPT)
     for path in (b"pub", b"mpub"):
@@ -231,7 +231,7 @@ def post(stretches: Stretches) -> None:
 
 
 class Streams(Mesh):
-    """The mesh of one of two workers in a process, which take turns and wake nobody."""
+    """The mesh of one of two workers in a process, which take turns and wake no process."""
 
     home: SessionManager
 
@@ -243,7 +243,7 @@ class Streams(Mesh):
 
 
 class Pair:
-    """Two workers: clients are at home at one, and the topic is the other's."""
+    """Two workers: clients are connected to one, and the topic is the other's."""
 
     def __init__(self) -> None:
         memory = mmap.mmap(-1, map_size(2))
@@ -259,8 +259,8 @@ class Pair:
         return Worker(mesh.manager, mesh)
 
     def turn(self) -> bool:
-        """What clients have said goes to the owner, and what that says comes back; whether there is
-        more to do."""
+        """Move the clients' bytes to the owner, and its answers back; return whether there is more
+        to do."""
         due = min(worker.turn() for worker in (self.near, self.owner, self.near))
         return due <= self.near.now or not (self.near.falls_asleep() and self.owner.falls_asleep())
 
@@ -270,7 +270,7 @@ class Pair:
 
 
 def afar(stretches: Stretches) -> None:
-    """What clients say and hear by streams; both workers are counted."""
+    """Traffic of clients over streams; both workers are counted."""
     pair = Pair()
     producers = [Client(pair.near) for _ in range(CROWD)]
     for _ in range(ROUNDS):

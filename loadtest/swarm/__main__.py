@@ -1,9 +1,9 @@
-"""A load test against a private cluster: it is started, and stopped when the test is over.
+"""A load test against a private cluster, which is started before the test and stopped after it.
 
-    python -m loadtest.swarm [--nsqds N] [--workers N] [FLAGS OF LOCUST] [USERS]
+python -m loadtest.swarm [--nsqds N] [--workers N] [FLAGS OF LOCUST] [USERS]
 
-An nsqlookupd, so many nsqds of so many workers, and locust with our locustfile, which says whether
-thresholds were kept: its exit code is ours. Without other flags it makes a minute of mixed load.
+Starts an nsqlookupd, N nsqds of N workers each, and locust with our locustfile, which checks the
+thresholds: its exit code is ours. Without other flags it runs a minute of mixed load.
 """
 
 import argparse
@@ -22,7 +22,7 @@ LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 ROOT = Path(__file__).parents[2]
 DEFAULTS = {"--users": "20", "--spawn-rate": "10", "--run-time": "60s", "--loglevel": "WARNING"}
 SHORT = {"-u": "--users", "-r": "--spawn-rate", "-t": "--run-time", "-L": "--loglevel"}
-WEB = ("--web-port", "--web-host", "--autostart", "--headful")  # the wish for locust's page
+WEB = ("--web-port", "--web-host", "--autostart", "--headful")  # requests locust's page
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,16 +53,20 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run locust to its end; gives its exit code. Whoever ends us wants its report: it makes one
-    on ^C, which reaches it by itself, and makes none on SIGTERM while a shape goes on."""
-    signal.signal(signal.SIGINT, lambda *_: None)  # before it starts: it has to have one, too
+    """Run locust to its end; return its exit code.
+
+    On ^C, which reaches locust by itself, it writes its report. On SIGTERM it would not while a
+    shape runs, so it gets an interrupt.
+    """
+    signal.signal(signal.SIGINT, lambda *_: None)  # before it starts: it must have one, too
     locust = subprocess.Popen(command, env=environment)
     signal.signal(signal.SIGTERM, lambda *_: locust.send_signal(signal.SIGINT))
     return locust.wait()
 
 
 def with_defaults(words: Sequence[str]) -> list[str]:
-    """What is said, and what is left open. Whoever wants the page gets no run without it."""
+    """Return the default flags that the command line does not set. With locust's page there is no
+    default run."""
     said = {word.partition("=")[0] for word in words}
     said |= {SHORT[each] for each in said & SHORT.keys()}
     left = [f"{name}={value}" for name, value in DEFAULTS.items() if name not in said]

@@ -27,21 +27,21 @@ class Stamp(NamedTuple):
 
 
 def read(body: bytes) -> Stamp | None:
-    """The stamp of a body; None of one that is too short to have any."""
+    """Return the stamp of a body; None if it is too short for one."""
     return Stamp(*HEADER.unpack_from(body)) if len(body) >= MIN_BYTES else None
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long bodies are: ranges of bytes, each with its weight."""
+    """Sizes of bodies: ranges of bytes, each with its weight."""
 
     ranges: tuple[tuple[int, int], ...]
     weights: tuple[float, ...]
 
     @classmethod
     def parse(cls, text: str, *, minimum: int = MIN_BYTES) -> Self:
-        """`200`, `100-2000`, or several with their weights: `200:9,1000-65536:1`. Raises
-        ValueError, for bodies of fewer than `minimum` bytes as well."""
+        """Parse `200`, `100-2000`, or several with their weights: `200:9,1000-65536:1`. Raises
+        ValueError, also for bodies of fewer than `minimum` bytes."""
         ranges, weights = [], []
         for part in text.split(","):
             size, _, weight = part.partition(":")
@@ -69,7 +69,7 @@ class Sizes:
 
 
 class Bodies:
-    """Makes bodies. What follows the header is random, so that compression gains nothing."""
+    """Creates bodies. The bytes after the header are random, so that compression gains nothing."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes

@@ -1,4 +1,4 @@
-"""Which nsqds a test is about, and that its channels are there before anything is published."""
+"""The nsqds of a test, and its channels, which are created before anything is published."""
 
 import gevent.event
 
@@ -27,8 +27,8 @@ def http_urls(options: Options) -> list[str]:
 
 
 def make_channels(options: Options) -> list[str]:
-    """Make all channels on all nsqds, by subscribing: a channel gets what is published after it was
-    made. Gives the nsqds' addresses. Raises Unreachable."""
+    """Create all channels on all nsqds by subscribing: a channel gets what is published after its
+    creation. Return the nsqds' addresses. Raises Unreachable."""
     addresses = tcp_addresses(options)
     if not addresses:
         raise Unreachable("no nsqd is registered with the lookupds")
@@ -60,7 +60,7 @@ def _subscribe(options: Options, address: str, topic: str, channel: str) -> None
 
 
 def _known(options: Options) -> list[Producer]:
-    """The nsqds that lookupds know of."""
+    """Return the nsqds that nsqlookupds know."""
     if not options.lookupds:
         return []
     web = WebClient(

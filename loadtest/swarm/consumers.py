@@ -1,6 +1,6 @@
-"""The user that consumes: all channels of the test, with a ledger of what came.
+"""The consuming user: all channels of the test, with a ledger of deliveries.
 
-A client with connections of its own, as programs have them: nsqcy.client on gevent.
+A client with its own connections, as in programs: nsqcy.client on gevent.
 """
 
 import random
@@ -16,9 +16,9 @@ from loadtest.swarm.ledger import Order, Place
 from loadtest.swarm.run import DEFERRED, DELIVER, Run
 from nsqcy.client import Consumer, Error, Message, finish
 
-TOGETHER = 256  # messages that a consumer takes in one go
-POLL = 5.0  # seconds between two questions to lookupds
-CLOSE = 5.0  # seconds that the end of a user may take
+TOGETHER = 256  # messages that a consumer takes at once
+POLL = 5.0  # seconds between two queries of nsqlookupds
+CLOSE = 5.0  # seconds in which a user must end
 MILLISECOND = 1_000_000  # in ns
 
 
@@ -53,7 +53,7 @@ class ConsumeUser(User):
 
     @task
     def consume(self) -> None:
-        """Until it is stopped."""
+        """Run until it is stopped."""
         self._readers.join(raise_error=True)
 
     def on_stop(self) -> None:
@@ -70,7 +70,7 @@ class ConsumeUser(User):
             finish([message for message in batch if self._take(place, message, order, now)])
 
     def _take(self, place: Place, message: Message, order: Order, now: int) -> bool:
-        """Write a message down; whether it is to be finished."""
+        """Record a message; return whether to finish it."""
         test = self.test
         stamp = bodies.read(message.body)
         if stamp is None or stamp.run != test.number:
@@ -91,7 +91,7 @@ class ConsumeUser(User):
     def _first(
         self, place: Place, message: Message, stamp: bodies.Stamp, order: Order, now: int
     ) -> None:
-        """The first delivery of a message: how late it is."""
+        """Record the lateness of the first delivery of a message."""
         late = (now - stamp.due) / MILLISECOND
         if late < 0:
             self.test.ledger.count(place, "early" if stamp.deferred else "ahead")

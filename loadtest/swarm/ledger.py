@@ -1,8 +1,8 @@
-"""What was published and what was delivered, message by message, and what follows from that.
+"""Ledger of published and delivered messages, message by message, and the conclusions.
 
-Every message has a publisher and a number. A ledger of a whole test is the sum of those that the
-processes of the load send in from time to time: `take` gives what is new and forgets it, `merge`
-adds it to another. Knows no clock and no connection.
+Every message has a publisher and a number. The ledger of a whole test is the sum of those that the
+processes of the load send in periodically: `take` returns what is new and forgets it, `merge` adds
+it to another ledger. Knows no clock and no connection.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-SPAN = 9  # bits of a number: how many numbers share an int
+SPAN = 9  # bits of a number: the numbers that share an int
 WITHIN = (1 << SPAN) - 1
 
 COUNTED = ("duplicates", "again", "requeued", "out_of_order", "early", "ahead", "foreign")
@@ -19,20 +19,21 @@ Place = tuple[str, str]  # topic, channel
 
 
 class Marks:
-    """A set of messages, (publisher, number), of which most numbers are there: half a byte each."""
+    """A set of messages, (publisher, number), most of whose numbers are present: half a byte
+    each."""
 
     def __init__(self) -> None:
         self._bits: dict[int, int] = {}
 
     def add(self, publisher: int, number: int) -> bool:
-        """Whether it is new."""
+        """Add a message; return whether it is new."""
         key, bit = publisher << 32 | number >> SPAN, 1 << (number & WITHIN)
         before = self._bits.get(key, 0)
         self._bits[key] = before | bit
         return not before & bit
 
     def merge(self, other: Self) -> int:
-        """Add those of another; how many of them are not new."""
+        """Add those of another set; return how many of them are not new."""
         twice = 0
         for key, bits in other._bits.items():
             before = self._bits.get(key, 0)
@@ -41,7 +42,7 @@ class Marks:
         return twice
 
     def minus(self, other: Self) -> Self:
-        """Those that are not in the other."""
+        """Return those that are not in the other."""
         left = type(self)()
         for key, bits in self._bits.items():
             if rest := bits & ~other._bits.get(key, 0):
@@ -49,7 +50,7 @@ class Marks:
         return left
 
     def without(self, other: Self) -> int:
-        """How many are not in the other."""
+        """Return how many are not in the other."""
         return sum(
             (bits & ~other._bits.get(key, 0)).bit_count() for key, bits in self._bits.items()
         )
@@ -66,7 +67,7 @@ class Marks:
         return sum(bits.bit_count() for bits in self._bits.values())
 
     def pack(self) -> list[tuple[int, bytes]]:
-        """For the wire."""
+        """Encode for the network."""
         return [(key, bits.to_bytes((WITHIN + 1) // 8)) for key, bits in self._bits.items()]
 
     @classmethod
@@ -78,21 +79,21 @@ class Marks:
 
 @dataclass(frozen=True)
 class Account:
-    """What became of the messages of one channel."""
+    """Outcome of the messages of one channel."""
 
     topic: str
     channel: str
     published: int  # answered with OK
     finished: int  # each once
-    lost: int  # answered with OK, and finished by nobody
+    lost: int  # answered with OK, and never finished
     unconfirmed: int  # finished, though their publish was not answered with OK
-    duplicates: int  # finished once more
+    duplicates: int  # finished again
     again: int  # deliveries with more than one attempt
     requeued: int
-    out_of_order: int  # first deliveries behind a later message of the same publisher and nsqd
+    out_of_order: int  # first deliveries after a later message of the same publisher and nsqd
     early: int  # deferred messages, before their time
-    ahead: int  # before they were published: the clocks of the machines are apart
-    foreign: int  # of another run, or of somebody else
+    ahead: int  # before they were published: the machines' clocks differ
+    foreign: int  # of another run, or of another program
 
 
 @dataclass
@@ -104,7 +105,7 @@ class Ledger:
     counters: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     def publish(self, topic: str, publisher: int, numbers: Iterable[int]) -> None:
-        """These were answered with OK."""
+        """Record messages that were answered with OK."""
         marks = self.published.setdefault(topic, Marks())
         for number in numbers:
             marks.add(publisher, number)
@@ -117,7 +118,7 @@ class Ledger:
         self.counters[*place, name] += 1
 
     def take(self) -> dict[str, Any]:
-        """What is new, for the wire; it is forgotten here."""
+        """Return what is new, encoded for the network, and forget it."""
         taken = {
             "published": [(topic, marks.pack()) for topic, marks in self.published.items()],
             "finished": [(*place, marks.pack()) for place, marks in self.finished.items()],
@@ -152,8 +153,8 @@ class Ledger:
 
 
 class Order:
-    """Whether first deliveries to one consumer come in the order in which they were published:
-    what a channel of one nsqd promises for each connection that publishes."""
+    """Checks whether first deliveries to one consumer come in the order of their publishes, which a
+    channel of one nsqd guarantees for each publishing connection."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, str], int] = {}

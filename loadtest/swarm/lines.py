@@ -1,4 +1,4 @@
-"""Lines over time as SVG, in the style of loadtest.bench.chart. Knows not what they stand for."""
+"""Lines over time as SVG, in the style of loadtest.bench.chart. Does not know their meaning."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -44,8 +44,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over the same time. On a logarithmic scale nothing has the place of zero. `marks`:
-    seconds at which something happened."""
+    """Lines over the same time. A logarithmic scale has no place for zero. `marks`: seconds of
+    events."""
 
     title: str
     unit: str
@@ -55,7 +55,7 @@ class Panel:
 
 
 def svg(panel: Panel, seconds: float) -> str:
-    """One panel, from 0 to so many seconds; its page has STYLE."""
+    """One panel, from 0 to this many seconds; its page has STYLE."""
     values = [value for line in panel.lines for _, value in line.points if value is not None]
     axis = _Logarithmic(values) if panel.logarithmic else _Linear(values)
     span = max(1.0, seconds)
@@ -74,7 +74,7 @@ def svg(panel: Panel, seconds: float) -> str:
 
 
 class _Linear:
-    """From zero to a round number that nothing is above."""
+    """An axis from zero to a round number above all values."""
 
     def __init__(self, values: Iterable[float]) -> None:
         step = round_up(max(values, default=0.0) / TICKS_Y or 1.0)
@@ -99,7 +99,7 @@ class _Logarithmic:
 
 
 def round_up(value: float) -> float:
-    """The next of 1, 2, 2.5 and 5 times a power of ten."""
+    """Return the next of 1, 2, 2.5 and 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= value * (1 - 1e-9))
 
@@ -137,7 +137,7 @@ def _mark(second: float, span: float) -> str:
 
 
 def _line(line: Line, at: int, axis: _Linear | _Logarithmic, span: float) -> str:
-    """Broken where there is nothing; a point that stands alone is a dot."""
+    """A line with gaps where there is no value; an isolated point is a dot."""
     words, before = [], False
     for second, value in line.points:
         if value is not None:

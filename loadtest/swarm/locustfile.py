@@ -1,4 +1,4 @@
-"""What `locust -f` reads: the users, the shape, and what is added to locust around them."""
+"""File for `locust -f`: the users, the shape, and the additions to locust."""
 
 import sys
 from argparse import ArgumentParser

@@ -1,4 +1,4 @@
-"""What nsqds on this machine take of it, second by second. Knows no locust."""
+"""Resources of the nsqds on this machine, second by second. Knows no locust."""
 
 import ipaddress
 import time
@@ -10,12 +10,12 @@ from nsqcy.client.options import Address
 
 @dataclass(frozen=True)
 class Sample:
-    """None of what cannot be known, as nsqd is on another machine."""
+    """None for what is unknown, as nsqd is on another machine."""
 
     second: int
     users: int
     memory: int | None  # bytes, of all nsqds
-    cpu: float | None  # cores that they kept busy since the sample before
+    cpu: float | None  # busy cores since the previous sample
 
 
 class Machine:
@@ -26,7 +26,7 @@ class Machine:
         self._find()
 
     def _find(self) -> None:
-        """Their processes: looked for again when one has ended."""
+        """Their processes: looked up again when one has ended."""
         masters = filter(None, map(procfs.listener, self._ports))
         self._pids = [pid for master in masters for pid in procfs.family(master)]
         self._cpu: tuple[float, float] | None = None

@@ -1,7 +1,7 @@
-"""The flags that this load test adds to locust's, and what they say.
+"""The flags that this load test adds to locust's.
 
 Each has an environment variable: NSQ_LOAD_ and its name. In distributed runs those of the master
-count. Knows no locust; connects to nothing.
+apply. Knows no locust; connects to nothing.
 """
 
 import argparse
@@ -148,7 +148,7 @@ class Options:
 
     @cached_property
     def connection(self) -> ConnectionKeywords:
-        """What clients are told."""
+        """Keyword arguments of clients."""
         told: ConnectionKeywords = {"timeout": CONNECT, "user_agent": "nsqcy-load"}
         if self.tls:
             told |= {"tls_v1": True, "tls_options": self.tls}

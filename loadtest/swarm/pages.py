@@ -1,6 +1,6 @@
-"""What reports have in common: the frame of a page, and requests over time as its lines.
+"""Common parts of reports: the frame of a page, and requests over time as lines.
 
-A page needs nothing from elsewhere, and is light or dark as its reader is.
+A page is self-contained, and has a light and a dark theme.
 """
 
 import json
@@ -27,7 +27,7 @@ Figures = dict[str, Any]
 
 
 def write(path: Path, page: str, figures: Figures) -> None:
-    """A page, and beside it its figures as JSON."""
+    """Write a page, and beside it its figures as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)
     path.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
@@ -48,7 +48,7 @@ def escaped(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def by_kind(timeline: Timeline, begun: float) -> dict[str, list[Figures]]:
-    """By type of request, what each span of the timeline has of it."""
+    """Return, by type of request, its figures in each span of the timeline."""
     found: dict[str, list[Figures]] = {}
     span = timeline.span
     for (second, kind), cell in sorted(timeline.kinds().items()):
@@ -64,7 +64,7 @@ def by_kind(timeline: Timeline, begun: float) -> dict[str, list[Figures]]:
 
 
 def lines_of(kinds: dict[str, list[Figures]], figure: str, span: int) -> list[Line]:
-    """One of each type; broken where there was none."""
+    """Return a line for each type; interrupted where there was none."""
     return [Line(kind, _points(rows, figure, span)) for kind, rows in kinds.items()]
 
 

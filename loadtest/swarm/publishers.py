@@ -1,7 +1,8 @@
-"""The users that publish: by PUB, MPUB, DPUB and HTTP, on time and with a ledger of what was taken.
+"""The publishing users: by PUB, MPUB, DPUB and HTTP, on time and with a ledger of accepted
+messages.
 
-Each is a client with connections of its own, as programs have them: nsqcy.client on gevent, and
-locust's fast HTTP client.
+Each is a client with its own connections, as in programs: nsqcy.client on gevent, and locust's fast
+HTTP client.
 """
 
 import random
@@ -20,14 +21,14 @@ from loadtest.swarm.run import Run
 from nsqcy.client import Error, Producer
 from nsqcy.client.codec import mpub_body
 
-POLL = 5.0  # seconds between two questions to lookupds
-CLOSE = 5.0  # seconds that the end of a user may take
+POLL = 5.0  # seconds between two queries of nsqlookupds
+CLOSE = 5.0  # seconds in which a user must end
 ANSWER = 30.0  # seconds until a publish has failed
 MILLISECOND = 1_000_000  # in ns
 
 
 class Attempt:
-    """One publish: `messages`, which a publisher sends at once, and what is known of it."""
+    """One publish: `messages`, which a publisher sends at once, and their facts."""
 
     def __init__(self, test: Run, topic: str, publisher: int, numbers: range) -> None:
         self.topic = topic
@@ -37,7 +38,8 @@ class Attempt:
         self._numbers = numbers
 
     def make(self, due: float, delay: int) -> None:
-        """Due at that time of the monotonic clock; deferred by so many milliseconds."""
+        """Create one due at that time of the monotonic clock; deferred by this many
+        milliseconds."""
         self._due = due
         late = int((time.monotonic() - due) * 1e9)
         stamp = time.time_ns() - late + delay * MILLISECOND
@@ -48,7 +50,7 @@ class Attempt:
 
     @property
     def milliseconds(self) -> float:
-        """Since it was due."""
+        """Return the time since it was due."""
         return (time.monotonic() - self._due) * 1e3
 
     def accepted(self) -> None:
@@ -56,9 +58,9 @@ class Attempt:
 
 
 class Publishing(User):
-    """What all publishing users have in common: they are on time, and keep books.
+    """Common part of all publishing users: schedule and ledger.
 
-    How messages get to nsqd is a matter of each.
+    Subclasses send the messages.
     """
 
     abstract = True
@@ -75,12 +77,12 @@ class Publishing(User):
         gevent.sleep(self._pace.wait(time.monotonic()))
 
     def wait_time(self) -> float:
-        """Seconds until the next task."""
+        """Return the seconds until the next task."""
         return self._pace.wait(time.monotonic())
 
     @contextmanager
     def attempt(self, count: int, delay: int = 0) -> Iterator[Attempt]:
-        """What is to be published now; for as long as it is under way."""
+        """The next publish, recorded while it is in progress."""
         if self.test.quiet.halted:
             raise StopUser
         topic = random.choice(self.test.options.all_topics)
@@ -103,7 +105,7 @@ class OverTcp(Publishing):
 
     @property
     def batch(self) -> int:
-        """How many messages it publishes at once."""
+        """Return how many messages it publishes at once."""
         return 1
 
     def on_start(self) -> None:
@@ -112,7 +114,7 @@ class OverTcp(Publishing):
             options.nsqds,
             options.lookupds,
             runtime="gevent",
-            retries=0,  # each failure is to be seen
+            retries=0,  # each failure must be visible
             lookupd_poll_interval=POLL,
             close_timeout=CLOSE,
             **options.connection,
@@ -124,7 +126,7 @@ class OverTcp(Publishing):
         self.producer.close()
 
     def send(self, attempt: Attempt) -> None:
-        """Wait for the OK; raises Error."""
+        """Wait for the OK. Raises Error."""
         raise NotImplementedError
 
     @task
@@ -184,7 +186,7 @@ class DeferUser(OverTcp):
 
 
 class HttpUser(FastHttpUser, Publishing):
-    """POST /pub, and now and then /mpub, to one of the nsqds, over a connection that stays."""
+    """POST /pub, and sometimes /mpub, to one of the nsqds, over a persistent connection."""
 
     weight = 2
     network_timeout = connection_timeout = ANSWER

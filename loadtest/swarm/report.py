@@ -1,8 +1,8 @@
-"""What a test found: gathered as plain data, told as a table, and as one page with plots.
+"""Report of a test: plain data, a table, and one page with plots.
 
     figures     begun, seconds, options, requests, channels, verdicts, knee, seconds of the timeline
 
-The page needs nothing from elsewhere. Its data are in a JSON of the same name beside it.
+The page is self-contained. Its data are in a JSON file of the same name beside it.
 """
 
 import datetime
@@ -21,8 +21,8 @@ from loadtest.swarm.stages import Knee
 from loadtest.swarm.thresholds import PERCENTILES, Verdict
 from nsqcy.pipeline.plots import section, table
 
-BUSY = 0.9  # a process of the load that was busier than this held itself back
-LATE = 20.0  # ms; one that was later than this for its own doings shows in the latencies
+BUSY = 0.9  # a process of the load that was busier than this limited itself
+LATE = 20.0  # ms; greater lateness of its own shows in the latencies
 KEPT, MISSED = "kept", "MISSED"
 
 
@@ -141,7 +141,7 @@ def _told(channel: Figures) -> str:
 
 
 def notes(figures: Figures) -> list[str]:
-    """What a reader has to know before the figures are believed."""
+    """Notes that a reader needs before trusting the figures."""
     found = []
     busy, late = figures["strain"]["busy"], figures["strain"]["late"]
     if busy > BUSY:
@@ -206,7 +206,7 @@ def _channels(figures: Figures) -> str:
 
 
 def _options(figures: Figures) -> list[tuple[str, ...]]:
-    """Those that differ from their defaults."""
+    """Options that differ from their defaults."""
     usual = Options().shown()
     given = figures["options"].items()
     return [(name, str(value)) for name, value in given if value != usual[name]]

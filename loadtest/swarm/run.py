@@ -1,8 +1,8 @@
-"""What one process knows of the test that goes on in it.
+"""The state of a test in one process.
 
-A process that makes load writes down here what it does; from time to time `take` hands what is new
-to whoever puts everything together, the master of a distributed run. In a run of one process that
-is the same, and nothing is handed over. Knows no locust.
+A process of the load records here what it does; periodically `take` passes what is new to the
+process that combines everything, the master of a distributed run. In a run of one process that is
+the same, and nothing is passed on. Knows no locust.
 """
 
 import time
@@ -16,14 +16,14 @@ from loadtest.swarm.stages import Step
 from loadtest.swarm.thresholds import COUNTS, FAILURES, PERCENTILES, RATE, Threshold
 from loadtest.swarm.timeline import Cell, Timeline
 
-DELIVER, DEFERRED = "deliver", "deferred"  # types of requests: what came, and how late
+DELIVER, DEFERRED = "deliver", "deferred"  # types of requests: deliveries, and their lateness
 DELIVERIES = (DELIVER, DEFERRED)
 PUBLISHERS = 1 << 16  # of one process
 
 
 @dataclass
 class Quiet:
-    """Whether a process publishes nothing more, and has had all answers."""
+    """Return whether a process publishes nothing more, and has had all answers."""
 
     halted: bool = False
     waiting: int = 0  # publishes without an answer
@@ -34,10 +34,10 @@ class Quiet:
 
 
 class Strain(NamedTuple):
-    """What a process that makes load had to bear, at most."""
+    """Maximum strain on a process of the load."""
 
     busy: float = 0.0  # share of the time it was running
-    late: float = 0.0  # milliseconds that it came too late for something that was due
+    late: float = 0.0  # milliseconds that it was late
 
     def maximum(self, other: "Strain") -> "Strain":
         return Strain(max(self.busy, other.busy), max(self.late, other.late))
@@ -51,7 +51,7 @@ class Strains(dict[int, Strain]):
         self._last = time.monotonic(), time.process_time()
 
     def note(self, late: float) -> None:
-        """What this process has borne since the last note, of some time before now."""
+        """Record the strain since the last call, for some time before now."""
         before, self._last = self._last, (time.monotonic(), time.process_time())
         busy = (self._last[1] - before[1]) / max(1e-6, self._last[0] - before[0])
         self.add(int(time.time()), Strain(busy, late))
@@ -60,7 +60,7 @@ class Strains(dict[int, Strain]):
         self[second] = self.get(second, Strain()).maximum(strain)
 
     def take(self) -> list[tuple[int, float, float]]:
-        """What is new, for the wire; it is forgotten here."""
+        """Return what is new, encoded for the network, and forget it."""
         taken = [(second, *strain) for second, strain in self.items()]
         self.clear()
         return taken
@@ -73,12 +73,12 @@ class Strains(dict[int, Strain]):
 
 
 class Run:
-    """`current` is the one of this process; there is one at a time.
+    """`current` is that of this process; there is one at a time.
 
-    number: tells the messages of this test from those of another
-    process: which of the processes that make load this is
-    consumes: whether what is published is to be delivered in this test
-    https: URLs of nsqds, if there are users who need them
+    number: identifies the messages of this test
+    process: which of the processes of the load this is
+    consumes: whether published messages are delivered in this test
+    https: URLs of nsqds, if there are users that need them
     """
 
     current: ClassVar["Run"]
@@ -103,7 +103,7 @@ class Run:
     # -- of this process
 
     def new_publisher(self) -> int:
-        """A number that no other publisher of the test has."""
+        """Return a number that no other publisher of the test has."""
         self._publishers += 1
         return self._publishers
 
@@ -119,7 +119,7 @@ class Run:
         context: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Something was asked and answered: what locust tells its listeners."""
+        """Record a request and its answer, as locust reports them to its listeners."""
         self.timeline.add(
             int(time.time()),
             request_type,
@@ -130,7 +130,7 @@ class Run:
         )
 
     def take(self) -> dict[str, Any]:
-        """What is new, for the wire."""
+        """Return what is new, encoded for the network."""
         return {
             "run": self.number,
             "ledger": self.ledger.take(),
@@ -143,27 +143,27 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long there was load."""
+        """Return the duration of the load."""
         return self._now() if self._seconds is None else self._seconds
 
     def ended(self) -> None:
-        """Nothing is published from now on."""
+        """Publishing has ended."""
         self._seconds = self._now()
 
     def drained(self) -> None:
-        """All is delivered, or there was no more time for it."""
+        """Everything was delivered, or the time for it is over."""
         self._drained = self._now()
 
     def _now(self) -> float:
         return max(1e-3, time.time() - self.begun)
 
     def rate(self, kind: str, messages: int) -> float:
-        """Messages a second; deliveries go on for a while after the last publish."""
+        """Return messages a second; deliveries continue for a while after the last publish."""
         drained = self._drained if kind in DELIVERIES else None
         return messages / (drained or self.seconds)
 
     def merge(self, taken: dict[str, Any]) -> Quiet:
-        """What another process has taken. Tells whether that one is quiet."""
+        """Merge what another process has taken. Return whether that one is quiet."""
         if taken["run"] == self.number:
             self.ledger.merge(taken["ledger"])
             self.timeline.merge(taken["timeline"])
@@ -172,7 +172,7 @@ class Run:
         return Quiet(*taken["quiet"])
 
     def accounts(self) -> list[Account]:
-        """Of each channel; none where nobody consumes."""
+        """Return the accounts of each channel; none without consumers."""
         return [self.ledger.account(each) for each in self.options.places] if self.consumes else []
 
     @property
@@ -180,7 +180,7 @@ class Run:
         return not any(each.lost for each in self.accounts())
 
     def step(self, users: int, since: float, until: float) -> Step:
-        """What happened between two moments, in seconds since the test began."""
+        """Return what happened between two times, in seconds since the test began."""
         totals = self.timeline.totals(self.begun + since, self.begun + until)
         requests = sum(cell.requests for cell in totals.values())
         failures = sum(cell.failures for cell in totals.values())
@@ -200,7 +200,7 @@ class Run:
         )
 
     def figure(self, threshold: Threshold) -> float | None:
-        """What a threshold is compared with; None if nothing of that was measured."""
+        """Return the value for a threshold; None if it was not measured."""
         figure, of = threshold.figure, threshold.of
         if figure in COUNTS:
             accounts = self.accounts()

@@ -1,4 +1,4 @@
-"""How many users there are, for locust: the shapes of stages.py with the numbers of the flags."""
+"""Number of users over time, for locust: the shapes of stages.py with the numbers of the flags."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ FASTEST = 100  # users a second that locust starts without complaint
 
 
 class Shape(LoadTestShape):
-    """The only one, so that -u and -t mean the same for all of them; -r counts where a shape does
-    not say itself how fast users come."""
+    """The only shape class, so that -u and -t mean the same for all shapes; -r applies where a
+    shape does not set the rate itself."""
 
     use_common_options = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.knee: Knee | None = None  # of the test that runs, or of the last one
+        self.knee: Knee | None = None  # of the running test, or of the last one
         self._options: Options | None = None
 
     def reset_time(self) -> None:
@@ -29,7 +29,7 @@ class Shape(LoadTestShape):
         self._options = None
 
     def tick(self) -> tuple[int, float] | None:
-        """Users there are to be, and how many a second may start."""
+        """Return the number of users, and how many a second may start."""
         assert self.runner is not None
         parsed: Any = self.runner.environment.parsed_options
         maximum = parsed.num_users or 1
@@ -49,7 +49,7 @@ class Shape(LoadTestShape):
         return None if seconds and elapsed >= seconds else self.knee.tick(elapsed)
 
     def _begin(self, options: Options, maximum: int) -> Options:
-        # Before locust makes up its mind whom to start: it starts these first.
+        # Before locust decides which users to start: it starts these first.
         ConsumeUser.fixed_count = options.consumers
         self.knee = None
         if options.shape == "knee":

@@ -1,4 +1,4 @@
-"""How many users there are, over time: functions of the time alone, and the search for the knee.
+"""Number of users over time: functions of the time alone, and the search for the knee.
 
 Knows no locust and no clock.
 """
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 SHAPES = ("steady", "ramp", "soak", "spike", "knee")
-CLIMB = 0.1  # of a soak, at most a minute, until all users are there
+CLIMB = 0.1  # of a soak, at most a minute, until all users have started
 CALM = 0.25  # of the users, before and after the spike
 SPIKE = (0.4, 0.6)  # of the time
 
 
 def users_at(shape: str, elapsed: float, users: int, seconds: float | None) -> int | None:
-    """How many users there are to be; None: the test is over. `seconds` is None for no end."""
+    """Return the number of users; None: the test is over. `seconds` is None for no end."""
     if seconds is not None and elapsed >= seconds:
         return None
     whole = seconds or 60.0
@@ -30,11 +30,11 @@ def users_at(shape: str, elapsed: float, users: int, seconds: float | None) -> i
 
 @dataclass(frozen=True)
 class Step:
-    """What was measured with so many users."""
+    """Result of a step with this number of users."""
 
     users: int
     rate: float  # messages a second that were published
-    p99: float | None  # milliseconds, of the type where it was worst
+    p99: float | None  # milliseconds, of the worst type
     worst: str  # that type
     failures: float  # share of requests
 
@@ -45,7 +45,7 @@ class Step:
 
 class Knee:
     """Adds users step by step, until latency or failures cross a bar: the knee is the last step
-    before. `measure` tells what happened between two moments of the test."""
+    before. `measure` returns what happened between two times of the test."""
 
     SETTLE = 0.3  # of a step, which does not count
 
@@ -64,16 +64,16 @@ class Knee:
         self._users = min(step_users, users)
         self._begun: float | None = None
         self.steps: list[Step] = []
-        self.crossed = ""  # why the last step was too much; empty if none was
+        self.crossed = ""  # why the last step exceeded a limit; empty if none did
 
     @property
     def knee(self) -> Step | None:
-        """None: already the first step was too much, or none has ended."""
+        """None: even the first step exceeded a limit, or none has ended."""
         good = self.steps[:-1] if self.crossed else self.steps
         return good[-1] if good else None
 
     def tick(self, elapsed: float) -> int | None:
-        """How many users there are to be now; None: the search is over."""
+        """Return the current number of users; None: the search is over."""
         if self._begun is None:
             self._begun = elapsed
         if elapsed < self._begun + self._seconds:

@@ -1,4 +1,4 @@
-"""What a run has to keep, and whether it did.
+"""Thresholds of a run, and whether it met them.
 
     lost=0, failures=0.001, p99 deliver=50, p50 PUB load=5, rate deliver=1000
 

@@ -1,25 +1,25 @@
 """Requests over time, and their latencies as histograms that can be added up.
 
-A latency is counted in the bucket it falls into, 64 to each doubling of microseconds, and told as
-the upper end of that: it is at most 1.6 % too high, and never too low. locust's own figures are
-whole milliseconds, of which a message of NSQ takes a tenth.
+A latency counts in a bucket, 64 to each doubling of microseconds, and is reported as the bucket's
+upper end: at most 1.6 % too high, and never too low. locust's own figures are whole milliseconds,
+ten times the latency of a message of NSQ.
 
-Like a ledger, a timeline of a whole test is the sum of what processes send in. Knows no clock.
+Like a ledger, the timeline of a whole test is the sum of what processes send in. Knows no clock.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-FINE = 7  # bits of a latency that count
+FINE = 7  # significant bits of a latency
 SPANS = 600  # at most; then two become one
 
-Name = tuple[str, str]  # the type of a request, and what it is about
+Name = tuple[str, str]  # the type of a request, and its subject
 K = TypeVar("K", bound=tuple[Any, ...])
 
 
 def bucket(milliseconds: float) -> int:
-    """The upper end in microseconds of the bucket a latency falls into."""
+    """Return the upper end of a latency's bucket, in microseconds."""
     micros = int(milliseconds * 1000)
     if micros <= 0:
         return 0
@@ -54,7 +54,7 @@ class Cell:
             self.latencies[key] = self.latencies.get(key, 0) + count
 
     def percentile(self, share: float) -> float | None:
-        """In milliseconds, of the requests that did not fail; None if there are none."""
+        """In milliseconds, of the successful requests; None if there are none."""
         left = share * sum(self.latencies.values())
         for key in sorted(self.latencies):
             left -= self.latencies[key]
@@ -108,7 +108,7 @@ class Timeline:
             self._cell(*key).merge(cell)
 
     def take(self) -> list[Any]:
-        """What is new, for the wire; it is forgotten here."""
+        """Return what is new, encoded for the network, and forget it."""
         cells, self.cells = self.cells, {}
         self._spans.clear()
         return [
@@ -122,7 +122,7 @@ class Timeline:
             self._cell(second, kind, name).merge(cell)
 
     def totals(self, since: float = 0.0, until: float = float("inf")) -> dict[Name, Cell]:
-        """By name, of all spans that begin within that time."""
+        """Return cells by name, of all spans that begin in that time."""
         return _summed(
             ((key.kind, key.name), cell)
             for key, cell in self.cells.items()
@@ -130,7 +130,7 @@ class Timeline:
         )
 
     def kinds(self) -> dict[tuple[int, str], Cell]:
-        """By span and type."""
+        """Return cells by span and type."""
         return _summed(((key.span, key.kind), cell) for key, cell in self.cells.items())
 
 

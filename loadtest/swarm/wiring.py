@@ -1,8 +1,8 @@
 """A test from its start to its report, on locust's events.
 
-In the process that runs alone or is the master, `Wiring` makes the channels, watches the machine,
-waits at the end for what is still under way, and reports. In a worker it starts the process's part
-of the test, and sends in what became of it. The test's state is the Run's.
+In the process that runs alone or is the master, `Wiring` creates the channels, watches the machine,
+waits at the end for pending messages, and reports. In a worker it starts the process's part of the
+test, and sends in its results. The Run owns the test's state.
 """
 
 import argparse
@@ -26,23 +26,23 @@ from loadtest.swarm.publishers import HttpUser
 from loadtest.swarm.run import Quiet, Run
 from loadtest.swarm.thresholds import Threshold, judge, latest
 
-MISSED = 3  # exit code of a run that does not keep a threshold
-HALT = "nsq-halt"  # the master's word for: publish nothing more
-BEATS = 20  # a second, by which a process sees how late it is
-LOOK = 0.1  # seconds between two looks at whether all is delivered
+MISSED = 3  # exit code of a run that misses a threshold
+HALT = "nsq-halt"  # the master's message: stop publishing
+BEATS = 20  # a second, at which a process measures its own lateness
+LOOK = 0.1  # seconds between two checks whether everything is delivered
 
 
 class Wiring:
-    """Of one process of locust."""
+    """State of one process of locust."""
 
     def __init__(self, environment: Environment) -> None:
         assert environment.parsed_options is not None
         self._environment = environment
         self._runner: Any = environment.runner
         self._parsed: argparse.Namespace = environment.parsed_options
-        self._run: Run | None = None  # a test goes on
+        self._run: Run | None = None  # a test is running
         self._samples: list[Sample] = []
-        self._beside: list[gevent.Greenlet] = []  # what goes on beside the users
+        self._beside: list[gevent.Greenlet] = []  # greenlets beside the users
         self._quiet: dict[str, Quiet] = {}  # of workers
         self._is_worker = isinstance(self._runner, WorkerRunner)
         self._is_master = isinstance(self._runner, MasterRunner)
@@ -74,8 +74,8 @@ class Wiring:
             self._beside.append(gevent.spawn(self._beat, self._run))
 
     def _prepare(self, options: Options) -> list[str]:
-        """Gives the nsqds of the test; all channels are on them."""
-        self._parsed.nsq_run = secrets.randbits(63)  # goes to workers with the flags
+        """Return the nsqds of the test; all channels exist on them."""
+        self._parsed.nsq_run = secrets.randbits(63)  # sent to workers with the flags
         if self._has(HttpUser):
             cluster.http_urls(options)  # raises here, and not in a worker
         if self._has(ConsumeUser):
@@ -104,7 +104,7 @@ class Wiring:
             self._samples.append(machine.sample(self._runner.user_count))
 
     def _beat(self, run: Run) -> None:
-        """Do something by the clock, as users do, and see how late that is."""
+        """Do something on a schedule, as users do, and measure its lateness."""
         while True:
             begun, late = time.monotonic(), 0.0
             for number in range(1, BEATS + 1):
@@ -114,7 +114,7 @@ class Wiring:
             run.strains.note(late * 1e3)
 
     def _send(self, client_id: str, data: dict[str, Any]) -> None:
-        """From a worker to the master."""
+        """Send from a worker to the master."""
         if self._run is not None:
             data["nsq"] = self._run.take()
 
@@ -125,12 +125,12 @@ class Wiring:
     # -- the end
 
     def _halt(self, **_: Any) -> None:
-        """Nobody publishes from now on."""
+        """Stop all publishers."""
         if self._run is not None:
             self._run.quiet.halted = True
 
     def _stopping(self, **_: Any) -> None:
-        """Before users are stopped: those that publish end, and consumers get what is left."""
+        """Before users are stopped: publishers end, and consumers get what is left."""
         run = self._run
         self._halt()
         if run is None or self._is_worker:
@@ -144,7 +144,7 @@ class Wiring:
         run.drained()
 
     def _is_quiet(self, run: Run) -> bool:
-        """Whether all have had the last answer to a publish."""
+        """Return whether all have had the last answer to a publish."""
         if not self._is_master:
             return run.quiet.is_so
         workers = self._runner.clients.items()
@@ -152,7 +152,7 @@ class Wiring:
         return all(self._quiet.get(name, Quiet()).is_so for name in there)
 
     def _stop(self, **_: Any) -> None:
-        """Users are gone."""
+        """Users have ended."""
         run = self._run
         gevent.killall(self._beside)
         self._beside = []
@@ -160,11 +160,11 @@ class Wiring:
             return  # a worker's last report is still to come
         self._run = None
         self._environment.process_exit_code = self._report(run)
-        # What locust would print now is the same in whole milliseconds.
+        # Locust would now print the same in whole milliseconds.
         logging.getLogger("locust.stats_logger").setLevel(logging.WARNING)
 
     def _report(self, run: Run) -> int | None:
-        """Judge and tell; gives the exit code, None for what locust makes of errors in users."""
+        """Judge and report; return the exit code, None to leave errors of users to locust."""
         usual = [Threshold("failures", "", 0)]
         if run.consumes:
             usual.append(Threshold("lost", "", 0))

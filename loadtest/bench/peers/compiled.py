@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def built() -> Path | None:
-    """The extension module, if it is as new as its source."""
+    """Return the extension module, built if it is older than its source."""
     fresh = (each for each in BUILD.glob("answers*.so") if each.stat().st_mtime > CHANGED)
     return next(fresh, None)
 
@@ -48,7 +48,7 @@ def _compile() -> Path:
         command.ensure_finalized()
         command.run()
         made = next(Path(scratch).glob("answers*.so"))
-        return made.rename(BUILD / made.name)  # whole, or not there
+        return made.rename(BUILD / made.name)  # complete, or missing
 
 
 def load() -> ModuleType:

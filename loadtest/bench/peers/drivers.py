@@ -1,8 +1,8 @@
-"""The protocols of the peers from the side of a client: which bytes do the work.
+"""The protocols of the peers, client side: the bytes of each operation.
 
-A driver makes queues and connections. A connection is told what was received and says what is to
-be sent: it never waits once it is made. Everything is what the peer's own client libraries send
-for the same calls, made beforehand as far as it can be.
+A driver creates queues and connections. A connection receives bytes and returns the bytes to send:
+it never waits once it is created. Everything is what the peer's own client libraries send for the
+same calls, prepared as far as possible.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class Taken(NamedTuple):
 
 
 class Publisher(Protocol):
-    """A connection that publishes. `command` has `batch` messages."""
+    """A publishing connection. `command` has `batch` messages."""
 
     sock: socket.socket
     command: bytes
@@ -72,7 +72,7 @@ class Driver(Protocol):
     """One contestant. `share`: of the messages, so that the slow ones end as well."""
 
     name: str
-    package: str  # of Debian; of one without, `version` says what it is
+    package: str  # of Debian; without one, `version` names it
     program: str
     share: float
     durability: str
@@ -85,7 +85,7 @@ class Driver(Protocol):
     def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher: ...
     def consumer(self, address: Address, queue: str, window: int) -> Consumer: ...
     def left(self, server: Daemon, queue: str) -> int:
-        """Messages that wait, or wait to be acknowledged."""
+        """Return messages that wait, or wait to be acknowledged."""
 
     def drop(self, server: Daemon, queue: str) -> None: ...
 
@@ -97,7 +97,7 @@ def dial(address: Address) -> socket.socket:
 
 
 def unique(pattern: bytes) -> bytes:
-    """Connections are made in processes that were forked from one another."""
+    """Connections are created in forked processes."""
     return pattern % (os.getpid(), next(_numbers))
 
 
@@ -116,9 +116,9 @@ def receive_until(sock: socket.socket, end: bytes) -> bytes:
 
 
 class Asking:
-    """Requests for one message each, several under way while there are messages.
+    """Requests for one message each, several at a time while there are messages.
 
-    When there is none a single request waits for one, behind all acknowledgements.
+    If there is none, a single request waits for one, after all acknowledgements.
     """
 
     def __init__(self, waiting: bytes, polling: bytes, maximum: int) -> None:
@@ -197,7 +197,7 @@ class Nsq:
 
 
 class Target(Nsq):
-    """An NSQ that runs already, such as NSQ's own nsqd."""
+    """A running NSQ, such as NSQ's own nsqd."""
 
     durability = "as it was started"
 
@@ -232,7 +232,7 @@ def resp(*words: bytes) -> bytes:
 
 
 class Redis:
-    """What streams and lists have in common."""
+    """Common part of streams and lists."""
 
     package = "redis-server"
     program = "redis-server"
@@ -309,7 +309,7 @@ class RedisLists(Redis):
     )
 
     def create(self, address: Address, queue: str) -> None:
-        """A list is made by its first element."""
+        """A list is created by its first element."""
 
     def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:
         def answered(received: memoryview) -> Taken:
@@ -356,7 +356,7 @@ class Beanstalkd:
         return servers.started(servers.BEANSTALKD, lambda address: dial(address).close())
 
     def create(self, address: Address, queue: str) -> None:
-        """A tube is made by its first job."""
+        """A tube is created by its first job."""
 
     @staticmethod
     def _use(address: Address, words: bytes, answer: bytes) -> socket.socket:
@@ -552,7 +552,7 @@ class Rabbitmq:
 
     @staticmethod
     def call(sock: socket.socket, data: bytes, answer: tuple[int, int]) -> bytes:
-        """Send a method and return the arguments of the one that answers it."""
+        """Send a method and return the arguments of its answer."""
         sock.sendall(data)
         got = b""
         while len(got) < 8 or len(got) < 8 + int.from_bytes(got[3:7], "big"):
@@ -620,7 +620,7 @@ class Rabbitmq:
         return Consuming(sock, first, take)
 
     def left(self, server: Daemon, queue: str) -> int:
-        """Those that nobody has; what a consumer had and did not acknowledge returns to them."""
+        """Count queued messages, to which those return that a consumer has not acknowledged."""
         with self.connect(server.tcp) as sock:
             counts = self._declare(sock, queue, passive=True)[-8:]
         return int.from_bytes(counts[:4], "big")

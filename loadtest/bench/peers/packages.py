@@ -1,7 +1,6 @@
-"""The peers as packages of Debian: which versions there are, and installing what is missing.
+"""The peers as packages of Debian: their versions, and the installation of missing ones.
 
-Nothing that is installed here is started, now or at the next boot. What was there before is left
-as it was.
+Installed services are not started, now or at the next boot. Existing packages stay unchanged.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ UNITS = {
 
 
 def why_not(packages: Sequence[str]) -> dict[str, str]:
-    """What keeps each of these from being used; nothing for those that are here."""
+    """Return why each of these cannot be used; nothing for those that are installed."""
     return {
         each: f"{each} is not installed" for each in dict.fromkeys(packages) if not program(each)
     }

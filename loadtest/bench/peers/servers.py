@@ -162,7 +162,7 @@ def _start(
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """What is in memory is of no interest."""
+    """Kill a process: its memory need not be saved."""
     procfs.end(procfs.family(process.pid))
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

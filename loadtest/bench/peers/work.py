@@ -52,7 +52,7 @@ class Settings:
 
 
 class Received:
-    """What was received and not yet looked at."""
+    """Received bytes that are not parsed yet."""
 
     def __init__(self, size: int) -> None:
         self._room = memoryview(bytearray(size))
@@ -317,7 +317,7 @@ class Turn:
             return self._finish(measure(self.driver, scenario, self.server, team), queue)
 
     def _memory(self) -> Run:
-        """What a queued message takes in a daemon that has had none; and the warming up."""
+        """Measure the memory of a queued message in a new daemon; this also warms it up."""
         queue = self._queue()
         idle = self.server.memory() if self.server.pids else {"Rss": 0, "Pss": 0}
         run = self._publish(queue, MEMORY, self._fewer)
@@ -370,7 +370,7 @@ class Turn:
 
 
 def run(drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None]) -> speed.Found:
-    """Everybody's turn in each round, and the medians of the rounds. A failure ends a turn."""
+    """Run every driver in each round; return the medians. A failure ends a driver's turn."""
     runs: list[Run] = []
     failed = []
     longest = 0.0

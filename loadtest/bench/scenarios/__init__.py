@@ -1,4 +1,4 @@
-"""What is measured, by name."""
+"""The scenarios, by name."""
 
 from loadtest.bench.scenarios import (
     durable,

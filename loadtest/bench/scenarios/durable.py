@@ -1,4 +1,4 @@
-"""What it costs to answer a publish only when its messages are safe; and Redis that does so too."""
+"""Cost of answering a publish only when its messages are safe, compared with Redis."""
 
 import subprocess
 import tempfile

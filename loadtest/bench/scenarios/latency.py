@@ -1,4 +1,4 @@
-"""How long a message takes from publisher to consumer, at a rate that waits for nobody."""
+"""Latency of a message from publisher to consumer, at a fixed rate."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ RATES = (1_000, 20_000, 200_000)
 
 
 def latency(settings: Settings) -> Iterator[Result]:
-    """With the settings of an nsqd that nobody has set up."""
+    """Measure with the default settings of an nsqd."""
     with settings.nsqd(mem_queue_size=10_000) as nsqd:
         for _ in settings.rounds():
             for rate in RATES:

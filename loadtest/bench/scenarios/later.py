@@ -58,8 +58,7 @@ def requeueing(
     team: load.Team,
     index: int,
 ) -> Callable[[], load.Report]:
-    """A consumer that hands so many deliveries back, as often as there are messages and times, and
-    finishes the rest."""
+    """A consumer that requeues messages as often as requested, and finishes the rest."""
     sock = load.consumer(address, topic, "bench", 0)
     room = memoryview(bytearray(2 * load.RECEIVE))
     end = b" %d\n" % delay

@@ -1,4 +1,4 @@
-"""Many of something: channels, topics, connections, messages. What they cost, in memory too."""
+"""Many of something: channels, topics, connections, messages; their cost, also in memory."""
 
 import time
 from collections.abc import Iterator
@@ -7,13 +7,13 @@ from loadtest.bench import load
 from loadtest.bench.daemon import Daemon
 from loadtest.bench.speed import Result, Settings, consume, measure, publish, touch_memory
 
-SETTLE = 1.0  # seconds until a daemon has let go of what a client needed
+SETTLE = 1.0  # seconds until a daemon has freed what a client needed
 IDLE = 3.0  # seconds that connections do nothing
 PROCESSES = 2
 
 
 def warmed_up(settings: Settings, nsqd: Daemon) -> int:
-    """Bytes of memory of a daemon that has seen its first clients."""
+    """Return the bytes of memory of a daemon that has served its first clients."""
     messages = settings.count(0)
     with settings.topic(nsqd) as topic:
         publish(settings, nsqd, topic, messages)
@@ -23,7 +23,7 @@ def warmed_up(settings: Settings, nsqd: Daemon) -> int:
 
 
 def each(result: Result, before: int, what: str, things: int) -> Result:
-    """A result whose note tells how much memory has grown for each of some things."""
+    """Return a result whose note says how much memory has grown for each object."""
     grown = (result.pss - before) / things
     result.figures["bytes"] = grown
     result.order = "bytes"
@@ -41,7 +41,7 @@ def queued(settings: Settings) -> Iterator[Result]:
 
 
 def fanout(settings: Settings) -> Iterator[Result]:
-    """Channels nobody consumes: every copy stays queued."""
+    """Channels without consumers: every copy stays queued."""
     messages = settings.count(500_000)
     for _ in settings.rounds():
         for channels in (1, 10, 50):
@@ -55,7 +55,7 @@ def fanout(settings: Settings) -> Iterator[Result]:
 
 
 def topics(settings: Settings) -> Iterator[Result]:
-    """Topics that come to be by one message, and then get another."""
+    """Topics that are created by one message, and then get another."""
     count = settings.some(10_000, 100)
     for _ in settings.rounds():
         with settings.nsqd() as nsqd, settings.topics(nsqd, count) as names:
@@ -84,7 +84,7 @@ def idle(settings: Settings) -> Iterator[Result]:
 
 
 def consumers(settings: Settings) -> Iterator[Result]:
-    """A queue that is emptied by very many, one message at a time each."""
+    """A queue that is emptied by very many consumers, one message at a time each."""
     count = settings.some(2_000, 50)
     messages = settings.count(100_000)
     with settings.nsqd() as nsqd:

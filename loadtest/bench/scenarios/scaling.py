@@ -37,7 +37,7 @@ def workers(settings: Settings) -> Iterator[Result]:
 
 
 def scaling(settings: Settings) -> Iterator[Result]:
-    """What a second worker costs when there are topics for both."""
+    """Cost of a second worker when there are topics for both."""
     messages = settings.count(2_000_000)
     with settings.nsqds(1, 2) as nsqds:
         for _ in settings.rounds():
@@ -52,7 +52,7 @@ def scaling(settings: Settings) -> Iterator[Result]:
 
 
 def hot(settings: Settings) -> Iterator[Result]:
-    """One topic that everybody wants. The process that is busiest tells how far it could go."""
+    """One topic that all clients use. The busiest process shows the limit."""
     messages = settings.count(100_000)
     with settings.nsqds(1, 2, 3, 4) as nsqds:
         for _ in settings.rounds():
@@ -64,7 +64,7 @@ def hot(settings: Settings) -> Iterator[Result]:
 
 
 def against(result: Result, one: Result) -> Result:
-    """A result with how it compares to one with fewer workers."""
+    """Return a result with its ratio to one with fewer workers."""
     rate, busy = result.rate / one.rate, one.busiest_us / result.busiest_us
     result.figures |= {"rate_ratio": rate, "busy_ratio": busy}
     result.order = "busy_ratio"

@@ -1,4 +1,4 @@
-"""Messages through one topic and channel: in batches, one by one, by way of the disk, and large."""
+"""Messages through one topic and channel: in batches, one by one, through the disk, and large."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from loadtest.bench.speed import READY, Result, Settings, beside, consume, measu
 
 BOTH = "MPUB and SUB+FIN at once"
 LARGE = ((100_000, 5_000, 16), (1_000_000, 500, 4))  # bytes, messages, how many unanswered
-FLOOR_TIMES = 5  # as many messages for the floor, which is done with them too soon to be measured
+FLOOR_TIMES = 5  # as many messages for the floor, which ends too soon to be measured
 
 
 def batches(settings: Settings) -> Iterator[Result]:
