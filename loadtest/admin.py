@@ -4,9 +4,9 @@
         [--samples 4] [--interval 10s]
 
 Scripted nsqds and an nsqlookupd answer from a separate process, so that nsqadmin alone is measured.
-Prints the time and the CPU time of a page, the number of requests to each nsqd for one, the CPU time
-of a sample, and the memory of all samples. With 10 nsqds of 500 topics, a page should take less than
-300 ms.
+Prints the time and the CPU time of a page, the number of requests to each nsqd for one, the CPU
+time of a sample, and the memory of all samples. With 10 nsqds of 500 topics, a page should take
+less than 300 ms.
 """
 
 import argparse

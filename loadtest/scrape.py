@@ -4,8 +4,8 @@
         [--clients 0] [--rounds 3] [--seconds 10] [--every 1.0] [--rate 1000] [--scrapes 20]
 
 First, scrapes one after another, with the headers of Prometheus (OpenMetrics, compressed) and as
-plain text. Then windows with and without a scraper alternate in one nsqd, while a producer publishes
-on a schedule and a consumer records how late each message is. Every topic has finished messages, so
+plain text. Then windows with and without a scraper alternate in one nsqd, while a producer
+publishes on a schedule and a consumer records how late each message is. Every topic has finished messages, so
 that each has its histogram.
 """
 
