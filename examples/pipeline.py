@@ -98,7 +98,7 @@ rating.stop()
 try:
     from matplotlib.figure import Figure
 except ImportError:
-    print('matplotlib is not installed, so nothing is drawn: pip install "nsqcy[plots]"')
+    print('matplotlib is not installed: no plots: pip install "nsqcy[plots]"')
 else:
     figure = Figure(figsize=(9, 3), layout="constrained")
     axes = figure.subplots()

@@ -1,7 +1,7 @@
 """nsqcy: a drop-in NSQ for Python shops.
 
-Owns the two version numbers: our own, and the NSQ version we are compatible with, which clients
-and harnesses read to decide what the daemon can do.
+Owns two version numbers: the version of nsqcy, and the NSQ version that it is compatible with.
+Clients and test harnesses read the second one to decide what the daemon can do.
 """
 
 __version__ = "0.1.0"

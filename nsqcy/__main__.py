@@ -1,6 +1,6 @@
-"""The `nsqcy` command: versions, configuration files, and the daemons and tools by name.
+"""The `nsqcy` command: version, configuration files, daemons and tools.
 
-Owns the words of the command line. A program is imported when it is asked for and not before.
+Owns the words of the command line. Imports a program only to run it.
 """
 
 import importlib
@@ -21,22 +21,22 @@ Usage: nsqcy COMMAND
   config sample [DAEMON]      print an INI file of every option with its default
   config check FILE [DAEMON]  read a configuration file as the daemon would
   data import PATH            import the files of NSQ's nsqd in a data path
-  data export PATH DIR        write a stopped data path as files of NSQ's nsqd
+  data export PATH DIR        export a stopped data path to files of NSQ's nsqd
   data check PATH             read every message in a data path, and report what a start will find
   doctor [FLAGS]              check this host and a cluster, and recommend actions (--help)
   capacity [FLAGS]            compute how many nsqds a load needs, and how large (--help)
-  passwd NAME                 print a user for the file of --auth-file (--help)
+  passwd NAME                 print a user section for --auth-file (--help)
   up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together (-help)
   nsqd [FLAGS]                run nsqd; -help lists its flags
   nsqlookupd [FLAGS]          run nsqlookupd
   nsqadmin [FLAGS]            run nsqadmin
 {tools}
-DAEMON is nsqd, nsqlookupd or nsqadmin: nsqd unless FILE is an INI file and names another.
+DAEMON is nsqd, nsqlookupd or nsqadmin. Default: the daemon that an INI FILE names, or nsqd.
 """
 
-# What each tool does; it is there if its module is.
+# A tool is available if its module is installed.
 _TOOLS = {
-    "nsq_stat": "print the statistics of a channel, one line an interval",
+    "nsq_stat": "print the statistics of a channel, one line per interval",
     "nsq_tail": "print the messages of topics",
     "nsq_to_file": "write messages to files",
     "nsq_to_http": "send messages to HTTP servers",
@@ -44,7 +44,7 @@ _TOOLS = {
     "to_nsq": "publish messages from stdin",
 }
 
-# The module of each daemon that has options, and the names of its table and its checks there.
+# The module that has the options of each daemon, and the name of its table there.
 _OPTIONS = {
     "nsqd": ("nsqcy.nsqd.options", "NSQD"),
     "nsqlookupd": ("nsqcy.nsqlookupd.options", "NSQLOOKUPD"),
@@ -98,7 +98,7 @@ def usage() -> str:
 
 
 def write_all(text: str) -> None:
-    """A document, which a pipe may take only in parts."""
+    """Write all of a text, also to a pipe that accepts it only in parts."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -122,7 +122,7 @@ def _check(path: str, daemon: str = "") -> int:
     for warning in settings.warnings:
         write(2, f"warning: {warning}\n")
     count = sum(len(section.values) for section in (file, *file.patterns))
-    write(1, f"{path}: fit for {daemon}, {count} options set\n")
+    write(1, f"{path}: valid for {daemon}, {count} options set\n")
     return 0
 
 

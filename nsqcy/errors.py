@@ -8,7 +8,7 @@ attributes of an error, never its class.
 # Errors that do not close the connection.
 NON_FATAL_CODES = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 
-# Shapes of the final message of a process.
+# Formats of the final message of a process.
 AS_IS = "as is"  # the text and nothing else
 DATED = "dated"  # "2026/11/20 11:18:31 text"
 LOGGED = "logged"  # a FATAL log line
@@ -21,8 +21,8 @@ class NsqError(Exception):
 class ClientError(NsqError):
     """Rejected command, answered with an error frame `code description`.
 
-    Raw bytes a client sent travel in `description` as surrogate escapes, so that the frame can
-    echo them byte for byte.
+    `description` keeps raw bytes from a client as surrogate escapes, so that the frame can echo
+    them byte for byte.
     """
 
     def __init__(self, code: str, description: str = "", fatal: bool | None = None) -> None:
@@ -73,11 +73,11 @@ class InvalidName(NsqError, ValueError):
 
 
 class LayerError(NsqError):
-    """Bytes that the TLS or codec of a connection cannot decode; they end the connection."""
+    """Input that TLS or a codec cannot decode; it ends the connection."""
 
 
 class LayerEnd(NsqError):
-    """Regular end of a peer's side of a TLS connection or a compressed stream."""
+    """Regular end of the input of a TLS connection or a compressed stream."""
 
 
 class Stop(NsqError):

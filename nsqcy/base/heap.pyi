@@ -1,1 +1,1 @@
-# Everything in this module is for other compiled modules.
+# Only for other compiled modules.

@@ -1,1 +1,1 @@
-"""Channels: which consumer gets which message, and what happens to it until it is finished."""
+"""Channels: assignment of messages to consumers, and their state until they are finished."""

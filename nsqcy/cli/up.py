@@ -1,15 +1,14 @@
-"""`nsqcy up`: nsqlookupd, an nsqd that registers with it, and nsqadmin, on this machine, as one
-command.
+"""`nsqcy up`: run nsqlookupd, an nsqd that registers with it, and nsqadmin on this machine.
 
-Owns what they are told beyond the flags they are given, and their common life: the order of start
-and stop, signals passed on, the end of all when one ends. Runs no daemon itself: it starts their
-commands, and knows of them only their tables of options. Their log lines are their own.
+Owns the additional flags of the daemons, the order of start and stop, and the forwarding of
+signals. Stops all daemons when one ends. Starts each daemon as a command, and knows only their
+tables of options. The daemons write their own log lines.
 
 Exit codes:
 
-    0  stopped by SIGTERM or SIGINT, and all ended well; --help; --version
-    1  one of them could not start, ended unexpectedly or did not end well (the log says which)
-    2  the command line could not be read
+    0  stopped by SIGTERM or SIGINT, and all daemons exited with 0; --help; --version
+    1  a daemon could not start, ended unexpectedly or exited with an error (the log says which)
+    2  invalid command line
 """
 
 import os
@@ -30,16 +29,16 @@ from nsqcy.process.children import Child, how_it_ended
 USAGE = """\
 Usage: nsqcy up [FLAGS]
 
-Runs nsqlookupd, nsqd, which registers with it, and nsqadmin until ^C or SIGTERM. Unless a flag or a
-file says otherwise they listen on 127.0.0.1 at their usual ports, and messages are kept in ./data.
+Runs nsqlookupd, an nsqd that registers with it, and nsqadmin until ^C or SIGTERM. By default they
+listen on 127.0.0.1 at their usual ports, and nsqd keeps messages in ./data.
 
-FLAGS are those of nsqd (nsqd -help):
+FLAGS are the flags of nsqd (nsqd -help):
 
-  --data-path=DIR             where nsqd keeps messages; made if it is not there
+  --data-path=DIR             where nsqd keeps messages; created if missing
   --tcp-address=HOST:PORT     where nsqd serves clients
   --config=FILE               options of nsqd
 
-those of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help) with the name in front:
+the flags of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help), prefixed with the name:
 
   --nsqlookupd-http-address=HOST:PORT
   --nsqadmin-http-address=HOST:PORT
@@ -51,9 +50,9 @@ and:
 WITHOUT_ADMIN = "no-nsqadmin"
 TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in the order of start
 MODULES = {name: f"nsqcy.{name}.main" for name in TABLES}
-PREFIXED = ("nsqlookupd", "nsqadmin")  # whose flags have the name in front
+PREFIXED = ("nsqlookupd", "nsqadmin")  # their flags are prefixed with their name
 
-# What differs from the daemons' own defaults.
+# Defaults that differ from those of the daemons.
 DEFAULTS = {
     "nsqlookupd": {"tcp_address": "127.0.0.1:4160", "http_address": "127.0.0.1:4161"},
     "nsqd": {
@@ -68,18 +67,18 @@ DEFAULTS = {
 # The option that names nsqlookupds.
 LOOKUPDS = {"nsqd": "lookupd_tcp_address", "nsqadmin": "lookupd_http_address"}
 
-# What others are told to connect to is the host of this, if it is one.
+# The broadcast address is the host of this option, unless that is a wildcard.
 BROADCAST = {"nsqlookupd": "http_address", "nsqd": "tcp_address"}
 EVERYWHERE = ("", "0.0.0.0", "::")
 HERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run them; gives the exit code."""
+    """Run the daemons; return the exit code."""
     if any(word in ("-h", "-help", "--help") for word in argv):
         write(1, USAGE)
         return 0
-    # Until we can tell the daemons.
+    # Block signals until we can forward them to the daemons.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
         return Up(*(Plan(daemon, words) for daemon, words in split(argv).items())).run()
@@ -88,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def split(argv: Sequence[str]) -> dict[str, list[str]]:
-    """The words for each daemon that is to run."""
+    """Return the flags of each daemon to run."""
     found: dict[str, list[str]] = {name: [] for name in TABLES}
     words = list(reversed(argv))
     with_admin = True
@@ -115,7 +114,7 @@ def split(argv: Sequence[str]) -> dict[str, list[str]]:
 
 
 class Plan:
-    """What a daemon is started with: the words meant for it, and what they leave open."""
+    """Flags to start one daemon with: the flags given for it, and our defaults for the others."""
 
     def __init__(self, daemon: str, words: list[str]) -> None:
         self.daemon = daemon
@@ -134,14 +133,16 @@ class Plan:
         return self._values.get(name) or str(self._settings[name])
 
     def flags(self, *lookupds: str) -> list[str]:
-        """All words; with them it uses these nsqlookupds too. nsqadmin asks either nsqlookupds or
-        the nsqds that it is told of."""
+        """Return all flags, which add these nsqlookupds.
+
+        They are not added if nsqds are configured: nsqadmin queries either nsqlookupds or nsqds.
+        """
         values = list(self._values.items())
         if lookupds and "nsqd_http_address" not in self._settings.given:
             name = LOOKUPDS[self.daemon]
             values += [(name, each) for each in lookupds]
             if self._settings.where(name):
-                # A list on the command line would replace the one of the file.
+                # A list on the command line replaces the list in the file.
                 others = self._settings[name]
                 assert isinstance(others, tuple)
                 values += [(name, str(each)) for each in others]
@@ -150,11 +151,11 @@ class Plan:
 
 
 class End(NsqError):
-    """One of them has ended and was not asked to; str() says which."""
+    """A daemon ended without a request to stop; str() says which."""
 
 
 class Up:
-    """The processes. `run` lives until the end and gives the exit code."""
+    """Supervisor of the daemons. `run` returns the exit code when all have ended."""
 
     def __init__(self, lookupd: Plan, nsqd: Plan, admin: Plan | None = None) -> None:
         self._lookupd = lookupd
@@ -162,7 +163,7 @@ class Up:
         self._admin = admin
         self._log = Log("[nsqcy up] ")
         self._children: list[Child] = []
-        self._blamed: Child | None = None  # has ended by itself
+        self._blamed: Child | None = None  # ended by itself
         self._asked_to_stop = False
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -170,20 +171,20 @@ class Up:
         _make_directory(self._nsqd["data_path"])
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(signum, lambda *_: None)  # it is the byte in the pipe that we act on
+            signal.signal(signum, lambda *_: None)  # we act on the byte in the pipe
         signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
         code = 0
         try:
             self._live()
         except End as end:
-            self._log.fatal(f"{end}; everything is being stopped")
+            self._log.fatal(f"{end}; stopping everything")
             code = 1
         while self._children:
             code = max(code, self._stop(self._children[-1]))
         return code
 
     def _live(self) -> None:
-        """Start them one by one, and come back when we are asked to stop."""
+        """Start the daemons one by one; return on a signal to stop."""
         lookupd = self._start(self._lookupd)
         if not lookupd:
             return
@@ -202,7 +203,7 @@ class Up:
             self._turn()
 
     def _start(self, plan: Plan, *lookupds: str) -> Child | None:
-        """A daemon that is ready; None if we are asked to stop before it is."""
+        """Start a daemon and wait until it is ready; None on a signal to stop before that."""
         child = Child(plan.daemon, MODULES[plan.daemon], plan.flags(*lookupds))
         self._children.append(child)
         while not child.ready:
@@ -212,7 +213,7 @@ class Up:
         return child
 
     def _turn(self) -> None:
-        """Wait for something to happen, and see to it."""
+        """Wait for an event and handle it; raises End if a daemon ended."""
         self._listen()
         for child in self._children:
             code = child.process.poll()
@@ -237,12 +238,12 @@ class Up:
                 child.process.send_signal(signal.SIGHUP)
 
     def _stop(self, child: Child) -> int:
-        """However long it takes: nsqd saves its messages. It kills what hangs itself."""
+        """Stop a daemon without a time limit: nsqd saves its messages and kills hung workers."""
         child.process.terminate()
         while (code := child.process.poll()) is None:
             self._listen()
         if code and child is not self._blamed:
-            self._log.error(f"{child.name} {how_it_ended(code)} when it was stopped")
+            self._log.error(f"{child.name} {how_it_ended(code)} during the shutdown")
         self._children.remove(child)
         child.close()
         return 1 if code else 0
@@ -252,18 +253,18 @@ def _make_directory(path: str) -> None:
     try:
         os.makedirs(path or ".", exist_ok=True)
     except OSError as error:
-        reason = (error.strerror or "it cannot be made").lower()
-        raise StartError(f"failed to make data-path - {path}: {reason}") from None
+        reason = (error.strerror or "cannot be created").lower()
+        raise StartError(f"failed to create data-path - {path}: {reason}") from None
 
 
 def _reachable(address: str) -> str:
-    """Where something on this machine finds what listens there."""
+    """Return an address for clients on this machine: a wildcard becomes the loopback."""
     host, _, port = address.rpartition(":")
     return f"{HERE.get(host, host)}:{port}"
 
 
 def welcome(nsqd: dict[str, str], lookupd: dict[str, str], data_path: str, page: str) -> str:
-    """`page`: where browsers find nsqadmin, if it runs."""
+    """Return the text shown when all daemons are ready. `page`: URL of nsqadmin, or empty."""
     lines = ["", f"  nsqd:       {_shown(nsqd)}, data in {data_path or '.'}"]
     lines += [f"  nsqlookupd: {_shown(lookupd)}"]
     lines += [f"  nsqadmin:   {page}"] if page else []

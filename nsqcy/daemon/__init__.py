@@ -1,1 +1,1 @@
-"""What the daemons have in common: their start, and a daemon of one process."""
+"""Parts shared by the daemons: the start, and a daemon with a single process."""

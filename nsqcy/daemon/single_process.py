@@ -1,7 +1,7 @@
-"""A daemon of one process: it listens, serves HTTP, and hears signals until it is told to end.
+"""A daemon with a single process: it listens, serves HTTP and handles signals until it stops.
 
-Owns the listening sockets and the signals. What comes in is the affair of who is made of it. nsqd
-is none: it is a tree of processes.
+Owns the listening sockets and the signal handlers; `http` serves the connections. Not for nsqd,
+which is a tree of processes.
 """
 
 import faulthandler
@@ -26,9 +26,10 @@ CLEAN, FAILED = 0, 1
 
 
 class Daemon:
-    """`run` lives until the end and gives the exit code. HTTP requests are counted.
+    """Daemon that serves until a signal or a failure; `run` returns its exit code.
 
-    `reread` reads the configuration again and gives the log level; None if it is wrong now.
+    Counts HTTP requests. `reread` reads the configuration again and returns the log level, or None
+    if the configuration is invalid.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""What the mains of all daemons do alike: a log that tells of the start, options read again.
+"""Start of a daemon: opening the log, and reading the options again on SIGHUP.
 
-Imported before everything heavy. Owns no option and no daemon.
+Imported before all heavy modules. Owns no option and no daemon.
 """
 
 from collections.abc import Callable
@@ -26,21 +26,21 @@ class LogOptions(Protocol):
 
 
 def open_log(daemon: str, options: LogOptions) -> Log:
-    """Its first line says which version starts."""
+    """Open the log and write its first line, which has the version."""
     log = Log(options.log_prefix, options.log_level, options.log_format, context={"daemon": daemon})
     log.info(loader.version_line(daemon), event="started", version=__version__)
     return log
 
 
 def rereading(read: Callable[[], T], log: Log) -> Callable[[], T | None]:
-    """What SIGHUP calls: `read` again, or None where it raises Stop, which is logged."""
+    """Return a handler of SIGHUP that calls `read`; it logs Stop and returns None instead."""
 
     def reread() -> T | None:
         try:
             return read()
         except Stop as stop:
             log.error(
-                f"SIGHUP: {stop}; everything stays as it was",
+                f"SIGHUP: {stop}; the configuration stays unchanged",
                 event="config_refused",
                 error=str(stop),
             )

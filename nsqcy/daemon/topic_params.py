@@ -1,6 +1,6 @@
-"""Topics and channels in the query of an HTTP request, for the APIs of nsqd and nsqlookupd.
+"""Topic and channel parameters of HTTP requests, for the APIs of nsqd and nsqlookupd.
 
-Owns how their names are checked. A missing or an invalid name is status 400.
+Owns the checks of their names. A missing or invalid name is status 400.
 """
 
 from nsqcy import names

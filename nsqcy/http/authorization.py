@@ -1,4 +1,4 @@
-"""What a request's Authorization header says. Pure functions."""
+"""Parsing of the Authorization header of a request. Pure functions."""
 
 import base64
 
@@ -6,7 +6,7 @@ from nsqcy.http.parser import Head
 
 
 def basic(head: Head) -> tuple[str, str]:
-    """Name and password of HTTP's Basic authentication; empty without them."""
+    """Return name and password of HTTP Basic authentication; empty without them."""
     scheme, _, encoded = head.header("Authorization").partition(" ")
     if scheme.lower() != "basic":
         return "", ""
@@ -19,6 +19,6 @@ def basic(head: Head) -> tuple[str, str]:
 
 
 def bearer(head: Head) -> str:
-    """The token of HTTP's Bearer authentication; empty without one."""
+    """Return the token of HTTP Bearer authentication; empty without one."""
     scheme, _, token = head.header("Authorization").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

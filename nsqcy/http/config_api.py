@@ -1,7 +1,7 @@
-"""Options as `/config` shows them and takes them. Knows neither HTTP nor who else has to know.
+"""Reading and changing options with `/config`. Knows neither HTTP nor other processes.
 
-An option goes by its key in NSQ's configuration file. What may be changed while a daemon runs is
-what its table marks so.
+Options have the names of their keys in NSQ's configuration file. The table of options marks those
+that can change while the daemon runs.
 """
 
 import json
@@ -12,22 +12,22 @@ from nsqcy.options.option import Option, Value
 
 
 def find(table: OptionTable, key: str) -> Option | None:
-    """The option of this key; None for one that is unknown, or only for the command line."""
+    """Return the option with this key; None if unknown, or only for the command line."""
     return table.by_toml_key.get(key)
 
 
 def is_text(option: Option) -> bool:
-    """Whether its value is shown as it is; all others are JSON."""
+    """Return whether the value is shown as plain text; all others are JSON."""
     return option.kind is STRING
 
 
 def read(option: Option, body: bytes) -> Value:
-    """The new value of an option that may change; ValueError when `body` holds none."""
+    """Parse the new value of an option; raises ValueError if `body` is invalid."""
     return _addresses(body) if option.kind.many else parse_level(body.decode())
 
 
 def _addresses(body: bytes) -> tuple[str, ...]:
-    """A JSON array of texts, or null. Duplicates stay: what was set is what is shown."""
+    """Parse a JSON array of strings, or null. Keeps duplicates, so that they are shown as set."""
     try:
         value: Any = json.loads(body.decode())
     except RecursionError:
@@ -35,7 +35,7 @@ def _addresses(body: bytes) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise ValueError("not an array of texts")
+        raise ValueError("not an array of strings")
     for each in value:
-        each.encode()  # half a surrogate pair is no text
+        each.encode()  # raises UnicodeEncodeError, a ValueError, for a lone surrogate
     return tuple(each.strip() for each in value)

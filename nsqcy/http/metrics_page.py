@@ -1,6 +1,6 @@
-"""The page of /metrics of a daemon of one process: its own figures, its requests, its process.
+"""The /metrics page of a daemon with a single process: its own figures, HTTP requests, process.
 
-Importing this takes a moment, and megabytes, as prometheus_client writes it.
+The import of prometheus_client costs time and megabytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ def page(
     requests: Requests,
     connections: Mapping[str, int],
 ) -> Reply:
-    """In the form that is accepted. `figures` are what only this daemon has."""
+    """Render the page in the accepted format. `figures` are the metrics of this daemon only."""
     form = choose(accept, "")
     answers = [
         ([method, route, str(status)], count)

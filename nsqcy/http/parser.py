@@ -1,16 +1,16 @@
 """HTTP/1.1, server side, without I/O: bytes in, events out; replies in, bytes out.
 
-Owns framing: heads (parsed by httptools), bodies, keep-alive and the rules by which a connection
-ends.  Knows no socket, no clock and no route.
+Owns framing: heads (parsed by httptools), bodies, keep-alive and the end of a connection. Knows no
+socket, no clock and no route.
 
     feed(bytes) -> next_event() -> Head
                         read_body(limit) or ignore_body(), or neither
                    next_event() -> Body
                         answer(reply, date) -> bytes
-                   next_event() -> the next Head; it is not parsed before
+                   next_event() -> the next Head, which is not parsed earlier
 
-Strict where leniency lets requests be smuggled: lines end in CRLF, a body is framed by one
-Content-Length or by `chunked`, never by both.
+Strict where leniency would allow request smuggling: lines end in CRLF, and a body is framed by
+either one Content-Length or `chunked`.
 """
 
 import re
@@ -23,22 +23,22 @@ from urllib.parse import unquote_to_bytes
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 MAX_HEAD: Final = (1 << 20) + 4096
-"""Bytes of request line and headers: NSQ's 1 MiB and the slack it really grants."""
+"""Maximum bytes of request line and headers: 1 MiB, and the slack that NSQ allows."""
 
 MAX_DRAIN: Final = 256 << 10
-"""Bytes of an unneeded body to read and drop; a longer one ends the connection."""
+"""Maximum bytes of an unused body to read and drop. A longer one ends the connection."""
 
 CHUNK_ABOVE: Final = 2048
-"""Longer response bodies are sent chunked, as NSQ does."""
+"""Longer response bodies are sent chunked, as in NSQ."""
 
 MAX_QUERY: Final = 64 << 10
-"""Bytes of a query; taking a longer one apart would cost others too much time."""
+"""Maximum bytes of a query. Parsing a longer one would delay other connections too much."""
 
-_MAX_PATH = 4096  # a longer one is that of nothing, with escapes or without
+_MAX_PATH = 4096  # no route is longer, so a longer path is not unescaped
 _MAX_LINE = 4096  # of a chunk size with its extensions, or of a trailer
 _MAX_TRAILERS = 64
-_BATCH = 8192  # a head beyond this size is parsed in pieces of at least this size
-_CACHED_HEAD = 1024  # heads up to this size are remembered
+_BATCH = 8192  # a larger head is parsed in pieces of at least this size
+_CACHED_HEAD = 1024  # heads up to this size are cached
 _CACHED_HEADS = 512
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}")
@@ -58,7 +58,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Malformed:
-    """Event: not HTTP as we accept it.  The connection ends with `status`."""
+    """Event: invalid HTTP. The connection ends with `status`."""
 
     __slots__ = ("status",)
 
@@ -80,12 +80,12 @@ class End:
 
 class Fault(Enum):
     NONE = auto()
-    CUT = auto()  # the peer stopped in the middle, or framed it wrongly
+    CUT = auto()  # the peer stopped in the middle, or the framing is invalid
     TOO_BIG = auto()  # longer than the limit; `data` is empty
 
 
 class Body:
-    """Event: the body, as far as it was wanted."""
+    """Event: the body, or b"" if it is not needed."""
 
     __slots__ = ("data", "fault")
 
@@ -95,10 +95,10 @@ class Body:
 
 
 class Head:
-    """Event: request line and headers.  Immutable: equal heads share one object.
+    """Event: request line and headers. Immutable, because equal heads share one object.
 
-    nsq_headers: those that begin with X-Nsq-, without that and in lower case, with their values
-    headers: those that the daemon reads; see HeadCache
+    nsq_headers: X-Nsq- headers with their values; names are lower case, without the prefix
+    headers: headers that the daemon reads; see HeadCache
     """
 
     __slots__ = (
@@ -152,14 +152,16 @@ class Head:
         self.params = parse_query(self.query)
 
     def header(self, name: str) -> str:
-        """The first value of a header, in whatever case its name is; empty without one."""
+        """Return the first value of a header, ignoring case; empty without one."""
         name = name.lower()
         return next((value for each, value in self.headers if each.lower() == name), "")
 
     @property
     def is_plain(self) -> bool:
-        """HTTP/1.1 as most requests are: whatever its answer is, nothing in it depends on the head,
-        and the next request may follow."""
+        """Whether this is a usual HTTP/1.1 request with keep-alive.
+
+        The framing of its response does not depend on the head, and another request may follow.
+        """
         return (
             self.minor == 1
             and self.keep_alive
@@ -183,12 +185,12 @@ class _BadChunk(Exception):
 
 
 def unescape(text: str) -> str:
-    """Percent escapes decoded; bytes that are not UTF-8 become surrogates."""
+    """Decode percent escapes. Invalid UTF-8 becomes surrogates."""
     return unquote_to_bytes(text).decode("utf-8", "surrogateescape")
 
 
 def parse_query(query: str) -> dict[str, str] | None:
-    """The first value of each parameter, or None if the query cannot be parsed."""
+    """Return the first value of each parameter, or None if the query is invalid."""
     params: dict[str, str] = {}
     if not query:
         return params
@@ -209,8 +211,10 @@ HeaderSelection = bool | frozenset[bytes]
 
 
 class _HeadParser:
-    """One head, in any number of pieces.  httptools knows a fixed list of methods, HTTP does not:
-    the method is taken off here, and the parser always sees POST.
+    """Parser of one head in any number of pieces.
+
+    httptools accepts a fixed list of methods, HTTP does not: this class removes the method, and
+    httptools always sees POST.
     """
 
     def __init__(self, keep_headers: HeaderSelection) -> None:
@@ -219,7 +223,7 @@ class _HeadParser:
         self._wanted = set(keep_headers) if isinstance(keep_headers, frozenset) else set()
         self._kept: list[tuple[str, str]] = []
         self._parser: HttpRequestParser | None = None
-        self._start = b""  # until the method is complete
+        self._start = b""  # input until the method is complete
         self._method = ""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
@@ -235,9 +239,9 @@ class _HeadParser:
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            pass  # no protocol to upgrade to is offered, so the request stands as it is
+            pass  # we offer no upgrade, so this is a normal request
         except HttpParserError:
-            # A transfer coding that does not end in `chunked` is refused after the head.
+            # head() rejects a transfer coding that does not end in `chunked`.
             if not self.complete:
                 raise _Refused(BAD_REQUEST) from None
 
@@ -254,8 +258,10 @@ class _HeadParser:
         return b""
 
     def drop(self) -> None:
-        """It is not needed any more. The parser of httptools and this one know each other: left to
-        the collector of garbage, large heads would stay for a while."""
+        """Release the parser of httptools.
+
+        The two parsers form a reference cycle: large heads would stay until a garbage collection.
+        """
         self._parser = None
 
     def on_url(self, url: bytes) -> None:
@@ -277,7 +283,7 @@ class _HeadParser:
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         self.complete = True
-        self._keep_alive = self._parser.should_keep_alive()  # forgotten when this returns
+        self._keep_alive = self._parser.should_keep_alive()  # unknown after this returns
 
     def head(self) -> Head:
         assert self._parser is not None
@@ -313,11 +319,12 @@ _OUR_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"ex
 
 
 class HeadCache:
-    """Heads seen before.  A client sends the same head with every publish, and a head is a pure
-    function of its bytes; looking it up costs a tenth of parsing it.
+    """Cache of parsed heads.
 
-    keep_headers: which headers heads have beside what framing and /pub need: all, none, or the
-        first of each of these names, in lower case
+    A client sends the same head with every publish, and a lookup costs a tenth of parsing.
+
+    keep_headers: headers that heads keep in addition to those of framing and /pub: all, none, or
+        the first one with each of these names, in lower case
     """
 
     def __init__(self, keep_headers: HeaderSelection = False) -> None:
@@ -345,7 +352,7 @@ class HeadCache:
         return head
 
     def accepted(self, data: bytes) -> Head | None:
-        """None: these bytes will be refused."""
+        """Return the head, or None if it is invalid."""
         try:
             return self.parse(data)
         except _Refused:
@@ -354,12 +361,12 @@ class HeadCache:
 
 class _State(Enum):
     HEAD = auto()
-    ASKED = auto()  # a head was given out, nobody has said what to do with the body
+    ASKED = auto()  # a head was returned; the caller may now choose what to do with the body
     KEEP = auto()  # the body is being read
     IGNORE = auto()  # the body is being read, and dropped
-    READ = auto()  # the body was given out; the answer is awaited
-    DRAIN = auto()  # answered; what is left of the body is being skipped
-    BROKEN = auto()  # nothing that follows means anything
+    READ = auto()  # the body was returned; waiting for the answer
+    DRAIN = auto()  # answered; the rest of the body is being skipped
+    BROKEN = auto()  # further input is ignored
 
 
 _HEAD = _State.HEAD
@@ -372,7 +379,7 @@ _BROKEN = _State.BROKEN
 
 
 class HttpProtocol:
-    """The requests of one connection, one after the other.  Idle, it holds no buffer."""
+    """The requests of one connection, one after the other. Has no buffer while idle."""
 
     __slots__ = (
         "_body",
@@ -399,30 +406,30 @@ class HttpProtocol:
         self._state = _HEAD
         self._buffer = b""
         self._eof = False
-        self._parser: _HeadParser | None = None  # of a head that came in pieces
-        self._tail = b""  # the last three bytes it got
-        self._size = 0  # how many it got
+        self._parser: _HeadParser | None = None  # of a head that arrives in pieces
+        self._tail = b""  # the last three bytes that the parser got
+        self._size = 0  # number of bytes that the parser got
         self._head: Head | None = None
-        self.closing = False  # nothing will be answered any more
+        self.closing = False  # no more requests will be answered
         self._chunked = False
         self._more = False  # the body has not ended
-        self._left = 0  # bytes of the body, or of the chunk, still to come
+        self._left = 0  # bytes of the body or the chunk still to receive
         self._in_chunk = False
         self._trailers = 0  # lines after the last chunk, 0 before it
         self._body: bytes | bytearray = b""
         self._limit = 0
         self._skipped = 0
 
-    # What the shell asks
+    # State, for the connection
 
     @property
     def idle(self) -> bool:
-        """Between two requests."""
+        """Whether the connection is between two requests."""
         return self._state is _HEAD and self._parser is None and not self._buffer
 
     @property
     def at_rest(self) -> bool:
-        """Idle, and what comes next is a request."""
+        """Whether the connection is idle and another request may follow."""
         return (
             self._state is _HEAD
             and self._parser is None
@@ -431,17 +438,17 @@ class HttpProtocol:
 
     @property
     def in_head(self) -> bool:
-        """A request has begun, and its head is not complete."""
+        """Whether a head has begun and is not complete."""
         return self._state is _HEAD and (self._parser is not None or bool(self._buffer))
 
     @property
     def has_input(self) -> bool:
-        """There are bytes that were not looked at."""
+        """Whether there is unprocessed input."""
         return bool(self._buffer) or self._eof
 
     @property
     def held(self) -> int:
-        """Bytes of input held."""
+        """Bytes of buffered input."""
         return len(self._buffer) + len(self._body) + (self._size if self._parser else 0)
 
     @property
@@ -452,14 +459,14 @@ class HttpProtocol:
             return False
         if not self._more:
             return True
-        # A client that waits for 100 and does not get it may send its body or not.
+        # A client that expects 100 Continue and does not get it may or may not send its body.
         if self._state is _ASKED and head.expects_continue:
             return False
         return (self._skipped if self._chunked else self._left) <= MAX_DRAIN
 
     @property
     def unread(self) -> bool:
-        """Closing now may lose what was answered: the peer may still be sending."""
+        """Whether closing now may lose responses, because the peer may still be sending."""
         return not self._eof and (self._state is _BROKEN or self._more or bool(self._buffer))
 
     # Input
@@ -472,7 +479,7 @@ class HttpProtocol:
         self._eof = True
 
     def next_event(self) -> Event | None:
-        """The next event, or None until there is more input or an answer."""
+        """Return the next event, or None until there is more input or an answer."""
         state = self._state
         if state is _DRAIN:
             if not self._drained():
@@ -489,17 +496,17 @@ class HttpProtocol:
         return None
 
     def read_body(self, limit: int) -> None:
-        """Collect the body; one longer than `limit` is given up."""
+        """Collect the body; abandon it if it is longer than `limit`."""
         self._state = _KEEP
         self._limit = limit
 
     def ignore_body(self) -> None:
-        """Read and drop the body; one longer than MAX_DRAIN is given up."""
+        """Read and drop the body; abandon it if it is longer than MAX_DRAIN."""
         self._state = _IGNORE
         self._limit = MAX_DRAIN
 
     def give_up(self) -> None:
-        """Forget the body being read: the request is refused, and the connection ends with it."""
+        """Abandon the body being read. The connection ends with the answer to this request."""
         self._break()
 
     # Heads
@@ -521,7 +528,7 @@ class HttpProtocol:
         return self._continue_head(self._parser)
 
     def _continue_head(self, parser: _HeadParser) -> Event | None:
-        """A head in pieces is parsed as it comes, so that what is no HTTP is refused at once."""
+        """Parse a head piece by piece, so that invalid HTTP is rejected at once."""
         buffer, tail = self._buffer, self._tail
         end = (tail + buffer).find(b"\r\n\r\n")
         complete = end >= 0
@@ -530,7 +537,7 @@ class HttpProtocol:
             raise _Refused(HEAD_TOO_BIG)
         if self._eof and not complete:
             raise _Refused(BAD_REQUEST)
-        # The parser joins the pieces of a header as they come, so small ones must not be many.
+        # The parser joins the pieces of a header, so avoid many small pieces.
         if not complete and self._size > _BATCH and len(piece) < _BATCH:
             return None
         parser.feed(piece)
@@ -576,7 +583,7 @@ class HttpProtocol:
     def _next_body(self) -> Body | None:
         left = self._left
         if not self._chunked and not self._body and len(self._buffer) >= left <= self._limit:
-            # All of it came with the head.  Usual enough to have a way of its own.
+            # Fast path: the whole body came with the head.
             data, self._buffer = self._buffer[:left], self._buffer[left:]
             self._left = 0
             self._more = False
@@ -603,7 +610,7 @@ class HttpProtocol:
         return Body(data, fault)
 
     def _drained(self) -> bool:
-        """Skip what is there of an unread body; true when all of it was."""
+        """Skip the available part of an unread body; return whether all of it was skipped."""
         try:
             self._consume()
         except _BadChunk:
@@ -614,7 +621,7 @@ class HttpProtocol:
         return not self._more and self._state is _DRAIN
 
     def _consume(self) -> None:
-        """Take from the buffer what belongs to the body; `_more` falls at its end."""
+        """Move bytes of the body out of the buffer; clear `_more` at its end."""
         before = len(self._buffer)
         if self._chunked:
             self._consume_chunks()
@@ -657,7 +664,7 @@ class HttpProtocol:
         self._buffer = buffer[at:]
 
     def _take_line(self, line: bytes) -> None:
-        """A line that is not data: the size of a chunk, a trailer, or the empty line at the end."""
+        """Process a line between data: the size of a chunk, a trailer, or the final empty line."""
         if self._trailers:
             if not line:
                 self._more = False
@@ -686,7 +693,7 @@ class HttpProtocol:
     # Output
 
     def answer(self, reply: "Reply", date: bytes) -> bytes:
-        """The answer to the current request, in bytes.  `closing` rises if it is the last."""
+        """Encode the answer to the current request; set `closing` if it is the last one."""
         head = self._head
         assert head is not None
         keep_alive = self.keep_alive
@@ -728,7 +735,7 @@ _REASONS: Final = {
 
 
 def _reason(status: int) -> str:
-    """The words behind a status; that of another server's answer may be any."""
+    """Return the reason phrase; empty for an unknown status, which another server may send."""
     try:
         return _REASONS.get(status) or HTTPStatus(status).phrase
     except ValueError:
@@ -736,8 +743,10 @@ def _reason(status: int) -> str:
 
 
 class Rendered(NamedTuple):
-    """An answer in bytes: what stands before and after the date. A long body is copied only once,
-    when all is joined."""
+    """Encoded answer: the parts before and after the date.
+
+    A long body stays separate in `rest`, so that joining copies it only once.
+    """
 
     before: bytes
     after: bytes
@@ -745,9 +754,7 @@ class Rendered(NamedTuple):
 
 
 class Reply:
-    """An answer, independent of the request.  `nsq` marks those of the API proper; they carry
-    `X-Nsq-Content-Type`.
-    """
+    """Answer, independent of the request. With `nsq` it has the header `X-Nsq-Content-Type`."""
 
     __slots__ = ("_usual", "body", "content_type", "headers", "logged", "nsq", "status")
 
@@ -770,7 +777,7 @@ class Reply:
         self._usual: Rendered | None = None
 
     def usual(self) -> Rendered:
-        """What stands before and after the date, for HTTP/1.1 with keep-alive."""
+        """Return the cached parts for HTTP/1.1 with keep-alive."""
         if self._usual is None:
             self._usual = self.render(1, True, True)
         return self._usual

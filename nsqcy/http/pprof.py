@@ -1,4 +1,4 @@
-"""The pages below /debug/pprof: a running process from inside. Knows not how it is looked at."""
+"""The pages below /debug/pprof, which show the inside of a running process."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -13,20 +13,20 @@ MAX_PROFILE = 300  # seconds
 
 
 class Inspected(Protocol):
-    """What the handlers need of a daemon."""
+    """Daemon, as the handlers see it."""
 
     def command_line(self) -> str:
-        """Its words, with a NUL between them."""
+        """Return the command line of the daemon, with NUL between the words."""
 
     def inspect(self, what: str) -> str:
-        """What `debug.tell` says of `what`, in every process."""
+        """Return the result of `debug.tell(what)` in every process."""
 
     def profile(self, seconds: int) -> str:
-        """A profile of this process, by `debug.Profiler`; raises what that raises."""
+        """Record a profile of this process; raises the errors of `debug.Profiler`."""
 
 
 def routes(index: str, inspected: Callable[[Any], Inspected]) -> list[Route]:
-    """With the index at that path; `inspected` finds the daemon of an Api."""
+    """Return the routes, with the index at that path. `inspected` returns the daemon of an Api."""
 
     def page(path: str, handler: Handler, method: str = "GET") -> Route:
         return Route(method, path, handler, plain=True, logged=False, local=True)
@@ -56,8 +56,8 @@ _PAGE = """\
 <html><head><title>/debug/pprof/</title><base href="/debug/pprof/"></head><body>
 <ul>
 <li><a href="cmdline">cmdline</a>: the command line</li>
-<li><a href="goroutine">goroutine</a>: where each greenlet and thread is</li>
-<li><a href="heap">heap</a>: what is in memory</li>
+<li><a href="goroutine">goroutine</a>: stacks of all greenlets and threads</li>
+<li><a href="heap">heap</a>: memory statistics</li>
 <li><a href="threadcreate">threadcreate</a>: threads</li>
 <li><a href="profile?seconds=5">profile</a>: where a process spends its time in Python</li>
 </ul>
@@ -85,7 +85,7 @@ def _profile(inspected: Inspected, request: Request) -> str:
     try:
         return inspected.profile(seconds)
     except NoProfiler:
-        raise HttpError(501, 'no profiler here: pip install "nsqcy[debug]"') from None
+        raise HttpError(501, 'no profiler is installed: pip install "nsqcy[debug]"') from None
     except ProfilerBusy:
         raise HttpError(500, "another profile is running") from None
     except ProfilerFailed as error:

@@ -1,6 +1,7 @@
-"""HTTP requests counted: how many were answered, and how long that took.
+"""Counts and durations of answered HTTP requests.
 
-By the pattern of the route, never by the path: who asks for what does not exist makes no series.
+The label is the pattern of the route, never the path, so that requests for unknown paths create no
+series.
 """
 
 import socket
@@ -18,7 +19,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
 
 
 class Times:
-    """How long requests took: between the bounds, and together."""
+    """Durations of requests: counts between the bounds, and the sum in seconds."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(REQUEST_BOUNDS) + 1)
@@ -30,7 +31,7 @@ class Times:
 
 
 class Requests:
-    """Counted on the hub; may be read by other threads."""
+    """Counters of requests. Updated on the hub; other threads may read them."""
 
     def __init__(self) -> None:
         self.answers: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
@@ -45,7 +46,7 @@ class Requests:
 
 
 class CountedConnection(HttpConnection):
-    """A connection whose requests are counted when they are answered."""
+    """Connection that counts each request when it is answered."""
 
     __slots__ = ("_requests",)
 

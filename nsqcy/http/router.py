@@ -1,8 +1,8 @@
-"""From a request's head to its route, and from what a handler returns to a reply.
+"""Routing of requests, and conversion of handler results to replies.
 
-Handlers get an `Api` and a `Request`, return data and raise `HttpError`; `Api.call` makes replies
-of both. Owns the rules by which paths are compared, and the form of answers. Knows no connection,
-and no route: each daemon has its own table of them.
+Handlers get an `Api` and a `Request`, return data and raise `HttpError`; `Api.call` turns both into
+replies. Owns the matching of paths and the format of replies. Knows no connection and no route:
+each daemon has its own table of routes.
 """
 
 import traceback
@@ -21,7 +21,7 @@ from nsqcy.util.gotext import json_bytes
 
 
 class Request:
-    """`peer` is `ip:port`, or `@` for a unix socket."""
+    """Request for a handler. `peer` is `ip:port`, or `@` for a unix socket."""
 
     __slots__ = ("body", "head", "peer")
 
@@ -39,17 +39,19 @@ class Request:
 
 
 class Later:
-    """What a handler returns whose answer is not known yet."""
+    """Result of a handler that replies later."""
 
     __slots__ = ()
 
     def begin(self, answer: Callable[[Reply | None], None]) -> None:
-        """`answer` is to be called exactly once, before this returns or much later. With None the
-        connection ends without an answer."""
+        """Start the work. It calls `answer` exactly once, before this returns or much later.
+
+        `answer(None)` closes the connection without a reply.
+        """
         raise NotImplementedError
 
     def publishes(self) -> tuple[int, int]:
-        """How many messages, of how many bytes together."""
+        """Return the number of messages that the request publishes, and their bytes."""
         return 0, 0
 
 
@@ -60,38 +62,38 @@ ShortWay = Callable[[Any, Head], tuple[Sink, Reply] | None]
 
 
 class Need(Enum):
-    """What somebody has to be for a route to answer him, where people say who they are."""
+    """Permission that a route requires, if the daemon authenticates users."""
 
     NOTHING = auto()
-    KNOWN = auto()  # whoever he is
+    KNOWN = auto()  # any authenticated user
     PUBLISH = auto()  # to the topic of the query
-    SUBSCRIBE = auto()  # to its topic, or channel; or to operate
+    SUBSCRIBE = auto()  # to its topic or channel; or the operate role
     ADMIN = auto()  # of its topic
     ADMIN_OF_ALL = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A segment of the path such as `:opt` stands for any that is not empty."""
+    """Route. A segment of the path such as `:opt` matches any non-empty segment."""
 
     method: str
     path: str
     handler: Handler
     body: BodyRule | None = None
-    """How many bytes of body to read, or IGNORED; may refuse.  Without it the body is not read."""
+    """Returns the maximum bytes of the body or IGNORED; may raise HttpError. None: read no body."""
     plain: bool = False
-    """Answers are bare text, without NSQ's header, errors too."""
+    """Replies, also errors, are plain text without the header of NSQ."""
     logged: bool = True
     inline: bool = False
-    """Never blocks, so it runs in the loop instead of a greenlet."""
+    """Whether the handler never blocks, so that it runs in the loop instead of a greenlet."""
     local: bool = False
-    """Answered to other machines only if an option says so."""
+    """Whether other machines may use the route only if an option allows it."""
     short: ShortWay | None = None
-    """For requests that are never logged: where bodies may go instead of to the handler, as long as
-    that takes them, and what is answered then."""
+    """Returns the fast path for requests that are never logged: the reply, and a sink, which gets
+    bodies instead of the handler while it accepts them."""
 
     need: Need = Need.ADMIN_OF_ALL
-    """One that says nothing is open to the fewest."""
+    """The default is the strictest permission."""
 
     def error(self, error: HttpError) -> Reply:
         if self.plain:
@@ -119,12 +121,12 @@ NOT_FOUND = json_error(404, "NOT_FOUND")
 
 
 def ignored(api: Any, head: Head) -> int:
-    """Read and drop a body that means nothing; one longer than MAX_DRAIN is not awaited."""
+    """Read and drop an unused body. One longer than MAX_DRAIN is not read."""
     return IGNORED
 
 
 def whole(request: Request) -> dict[str, str]:
-    """The parameters of a request whose unused body was not cut short."""
+    """Return the parameters; raises HttpError if the unused body was truncated."""
     if request.body.fault is Fault.CUT:
         raise HttpError(400, "INVALID_REQUEST")
     return request.params
@@ -141,12 +143,11 @@ def required(params: dict[str, str], name: str) -> str:
 
 
 _EVERY_METHOD = "*"
-_IN_PATHS = "$&+,/:;=@"  # what Go leaves unescaped in a path, beside letters, digits and -_.~
+_IN_PATHS = "$&+,/:;=@"  # Go leaves these unescaped in a path, as well as letters, digits and -_.~
 
 
 class Router:
-    """A daemon's table of routes, all of them below `base`: nothing, or a path without a final
-    slash."""
+    """Routes of a daemon, all below `base`: empty, or a path without a final slash."""
 
     def __init__(self, routes: Sequence[Route], base: str = "") -> None:
         if base:
@@ -156,15 +157,15 @@ class Router:
             path: sorted({"OPTIONS"} | {route.method for route in routes if route.path == path})
             for path in {route.path for route in routes}
         }
-        # Where a path could be one of two, a segment that is named is meant.
+        # A literal segment takes precedence over a variable.
         self._patterns = sorted((path.split("/") for path in self._methods), key=_variables)
 
     def resolve(self, head: Head) -> Route | Reply:
-        """The route of a request, or the reply to one that has none."""
+        """Return the route of a request, or the reply to a request without a route."""
         return self._found.get((head.method, head.path)) or self._unusual(head)
 
     def _pattern(self, path: str) -> str:
-        """What a path is registered as."""
+        """Return the pattern that a path matches, or the path itself."""
         segments = path.split("/")
         for pattern in self._patterns:
             if _fits(pattern, segments):
@@ -191,8 +192,10 @@ class Router:
         return json_error(405, "METHOD_NOT_ALLOWED", allow=allow)
 
     def _canonical(self, path: str) -> str:
-        """The path as it would be registered: no final slash, no `//`, `.` or `..`, and the case of
-        every segment that is not variable."""
+        """Return the path in the form of a registered one.
+
+        Removes a final slash, `//`, `.` and `..`; literal segments get the case of the pattern.
+        """
         clean = normpath("/" + path.lstrip("/"))
         segments = clean.split("/")
         lower = clean.lower().split("/")
@@ -232,41 +235,41 @@ def _redirect(head: Head, path: str) -> Reply:
 
 
 class Limits(Protocol):
-    """The options that connections read."""
+    """Options that connections read."""
 
     @property
     def debug_remote(self) -> bool: ...
     @property
     def max_input_bytes(self) -> int:
-        """What the unfinished requests of one process may hold together."""
+        """Maximum bytes of all unfinished requests of one process."""
 
 
 class Gate(Protocol):
-    """Who knows who may do what."""
+    """Authorization of requests."""
 
     def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool: ...
 
     def admit(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
     ) -> Route | Reply:
-        """The route to take, or what is answered instead; called before the body is read."""
+        """Return the route to take, or a reply. Called before the body is read."""
 
 
 class Api:
-    """What connections need of a daemon, and the surroundings of its handlers."""
+    """Application context of HTTP connections and handlers."""
 
     router: Router
     reads_headers: HeaderSelection = False
-    """Which headers handlers and the gate look at, other than X-Nsq- ones."""
+    """Headers that handlers and the gate read, besides X-Nsq- ones."""
 
     def __init__(self, limits: Limits, log: Lines, gate: Gate | None = None) -> None:
-        """gate: None where everybody may do everything, or the routes see to it themselves."""
+        """`gate` is None if all requests are allowed, or if the routes check them."""
         self.limits = limits
         self.log = log
         self.gate = gate
 
     def call(self, route: Route, request: Request) -> Reply | Later:
-        """Run the handler; blocks as long as it does, and never raises."""
+        """Run the handler. Blocks as long as the handler does; never raises."""
         try:
             result = route.handler(self, request)
             if isinstance(result, Later):
@@ -279,11 +282,11 @@ class Api:
             return self.panic() if refusal is None else route.error(refusal)
 
     def refusal(self, error: Exception) -> HttpError | None:
-        """What an exception of a backend is to who has asked; None: `panic`."""
+        """Return the error for the client on an exception of a backend; None: `panic`."""
         return None
 
     def panic(self) -> Reply:
-        """For the exception being handled, which is a bug or a backend out of reach."""
+        """Log the current exception, a bug or an unreachable backend, and return the reply."""
         self.log.error(
             f"panic in HTTP handler - {traceback.format_exc()}", event="http_handler_failed"
         )

@@ -1,11 +1,11 @@
 """The HTTP connections of one process: sockets and libev watchers around `HttpProtocol`.
 
-A connection is a state machine called by its watchers.  What never blocks costs no greenlet; every
-other request gets one, because its handler may have to wait for other processes.  Knows no route
-and no parameter: `Api` says what to do with a head, and turns requests into replies.
+A connection is a state machine called by its watchers. Handlers that never block run without a
+greenlet; all others get one, because they may wait for other processes. Knows no route and no
+parameter: `Api` routes heads and turns requests into replies.
 
-Requests that look like one before may be answered without any of this, in C
-(`nsqcy.server.http_fastpath`): see `HttpConnection.learn`.
+Requests similar to an earlier one may be answered in C (`nsqcy.server.http_fastpath`) without this
+module: see `HttpConnection.learn`.
 """
 
 import socket
@@ -35,7 +35,7 @@ from nsqcy.server.http_fastpath import Connection, Server, Shape
 _READ = 1
 _WRITE = 2
 _EVENTS_A_TURN = 64
-_LOGGED = 2048  # of a target; it may be a megabyte
+_LOGGED = 2048  # maximum characters of a target in the log; it may be a megabyte
 
 
 Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
@@ -43,17 +43,17 @@ Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds a peer may take.  `sweep` is how often they are looked at, so their precision."""
+    """Timeouts of peers in seconds. `sweep` is the interval of the checks, so their precision."""
 
     idle: float = 600  # between two requests, and before the first
     head: float = 60  # from the first byte of a head to its last
-    progress: float = 60  # between two pieces of a body, or of an answer it takes
-    linger: float = 5  # to close its side after an answer that ends the connection
+    progress: float = 60  # between two pieces of a body, or of an answer that the peer reads
+    linger: float = 5  # until the peer closes its side after the last answer
     sweep: float = 5
 
 
 class HttpServer(Server):
-    """The connections, what they share, and one timer for all their deadlines."""
+    """HTTP connections of one process, their shared state, and one timer for all deadlines."""
 
     def __init__(
         self, loop: Any, api: Api, *, timeouts: Timeouts | None = None, send_buffer: int = 0
@@ -64,7 +64,7 @@ class HttpServer(Server):
         self.held = 0  # bytes of unfinished requests
         self.timeouts = timeouts or Timeouts()
         self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
-        self.tls_only: Reply | None = None  # what every request without TLS is answered
+        self.tls_only: Reply | None = None  # the reply to every request without TLS
         self._send_buffer = send_buffer
         self._connections: set[HttpConnection] = set()
         self._to_resume: list[HttpConnection] = []
@@ -74,9 +74,9 @@ class HttpServer(Server):
         self._sweeper.start(self._sweep)
 
     def adopt(self, sock: socket.socket, peer: str, connection: Make | None = None) -> None:
-        """Serve an accepted socket; `peer` is how the log shows it: `ip:port`, or `@`.
+        """Serve an accepted socket. `peer` is its name in the log: `ip:port`, or `@`.
 
-        `connection` makes one that is more than plain HTTP.
+        `connection` creates the connection, if it is not plain HTTP.
         """
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
@@ -91,7 +91,7 @@ class HttpServer(Server):
         return len(self._connections)
 
     def unlearn(self) -> None:
-        """Who may do what has changed: every head is looked at again."""
+        """Check every head again, because permissions have changed."""
         super().unlearn()
         for connection in self._connections:
             connection.unlearn()
@@ -107,10 +107,10 @@ class HttpServer(Server):
     # For the connections
 
     def resume(self, connection: "HttpConnection") -> None:
-        """Let a connection go on with the input it holds, in a turn of its own.
+        """Process the buffered input of a connection in another event-loop iteration.
 
-        An async watcher, because an answer may come from a prepare watcher, where a greenlet that
-        the next request starts would not run before the poll is over.
+        Uses an async watcher, because an answer may come from a prepare watcher: a greenlet started
+        there for the next request would not run until the poll returns.
         """
         self._to_resume.append(connection)
         self._wake_up.send()
@@ -130,13 +130,14 @@ class HttpServer(Server):
 
 
 class HttpConnection(Connection):
-    """One socket.  It handles a request at a time and reads no further until it is answered.
+    """One socket. Handles one request at a time, and reads no more until it is answered.
 
-    reading     the read watcher runs, `process` turns bytes into events
-    waiting     a backend call is out; input stays in the socket
+    reading     the read watcher runs; `process` turns bytes into events
+    waiting     for a backend call; input stays in the socket
     sending     part of an answer is unsent; the write watcher runs, nothing is read
-    lingering   all is sent and our side is shut; input is dropped until the peer closes, so
-                that unread input does not make the kernel take the last answer back
+    lingering   all is sent and our side is shut down; input is dropped until the peer closes,
+                because with unread input the kernel would reset the connection and lose the
+                last answer
     """
 
     __slots__ = (
@@ -161,7 +162,7 @@ class HttpConnection(Connection):
         "_write_watcher",
     )
     secure = False
-    certificate_names: Sequence[str] = ()  # those of the peer's, if it was verified
+    certificate_names: Sequence[str] = ()  # names in the verified certificate of the peer
 
     def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
         super().__init__(server, sock.fileno())
@@ -184,8 +185,8 @@ class HttpConnection(Connection):
         self._read_watcher = server.loop.io(sock.fileno(), _READ)
         self._read_watcher.start(self.on_readable)
         self._reading = True
-        # What is known of heads is common to all connections, so that those of one kind alone may
-        # use it: plain ones must not where TLS is demanded, and encrypted bytes are no heads.
+        # All connections share what the fast path learned about heads, so only one kind may use it:
+        # not plain ones if TLS is required, and not encrypted ones, whose bytes are not heads.
         self._short = not self.secure and server.tls_only is None
         self.at_rest = self._short
 
@@ -225,7 +226,7 @@ class HttpConnection(Connection):
     # Input
 
     def wants_input(self) -> bool:
-        """Whether the socket may be read; if not, nobody looks at it until it may."""
+        """Return whether the socket may be read now; if not, stop its read watcher."""
         if self._waiting or self._resuming or self._unsent is not None:
             self._read_watcher.stop()
             self._reading = False
@@ -233,13 +234,13 @@ class HttpConnection(Connection):
         return True
 
     def received(self, data: bytes) -> None:
-        """What the socket gave: b"" is its end."""
+        """Process bytes from the socket; b"" is the end of input."""
         if self._lingering:
             if not data:
                 self.close()
             return
         protocol = self._protocol
-        if not protocol.in_head:  # the clock of a head starts with its first byte
+        if not protocol.in_head:  # the timeout of a head starts with its first byte
             self.since = self._server.now
         if data:
             protocol.feed(data)
@@ -248,7 +249,7 @@ class HttpConnection(Connection):
         self.process()
 
     def process(self) -> None:
-        """Handle what has arrived, until a request has to wait or a turn's share is done."""
+        """Handle buffered input until a request must wait, or up to _EVENTS_A_TURN events."""
         self._resuming = False
         if self._closed or self._unsent is not None:
             return
@@ -264,7 +265,7 @@ class HttpConnection(Connection):
         self._flush()
 
     def broken(self) -> None:
-        """A bug costs one connection, and says so."""
+        """Log a bug and close only this connection."""
         self._server.api.panic()
         self.close()
 
@@ -293,14 +294,14 @@ class HttpConnection(Connection):
         self._server.resume(self)
 
     def _account(self) -> None:
-        """Count what this connection holds; refuse the request that makes it too much."""
+        """Count buffered input; reject the request that exceeds the limit of the process."""
         held = self._protocol.held
         if held == self._held:
             return
         server = self._server
         server.held += held - self._held
         self._held = held
-        if self._waiting or self._resuming:  # what is here will be handled, however much it is
+        if self._waiting or self._resuming:  # buffered input will be handled, whatever its size
             return
         if server.held > server.api.limits.max_input_bytes:
             if self._head is None:
@@ -310,13 +311,13 @@ class HttpConnection(Connection):
                 self._answer(EXITING)
                 self._account()
 
-    # The short way
+    # The fast path
 
     def answered(self, answers: list[bytes]) -> None:
         self._out += answers
 
     def learn(self, data: bytes, length: int) -> Shape | None:
-        """What is to become of all requests whose heads are like this one but for the length."""
+        """Return the template for requests with the same head except its length, or None."""
         api = self._server.api
         head = self._server.heads.accepted(data)
         if head is None or head.length != length or not head.is_plain:
@@ -334,7 +335,7 @@ class HttpConnection(Connection):
         return Shape(sink, before, after)
 
     def panicked(self, data: bytes) -> bytes:
-        """The answer to a request with this head, in whose handling there was an exception."""
+        """Log the current exception and return the answer to the request with this head."""
         self._head = self._server.heads.accepted(data)
         self._begun = time.perf_counter_ns()
         reply = self._server.api.panic()
@@ -418,8 +419,10 @@ class HttpConnection(Connection):
     # Output
 
     def _answer(self, reply: Reply | None) -> None:
-        """Answer the current request, or end the connection behind what was answered before.
-        Unless `process` runs, send and go on with the next."""
+        """Answer the current request; with None, close the connection after the earlier answers.
+
+        Unless `process` runs, send the answer and continue with the next request.
+        """
         if self._closed:
             return
         server = self._server
@@ -457,21 +460,21 @@ class HttpConnection(Connection):
         )
 
     def _flush(self) -> None:
-        """Send what was answered; what the socket does not take waits for the write watcher."""
+        """Send answers. The write watcher sends what the socket does not accept now."""
         if self._closed or self._unsent is not None:
             return
         if not self._out or self._send(self._output()):
             self._sent()
 
     def _output(self) -> bytes | memoryview:
-        """All that was answered."""
+        """Return and remove all unsent answers."""
         out = self._out
         data = out[0] if len(out) == 1 else b"".join(out)
         out.clear()
         return data
 
     def _send(self, data: bytes | memoryview) -> bool:
-        """Whether the socket took it all; if not, `_unsent` holds the rest."""
+        """Send data; return whether the socket accepted all. `_unsent` keeps the rest."""
         sent = self.send(data)
         if sent is None:
             return False
@@ -501,7 +504,7 @@ class HttpConnection(Connection):
                 self.process()
 
     def _sent(self) -> None:
-        """Everything answered is sent."""
+        """Close, linger or read again after all answers were sent."""
         if self._protocol.closing and not self._lingering:
             if not self._protocol.unread:
                 self.close()

@@ -1,10 +1,9 @@
-"""The addresses a daemon listens on: reading them, binding them, and how they are shown.
+"""Addresses that a daemon listens on: parsing, binding and display.
 
-Owns the listening sockets until they are closed, and the files of unix sockets. A start takes over
-the file that a crash left behind. Knows nothing of what is spoken on them. Imported before
-everything heavy.
+Owns the listening sockets until they are closed, and the files of unix sockets. A start replaces
+the file that a crash left behind. Knows no protocol. Imported before all heavy modules.
 
-As NSQ does, the wildcard of IPv4 (and an empty host) also answers IPv6 where the machine has it:
+As in NSQ, the IPv4 wildcard (and an empty host) also accepts IPv6 if the machine has it, because
 `localhost` is often ::1. It is shown as 0.0.0.0.
 """
 
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 from nsqcy.errors import StartError
 
-_BACKLOG = 65_535  # the kernel takes the less of this and net.core.somaxconn
+_BACKLOG = 65_535  # the kernel uses the minimum of this and net.core.somaxconn
 _KEEPALIVE = 15  # seconds
 _WILDCARDS = ("", "0.0.0.0")
 
@@ -37,19 +36,19 @@ class Listener(NamedTuple):
 
     sock: socket.socket
     kind: str
-    text: str  # as it is shown, with the real port
+    text: str  # as shown to users, with the actual port
     port: int  # 0 for a unix socket
-    path: str | None  # of a unix socket's file
+    path: str | None  # file of a unix socket, if we created it
     file: tuple[int, int] | None = None  # device and inode of that file
 
     @property
     def title(self) -> str:
-        """How log lines about it begin."""
+        """Prefix of log lines about the listener."""
         return self.kind.upper()
 
     def close(self) -> None:
-        """Listen no more, and leave no file behind."""
-        # As long as the socket listens, no other daemon takes the path over.
+        """Close the socket and remove its file."""
+        # While the socket listens, no other daemon takes over the path.
         if self.path:
             with suppress(OSError):
                 if _file_of(self.path) == self.file:
@@ -58,7 +57,7 @@ class Listener(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Read an address as Go's SplitHostPort does; what it refuses is a path."""
+    """Parse an address as Go's SplitHostPort does. Anything that it rejects is a path."""
     host, colon, port = text.rpartition(":")
     if not colon:
         return Address(path=text)
@@ -72,9 +71,9 @@ def parse(text: str) -> Address:
 
 
 def bind(text: str, kind: str, daemon: str = "nsqd", *, unix: bool = True) -> Listener:
-    """Bind and listen; StartError in NSQ's words when that cannot be.
+    """Bind and listen; raises StartError with the text of NSQ.
 
-    Without `unix` there are no paths, and nothing at all means any port of every interface.
+    Without `unix`, paths are invalid, and an empty address means any port on all interfaces.
     """
     address = parse(text) if text or unix else Address()
     try:
@@ -91,7 +90,7 @@ def bind(text: str, kind: str, daemon: str = "nsqd", *, unix: bool = True) -> Li
 
 
 def adopt(sock: socket.socket, kind: str) -> Listener:
-    """A listening socket that somebody else has bound: so is the file of a unix socket theirs."""
+    """Wrap a listening socket that another process has bound. It keeps the socket file."""
     where = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         return Listener(sock, kind, _show_unix(where), 0, None)
@@ -103,7 +102,7 @@ def adopt(sock: socket.socket, kind: str) -> Listener:
 
 
 def is_at(listener: Listener, text: str) -> bool:
-    """Whether it is the one of an address as options have it, as far as the port or path tell."""
+    """Return whether a listener has the port or path of an address in the options."""
     address = parse(text)
     if address.path is not None:
         return not listener.port and listener.text == address.path
@@ -160,7 +159,7 @@ def _locked(path: str) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not _is_open_as(fd, name):
-                continue  # the previous holder has removed it
+                continue  # the previous owner of the lock has removed it
             try:
                 yield
             finally:
@@ -183,13 +182,13 @@ def _bind_path(sock: socket.socket, path: str) -> None:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        with suppress(FileNotFoundError):  # its owner has removed it meanwhile
+        with suppress(FileNotFoundError):  # its owner removed it in the meantime
             _remove_abandoned(path)
         sock.bind(path)
 
 
 def _remove_abandoned(path: str) -> None:
-    """Remove a socket file that a crash left behind; anything else stays."""
+    """Remove a socket file that no process listens on; keep anything else."""
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         text = "the file is not a socket: move it or choose another path"
         raise ValueError(f"listen unix {path}: {text}")
@@ -236,7 +235,7 @@ def _port(text: str) -> int:
 
 
 def _bind_both(port: int) -> socket.socket | None:
-    """The wildcard of both families in one socket; None on a machine without IPv6."""
+    """Bind the wildcard of both families with one socket; None without IPv6."""
     try:
         sock = _socket(socket.AF_INET6)
     except OSError:
@@ -280,7 +279,7 @@ def _listen(sock: socket.socket, where: tuple[object, ...]) -> socket.socket:
 
 
 def _tune(sock: socket.socket) -> None:
-    """Linux hands these down to every accepted socket, which saves four calls each."""
+    """Set options that accepted sockets inherit on Linux, which saves four calls for each."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)
@@ -288,7 +287,7 @@ def _tune(sock: socket.socket) -> None:
 
 
 def _reason(error: Exception, address: Address) -> str:
-    """What Go's net package says."""
+    """Return the error text of Go's net package."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
     what = os.strerror(error.errno).lower()
@@ -299,8 +298,10 @@ def _reason(error: Exception, address: Address) -> str:
 
 
 def show(where: object) -> str:
-    """A peer's or our own address as NSQ shows it: a mapped IPv4 address as itself, `@` for a
-    unix socket without a name."""
+    """Format a socket address as NSQ does.
+
+    A mapped IPv4 address is shown as IPv4, a unix socket without a name as `@`.
+    """
     if isinstance(where, tuple):
         host, port = str(where[0]), where[1]
         host = host.removeprefix("::ffff:") if "." in host else host

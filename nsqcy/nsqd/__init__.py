@@ -1,1 +1,1 @@
-"""The nsqd daemon: master, workers and what they say to each other."""
+"""The nsqd daemon: master, workers and the messages between them."""

@@ -1,10 +1,10 @@
-"""Typed calls between the processes of one nsqd: arguments, result, and what runs at the far end.
+"""Typed calls between the processes of one nsqd: arguments, result, and code for the other process.
 
 A call is a frozen dataclass. Its fields are the arguments, `run` executes in the other process, and
 `Result` is what the caller gets. The control channel carries the name of the class and the fields
-as JSON, so a call needs no other declaration; the fields `blob` and `fds` travel beside the JSON.
-A call whose result nobody waits for is sent by `notify`. Owns that encoding; knows no topic, no
-worker and no master.
+as JSON, so a call needs no other declaration; the fields `blob` and `fds` travel beside the JSON. A
+call without a result is sent by `notify`. Owns that encoding; knows no topic, no worker and no
+master.
 """
 
 import os
@@ -29,7 +29,7 @@ Refusal = Literal[
 
 
 class Refused(Exception):
-    """The call changed nothing and returned nothing; the code says why, in every process."""
+    """The call changed nothing and returned nothing; every process knows the code of the reason."""
 
     def __init__(self, code: Refusal) -> None:
         super().__init__(code)
@@ -37,16 +37,16 @@ class Refused(Exception):
 
 
 class Call(Generic[Target, Result]):
-    """Runs at a `Target`: what the process at the far end offers to calls of this kind.
+    """Runs at a `Target`: the interface of the other process for calls of this kind.
 
-    A direct subclass is a kind of call with a registry of its own; classes below it are the calls.
+    A direct subclass is a kind of call with its own registry; classes below it are the calls.
     """
 
     kinds: ClassVar[dict[str, type[Any]]]
     timeout: ClassVar[float | None]
     """Seconds that the caller waits; None: until the other process answers or dies."""
     returns: ClassVar[Literal["value", "blob", "answer"]] = "value"
-    """How the result travels: as JSON, as bytes beside it, or as an `Answer` of both."""
+    """Encoding of the result: as JSON, as bytes beside it, or as an `Answer` of both."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -56,15 +56,15 @@ class Call(Generic[Target, Result]):
             cls.kinds[cls.__name__] = cls
 
     def run(self, target: Target) -> Result:
-        """Do it, in a greenlet that may wait; raise Refused if it cannot be done."""
+        """Execute it, in a greenlet that may wait. Raises Refused if that is impossible."""
         raise NotImplementedError
 
     @classmethod
     def decode(cls, request: Request) -> Self:
-        """The call that a request carries; ValueError for a method that is none of this kind."""
+        """Return the call in a request. Raises ValueError for a method that is not of this kind."""
         call = cls.kinds.get(request.method)
         if call is None:
-            raise ValueError(f"there is no method {request.method}")
+            raise ValueError(f"unknown method {request.method}")
         types = _types(call)
         arguments = {name: _restored(types[name], each) for name, each in request.args.items()}
         beside = {"blob": request.blob, "fds": request.fds}
@@ -72,14 +72,14 @@ class Call(Generic[Target, Result]):
         return cast("Self", call(**arguments))
 
     def serve(self, target: Target) -> Answer:
-        """Run for another process."""
+        """Run it for another process."""
         result: Any = self.run(target)
         if self.returns == "answer":
             return cast("Answer", result)
         return Answer(blob=result) if self.returns == "blob" else Answer(result)
 
     def send(self, channel: Channel, to: int | None = None) -> Result:
-        """Run it at the other end of the channel, or in worker `to`; raises Refused, and what
+        """Run it at the other end of the channel, or in worker `to`. Raises Refused, and what
         `Channel.call` raises."""
         try:
             answer = channel.call(type(self).__name__, self.timeout, to=to, **self._arguments())
@@ -96,7 +96,7 @@ class Call(Generic[Target, Result]):
         channel.notify(type(self).__name__, **self._arguments())
 
     def duplicate(self) -> Self:
-        """The same call with descriptors of its own: each channel closes those it sends."""
+        """Return the same call with duplicated descriptors: each channel closes those it sends."""
         arguments = self._arguments()
         if "fds" not in arguments:
             return self
@@ -107,23 +107,23 @@ class Call(Generic[Target, Result]):
 
 
 def serve(request: Request, *offers: tuple[type[Call[Any, Any]], Any]) -> Answer:
-    """Run a request as a call of the first kind that has it, each at the target it comes with;
-    ValueError if there is none."""
+    """Run a request as a call of the first kind that has it, each at its target. Raises ValueError
+    if none has it."""
     for kind, target in offers:
         if request.method in kind.kinds:
             return kind.decode(request).serve(target)
     ancillary.close_all(request.fds)
-    raise ValueError(f"there is no method {request.method}")
+    raise ValueError(f"unknown method {request.method}")
 
 
 def _types(call: type[Any]) -> dict[str, Any]:
-    """Of the fields, in their order."""
+    """Return the values of the fields, in their order."""
     hints = get_type_hints(call)
     return {each.name: hints[each.name] for each in fields(call)}
 
 
 def _restored(kind: Any, value: Any) -> Any:
-    """JSON makes a list of every tuple, and a text of every key."""
+    """Convert to JSON's types: a tuple becomes a list, and every key a string."""
     if isinstance(value, dict) and get_args(kind)[:1] == (int,):
         return {int(key): each for key, each in value.items()}
     if not isinstance(value, list):

@@ -7,10 +7,10 @@ while nsqd starts waits in the backlog; the workers import while the master does
 Exit codes:
 
     0  stopped by SIGTERM or SIGINT and everything is saved, also during an import of NSQ's files,
-       which are then as they were; --version; --help
+       which are then unchanged; --version; --help
     1  could not start (the last line says why); a listening socket failed; not everything was saved
     2  the command line could not be read
-    3  its time to drain was over before consumers had emptied it; everything is saved
+    3  the time limit of draining was reached before consumers had emptied it; everything is saved
 """
 
 import os
@@ -40,13 +40,13 @@ from nsqcy.nsqd.options import (
 from nsqcy.process import datapath, openfiles, service, spawn
 
 ENGINE = "nsqcy.nsqd.worker.engine:Engine"
-UNIX = -1  # the port of a unix socket, to those who ask
+UNIX = -1  # the port that is reported for a unix socket
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run nsqd; gives the exit code."""
+    """Run nsqd; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    # Until the master has a hub to receive them on, and a way to end.
+    # Until the master has a hub to receive them on, and can shut down.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
         return _run(words)
@@ -92,7 +92,7 @@ def _lock(data_path: str) -> int:
 
 
 def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any] | None:
-    """What workers need to know of TLS, found good; None if there is to be none."""
+    """Return what workers need for TLS, checked; None without TLS."""
     if not options.tls_cert:
         return None
     from nsqcy.nsqd.worker import tls
@@ -107,7 +107,7 @@ def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any]
 
 
 def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
-    """The text of the file of users, found good; None if there is to be none."""
+    """Return the text of the file of users, checked; None without one."""
     if not options.auth_file:
         return None
     from nsqcy.users import file, known
@@ -125,7 +125,7 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
 
 
 def _addresses(options: NsqdOptions) -> dict[str, str]:
-    """Where to listen, by kind; https is none without a certificate."""
+    """Return where to listen, by kind; https is missing without a certificate."""
     addresses = {"tcp": options.tcp_address, "http": options.http_address}
     if options.tls_cert:
         addresses["https"] = options.https_address
@@ -135,7 +135,7 @@ def _addresses(options: NsqdOptions) -> dict[str, str]:
 def _listen(
     addresses: dict[str, str], inherited: list[service.Inherited]
 ) -> list[listeners.Listener]:
-    """The sockets the service manager has opened, and those of the kinds it has not."""
+    """Return the sockets opened by the service manager, and open the missing kinds."""
     bound = activation.assign(inherited, addresses)
     try:
         for kind, address in addresses.items():
@@ -149,7 +149,7 @@ def _listen(
 
 
 def _import(options: NsqdOptions, lines: logger.Log, notifier: service.Notifier) -> None:
-    """Take over the files of NSQ's nsqd, once. Whoever connects meanwhile waits in the backlog."""
+    """Import the files of NSQ's nsqd, once. Clients that connect meanwhile wait in the backlog."""
     from nsqcy.nsqd.data import importer
 
     if importer.is_needed(options.data_path):
@@ -182,7 +182,7 @@ def _serve(
     def read() -> Reread:
         settings = loader.load(NSQD, argv)
         resolved = resolve(settings)
-        # The files where they were at the start: what they hold may change, not where they are.
+        # The paths of the start: the content of the files may change, not their place.
         material = _load_tls(settings, options)
         users = _load_users(settings, resolved)
         return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
@@ -198,7 +198,7 @@ def _context(
     tls: dict[str, Any] | None,
     users: str | None,
 ) -> dict[str, Any]:
-    """What every worker is told."""
+    """Return the context that every worker receives."""
     return {
         "options": options.dump(),
         "policies": by_name.to_json(),

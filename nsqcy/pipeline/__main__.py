@@ -28,9 +28,9 @@ COMMAND = "nsqcy-pipeline"
 
 
 class Job(Protocol):
-    """What the module of a job has."""
+    """Interface of the module of a job."""
 
-    HELP: str  # the first line says what it does
+    HELP: str  # the first line is its summary
     OPTIONS: Table
     run: Callable[[Options, Report], int]
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = words
     if name not in JOBS:
-        return refuse(COMMAND, f"there is no job {name!r}{suggestion(name, JOBS)}")
+        return refuse(COMMAND, f"unknown job {name!r}{suggestion(name, JOBS)}")
     asked = threading.Event()  # to stop
     try:
         options = parse(name, {each: table(each) for each in JOBS}, rest, load(name).HELP)
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         if asked.is_set():
-            return 0  # a call to the JVM that was broken off; nothing was written by halves
+            return 0  # an interrupted call to the JVM; nothing was half written
         if "NSQCY_TRACEBACK" in os.environ:
             raise
         return fail(name, reason(error))
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def terminable(asked: threading.Event) -> Iterator[None]:
-    """SIGTERM is like ^C, and sets `asked`."""
+    """SIGTERM acts like ^C, and sets `asked`."""
 
     def interrupt(_number: int, _frame: object) -> None:
         asked.set()

@@ -1,8 +1,8 @@
 """`nsqcy-pipeline archive`: topics into Parquet, each row exactly once.
 
-Each micro-batch overwrites the folders `batch=ID` of its own and nothing else, so that one that is
-repeated after a crash takes the place of what it had left; its manifest makes it part of the
-archive. Any reader of Parquet may read the files without knowing of us.
+A micro-batch overwrites its own folders `batch=ID` and nothing else, so a batch that is repeated
+after a crash replaces what it had left. Its manifest makes it part of the archive. Any reader of
+Parquet can read the files without knowing nsqcy.
 """
 
 import datetime
@@ -28,7 +28,7 @@ HELP = """\
 writes topics to Parquet, every row exactly once
 
 The files are root/topic=/dt=/hr=/batch=/part-*.zstd.parquet, by the time of publishing in UTC; each
-batch has a manifest, which verify checks. Without --once it goes on until ^C or SIGTERM. After a
+batch has a manifest, which verify checks. Without --once it runs until ^C or SIGTERM. After a
 crash it goes on where it was."""
 
 OPTIONS = (
@@ -52,7 +52,7 @@ OPTIONS = (
 NEEDED = {"topic", "log_id", "seq", "timestamp"}
 CORRUPT = "_corrupt"
 STAGING = ".spark-staging-*"
-MAX_HOURS = 10_000  # between the first and the last row of a batch; beyond, folders are searched
+MAX_HOURS = 10_000  # between the first and the last row of a batch; else folders are searched
 READERS = 4
 
 
@@ -65,7 +65,7 @@ def run(options: Options, report: Report) -> int:
     metrics = Metrics("archive", options["metrics-port"])
     with manifests.locked(root, manifests.WRITING):
         for path in sweep(root):
-            report.warn(f"{path} is what a crash has left, and was removed")
+            report.warn(f"{path} was left by a crash and has been removed")
         state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
         given = options.source(startingOffsets=beginning(root, state), columns=every_column())
         watch = streams.Watch(report, metrics)
@@ -75,7 +75,7 @@ def run(options: Options, report: Report) -> int:
 
 
 def every_column() -> str:
-    """Headers too, which the format leaves out unless they are asked for."""
+    """Return the columns, with headers, which the format omits by default."""
     from nsqcy.spark.blocks import FIELDS
 
     return ",".join(FIELDS)
@@ -86,13 +86,15 @@ def check_columns(options: Options) -> None:
         if name.lower() == "columns":
             missing = NEEDED - {column.strip() for column in value.split(",")}
             if missing:
-                raise UsageError(f"--option columns: an archive needs {', '.join(sorted(missing))}")
+                raise UsageError(
+                    f"--option columns: an archive requires {', '.join(sorted(missing))}"
+                )
 
 
 def decoding(options: Options) -> str:
-    """The schema, if there has to be one."""
+    """Return the schema, if one is required."""
     if (options["decode"] == "json") != bool(options["schema"]):
-        raise UsageError("--decode=json and --schema belong together")
+        raise UsageError("--decode=json and --schema require each other")
     if not options["schema"]:
         return ""
     try:
@@ -108,7 +110,7 @@ def decoding(options: Options) -> str:
 
 
 def sweep(root: Path) -> list[str]:
-    """Remove what Spark had not finished when it was killed. Nobody else writes here."""
+    """Remove what Spark left unfinished when it was killed. No other process writes here."""
     found = [*root.glob(STAGING), *manifests.hidden(root, "manifests").glob("*.partial")]
     for path in found:
         if path.is_dir():
@@ -119,10 +121,10 @@ def sweep(root: Path) -> list[str]:
 
 
 def beginning(root: Path, state: Path) -> str:
-    """Where a new query begins: behind what the archive has, if it has something and Spark knows
-    nothing of it any more."""
+    """Return where a new query begins: after the rows of the archive, if it has some and its
+    checkpoint is gone."""
     if checkpoint.read(state).planned >= 0:
-        return "earliest"  # which Spark does not ask for
+        return "earliest"  # which Spark does not request
     found = manifests.positions(manifests.read(root))
     return as_offsets(found) if found else "earliest"
 
@@ -135,7 +137,7 @@ def as_offsets(positions: checkpoint.Positions) -> str:
 
 
 class Files(streams.Sink):
-    """Folders and a manifest for each batch."""
+    """Writes the folders and the manifest of each batch."""
 
     def __init__(self, root: Path, decode: str, schema: str) -> None:
         super().__init__()
@@ -151,7 +153,7 @@ class Files(streams.Sink):
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         name = manifests.batch_name(query_id, number)
         if manifests.manifest_path(self._root, name).exists():
-            return  # all but Spark's own note of it was written
+            return  # everything but Spark's own record of it was written
         if not self._clean:
             self._remove(name)
         seen = self._write(frame, name)
@@ -170,14 +172,17 @@ class Files(streams.Sink):
         manifests.write(self._root, manifest)
 
     def _remove(self, name: str) -> None:
-        """What the first batch of a run may have left when it was killed. It is overwritten, but
-        for hours that it has no rows of any more, where it goes on without what was lost."""
+        """Find what the first batch of a run may have left when it was killed.
+
+        It is overwritten, except in hours that the batch no longer has rows of, because it
+        continued after lost rows.
+        """
         for folder in self._root.glob(f"topic=*/dt=*/hr=*/batch={name}"):
             shutil.rmtree(folder)
         self._clean = True
 
     def _write(self, frame: "DataFrame", name: str) -> dict[str, Any]:
-        """The rows, and what was seen of them on their way."""
+        """Return the rows, and what was observed of them."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -214,7 +219,7 @@ class Files(streams.Sink):
 
 
 def hours(first: int, last: int) -> Iterator[str]:
-    """The folders that rows between these seconds can be in."""
+    """Return the folders that rows between these seconds can be in."""
     numbers = range(first // 3600, last // 3600 + 1)
     if len(numbers) > MAX_HOURS:
         yield "topic=*/dt=*/hr=*"

@@ -1,6 +1,6 @@
-"""What Spark has written down of a query: a folder with `offsets/N` and `commits/N`.
+"""Spark's checkpoint of a query: a folder with `offsets/N` and `commits/N`.
 
-`offsets/N` is written before batch N and says where it ends; `commits/N` when it is written.
+`offsets/N` is written before batch N and contains its end; `commits/N` is written after the batch.
 """
 
 import json
@@ -12,12 +12,12 @@ from nsqcy.spark.offsets import Positions as Positions
 
 
 class Unreadable(Exception):
-    """A checkpoint that makes no sense, in one line."""
+    """A checkpoint is invalid."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`committed` is the last batch that was written, -1 for none, and `pos` where it ends."""
+    """`committed` is the last batch that was written, -1 for none, and `pos` is where it ends."""
 
     planned: int
     committed: int
@@ -25,7 +25,8 @@ class Checkpoint:
 
 
 def read(path: Path) -> Checkpoint:
-    """Raises Unreadable. A folder that is not there, or is empty, is a query that has not begun."""
+    """Read a checkpoint. A missing or empty folder is a query that has not begun. Raises
+    Unreadable."""
     planned, committed = last(path / "offsets"), last(path / "commits")
     pos = ends(path / "offsets" / str(committed)) if committed >= 0 else {}
     return Checkpoint(planned, committed, pos)
@@ -40,13 +41,13 @@ def last(folder: Path) -> int:
 
 
 def ends(path: Path) -> Positions:
-    """The positions of an offset; of a query with one source."""
+    """Return the positions of an offset of a query with one source."""
     try:
         lines = path.read_text().splitlines()
         if lines[0] != "v1" or len(lines) != 3:
-            raise Unreadable(f"{path} is no offset of a query with one source")
+            raise Unreadable(f"{path} is not an offset of a query with one source")
         return offsets.positions(json.loads(lines[2])["pos"])
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror}") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise Unreadable(f"{path} holds no offset of format nsq") from None
+        raise Unreadable(f"{path} has no offset of format nsq") from None

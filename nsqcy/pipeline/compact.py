@@ -1,9 +1,9 @@
-"""`nsqcy-pipeline compact`: the many small files of an hour as few.
+"""`nsqcy-pipeline compact`: merge the many small files of an hour into a few.
 
-A folder with the hour's new files is made aside, compared row by row with the old ones, and
-exchanged with the hour's folder in one system call. Whoever reads sees the one or the other. The
-compaction's manifest is written before that, and counts from then on (manifests.py); what a crash
-leaves is finished or undone by the next run.
+The new files of an hour are written to a staging folder, compared row by row with the old ones, and
+the two folders are exchanged in one system call: readers see one or the other. The manifest of the
+compaction is written before that and counts from then on (manifests.py). The next run completes or
+undoes what a crash leaves.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ OPTIONS = (
 )
 PREFIX = "compact"
 PIECE_ROWS = 65_536
-GROUP_BYTES = 64 << 20  # of a row group, as they are in memory
+GROUP_BYTES = 64 << 20  # of a row group in memory
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 
@@ -67,7 +67,7 @@ def run(options: Options, report: Report) -> int:
         )
         for number, hour in enumerate(chosen, 1):
             if not untouched(root, hour, contents):
-                report.warn(f"{hour} has a batch that is not finished, and is left alone")
+                report.warn(f"{hour} has an unfinished batch and is skipped")
                 continue
             old = files_of(contents, hour)
             new = compact(root, hour, old)
@@ -81,7 +81,7 @@ def run(options: Options, report: Report) -> int:
 
 
 def hours(contents: Contents, *, topic: str, closed_before: float, at_least: int) -> Iterator[str]:
-    """Those that are over, and have files enough to become fewer."""
+    """Return hours that are over and have enough files to merge."""
     by_hour: dict[str, list[File]] = {}
     for file in contents.files.values():
         by_hour.setdefault(manifests.hour_of(file.path), []).append(file)
@@ -94,7 +94,7 @@ def hours(contents: Contents, *, topic: str, closed_before: float, at_least: int
 
 
 def end_of(hour: str) -> float:
-    """When `topic=T/dt=D/hr=H` was over."""
+    """Return the end of `topic=T/dt=D/hr=H`."""
     _, day, number = (part.partition("=")[2] for part in hour.split("/"))
     start = datetime.datetime.fromisoformat(f"{day}T{number}:00:00+00:00")
     return start.timestamp() + 3600
@@ -106,7 +106,7 @@ def files_of(contents: Contents, hour: str) -> list[File]:
 
 
 def untouched(root: Path, hour: str, contents: Contents) -> bool:
-    """Whether all that is there is in manifests."""
+    """Return whether all files of the hour are in manifests."""
     return manifests.on_disk(root, hours=[hour]) <= set(contents.files)
 
 
@@ -114,7 +114,7 @@ def untouched(root: Path, hour: str, contents: Contents) -> bool:
 
 
 def compact(root: Path, hour: str, old: list[File]) -> Manifest:
-    """New files for these, in their place; returns their manifest."""
+    """Replace these by new files; return their manifest."""
     name = next_name(root)
     stage = manifests.hidden(root, manifests.STAGED) / name
     folder = stage / f"batch={name}"
@@ -128,7 +128,7 @@ def compact(root: Path, hour: str, old: list[File]) -> Manifest:
     manifests.sync_folders(folder, root)
     manifest = Manifest(name, tuple(files), tuple(sorted(file.path for file in old)))
     if manifest.rows != sum(file.count for file in old):
-        raise Damaged(f"{hour}: its files do not have the rows their manifests say; run verify")
+        raise Damaged(f"{hour}: its files differ from their manifests; run verify")
     manifests.write(root, manifest)
     exchange(root / hour, stage)
     manifests.sync_folder((root / hour).parent)
@@ -142,7 +142,7 @@ def next_name(root: Path) -> str:
 
 
 def groups(root: Path, files: Iterable[File]) -> list[list[File]]:
-    """Files that can be one: of one log, and with the same columns."""
+    """Group files that can be merged: of one log, and with the same columns."""
     import pyarrow.parquet as pq
 
     found: dict[tuple[str, bytes], list[File]] = {}
@@ -153,7 +153,7 @@ def groups(root: Path, files: Iterable[File]) -> list[list[File]]:
 
 
 def pieces(root: Path, files: Iterable[File]) -> Iterator["pa.RecordBatch"]:
-    """Their rows, in the order of the files."""
+    """Yield their rows, in the order of the files."""
     import pyarrow.parquet as pq
 
     for file in files:
@@ -180,7 +180,7 @@ def merge(root: Path, files: list[File], path: Path) -> None:
 
 
 def check_same(root: Path, files: list[File], path: Path) -> None:
-    """Raises Damaged unless the new file has the rows of the old ones, in their order."""
+    """Check that the new file has the rows of the old ones, in their order. Raises Damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -192,24 +192,24 @@ def check_same(root: Path, files: list[File], path: Path) -> None:
                 if rest is None or not rest.num_rows:
                     rest = next(new, None)
                     if rest is None:
-                        raise Damaged(f"{path} has fewer rows than the files it is made of")
+                        raise Damaged(f"{path} has fewer rows than the files it was merged from")
                 count = min(piece.num_rows, rest.num_rows)
                 if not piece.slice(0, count).equals(rest.slice(0, count)):
-                    raise Damaged(f"{path} has other rows than the files it is made of")
+                    raise Damaged(f"{path} has other rows than the files it was merged from")
                 piece, rest = piece.slice(count), rest.slice(count)
         if (rest is not None and rest.num_rows) or next(new, None) is not None:
-            raise Damaged(f"{path} has more rows than the files it is made of")
+            raise Damaged(f"{path} has more rows than the files it was merged from")
 
 
 def staged(root: Path, path: Path, hour: str, name: str) -> File:
-    """A file as its manifest will say, under the name that it is about to have."""
+    """Return a file as its manifest will describe it, with its future name."""
     final = f"{hour}/batch={name}/{path.name}"
     found = manifests.describe(root, str(path.relative_to(root)))
     return replace(found, path=final, topic=manifests.topic_of(final))
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Two folders, each under the other's name at once."""
+    """Exchange the names of two folders."""
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(one), os.fsencode(other)
     if libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE):
@@ -222,8 +222,8 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def finish(root: Path, hour: str, manifest: Manifest, stage: Path) -> None:
-    """After the exchange: what came into the old folder at the last moment goes into the new one,
-    and the old files go."""
+    """After the exchange: move files that arrived in the old folder at the last moment to the new
+    one, and remove the old files."""
     replaced = {manifests.batch_of(path) for path in manifest.replaces}
     for folder in stage.glob("batch=*"):
         if folder.name.removeprefix("batch=") in replaced:
@@ -235,7 +235,7 @@ def finish(root: Path, hour: str, manifest: Manifest, stage: Path) -> None:
 
 
 def recover(root: Path) -> Iterator[str]:
-    """Finish or undo what a crash has left."""
+    """Complete or undo what a crash has left."""
     contents = manifests.read(root)
     counting = {manifest.name: manifest for manifest in contents.manifests}
     stages = manifests.hidden(root, manifests.STAGED)
@@ -243,9 +243,9 @@ def recover(root: Path) -> Iterator[str]:
         manifest = counting.get(stage.name)
         if manifest is None:
             shutil.rmtree(stage)
-            yield f"{stage.name} was not finished, and is undone"
+            yield f"{stage.name} was unfinished and has been undone"
         else:
             finish(root, manifests.hour_of(manifest.files[0].path), manifest, stage)
-            yield f"{stage.name} was not finished, and is now"
+            yield f"{stage.name} was unfinished and has been completed"
     for manifest in contents.unfinished:
         manifests.manifest_path(root, manifest.name).unlink()

@@ -1,7 +1,7 @@
-"""`nsqcy-pipeline dlq`: what became dead letters, of whom and why; and back to a topic with them.
+"""`nsqcy-pipeline dlq`: count dead letters by origin and reason, and publish them again.
 
-A dead letter says in its headers where it came from (nsqcy/broker/dead_letter_headers.py). They are
-published again as replay publishes.
+The headers of a dead letter say where it came from (nsqcy/broker/dead_letter_headers.py). They are
+published again in the same way as replay publishes.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 HELP = """\
-says what became dead letters, by channel, client and reason; may publish them again
+counts dead letters by channel, client and reason; may publish them again
 
 --topic is the dead-letter topic, or --root an archive of it that has headers. --where knows also
 origin_topic, origin_channel, origin_id, attempts, first_time, last_client and reason."""
@@ -37,7 +37,7 @@ OPTIONS = (
     *SOURCE,
 )
 
-# What a dead letter's headers say, as SQL.
+# The headers of a dead letter, as SQL.
 LETTER = {
     "origin_topic": "try_element_at(headers, 'origin-topic')",
     "origin_channel": "try_element_at(headers, 'origin-channel')",
@@ -79,7 +79,7 @@ def with_origin(frame: "DataFrame") -> "DataFrame":
 
 
 def own(frame: "DataFrame") -> "DataFrame":
-    """Bodies, and the headers that they had before."""
+    """Return bodies with the headers that they had before."""
     return frame.selectExpr("body", f"{own_headers()} as headers")
 
 
@@ -116,7 +116,7 @@ def look(options: Options, report: Report, source: Source) -> None:
 
 
 def grouped(rows: "DataFrame") -> "DataFrame":
-    """The largest first."""
+    """Yield groups, the largest first."""
     from pyspark.sql import functions as f
 
     groups = rows.groupBy(*GROUP).agg(
@@ -144,10 +144,10 @@ def as_fields(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(groups: list[dict[str, Any]], top: int, others: int) -> Iterator[str]:
-    """What the lines do not show."""
+    """Summarise what the lines do not show."""
     rest = groups[top:]
     if rest:
         letters = sum(group["letters"] for group in rest)
         yield f"{letters:,} letters of {len(rest)} more groups: --top"
     if others:
-        yield f"{others:,} messages of the topic are no dead letters"
+        yield f"{others:,} messages of the topic are not dead letters"

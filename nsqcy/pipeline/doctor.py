@@ -1,4 +1,4 @@
-"""`nsqcy-pipeline doctor`: whether jobs can work here, a line for each thing they need."""
+"""`nsqcy-pipeline doctor`: check whether jobs can work here, one line for each requirement."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsqcy.spark.options import Options as SourceOptions
 
 HELP = """\
-says whether jobs can work here: what is installed, what answers, how far behind they are
+checks whether jobs can work here: what is installed, what answers, how far behind they are
 
 One line for each thing: ok, warning or problem. Works without java and pyspark. Exit code 1 if
 there is a problem."""
@@ -59,7 +59,7 @@ def java() -> Finding:
         )
     found = session.java_version(path)
     if not found:
-        return warning(f"java does not say its version ({path})")
+        return warning(f"java does not report its version ({path})")
     if session.major(found) < session.OLDEST_JAVA:
         return problem(f"java {found} is too old; {session.OLDEST_JAVA} is needed ({path})")
     return ok(f"java {found} ({path})")
@@ -81,7 +81,7 @@ def package(name: str) -> Finding:
 
 def reachability(options: Options) -> Iterator[Finding]:
     if find_spec("pyarrow") is None:
-        yield warning("nsqds are not checked: that needs pyarrow")
+        yield warning("nsqds are not checked: this requires pyarrow")
         return
     from nsqcy.spark.discovery import Discovery
     from nsqcy.spark.errors import NsqError
@@ -105,7 +105,7 @@ def reachability(options: Options) -> Iterator[Finding]:
     topics = discovery.topics() if subject else []
     addresses = sorted({each for topic in topics for each in discovery.nsqds(topic)})
     if not addresses and not asked.nsqds:
-        yield problem("no lookupd knows an nsqd with the topic")
+        yield problem("no nsqlookupd knows an nsqd with the topic")
     for address in addresses or asked.nsqds:
         yield from nsqd(address, asked, topics, state)
 
@@ -145,19 +145,21 @@ def nsqd(
 
 
 def log(address: str, meta: dict[str, Any], pos: dict[str, int]) -> Iterator[Finding]:
-    """One topic's log: what it keeps, and how far behind a job is."""
+    """Check one log of a topic: what it keeps, and how far behind a job is."""
     who = f"topic {meta['topic']!r} on {address}"
     first, following = meta["first_seq"], meta["next_seq"]
     retention = meta["retention"]
     if retention is None and not meta["cursors"]:
-        yield problem(f"{who} keeps no log: start nsqd with --retention-time, or give it a policy")
+        yield problem(
+            f"{who} keeps no log: start nsqd with --retention-time, or set a retention policy"
+        )
         return
     yield ok(f"{who}: {following - first:,} records in {meta['bytes']:,} bytes, {kept(retention)}")
     for cursor in meta["cursors"]:
         say = problem if cursor["overrun"] else ok
         yield say(
             f"{who}: cursor {cursor['name']!r} is {cursor['lag']:,} records behind"
-            f"{', and retention has passed it' if cursor['overrun'] else ''}"
+            f"{', and retention has removed records after it' if cursor['overrun'] else ''}"
         )
     seq = pos.get(meta["log_id"])
     if seq is not None:
@@ -176,10 +178,10 @@ def kept(retention: dict[str, int] | None) -> str:
 
 
 def lag(who: str, seq: int, first: int, following: int) -> Finding:
-    """Of the job with the checkpoint: retention takes what is before `first`."""
+    """Check the job with the checkpoint: retention removes records before `first`."""
     if seq < first:
         return problem(
-            f"{who}: retention has let go of {first - seq:,} records the job has not read"
+            f"{who}: retention removed {first - seq:,} records that the job has not read"
         )
     behind = following - seq
     text = f"{who}: the job is {behind:,} records behind"

@@ -1,15 +1,15 @@
-"""What is in an archive, as its jobs have written it down: a manifest for each batch.
+"""Contents of an archive, as recorded by its jobs: a manifest for each batch.
 
     topic=orders/dt=2026-01-31/hr=07/batch=1f3c9a2e-000000012/part-*.parquet   rows
     _archive/manifests/1f3c9a2e-000000012.json                               of that batch
     _archive/checkpoint/                                                     Spark's
-    _archive/lock, compact.lock                                              held by who writes
-    _archive/compacting/                                                     what is being made
+    _archive/lock, compact.lock                                              held by the writer
+    _archive/compacting/                                                     unfinished compactions
 
-A batch belongs to the archive when its manifest is there, which is written last: what a crash
-leaves before that is written again under the same names. Each file has rows of one log. A
-compaction is a manifest that `replaces` files of others; it counts when its files are where it
-says, so that a crash leaves either what was or what is new.
+A batch belongs to the archive once its manifest exists, which is written last: files that a crash
+leaves before that are written again under the same names. Each file has rows of one log. A
+compaction is a manifest that `replaces` files of others. It counts once its files are in place, so
+a crash leaves either the old files or the new ones.
 """
 
 import fcntl
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 VERSION = 1
 HIDDEN = "_archive"
-WRITING, COMPACTING = "lock", "compact.lock"  # who may be one at a time
+WRITING, COMPACTING = "lock", "compact.lock"  # locks that one process can have at a time
 STAGED = "compacting"
 HOLDERS = {WRITING: ("archive",), COMPACTING: ("compact", "verify", "replay")}
 PIECE = 1 << 20
 
 
 class Damaged(Exception):
-    """An archive that is not as it should be, in one line."""
+    """An archive is damaged."""
 
 
 class Busy(Exception):
-    """Somebody else writes this archive."""
+    """Another process writes this archive."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Manifest:
 
 @dataclass
 class Contents:
-    """What an archive has: files by path, and where to find what is wrong."""
+    """Contents of an archive: files by path, and where errors were found."""
 
     files: dict[str, File] = field(default_factory=dict)
     manifests: list[Manifest] = field(default_factory=list)  # those that count
-    unfinished: list[Manifest] = field(default_factory=list)  # compactions that did not happen
+    unfinished: list[Manifest] = field(default_factory=list)  # compactions that did not take place
 
 
 # --- names ------------------------------------------------------------------------------------
@@ -89,17 +89,17 @@ def manifest_path(root: Path, name: str) -> Path:
 
 
 def batch_name(query_id: str, number: int) -> str:
-    """Queries over one root do not overwrite each other."""
+    """Return the name of a query, so that queries over one root do not overwrite each other."""
     return f"{query_id.replace('-', '')[:8]}-{number:09}"
 
 
 def batch_of(path: str) -> str:
-    """The batch of a file, by its folder."""
+    """Return the batch of a file, given its folder."""
     return Path(path).parent.name.removeprefix("batch=")
 
 
 def hour_of(path: str) -> str:
-    """`topic=T/dt=D/hr=H` of a file."""
+    """Return `topic=T/dt=D/hr=H` of a file."""
     return str(Path(path).parents[1])
 
 
@@ -110,7 +110,7 @@ def topic_of(path: str) -> str:
 def on_disk(
     root: Path, batch: str = "*", hours: Iterable[str] = ("topic=*/dt=*/hr=*",)
 ) -> set[str]:
-    """Files with rows, below the root."""
+    """Yield files with rows, below the root."""
     return {
         str(path.relative_to(root))
         for hour in hours
@@ -123,7 +123,7 @@ def on_disk(
 
 
 def describe(root: Path, path: str) -> File:
-    """A file as it is, and on disk."""
+    """Describe a file and sync it to disk."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(root / path)
@@ -133,7 +133,7 @@ def describe(root: Path, path: str) -> File:
 
 
 def bounds(metadata: "pq.FileMetaData", path: str) -> tuple[str, int, int]:
-    """The log, the first and the last seq, from the footer alone."""
+    """Read the log, the first and the last seq from the footer alone."""
     ids: set[str] = set()
     seqs: list[int] = []
     for number in range(metadata.num_row_groups):
@@ -143,12 +143,12 @@ def bounds(metadata: "pq.FileMetaData", path: str) -> tuple[str, int, int]:
         ids |= {found["log_id"].min, found["log_id"].max}
         seqs += [found["seq"].min, found["seq"].max]
     if len(ids) != 1:
-        raise Damaged(f"{path}: rows of {len(ids)} logs, and a file has those of one")
+        raise Damaged(f"{path}: rows of {len(ids)} logs, but a file must have rows of one")
     return ids.pop(), min(seqs), max(seqs)
 
 
 def checksum(path: Path, *, sync: bool = False) -> tuple[int, int]:
-    """Size and CRC-32."""
+    """Return size and CRC-32."""
     size = crc = 0
     with path.open("rb") as file:
         while piece := file.read(PIECE):
@@ -163,7 +163,7 @@ def checksum(path: Path, *, sync: bool = False) -> tuple[int, int]:
 
 
 def write(root: Path, manifest: Manifest) -> None:
-    """All of it or nothing, whatever happens. What it speaks of is on disk already."""
+    """Write a manifest atomically. The files in it are on disk already."""
     path = manifest_path(root, manifest.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(as_json(manifest), indent=1) + "\n"
@@ -177,7 +177,7 @@ def write(root: Path, manifest: Manifest) -> None:
 
 
 def sync_folders(folder: Path, root: Path) -> None:
-    """A folder and those above it, up to the root."""
+    """Sync a folder and its parents, up to the root."""
     while folder != root:
         sync_folder(folder)
         folder = folder.parent
@@ -206,11 +206,13 @@ def parse(content: bytes, where: str) -> Manifest:
     try:
         found = json.loads(content.decode())
         if found["v"] != VERSION:
-            raise Damaged(f"{where}: version {found['v']!r}, and this nsqcy knows {VERSION}")
+            raise Damaged(
+                f"{where}: version {found['v']!r}, but this nsqcy supports version {VERSION}"
+            )
         files = tuple(map(_file, found["files"]))
         return Manifest(_text(found["batch"]), files, tuple(map(_text, found.get("replaces", ()))))
     except (KeyError, RecursionError, TypeError, ValueError):
-        raise Damaged(f"{where} is no manifest") from None
+        raise Damaged(f"{where} is not a manifest") from None
 
 
 def _file(row: dict[str, Any]) -> File:
@@ -239,13 +241,13 @@ def _number(value: Any) -> int:
 
 
 def read_all(root: Path) -> list[Manifest]:
-    """In the order of their names."""
+    """Yield manifests in the order of their names."""
     folder = hidden(root, "manifests")
     return [parse(path.read_bytes(), str(path)) for path in sorted(folder.glob("*.json"))]
 
 
 def read(root: Path) -> Contents:
-    """What is in the archive."""
+    """Read what the archive contains."""
     found = Contents()
     gone: set[str] = set()
     for manifest in read_all(root):
@@ -260,15 +262,18 @@ def read(root: Path) -> Contents:
 
 
 def happened(root: Path, manifest: Manifest) -> bool:
-    """Whether a compaction did: not, if the files are there that it was to replace, and its own are
-    not. Where there are neither, a later one has replaced its files, or they are missing."""
+    """Return whether a compaction took place.
+
+    It did not if the files that it replaces exist and its own do not. If neither exist, a later
+    compaction has replaced its files, or they are missing.
+    """
     new = (root / file.path for file in manifest.files)
     old = (root / path for path in manifest.replaces)
     return any(path.exists() for path in new) or not any(path.exists() for path in old)
 
 
 def positions(contents: Contents) -> Positions:
-    """Behind the last row of each log."""
+    """Return the end of each log: one after its last row."""
     found: Positions = {}
     for file in contents.files.values():
         logs = found.setdefault(file.topic, {})
@@ -281,8 +286,10 @@ def positions(contents: Contents) -> Positions:
 
 @contextmanager
 def locked(root: Path, name: str, *, reading: bool = False) -> Iterator[None]:
-    """One writer, or any number of readers; raises Busy. The lock ends with its process. Who reads
-    what cannot be written has no need of it."""
+    """Lock the archive for one writer or any number of readers. Raises Busy.
+
+    The lock ends with its process. A reader of an archive that it cannot write needs none.
+    """
     path = hidden(root, name)
     if reading and not os.access(path if path.exists() else root, os.W_OK):
         yield

@@ -1,15 +1,15 @@
-"""Counts and percentiles by minute, which more rows can be merged into, and their Parquet files.
+"""Counts and percentiles by minute, mergeable with later rows, and their Parquet files.
 
     topics/2026-01-31.parquet, channels/2026-01-31.parquet     a row for each minute of that day
     _rollup/state.json                                         minutes that are not closed
     _rollup/checkpoint/                                        Spark's
 
-A minute is *closed* when its log has gone on for longer than the watermark. A row that comes after
-that is *late*: the minute has a row of its own for what a batch brought late. The files of days are
-written before the state, each as a whole, and a batch that is repeated writes the same again.
+A minute is *closed* when its log has advanced beyond it by more than the watermark. A row that
+arrives later is *late*: the minute gets a separate row for the late rows of each batch. The files
+of days are written before the state, each atomically, and a repeated batch writes the same again.
 
-Percentiles are of buckets, 16 to each doubling, whose mean they are: within 4.4 % of the value, and
-exact where all values of a bucket are the same.
+Percentiles are means of buckets, 16 to each doubling: within 4.4 % of the value, and exact if all
+values of a bucket are equal.
 """
 
 import datetime
@@ -35,11 +35,11 @@ MILLISECOND = 1_000_000
 
 
 class Damaged(Exception):
-    """A state that is none, in one line."""
+    """A state file is invalid."""
 
 
 class Key(NamedTuple):
-    """What a row is about; `channel` is empty if it is about a topic."""
+    """The subject of a row; `channel` is empty for a topic."""
 
     topic: str
     channel: str
@@ -57,12 +57,12 @@ class Key(NamedTuple):
 
     @property
     def clock(self) -> str:
-        """Whose time it closes by: the log's that it was read in."""
+        """Return the log in which the row was read: its time closes the minute."""
         return f"{'' if self.channel else self.topic} {self.nsqd}"
 
 
 class Count(NamedTuple):
-    """A group of rows, as Spark has counted them."""
+    """A group of rows, as counted by Spark."""
 
     key: Key
     kind: str  # of the event
@@ -101,7 +101,7 @@ class Values:
         self.buckets[bucket] = before + rows, sum_before + total
 
     def percentile(self, share: float) -> float | None:
-        """None of no values."""
+        """Return a quantile; None if there are no values."""
         wanted = share * self.rows
         for _, (rows, total) in sorted(self.buckets.items()):
             wanted -= rows
@@ -110,7 +110,7 @@ class Values:
         return None
 
     def between(self, minimum: float, maximum: float) -> int:
-        """How many there are, by the means of their buckets."""
+        """Return the number of values for each mean of a bucket."""
         return sum(r for r, total in self.buckets.values() if minimum <= total / r <= maximum)
 
     def as_json(self) -> list[Any]:
@@ -139,7 +139,7 @@ def add(minutes: dict[Key, Minute], count: Count) -> None:
 
 @dataclass
 class State:
-    """What is known after a batch: `number` counts those that brought something."""
+    """State after a batch; `number` counts the batches that had rows."""
 
     query: str = ""
     batch: int = -1
@@ -151,7 +151,7 @@ class State:
 
 @dataclass
 class Step:
-    """What a batch has changed: rows of files, by kind and day."""
+    """Changes of a batch: rows of files, by kind and day."""
 
     number: int
     days: set[tuple[str, str]] = field(default_factory=set)
@@ -161,7 +161,7 @@ class Step:
 
 
 def advance(state: State, counts: Iterable[Count], watermark: float) -> Step:
-    """Take the rows of a batch into the state, and close the minutes that are over."""
+    """Merge the rows of a batch into the state, and close the minutes that are over."""
     state.number += 1
     step = Step(state.number)
     clocks = dict(state.clocks)
@@ -189,7 +189,7 @@ def is_over(key: Key, clock: int, watermark: float) -> bool:
 
 
 def row(key: Key, minute: Minute, number: int, *, closed: bool, late: bool) -> dict[str, Any]:
-    """As it is in a file."""
+    """Return the row as it is in a file."""
     start = datetime.datetime.fromtimestamp(key.minute * 60, datetime.UTC)
     head = {"topic": key.topic, "nsqd": key.nsqd, "minute": start}
     tail = {"late": late, "closed": closed, "batch": number}
@@ -255,7 +255,7 @@ def schema(kind: str) -> "pa.Schema":
 
 
 def write_days(root: Path, state: State, step: Step) -> None:
-    """The files of days in which something has changed."""
+    """Write the files of days that have changed."""
     for kind, day in sorted(step.days):
         rows = [
             row(key, minute, step.number, closed=closed, late=late)
@@ -271,7 +271,7 @@ def write_days(root: Path, state: State, step: Step) -> None:
 
 
 def write_day(path: Path, kind: str, rows: list[dict[str, Any]], number: int) -> None:
-    """These and the closed minutes of batches before; all of it or nothing."""
+    """Write these and the closed minutes of earlier batches, atomically."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -310,7 +310,9 @@ def load(root: Path) -> State:
     try:
         found = json.loads(text)
         if found["v"] != VERSION:
-            raise Damaged(f"{path}: version {found['v']!r}, and this nsqcy knows {VERSION}")
+            raise Damaged(
+                f"{path}: version {found['v']!r}, but this nsqcy supports version {VERSION}"
+            )
         return State(
             found["query"],
             found["batch"],
@@ -323,7 +325,7 @@ def load(root: Path) -> State:
             },
         )
     except (KeyError, TypeError, ValueError):
-        raise Damaged(f"{path} is no state of a rollup") from None
+        raise Damaged(f"{path} is not the state of a rollup") from None
 
 
 def save(root: Path, state: State) -> None:
@@ -347,5 +349,5 @@ def save(root: Path, state: State) -> None:
 
 
 def files(root: Path, kind: str) -> Iterator[Path]:
-    """The oldest first."""
+    """Return rows in the order of their time."""
     yield from sorted((root / kind).glob("*.parquet"))

@@ -1,8 +1,8 @@
-"""Options of jobs: tables, kinds of value, flags and the TOML file.
+"""Options of jobs: tables, types of values, flags and the TOML file.
 
-A job's table is its own options behind those it shares: `SPARK` for jobs that start it, `SOURCE`
-for those that read topics; `OUTPUT` is everybody's. Values are checked here, one by one; what they
-mean together is the job's to check. Imports neither pyspark nor pyarrow.
+A job's table has its own options after the shared ones: `SPARK` for jobs that start Spark, `SOURCE`
+for jobs that read topics, `OUTPUT` for all. Values are checked here one by one; each job checks
+their combinations. Imports neither pyspark nor pyarrow.
 """
 
 import datetime
@@ -42,7 +42,7 @@ def _topics(text: str) -> str:
 
 
 def _root(text: str) -> str:
-    """A folder that driver and executors share."""
+    """Accept a folder that the driver and executors share."""
     found = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+)://", text)
     if found and found[1].lower() == "file":
         text = re.sub(r"^[^:]+://", "", text)
@@ -68,7 +68,7 @@ DURATION = kinds.duration(
     r"[0-9]{1,9}(?:\.[0-9]{1,6})?", "ms|s|m|h|d", "a duration as 500ms, 30s, 15m, 1h or 7d"
 )
 INSTANT = Kind(kinds.INSTANT.values, kinds.INSTANT.allowed, _moment)
-# As Spark has them.
+# In Spark's notation.
 MEMORY = matching(
     "size", "[1-9][0-9]{0,8}[kmgt]", "memory as 512m or 2g", lambda found: found[0].lower()
 )
@@ -111,12 +111,15 @@ SOURCE = (
 COMMON = (*OUTPUT, *SPARK, *SOURCE)
 
 
-# --- what was asked for -----------------------------------------------------------------------
+# --- values that were set ----------------------------------------------------------------------
 
 
 class Options:
-    """A value for every option of a job: flags over the job's table of the file over [common] over
-    the defaults. `given` are those that somebody gave."""
+    """Return a value for every option of a job.
+
+    Flags override the job's table of the file, which overrides [common], which overrides the
+    defaults. `given` are the options that were set.
+    """
 
     def __init__(self, table: Table, given: Mapping[str, Any]) -> None:
         self.table = table
@@ -127,31 +130,31 @@ class Options:
         return self._values[name]
 
     def require(self, *names: str) -> None:
-        """Raises UsageError for the first of these without a value."""
+        """Raise UsageError for the first of these options without a value."""
         for name in names:
             if self[name] in (None, ()):
                 raise UsageError(f"--{name} is needed")
 
     def require_one_subject(self) -> None:
-        """Raises UsageError unless exactly one option says which topics are read."""
+        """Raise UsageError unless exactly one option names the topics."""
         names = [name for name in ("topic", "topics", "topics-pattern") if self[name]]
         if len(names) != 1:
             what = " and ".join(f"--{name}" for name in names) or "none"
             raise UsageError(
-                f"exactly one of --topic, --topics, --topics-pattern is needed: {what} is given"
+                f"exactly one of --topic, --topics and --topics-pattern is required: {what} is set"
             )
         if self["topics-pattern"] and not self["lookupd-http-address"]:
-            raise UsageError("--topics-pattern needs --lookupd-http-address: they know the topics")
+            raise UsageError("--topics-pattern requires --lookupd-http-address")
 
     @property
     def nsqds(self) -> tuple[str, ...]:
-        """Addresses of nsqds; the one on this machine if there are no others to ask."""
+        """Return addresses of nsqds; the local one if no other address is set."""
         found: tuple[str, ...] = self["nsqd-tcp-address"]
         return found or (() if self["lookupd-http-address"] else ("127.0.0.1:4150",))
 
     def for_writing(self, names: Mapping[str, str]) -> dict[str, str]:
-        """Options of `format("nsq")` for a sink: those of `--to-option` and, of `--option`, those
-        that a sink has as well: `names` says what each is for."""
+        """Return options of `format("nsq")` for a sink: those of `--to-option`, and those of
+        `--option` that a sink has as well; `names` says what each applies to."""
         shared = {
             name: value
             for name, value in self["option"].items()
@@ -160,8 +163,7 @@ class Options:
         return shared | dict(self["to-option"])
 
     def source(self, **more: str) -> dict[str, str]:
-        """The options of `format("nsq")`; `more` are what the job wants unless the user says
-        otherwise."""
+        """Return the options of `format("nsq")`; `more` are the job's own defaults."""
         found = {
             "topic": self["topic"],
             "topics": self["topics"],
@@ -181,8 +183,8 @@ class Options:
 def parse(
     job: str, tables: Mapping[str, Table], argv: Sequence[str], description: str = ""
 ) -> Options:
-    """The options of a job; `tables` are those of all jobs, as the file may have tables for
-    them."""
+    """Return the options of a job; `tables` are those of all jobs, for which the file may have
+    tables."""
     table = tables[job]
     parser = Parser(f"nsqcy-pipeline {job}", description, {"flags": table})
     flags = {name.replace("_", "-"): value for name, value in parser.given(argv).items()}
@@ -196,7 +198,8 @@ def parse(
 
 
 def from_file(job: str, tables: Mapping[str, Table], path: str) -> dict[str, Any]:
-    """What the file says for this job. All of it is checked, as the next job would fail of it."""
+    """Return the file's options for this job. The whole file is checked, so that an error does not
+    wait for the next job."""
     try:
         content = tomllib.loads(Path(path).read_text())
     except OSError as error:
@@ -208,9 +211,9 @@ def from_file(job: str, tables: Mapping[str, Table], path: str) -> dict[str, Any
     found: dict[str, dict[str, Any]] = {}
     for name, values in content.items():
         if name not in known:
-            raise UsageError(f"{path}: there is no table [{name}]{suggestion(name, known)}")
+            raise UsageError(f"{path}: no table [{name}]{suggestion(name, known)}")
         if not isinstance(values, dict):
-            raise UsageError(f"{path}: {name} is no table; write [{name}]")
+            raise UsageError(f"{path}: {name} is not a table; write [{name}]")
         found[name] = read_table(known[name], values, f"{path}, [{name}]")
     names = {option.flag for option in tables[job]}
     common = {name: value for name, value in found.get("common", {}).items() if name in names}
@@ -218,7 +221,7 @@ def from_file(job: str, tables: Mapping[str, Table], path: str) -> dict[str, Any
 
 
 def read_table(table: Table, values: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Names may be written with _ as well."""
+    """Accept _ for - in names."""
     by_flag = {option.flag: option for option in table if option.flag != "config"}
     found = {}
     for key, value in values.items():
@@ -237,7 +240,7 @@ def read_table(table: Table, values: Mapping[str, Any], place: str) -> dict[str,
 
 
 def as_texts(option: Option, value: Any, place: str) -> list[str]:
-    """What flags would have said."""
+    """Convert values of the file into words of flags."""
     if option.kind is PAIRS and isinstance(value, dict):
         return [f"{name}={as_text(each, place)}" for name, each in value.items()]
     if option.kind.many and isinstance(value, list):

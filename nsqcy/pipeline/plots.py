@@ -1,8 +1,8 @@
-"""The plots of a rollup, and one page with all of them that needs nothing from elsewhere.
+"""The plots of a rollup, and one self-contained page with all of them.
 
-    plots/topics.png, plots/topic-orders.png, plots/index.html
+plots/topics.png, plots/topic-orders.png, plots/index.html
 
-Draws with matplotlib, which nsqcy[plots] brings; nothing else of a rollup needs it.
+Draws with matplotlib, which nsqcy[plots] installs; the rest of a rollup does not need it.
 """
 
 import datetime
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-POINTS = 300  # of a line; beyond, minutes are put together
+POINTS = 300  # of a line; beyond that, minutes are merged
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 240, 480, 720, 1440)  # minutes
-ALL = ""  # the name of what shows all topics
-TOPICS = 12  # that have plots of their own, the busiest; all are in the table
+ALL = ""  # name of the plot of all topics
+TOPICS = 12  # of the busiest that get plots of their own; the table has all
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6fb2", "#e08a1e", "#2f9e6e", "#c8423b", "#8a929c"
 COLORS = (BLUE, ORANGE, GREEN, RED, "#7b5ea7", "#8c6d4f", "#cc79a7", GREY)
 STYLE = {
@@ -61,7 +61,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class Line:
-    """What is drawn of a topic or a channel: a number for each step, None where there is none."""
+    """Lines of a topic or a channel: a number for each step, None where there is none."""
 
     times: list[datetime.datetime]
     step: int  # minutes
@@ -92,7 +92,7 @@ def read(root: Path, kind: str) -> Rows:
 
 
 def latest(rows: Rows, seconds: float) -> Rows:
-    """Those of so long before the last of them."""
+    """Return the rows of this time span up to the last one."""
     if not rows:
         return []
     start = max(row["minute"] for row in rows) - datetime.timedelta(seconds=seconds)
@@ -100,8 +100,8 @@ def latest(rows: Rows, seconds: float) -> Rows:
 
 
 def lines(rows: Rows, keys: tuple[str, ...], span: range) -> dict[tuple[str, ...], Line]:
-    """A line for each topic or channel, over all nsqds. Counts are summed; of percentiles the
-    highest is taken, that is the one of the nsqd where it was worst."""
+    """Return a line for each topic or channel, over all nsqds. Counts are summed; of percentiles
+    the highest is used, that of the worst nsqd."""
     step = next((each for each in STEPS if len(span) <= POINTS * each), STEPS[-1])
     count = (len(span) + step - 1) // step
     times = [
@@ -124,7 +124,7 @@ def lines(rows: Rows, keys: tuple[str, ...], span: range) -> dict[tuple[str, ...
 
 
 def is_level(name: str) -> bool:
-    """Whether sums of it make no sense."""
+    """Return whether sums of this measure are meaningless."""
     return name.startswith("size_") or "_p" in name
 
 
@@ -141,7 +141,7 @@ def span_of(*tables: Rows) -> range:
 
 
 def draw(root: Path, seconds: float) -> Path | None:
-    """Draw what there is; returns the page, None if there is nothing."""
+    """Draw the plots; return the page, or None if there is nothing to draw."""
     from matplotlib import rc_context
 
     topic_rows, channel_rows = (
@@ -170,7 +170,7 @@ def draw(root: Path, seconds: float) -> Path | None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """All of it or nothing: somebody may look at it."""
+    """Write a file atomically, as it may be open in a browser."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(data)
     partial.rename(path)
@@ -190,7 +190,7 @@ def svg(figure: "Figure") -> str:
 
 
 def panels(count: int) -> tuple["Figure", list["Axes"]]:
-    """One below the other, over the same time."""
+    """Draw plots below each other with a common time axis."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
@@ -262,7 +262,7 @@ def of_topic(line: Line, channels: dict[str, Line]) -> "Figure":
 
 
 def bands(axes: "Axes", line: Line, name: str, factor: float, color: str) -> None:
-    """p50, p95 and p99: the higher, the lighter. Single minutes are dots."""
+    """Draw p50, p95 and p99: the higher, the lighter. Single minutes are dots."""
     found = {
         percent: [each * factor for each in line.numbers(name.format(percent))]
         for percent in (50, 95, 99)
@@ -316,7 +316,7 @@ def page(
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>nsqcy rollup</title>'
         '<meta name="viewport" content="width=device-width"><style>'
-        f"{CSS}</style></head><body><main><h1>What went through</h1>"
+        f"{CSS}</style></head><body><main><h1>Throughput</h1>"
         f"<p>{first} to {last} UTC</p>{''.join(parts)}</main></body></html>\n"
     )
 
@@ -327,7 +327,7 @@ def section(title: str, content: str, name: str = "") -> str:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Cells are HTML."""
+    """Return a row of a table; cells are HTML."""
     heads = "".join(f"<th>{each}</th>" for each in head)
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in rows)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
@@ -348,7 +348,7 @@ def topic_table(topics: dict[tuple[str, ...], Line], pictures: dict[str, str]) -
                 amount(line.maximum("size_p99"), "B"),
             )
         )
-    head = ("topic", "messages", "bytes", "mean per s", "most per s", "p99 of sizes")
+    head = ("topic", "messages", "bytes", "mean per s", "maximum per s", "p99 of sizes")
     return table(head, rows)
 
 
@@ -373,7 +373,7 @@ def seconds(milliseconds: float | None) -> float | None:
 
 
 def amount(value: float | None, unit: str) -> str:
-    """`1.2 MB`; a dash for nothing."""
+    """Format as `1.2 MB`, or a dash for nothing."""
     if value is None:
         return "&ndash;"
     from matplotlib.ticker import EngFormatter

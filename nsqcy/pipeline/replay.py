@@ -1,6 +1,6 @@
-"""`nsqcy-pipeline replay`: rows of a log or of an archive into a topic, each once.
+"""`nsqcy-pipeline replay`: publish rows of a log or an archive to a topic, each once.
 
-The rounds, and why a repeated one publishes only what was missing: rounds.py.
+rounds.py explains the rounds, and why a repeated round publishes only what was missing.
 """
 
 import datetime
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HELP = """\
-publishes rows of a log, or of an archive, to a topic, each once
+publishes rows of a log or an archive to a topic, each once
 
 Without --root it reads the logs of the topics, as they are when it begins. Run again after any
 crash it goes on where it was; after its end the same command does nothing."""
 
-# What jobs have that publish what was read from somewhere.
+# Options of all jobs that publish what they have read.
 PLACE = (
     Option("root", PATH, None, "folder of an archive to read instead of logs"),
     Option("start", INSTANT, None, "only rows published at this time or later"),
@@ -76,7 +76,7 @@ OPTIONS = (
     *SOURCE,
 )
 
-REMEMBERED = 24 * 3600  # seconds that nsqds know what was published: docs/PROTOCOL.md, LOG_PUB
+REMEMBERED = 24 * 3600  # seconds for which nsqds remember chunks: docs/PROTOCOL.md, LOG_PUB
 SUBJECT = ("topic", "topics", "topics-pattern")
 
 Frames = Callable[["DataFrame"], "DataFrame"]
@@ -84,13 +84,13 @@ Frames = Callable[["DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True)
 class Work:
-    """What a job publishes."""
+    """Rows that a job publishes, and their topic."""
 
     job: str
     to: str
     source: Source
-    choose: Frames  # the rows that are wanted, of some
-    shape: Frames  # them with the columns of what is published
+    choose: Frames  # selects the wanted rows
+    shape: Frames  # gives them the columns to publish
 
 
 def run(options: Options, report: Report) -> int:
@@ -111,7 +111,7 @@ def run(options: Options, report: Report) -> int:
 
 
 def chosen(options: Options) -> Frames:
-    """By time and expression."""
+    """Select by time and expression."""
 
     def choose(frame: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f
@@ -131,7 +131,7 @@ def microseconds(instant: datetime.datetime) -> int:
 
 
 def count(options: Options, report: Report, source: Source, choose: Frames) -> None:
-    """What would be published, by topic."""
+    """Count what would be published, by topic."""
     spark = make_session(options, "replay")
     found: dict[str, int] = {}
     parts = source.parts()
@@ -151,13 +151,13 @@ def count(options: Options, report: Report, source: Source, choose: Frames) -> N
 
 
 def publish(options: Options, report: Report, work: Work) -> None:
-    """All rounds that are not done; `--state` has which those are."""
+    """Run all rounds that are not done; the file of `--state` lists them."""
     asked = asked_for(options, work.to)
     path = Path(options["state"] or rounds.default_path(work.job, work.to, asked))
     with rounds.locked(path):
         plan = rounds.load(path, asked)
         if plan is not None and plan.done == len(plan.rounds()):
-            report.warn(f"{path} says that this was done; remove it to do it again")
+            report.warn(f"{path} records this replay as done; remove the file to repeat it")
             report.done(rows=plan.rows, to=work.to, state=str(path))
             return
         if plan is None:
@@ -165,9 +165,9 @@ def publish(options: Options, report: Report, work: Work) -> None:
             if plan.parts:  # otherwise there may be some the next time
                 rounds.save(path, plan)
         else:
-            report.line(f"going on with round {plan.done + 1}", done=plan.done, rows=plan.rows)
+            report.line(f"continuing with round {plan.done + 1}", done=plan.done, rows=plan.rows)
             if time.time() - path.stat().st_mtime > REMEMBERED:
-                report.warn("nsqds may have forgotten that round: some of it may be there twice")
+                report.warn("nsqds may have forgotten that round: some rows may be duplicated")
         metrics = Metrics(work.job, options["metrics-port"])
         spark = make_session(options, work.job)
         todo = plan.rounds()
@@ -185,7 +185,7 @@ def publish(options: Options, report: Report, work: Work) -> None:
 
 
 def asked_for(options: Options, to: str) -> Asked:
-    """What makes it this replay and no other. Where nsqds are is none of it, nor are secrets."""
+    """Return what identifies this replay. Addresses of nsqds and secrets are not part of it."""
     found: Asked = {"to": to}
     there = {option.flag for option in options.table}
     for name in (*SUBJECT, *(option.flag for option in PLACE), "headers", "rate"):
@@ -198,7 +198,7 @@ def asked_for(options: Options, to: str) -> Asked:
 
 
 def reading(options: Options) -> AbstractContextManager[None]:
-    """No compaction takes files away meanwhile."""
+    """Keep compactions from removing files in the meantime."""
     if not options["root"]:
         return nullcontext()
     return manifests.locked(Path(options["root"]), manifests.COMPACTING, reading=True)
@@ -219,7 +219,7 @@ def make_plan(options: Options, asked: Asked, work: Work) -> Plan:
 
 
 def destination(options: Options, to: str) -> dict[str, str]:
-    """The options of the sink, but for what the plan says."""
+    """Return the options of the sink, without those that the plan contains."""
     from nsqcy.spark.options import BY_KEY
 
     lookupds, nsqds = options["to-lookupd-http-address"], options["to-nsqd-tcp-address"]
@@ -235,7 +235,7 @@ def destination(options: Options, to: str) -> dict[str, str]:
 
 
 def one_round(spark: "SparkSession", options: Options, work: Work, plan: Plan, part: Part) -> int:
-    """Publish what is chosen of this part; how many rows that were."""
+    """Publish the selected rows of this part; return their number."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -244,10 +244,10 @@ def one_round(spark: "SparkSession", options: Options, work: Work, plan: Plan, p
         return 0
     seen = Observation()
     frame = work.choose(frame)
-    # Which task a row is in, and where, is a matter of its seq alone, wherever it was read.
+    # The seq alone decides the task and the place of a row, wherever it was read.
     spread = f.expr("seq div 100") if plan.tasks > 1 else f.lit(0)
     frame = frame.repartition(plan.tasks, spread).sortWithinPartitions("seq")
-    # Behind that: what is before a shuffle without rows is not observed.
+    # Observe after the shuffle: before a shuffle without rows, nothing is observed.
     frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
     given = destination(options, work.to)
     given.pop("lookupdHttpAddresses", None)

@@ -1,4 +1,4 @@
-"""How a job says how far it is: a bar and words on a terminal, JSON lines otherwise.
+"""Progress of a job: a bar and words on a terminal, JSON lines otherwise.
 
 One line of JSON is one event: `{"at": ..., "job": ..., "event": ..., ...}` with the event's fields.
 Any thread may report.
@@ -19,7 +19,7 @@ STEP_SECONDS = 1.0
 
 
 class Report:
-    """Of one job. As a context it closes what is on the terminal."""
+    """Reports of one job. As a context manager it restores the terminal."""
 
     def __init__(self, job: str, *, json_lines: bool) -> None:
         self.job = job
@@ -37,15 +37,15 @@ class Report:
             self._bar = None
 
     def progress(self, **fields: Any) -> None:
-        """How far it is. On a terminal `done` and `total` move the bar; the others stand beside
-        it."""
+        """Report progress. On a terminal, `done` and `total` move the bar; other fields are shown
+        beside it."""
         if not self._json_lines:
             self._move(fields)
         elif self._is_time(fields):
             self._write("progress", fields)
 
     def line(self, text: str, **fields: Any) -> None:
-        """One result, which the fields say again for programs."""
+        """Report one result; its fields repeat it for programs."""
         if self._json_lines:
             self._write("line", {"text": text} | fields)
         else:
@@ -58,14 +58,14 @@ class Report:
             self._say(f"warning: {text}", sys.stderr)
 
     def done(self, **fields: Any) -> None:
-        """The last word."""
+        """Report the end."""
         if self._json_lines:
             self._write("done", fields)
         else:
             self._say(f"{self.job}: {shown(fields) or 'done'}")
 
     def _is_time(self, fields: Mapping[str, Any]) -> bool:
-        """Of many small steps to a total a line each second is enough, and the last."""
+        """Report at most once a second, and the last step."""
         now = time.monotonic()
         if "total" in fields and fields.get("done") != fields["total"]:
             if now - self._written < STEP_SECONDS:
@@ -81,7 +81,7 @@ class Report:
 
     def _say(self, text: str, stream: Any = None) -> None:
         with self._lock:
-            # Without a total a bar has no truth value.
+            # A bar without a total has no truth value.
             aside = nullcontext() if self._bar is None else self._bar.external_write_mode()
             with aside:
                 print(text, file=stream or sys.stdout, flush=True)
@@ -121,7 +121,7 @@ def shown(fields: Mapping[str, Any]) -> str:
 
 
 class Metrics:
-    """What Prometheus is shown. Without a port nothing is served."""
+    """Serve metrics for Prometheus. Without a port, none are served."""
 
     def __init__(self, job: str, port: int) -> None:
         self._job = job

@@ -1,6 +1,6 @@
-"""`nsqcy-pipeline rollup`: what goes through topics, by minute, as Parquet and as plots.
+"""`nsqcy-pipeline rollup`: traffic of topics by minute, as Parquet files and plots.
 
-Executors count rows by minute and bucket; the driver merges the counts, which are few, into the
+Executors count rows by minute and bucket. The driver merges the counts, which are few, into the
 files that minutes.py describes.
 """
 
@@ -27,7 +27,7 @@ counts messages, bytes and rates by minute, and draws them
 
 Rows for each topic, nsqd and minute; with --events also for each channel: latency from publish to
 finish, attempts, requeues, timeouts. Parquet files and, with matplotlib, plots and one HTML page.
-Without --once it goes on until ^C or SIGTERM."""
+Without --once it runs until ^C or SIGTERM."""
 
 OPTIONS = (
     Option("root", PATH, "rollup", "output folder; for one job only"),
@@ -51,7 +51,7 @@ WRITING = "lock"
 EVENT = (
     "time LONG, kind STRING, topic STRING, channel STRING, attempts INT, in_flight LONG, age LONG"
 )
-DRAWN_SECONDS = 60  # between two pages, while it goes on
+DRAWN_SECONDS = 60  # between two pages of a continuous job
 
 
 def run(options: Options, report: Report) -> int:
@@ -69,7 +69,7 @@ def run(options: Options, report: Report) -> int:
         pages = sink.draw() if draws else {}
     found = minutes.load(root)
     if found.late:
-        report.warn(f"{found.late:,} rows were late, and have rows of their own", late=found.late)
+        report.warn(f"{found.late:,} rows were late and are counted separately", late=found.late)
     report.done(rows=watch.rows, late=found.late, root=str(root), **pages)
     return 0
 
@@ -80,19 +80,19 @@ def wants_plots(options: Options, report: Report) -> bool:
     if options["plots"] == "yes":
         require_packages("matplotlib", extra="plots")
     if options["plots"] == "auto" and find_spec("matplotlib") is None:
-        report.warn('matplotlib is not installed, so nothing is drawn: pip install "nsqcy[plots]"')
+        report.warn('matplotlib is not installed: no plots: pip install "nsqcy[plots]"')
         return False
     return bool(options["plots"] != "no")
 
 
 def check_state(root: Path, state: Path) -> None:
-    """Without Spark's notes what is there would be counted again."""
+    """Fail if the checkpoint is gone: existing rows would be counted again."""
     if minutes.state_path(root).exists() and checkpoint.read(state).planned < 0:
-        raise UsageError(f"{root} has counts, and the checkpoint is gone: take another --root")
+        raise UsageError(f"{root} has counts, but its checkpoint is gone: use another --root")
 
 
 def given(options: Options) -> dict[str, str]:
-    """The options of the source: the topics, and that of events."""
+    """Return the options of the source: the topics, and that of events."""
     found = options.source(startingOffsets="earliest", columns="topic,nsqd,timestamp,body")
     if options["start"]:
         found["startingTimestamp"] = str(round(options["start"].timestamp() * 1000))
@@ -110,7 +110,7 @@ def given(options: Options) -> dict[str, str]:
 
 
 class Counts(streams.Sink):
-    """The files of days, and what is known of minutes that are not closed."""
+    """Merges batches into the files of days and into the minutes that are not closed."""
 
     def __init__(self, root: Path, options: Options, draws: bool) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Counts(streams.Sink):
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         state = minutes.load(self._root)
         if state.query == query_id and state.batch >= number:
-            return  # all but Spark's own note of it was written
+            return  # everything but Spark's own record of it was written
         counts = [as_count(*row) for row in counted(frame, self._options).collect()]
         if not counts:
             return
@@ -136,7 +136,7 @@ class Counts(streams.Sink):
             self.draw()
 
     def draw(self) -> dict[str, str]:
-        """The files of it, for the report."""
+        """Return its files, for the report."""
         from nsqcy.pipeline import plots
 
         page = plots.draw(self._root, self._options["plot-range"])
@@ -150,7 +150,7 @@ def as_count(
 
 
 def counted(frame: "DataFrame", options: Options) -> "DataFrame":
-    """Groups of values, in the order of a Count."""
+    """Return groups of values, in the order of a Count."""
     from pyspark.sql import functions as f
 
     rows = measured(frame, options)
@@ -162,8 +162,10 @@ def counted(frame: "DataFrame", options: Options) -> "DataFrame":
 
 
 def measured(frame: "DataFrame", options: Options) -> "DataFrame":
-    """A value for each message, its size, and three for each event about one of the topics; what
-    is no event is left out. In one go, as two would read everything twice."""
+    """Return a value for each message, its size, and three for each event about one of the topics.
+
+    Records that are not events are omitted. Rows are read once for both.
+    """
     from pyspark.sql import functions as f
 
     def value(measure: str, column: "Column") -> "Column":

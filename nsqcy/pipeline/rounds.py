@@ -1,8 +1,8 @@
-"""What a job that publishes has planned and done: a file beside it, which a repeated run reads.
+"""The plan and progress of a job that publishes: a file that a repeated run reads.
 
-A replay goes in rounds, each a part of one log. Its rows are in tasks and in an order that depend
-on their seqs alone, and are published under a name of the round; so nsqds know again what a round
-that was cut short has published. A round that is noted as done is not begun again.
+A replay runs in rounds, each for one part of a log. The tasks and the order of its rows depend on
+their seqs alone, and they are published under a name of the round. nsqds therefore recognise what
+an interrupted round has published. A round that is recorded as done does not run again.
 """
 
 import fcntl
@@ -22,24 +22,24 @@ from nsqcy.pipeline.rows import Part, pieces
 
 VERSION = 1
 
-Asked = dict[str, Any]  # what was asked for, as JSON has it
+Asked = dict[str, Any]  # the arguments, as JSON
 
 
 class Damaged(Exception):
-    """A file that is no plan, in one line."""
+    """A plan file is invalid."""
 
 
 class Busy(Exception):
-    """Another run of the same replay."""
+    """Another run of the same replay is active."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`done` rounds of it are over, with which `rows` were published."""
+    """Progress: `done` rounds are over, which published `rows`."""
 
     name: str
     asked: Asked
-    nsqds: tuple[str, ...]  # where to; a round that is repeated has the same
+    nsqds: tuple[str, ...]  # targets; a repeated round has the same
     tasks: int
     round_rows: int
     parts: tuple[Part, ...]
@@ -53,23 +53,23 @@ class Plan:
         return f"{self.name}-{number}"
 
     def after(self, rows: int) -> "Plan":
-        """The same, a round later."""
+        """Return the plan after one more round."""
         return replace(self, done=self.done + 1, rows=self.rows + rows)
 
 
 def new_name() -> str:
-    """Nobody has published under it: the same replay, asked for anew, publishes anew."""
+    """Return an unused name: the same replay, requested again, publishes again."""
     return f"replay-{uuid.uuid4().hex[:16]}"
 
 
 def default_path(job: str, to: str, asked: Asked) -> Path:
-    """The same for the same work."""
+    """Return a hash, the same for the same work."""
     text = json.dumps(asked, sort_keys=True)
     return Path(f"{job}-{to}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}.json")
 
 
 def load(path: Path, asked: Asked) -> Plan | None:
-    """The plan that is there; raises UsageError if it is of something else."""
+    """Read the existing plan. Raises UsageError if it is of another replay."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -77,7 +77,9 @@ def load(path: Path, asked: Asked) -> Plan | None:
     try:
         found = json.loads(text)
         if found["v"] != VERSION:
-            raise Damaged(f"{path}: version {found['v']!r}, and this nsqcy knows {VERSION}")
+            raise Damaged(
+                f"{path}: version {found['v']!r}, but this nsqcy supports version {VERSION}"
+            )
         plan = Plan(
             name=found["name"],
             asked=found["asked"],
@@ -89,7 +91,7 @@ def load(path: Path, asked: Asked) -> Plan | None:
             rows=found["rows"],
         )
     except (KeyError, TypeError, ValueError):
-        raise Damaged(f"{path} is no plan of a replay") from None
+        raise Damaged(f"{path} is not the plan of a replay") from None
     for name in sorted(plan.asked.keys() | asked.keys()):
         if plan.asked.get(name) != asked.get(name):
             raise UsageError(
@@ -123,7 +125,7 @@ def save(path: Path, plan: Plan) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One run at a time; raises Busy."""
+    """Lock the file for one run at a time. Raises Busy."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(path.name + ".lock").open("w") as file:
         try:

@@ -1,7 +1,7 @@
-"""Where jobs that look back find rows: the logs of nsqds, or an archive of them.
+"""Sources of rows for jobs that look back: the logs of nsqds, or an archive of them.
 
-Rows are named by (log_id, seq) in both, so a job plans in parts of a log, and finds the same rows
-in a part whenever it asks: after retention has gone on, and when an archive was compacted.
+Both name rows by (log_id, seq). A job therefore plans in parts of a log, and finds the same rows in
+a part at any time: after retention removed others, and after the archive was compacted.
 """
 
 import json
@@ -22,7 +22,7 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 class Part(NamedTuple):
-    """Of one log: seqs from `start` to before `end`."""
+    """A part of one log: seqs from `start` to before `end`."""
 
     topic: str
     log_id: str
@@ -31,20 +31,21 @@ class Part(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """At most: an archive may have fewer."""
+        """Return the maximum number of rows: an archive may have fewer."""
         return self.end - self.start
 
 
 class Source(Protocol):
     def parts(self) -> list[Part]:
-        """What there is now, a part for each log, in an order that is always the same."""
+        """Return a part for each available log, always in the same order."""
 
     def frame(self, spark: "SparkSession", part: Part) -> "DataFrame | None":
-        """The rows of a part, with the columns of `format("nsq")`; None if there are none."""
+        """Return the rows of a part, with the columns of `format("nsq")`; None if there are
+        none."""
 
 
 def source_of(options: Options, *, headers: bool) -> Source:
-    """The archive if there is a `root`, otherwise the logs."""
+    """Return the archive if there is a `root`, otherwise the logs."""
     if options["root"]:
         return Archive(options)
     options.require_one_subject()
@@ -52,7 +53,7 @@ def source_of(options: Options, *, headers: bool) -> Source:
 
 
 def joined(parts: Iterable[Part]) -> list[Part]:
-    """One for each log, from the first seq to the last."""
+    """Yield one part for each log, from the first seq to the last."""
     found: dict[tuple[str, str], Part] = {}
     for part in parts:
         known = found.get(part[:2], part)
@@ -61,7 +62,7 @@ def joined(parts: Iterable[Part]) -> list[Part]:
 
 
 def pieces(parts: Iterable[Part], maximum: int) -> list[Part]:
-    """The same, none larger than that."""
+    """Divide parts so that none exceeds this size."""
     return [
         Part(part.topic, part.log_id, start, min(start + maximum, part.end))
         for part in parts
@@ -70,7 +71,7 @@ def pieces(parts: Iterable[Part], maximum: int) -> list[Part]:
 
 
 class Logs:
-    """Of nsqds that answer."""
+    """Rows of the nsqds that answer."""
 
     def __init__(self, options: Options, *, headers: bool) -> None:
         self._given = options.source(
@@ -92,13 +93,13 @@ class Logs:
     def frame(self, spark: "SparkSession", part: Part) -> "DataFrame":
         from nsqcy.spark.blocks import DEFAULT_FIELDS
 
-        spark.conf.set(PUSHDOWN, "true")  # so that the topic's other logs are not read
+        spark.conf.set(PUSHDOWN, "true")  # so that other logs of the topic are not read
         columns = (*DEFAULT_FIELDS, HEADERS) if self._headers else DEFAULT_FIELDS
         reader = spark.read.format("nsq").options(**self.given(part))
         return reader.option("columns", ",".join(columns)).load().where(f"log_id = '{part.log_id}'")
 
     def given(self, part: Part) -> dict[str, str]:
-        """The options that read this part, and stop if rows of it are gone."""
+        """Return the options that read this part and fail if rows of it are gone."""
         theirs = {
             name: value
             for name, value in self._given.items()
@@ -113,7 +114,7 @@ class Logs:
 
 
 class Archive:
-    """As its manifests say."""
+    """Rows of an archive, according to its manifests."""
 
     def __init__(self, options: Options) -> None:
         self._root = Path(options["root"])
@@ -121,7 +122,7 @@ class Archive:
             raise UsageError(f"there is no archive at {self._root}")
         names = [options["topic"]] if options["topic"] else (options["topics"] or "").split(",")
         if options["topics-pattern"] or not any(names):
-            raise UsageError("of an archive --topic or --topics is needed")
+            raise UsageError("--root requires --topic or --topics")
         self._topics = set(names)
         self._hours = tuple(
             each and each.strftime("dt=%Y-%m-%d/hr=%H")
@@ -156,13 +157,13 @@ class Archive:
         return found.where((f.col("seq") >= part.start) & (f.col("seq") < part.end))
 
     def _is_between(self, file: manifests.File) -> bool:
-        """Whether rows of its hour may be of the time that was asked for."""
+        """Return whether rows of its hour may be in the requested time."""
         first, last = self._hours
         _, _, hour = manifests.hour_of(file.path).partition("/")
         return (not first or hour >= first) and (not last or hour <= last)
 
 
 def milliseconds(instant: object) -> str:
-    """As options of the format have it; empty for none."""
+    """Format as an option of the format; empty for none."""
     timestamp = getattr(instant, "timestamp", None)
     return str(round(timestamp() * 1000)) if timestamp else ""

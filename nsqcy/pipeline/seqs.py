@@ -1,5 +1,4 @@
-"""What of a log's dense seqs is there, and what is not. Memory goes with the number of gaps, not
-with that of rows."""
+"""The present and missing seqs of a log. Memory grows with the number of gaps, not of rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ Run = tuple[int, int]  # from, to before
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of one log. Dense if there are neither `gaps` nor rows more than once, `twice`."""
+    """Seqs of one log. Complete if there are neither `gaps` nor duplicate rows, `twice`."""
 
     start: int
     end: int
@@ -27,7 +26,7 @@ class Coverage:
 
 
 def runs(seqs: "pa.Array") -> tuple[list[Run], list[int]]:
-    """The runs of these, ascending, and those that occur again, once for each time."""
+    """Return the runs of these seqs, ascending, and every repetition of a seq."""
     import pyarrow.compute as pc
 
     if not len(seqs):
@@ -46,7 +45,7 @@ def runs(seqs: "pa.Array") -> tuple[list[Run], list[int]]:
 
 
 def coverage(parts: Iterable[Run], again: Iterable[int] = ()) -> Coverage:
-    """Of all runs of a log, which may overlap; `again` are rows beyond those."""
+    """Combine all runs of a log, which may overlap; `again` are further repetitions."""
     ordered = sorted(parts)
     twice = sorted((seq, seq + 1) for seq in again)
     gaps: list[Run] = []
@@ -62,7 +61,7 @@ def coverage(parts: Iterable[Run], again: Iterable[int] = ()) -> Coverage:
 
 
 def joined(parts: Iterable[Run]) -> list[Run]:
-    """Runs that touch or overlap as one."""
+    """Merge runs that touch or overlap."""
     found: list[Run] = []
     for start, end in sorted(parts):
         if found and start <= found[-1][1]:

@@ -1,7 +1,7 @@
-"""Spark, started as a job wants it; and what is missing for that, said before Spark says it.
+"""Spark, started for a job, and clear errors for what is missing.
 
-In local mode, which is the default, the driver is all of Spark: it needs the heap, and nothing
-listens to the outside. Under spark-submit what was told there holds.
+In local mode, the default, the driver is all of Spark: it needs the heap, and nothing listens to
+the outside. Under spark-submit, its settings apply.
 """
 
 import os
@@ -26,11 +26,11 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 class Missing(Exception):
-    """Something that is not installed, in one line."""
+    """Something is not installed."""
 
 
 def java() -> str | None:
-    """The java that Spark would start."""
+    """Return the java that Spark would start."""
     home = os.environ.get("JAVA_HOME")
     if home:
         return shutil.which(str(Path(home, "bin", "java")))
@@ -38,7 +38,7 @@ def java() -> str | None:
 
 
 def java_version(path: str) -> str:
-    """As it says itself; empty if it does not."""
+    """Return the version that java reports; empty if there is none."""
     try:
         done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -56,7 +56,7 @@ def major(version: str) -> int:
 
 
 def submitted() -> bool:
-    """Whether spark-submit started us, and has a JVM for us already."""
+    """Return whether spark-submit started this process, with a JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -84,11 +84,11 @@ def require_spark() -> None:
 
 
 def settings(options: Options) -> dict[str, str]:
-    """What Spark is told. `--conf` wins."""
+    """Return Spark's settings. `--conf` overrides them."""
     found = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is Spark's alone
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # only Spark writes INT96
         "spark.ui.showConsoleProgress": "false",
     }
     if not submitted():
@@ -103,7 +103,7 @@ def settings(options: Options) -> dict[str, str]:
 
 
 def make_session(options: Options, job: str) -> "SparkSession":
-    """A session with `format("nsq")`; raises Missing."""
+    """Return a session with `format("nsq")`. Raises Missing."""
     require_spark()
     from pyspark.sql import SparkSession
 
@@ -124,13 +124,13 @@ def make_session(options: Options, job: str) -> "SparkSession":
 
 
 def uri(path: Path) -> str:
-    """A file or folder as Spark is told of it, which does not decode what is percent-encoded."""
+    """Return the URI of a file or folder for Spark, which does not decode percent-encoding."""
     return f"file://{path.absolute()}"
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in one line: of what Spark tells, the source's own words, or the end of
-    the Python traceback that is in it."""
+    """Return an error in one line: the source's own message, or the end of the Python traceback in
+    Spark's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line[line.index("nsq: ") :] for line in lines if "nsq: " in line]
     if ours:

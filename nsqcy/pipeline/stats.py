@@ -1,6 +1,6 @@
-"""`nsqcy-pipeline stats`: what nsqds say of themselves, again and again, as rows.
+"""`nsqcy-pipeline stats`: write the /stats of nsqds periodically, as rows.
 
-Asks over HTTP, so NSQ's own nsqd will do. Needs neither Spark nor java; pyarrow for Parquet only.
+Uses HTTP, so NSQ's own nsqd works too. Needs neither Spark nor java, and pyarrow for Parquet only.
 """
 
 import datetime
@@ -20,10 +20,10 @@ from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
 
 HELP = """\
-writes what nsqds say in /stats to Parquet or JSON lines
+writes the /stats of nsqds to Parquet or JSON lines
 
 Depths, messages in flight, requeues, timeouts and latencies, for each topic and channel. Works with
-NSQ's own nsqd. Needs no java. Goes on until ^C or SIGTERM."""
+NSQ's own nsqd. Needs no java. Runs until ^C or SIGTERM."""
 
 OPTIONS = (
     Option("root", PATH, "stats", "the folder for it"),
@@ -81,7 +81,7 @@ def run(options: Options, report: Report) -> int:
 
 
 class Poller:
-    """Asks every nsqd; who does not answer is said once, until it does."""
+    """Query every nsqd; an nsqd that does not answer is reported once until it does."""
 
     def __init__(self, options: Options, report: Report) -> None:
         self._options = options
@@ -134,8 +134,8 @@ def get(address: str, path: str, timeout: float) -> dict[str, Any]:
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         found = json.load(answer)
     if not isinstance(found, dict):
-        raise ValueError("what came is no JSON object")
-    return dict(found.get("data") or found)  # older ones wrap it
+        raise ValueError("the answer is not a JSON object")
+    return dict(found.get("data") or found)  # older versions wrap it
 
 
 def http_address(node: dict[str, Any]) -> str:
@@ -144,7 +144,7 @@ def http_address(node: dict[str, Any]) -> str:
 
 
 def rows_of(now: datetime.datetime, nsqd: str, stats: dict[str, Any]) -> Iterator[Row]:
-    """One for each topic, without a channel, and one for each of its channels."""
+    """Return one row for each topic, without a channel, and one for each of its channels."""
     head = {"at": now, "nsqd": nsqd, "version": stats.get("version", "")}
     for topic in stats.get("topics") or []:
         name = topic["topic_name"]
@@ -168,8 +168,9 @@ def numbers(found: dict[str, Any]) -> Row:
 
 
 class Files:
-    """Parquet files, each of so much time and written as a whole: `root/dt=DAY/TIME.parquet`; or a
-    file of JSON lines for each day, to which every poll is appended: `root/DAY.jsonl`."""
+    """Writes Parquet files, each for a time span and written atomically
+    (`root/dt=DAY/TIME.parquet`), or a file of JSON lines for each day, to which every poll is
+    appended (`root/DAY.jsonl`)."""
 
     def __init__(self, root: Path, format: str, seconds: float) -> None:
         self._root = root

@@ -1,7 +1,7 @@
-"""Jobs that are streams: a query whose batches a function of ours writes, and what is told of them.
+"""Jobs that are streams: a query whose batches a function of ours writes, and its progress.
 
-Exactly once has two halves: Spark repeats a batch with the same rows until it has noted it as
-written, and a `Sink` takes the place of what the same batch had left.
+Exactly once has two halves: Spark repeats a batch with the same rows until it has recorded it as
+written, and a `Sink` replaces what an earlier try of the same batch has left.
 """
 
 import json
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
-LAST_WORDS = 10.0  # seconds that the end of a stream is waited for
+LAST_WORDS = 10.0  # seconds to wait for the end of a stream
 AGAIN_SECONDS = 15.0
-AWAY = "nsqcy.spark.errors.Unreachable: "  # in what Spark tells of a query that failed so
+AWAY = "nsqcy.spark.errors.Unreachable: "  # Spark's text for a query that failed so
 
 
 class Sink(ABC):
-    """What Spark calls with each batch, perhaps more than once with the last one."""
+    """Spark calls this with each batch, perhaps more than once with the last one."""
 
     def __init__(self) -> None:
         self._query_id = ""
         self._begun = threading.Event()
 
     def prepare(self) -> None:
-        """A query is going to be started."""
+        """Prepare; a query is about to start."""
         self._begun.clear()
 
     def begin(self, query_id: str) -> None:
-        """The first batch waits for this: Spark tells the id only when the query runs."""
+        """Set the query's id. The first batch waits for it: Spark knows it only when the query
+        runs."""
         self._query_id = str(query_id)
         self._begun.set()
 
@@ -51,7 +52,7 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
-        """Batch `number` of a query; all of it, when this returns."""
+        """Write batch `number` of a query completely before returning."""
 
 
 # --- a run ------------------------------------------------------------------------------------
@@ -60,11 +61,11 @@ class Sink(ABC):
 def run(
     options: Options, given: Mapping[str, str], sink: Sink, state: Path, watch: "Watch"
 ) -> None:
-    """The query over `format("nsq")` with the options `given`, to its end: with `--once` that of
-    what there is, otherwise that of the job.
+    """Run the query over `format("nsq")` with the options `given`: with `--once` until it has read
+    all rows, otherwise until the job ends.
 
-    A batch has its rows from when it was planned, so a query fails where an nsqd goes that has some
-    of them. A job that goes on begins that batch again until the nsqd is back.
+    The rows of a batch are fixed when it is planned, so a query fails if an nsqd goes away that has
+    some of them. A continuous job starts that batch again until the nsqd is back.
     """
     spark = make_session(options, watch.report.job)
     has_run = False
@@ -78,7 +79,7 @@ def run(
         except Exception as error:
             if options["once"] or not has_run or AWAY not in str(error):
                 raise
-            watch.report.warn(f"{reason(error)}; the batch is begun again in {AGAIN_SECONDS:g} s")
+            watch.report.warn(f"{reason(error)}; the batch is repeated in {AGAIN_SECONDS:g} s")
         time.sleep(AGAIN_SECONDS)
 
 
@@ -99,8 +100,7 @@ def started(
 
 
 def follow(query: "StreamingQuery") -> None:
-    """Until the query ends, or somebody stops the job: what was not written then is written by the
-    next run."""
+    """Wait until the query ends or the job is stopped: the next run writes what was not written."""
     over = threading.Event()
     failures = []
 
@@ -111,8 +111,8 @@ def follow(query: "StreamingQuery") -> None:
             failures.append(error)
         over.set()
 
-    # In a thread of its own: a signal in the midst of a call to the JVM would leave the connection
-    # with half an answer, and the next call would get the rest.
+    # In a thread of its own: a signal during a call to the JVM would leave half an answer on the
+    # connection, and the next call would get the rest.
     try:
         threading.Thread(target=wait, daemon=True).start()
         over.wait()
@@ -123,11 +123,11 @@ def follow(query: "StreamingQuery") -> None:
         raise failures[0]
 
 
-# --- what is told -----------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------
 
 
 def positions(offset: str | None) -> Positions:
-    """Of an offset's text. Spark has words of its own where there is none."""
+    """Parse an offset. Spark has its own words for a missing one."""
     try:
         return offsets.positions(json.loads(offset or "")["pos"])
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
@@ -135,7 +135,8 @@ def positions(offset: str | None) -> Positions:
 
 
 def lags(latest: str | None, end: str | None) -> Positions:
-    """How many records each log has behind the end of the last batch, of two offsets as texts."""
+    """Return how many records of each log come after the end of the last batch, given two
+    offsets."""
     ends, there = positions(end), positions(latest)
     if not ends:
         return {}
@@ -149,7 +150,7 @@ def lags(latest: str | None, end: str | None) -> Positions:
 
 
 class Watch:
-    """Reports the batches of a stream, from what Spark says of them."""
+    """Reports the batches of a stream, from Spark's progress events."""
 
     def __init__(self, report: Report, metrics: Metrics) -> None:
         self.report = report
@@ -160,7 +161,8 @@ class Watch:
 
     @contextmanager
     def on(self, spark: "SparkSession") -> Iterator[None]:
-        """While the stream runs in there. Spark speaks of the last batch after it has ended."""
+        """Report while the stream runs in this context. Spark reports the last batch after its
+        end."""
         self._ended.clear()
         listener = self._listener()
         spark.streams.addListener(listener)
@@ -188,7 +190,7 @@ class Watch:
         return Listener()
 
     def seen(self, progress: Any) -> None:
-        """A batch that is over."""
+        """Report a finished batch."""
         rows = progress.numInputRows
         seconds = progress.batchDuration / 1000
         lag: Positions = {}

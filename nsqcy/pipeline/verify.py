@@ -1,7 +1,7 @@
-"""`nsqcy-pipeline verify`: the proof that an archive has every row once.
+"""`nsqcy-pipeline verify`: prove that an archive has every row once.
 
-Seqs are dense in a log, so what is missing or there twice shows in them alone. Manifests say which
-files there have to be, and what was in them. Needs no java.
+The seqs of a log are dense, so they alone show missing and duplicate rows. Manifests list the files
+that must exist and their contents. Needs no java.
 """
 
 import os
@@ -23,7 +23,7 @@ HELP = """\
 proves that an archive has every row once
 
 Reads all files: their checksums, and that the seqs of each log are dense, without gaps and
-duplicates. Exit code 1 if something is missing, changed, or there twice. Needs no java."""
+duplicates. Exit code 1 if something is missing, changed or duplicated. Needs no java."""
 
 OPTIONS = (
     Option("root", PATH, "archive", "folder of the archive"),
@@ -39,7 +39,7 @@ Log = tuple[str, str]  # topic, log_id
 
 @dataclass
 class Found:
-    """What is in one file, and what is wrong with it."""
+    """Contents of one file, and its errors."""
 
     log: Log | None = None
     runs: list[seqs.Run] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Found:
 
 @dataclass
 class Proof:
-    """Of an archive."""
+    """Result for an archive."""
 
     logs: dict[Log, seqs.Coverage] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ def run(options: Options, report: Report) -> int:
         raise UsageError(f"there is no archive at {root}")
     state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
     with manifests.locked(root, manifests.COMPACTING, reading=True):
-        ends = committed(state)  # before anything else: archive may go on meanwhile
+        ends = committed(state)  # before anything else: archive may be running
         proof = prove(
             root,
             report,
@@ -100,15 +100,15 @@ def prove(root: Path, report: Report, *, topic: str, quick: bool, threads: int) 
     listed = {path: file for path, file in contents.files.items() if wanted(path, topic)}
     proof = Proof()
     if topic and not there and not listed:
-        proof.problems.append(f"there are no rows of topic {topic!r}")
+        proof.problems.append(f"no rows of topic {topic!r}")
     if there and not contents.manifests:
-        proof.notes.append("there are no manifests: only what is in the files is checked")
+        proof.notes.append("no manifests: only the files are checked")
     else:
         compare(proof, contents, listed, there)
         there &= set(listed)
     unfinished = manifests.hidden(root, manifests.STAGED)
     if unfinished.is_dir() and any(unfinished.iterdir()):
-        proof.notes.append("a compaction was not finished: run nsqcy-pipeline compact")
+        proof.notes.append("a compaction is unfinished: run nsqcy-pipeline compact")
 
     def look(path: str) -> Found:
         return examine(root, path, listed.get(path), quick=quick)
@@ -134,7 +134,7 @@ def wanted(path: str, topic: str) -> bool:
 
 
 def compare(proof: Proof, contents: Contents, listed: dict[str, File], there: set[str]) -> None:
-    """Files that have to be there, and those that should not."""
+    """Compare the files with the manifests."""
     for path in sorted(set(listed) - there):
         file = listed[path]
         proof.problems.append(
@@ -143,14 +143,14 @@ def compare(proof: Proof, contents: Contents, listed: dict[str, File], there: se
     for path in sorted(there - set(listed)):
         if unfinished(path, contents):
             proof.notes.append(
-                f"{path} is of a batch that is not finished: archive writes it, or will again"
+                f"{path} belongs to an unfinished batch, which archive writes or will repeat"
             )
         else:
-            proof.problems.append(f"{path} is in no manifest")
+            proof.problems.append(f"{path} is not in a manifest")
 
 
 def unfinished(path: str, contents: Contents) -> bool:
-    """Whether it is of the batch behind the last one that its query has finished."""
+    """Return whether it belongs to the batch after the last one that its query has finished."""
     name = manifests.batch_of(path)
     query = name.partition("-")[0]
     names = [each.name for each in contents.manifests if each.name.partition("-")[0] == query]
@@ -158,7 +158,7 @@ def unfinished(path: str, contents: Contents) -> bool:
 
 
 def examine(root: Path, path: str, file: File | None, *, quick: bool) -> Found:
-    """One file, and whether it is what its manifest says."""
+    """Check one file against its manifest."""
     found = Found()
     try:
         if quick and file is not None:
@@ -167,7 +167,7 @@ def examine(root: Path, path: str, file: File | None, *, quick: bool) -> Found:
             read(root, path, file, found)
     except FileNotFoundError:
         found.problems.append(f"{path} is gone")
-    except (OSError, ValueError, manifests.Damaged) as error:  # pyarrow's errors are some of these
+    except (OSError, ValueError, manifests.Damaged) as error:  # pyarrow raises some of these
         found.problems.append(f"{path} cannot be read: {str(error).splitlines()[0]}")
     return found
 
@@ -179,7 +179,7 @@ def look_at_size(root: Path, file: File, found: Found) -> None:
         found.problems.append(f"{file.path} has {size} bytes instead of {file.size}")
     if file.count == file.end - file.start:
         found.runs.append((file.start, file.end))
-    else:  # rows between are in other files: only a full reading can tell
+    else:  # rows between may be in other files: only a full reading can tell
         read_seqs(root, file.path, found)
 
 
@@ -188,7 +188,7 @@ def read(root: Path, path: str, file: File | None, found: Found) -> None:
         size, crc = manifests.checksum(root / path)
         if (size, crc) != (file.size, file.crc):
             found.problems.append(
-                f"{path} was changed: its checksum is {crc:08x}, and the manifest has "
+                f"{path} has changed: its checksum is {crc:08x}, and the manifest has "
                 f"{file.crc:08x}"
             )
     count = read_seqs(root, path, found)
@@ -209,7 +209,7 @@ def read_seqs(root: Path, path: str, found: Found) -> int:
 
 def holes(log: Log, found: seqs.Coverage) -> Iterator[str]:
     who = f"topic {log[0]!r}, log {log[1]}"
-    for what, parts in (("missing", found.gaps), ("there more than once", found.twice)):
+    for what, parts in (("missing", found.gaps), ("duplicated", found.twice)):
         for start, end in parts[:SHOWN]:
             yield f"{who}: seq {start} to {end - 1} are {what} ({end - start} rows)"
         rest = parts[SHOWN:]
@@ -219,7 +219,7 @@ def holes(log: Log, found: seqs.Coverage) -> Iterator[str]:
 
 
 def committed(state: Path) -> checkpoint.Positions:
-    """How far archive is, says Spark; nothing if it does not say so."""
+    """Return how far archive is, according to Spark; None if unknown."""
     try:
         return checkpoint.read(state).pos
     except checkpoint.Unreadable:
@@ -227,7 +227,7 @@ def committed(state: Path) -> checkpoint.Positions:
 
 
 def missing_ends(logs: dict[Log, seqs.Coverage], ends: checkpoint.Positions) -> Iterator[str]:
-    """The end of a log has no rows behind it that would show a gap."""
+    """Check the end of a log, which has no rows after it that would show a gap."""
     for (topic, log_id), log in sorted(logs.items()):
         seq = ends.get(topic, {}).get(log_id, 0)
         if log.end < seq:

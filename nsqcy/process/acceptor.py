@@ -1,8 +1,8 @@
-"""Accepting connections and giving each to a worker.
+"""Accepts connections and passes each to a worker.
 
-Owns the listening sockets' watchers and the choice of worker. Knows no processes: a worker is a
-target that is up or not, has a load, and takes sockets or just now does not. While no target takes
-one, nothing is accepted and clients wait in the backlog.
+Owns the watchers of the listening sockets and the choice of worker. Knows no processes: a worker is
+a target that is up or down, has a load, and accepts sockets or not. While no target accepts
+sockets, clients wait in the backlog.
 """
 
 import errno
@@ -17,8 +17,8 @@ from nsqcy.logging.types import Lines
 from nsqcy.net.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
 
-PAUSE = 0.1  # seconds without accepting after the process ran out of descriptors or memory
-_BATCH = 64  # accepted from one listener in one turn
+PAUSE = 0.1  # seconds without accepting when the process is out of descriptors or memory
+_BATCH = 64  # maximum accepted from one listener in one turn
 _TRANSIENT = {
     errno.ECONNABORTED,
     errno.EINTR,
@@ -36,20 +36,20 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Target(Protocol):
-    """A worker, as seen from here."""
+    """Worker, as the acceptor sees it."""
 
     def lagging(self) -> bool:
-        """Whether it has not shown a sign of life lately; used only if all others are full."""
+        """Return whether its heartbeat is late. Used only if all other targets are full."""
 
     def load(self) -> int:
-        """Connections it has, with those on their way to it."""
+        """Return the number of its connections, including those being passed to it."""
 
     def send(self, item: Accepted) -> bool:
-        """Hand over; False when it takes none just now."""
+        """Pass a socket; return False if the target accepts none now."""
 
 
 class Acceptor:
-    """Accepts on all listeners while there are targets. `resume` when one may have room again."""
+    """Accepts on all listeners while there are targets. Call `resume` when one has room again."""
 
     def __init__(
         self, listeners: list[Listener], log: Lines, failed: Callable[[str], None]
@@ -62,32 +62,32 @@ class Acceptor:
         self._timer = loop.timer(PAUSE)
         self._targets: dict[int, Target] = {}
         self._turn = 0
-        self._held: deque[Accepted] = deque()  # accepted, and taken by nobody yet
-        self._exhausted = False  # and said so
+        self._held: deque[Accepted] = deque()  # accepted, not yet passed to a target
+        self._exhausted = False  # logged since the last success
         self._paused = False
         self.closed = False
 
     def add(self, worker: int, target: Target) -> None:
-        """This worker is up."""
+        """Add a target that is up."""
         self._targets[worker] = target
         self.resume()
 
     def remove(self, worker: int) -> None:
-        """This worker is down, or is to get no more."""
+        """Remove a target that is down or must get no more sockets."""
         self._targets.pop(worker, None)
 
     def give(self, items: list[Accepted]) -> None:
-        """Hand over sockets accepted before, that their worker did not take."""
+        """Pass on accepted sockets that their worker did not take."""
         self._held.extend(items)
         self.resume()
 
     def retry_later(self, item: Accepted) -> None:
-        """A worker refused it: it can open no more files. Try again in a while."""
+        """Retry a socket after PAUSE, because a worker is at its limit of open files."""
         self._held.append(item)
         self._pause()
 
     def resume(self) -> None:
-        """Go on, unless pausing for another reason."""
+        """Continue accepting, unless paused for another reason."""
         if self.closed or self._paused:
             return
         if self._hand_out_held() and self._targets:
@@ -96,7 +96,7 @@ class Acceptor:
                     watcher.start(self._acceptable, listener)
 
     def close(self) -> None:
-        """Stop listening; connections nobody took are closed."""
+        """Stop listening, and close the connections that no worker took."""
         if self.closed:
             return
         self.closed = True
@@ -153,7 +153,7 @@ class Acceptor:
         self._failed(f"{listener.title}: accept: {error.strerror}")
 
     def _hand_over(self, item: Accepted) -> bool:
-        """Try the targets from the least loaded to the most."""
+        """Offer a socket to the targets in the order of load, lowest first."""
         self._turn += 1
         targets = list(self._targets.values())
 
@@ -172,7 +172,7 @@ class Acceptor:
         return True
 
     def _wait_for_room(self) -> None:
-        """Until `resume`; the timer is for the case that nobody was ever on the way."""
+        """Stop accepting until `resume`. A timer retries after PAUSE in case nothing calls it."""
         self._stop_watching()
         if not self._timer.active:
             self._timer.start(self._pause_over)

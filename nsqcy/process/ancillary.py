@@ -1,7 +1,7 @@
-"""File descriptors beside bytes: SCM_RIGHTS over SOCK_SEQPACKET, one datagram at a time.
+"""Passing of file descriptors with datagrams: SCM_RIGHTS over SOCK_SEQPACKET.
 
-Owns the two system calls and what can go wrong with the descriptors in them. Knows nothing of
-what the bytes mean.
+Owns the two system calls and the handling of lost descriptors. Independent of the content of the
+datagrams.
 """
 
 import array
@@ -10,13 +10,13 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-MAX_FDS = 16  # beside one datagram; the kernel's own limit is 253
+MAX_FDS = 16  # of one datagram; the limit of the kernel is 253
 _INT = array.array("i").itemsize
 _ROOM = socket.CMSG_SPACE(MAX_FDS * _INT)
 
 
 class Datagram(NamedTuple):
-    """What one recvmsg gave. `cut`: descriptors were lost, as this process may open no more."""
+    """Result of one recvmsg. `cut`: descriptors were lost at the limit of open files."""
 
     data: bytes
     fds: list[int]
@@ -24,7 +24,7 @@ class Datagram(NamedTuple):
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """A connected, non-blocking, close-on-exec SOCK_SEQPACKET pair."""
+    """Return a connected, non-blocking, close-on-exec SOCK_SEQPACKET pair."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setblocking(False)
@@ -32,7 +32,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
-    """Send one datagram; raises as sendmsg does. The descriptors stay the caller's."""
+    """Send one datagram; raises as sendmsg does. The caller keeps the descriptors."""
     if not fds:
         sock.send(data)
         return
@@ -43,12 +43,12 @@ def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
 def receive(sock: socket.socket, size: int) -> Datagram | None:
     """Receive one datagram of at most `size` bytes; None at the end of the stream.
 
-    Raises BlockingIOError when there is none. The descriptors received are the caller's.
+    Raises BlockingIOError if there is none. The caller owns the received descriptors.
     """
     try:
         data, rights, flags, _ = sock.recvmsg(size, _ROOM, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
-        # Said once, when the other end died with something unread. What it sent is still there.
+        # Raised once if the peer died with unread input. Its own datagrams are still readable.
         data, rights, flags, _ = sock.recvmsg(size, _ROOM, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, payload in rights:
@@ -60,7 +60,7 @@ def receive(sock: socket.socket, size: int) -> Datagram | None:
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close descriptors nobody wants; one that is closed already is no error."""
+    """Close unused descriptors. One that is already closed is not an error."""
     for fd in fds:
         try:
             os.close(fd)

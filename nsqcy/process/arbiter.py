@@ -1,17 +1,17 @@
-"""The arbiter keeps N children alive: spawn, reap, murder, restart with backoff, halt.
+"""The arbiter keeps N children alive: it spawns, reaps, kills and restarts them with backoff.
 
-Owns the children's pids and states. One method per event; everything it does to the world it does
-through what it was given. Knows no topics and no sockets.
+Owns the pids and states of the children. Has one method per event, and acts only through the
+objects passed to it. Knows no topics and no sockets.
 
-Exit codes of a child are protocol:
+The exit codes of a child are a protocol:
 
-    0  asked to stop, and everything is saved
-    1  died of an exception it did not expect
+    0  stopped on request; everything is saved
+    1  died of an unexpected exception
     3  could not boot
-    4  could not load what it was told to load
-    5  its parent is gone, and everything is saved
+    4  could not load its topics
+    5  its parent is gone; everything is saved
 
-A negative code is the signal that ended it.
+A negative code is the signal that killed the child.
 """
 
 import os
@@ -31,28 +31,28 @@ CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED = 0, 1, 3, 4, 5
 STARTING, UP, DOWN, STOPPING, GONE = "starting", "up", "down", "stopping", "gone"
 
 SECOND = 1_000_000_000
-SILENCE = 30 * SECOND  # without a beat, of time in which the child could run
+SILENCE = 30 * SECOND  # without a heartbeat, counting only time in which the child could run
 GRACE = 5 * SECOND  # from SIGABRT to SIGKILL
 TICK = 1.0
 MAX_BACKOFF = 5.0
-SETTLED = 10 * SECOND  # a child that was up this long begins again with no backoff
+SETTLED = 10 * SECOND  # a child that was up this long restarts without backoff
 
 
 class Owner(Protocol):
-    """Who the children belong to. None of these may block."""
+    """Owner of the children. None of its methods may block."""
 
     def spawn(self, index: int) -> int:
-        """Start child `index`; gives its pid. OSError: tried again later."""
+        """Start child `index` and return its pid. After OSError the arbiter tries again later."""
 
     def last_beat(self, index: int) -> int:
-        """When the child last beat, CLOCK_MONOTONIC; anything older than its start if never."""
+        """Return the CLOCK_MONOTONIC time of the last heartbeat; before its start if none."""
 
     def exited(self, index: int, code: int) -> None:
-        """The child is gone; it stays so until `restart` is called."""
+        """Handle the exit of a child. It stays down until `restart` is called."""
 
 
 class Child:
-    """One child: which, what it is doing, and what became of those before it."""
+    """State of one child, and the history of its predecessors."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -63,14 +63,14 @@ class Child:
         self.failures = 0  # in a row
         self.began = 0
         self.beat = 0
-        self.silent = 0  # runnable time without a beat
+        self.silent = 0  # runnable time without a heartbeat
         self.aborted = False
         self.killed = False  # by us
         self.watcher: Any = None
 
 
 class Arbiter:
-    """Keeps `count` children alive on this process's hub."""
+    """Keeps `count` children alive, on the hub of this process."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Arbiter:
         self._loop.install_sigchld()
 
     def start(self) -> None:
-        """Begin to watch over time."""
+        """Start the periodic checks."""
         self._last_tick = self._clock()
         self._timer.start(self.on_tick)
 
@@ -122,7 +122,7 @@ class Arbiter:
         self.born(index, pid)
 
     def born(self, index: int, pid: int) -> None:
-        """A child was started; before the hub turns again, if not by `spawn`."""
+        """Register a started child. If not called by `spawn`, call it before the hub runs again."""
         child = self.children[index]
         child.pid = pid
         child.state = STARTING
@@ -133,11 +133,11 @@ class Arbiter:
         child.watcher.start(self._reap, child)
 
     def check_early_deaths(self) -> None:
-        """Have the hub look for children that died before it listened for SIGCHLD."""
+        """Make the hub find children that died before it handled SIGCHLD."""
         os.kill(os.getpid(), signal.SIGCHLD)
 
     def on_up(self, index: int) -> None:
-        """The child says that it has begun to work."""
+        """Handle the report of a child that it has begun to work."""
         child = self.children[index]
         if child.state == STARTING:
             child.state = UP
@@ -151,7 +151,7 @@ class Arbiter:
         self.on_exit(child.index, os.waitstatus_to_exitcode(status))
 
     def on_exit(self, index: int, code: int) -> None:
-        """A child is gone."""
+        """Handle the exit of a child."""
         child = self.children[index]
         child.pid = 0
         child.last_exit = code
@@ -166,14 +166,14 @@ class Arbiter:
         self._owner.exited(index, code)
 
     def restart(self, index: int) -> None:
-        """Start a child again that is down; the first time at once, then ever later."""
+        """Restart a child that is down: at once the first time, then with growing delays."""
         child = self.children[index]
         if self._halting or child.pid:
             return
         child.restarts += 1
         delay = backoff(child.failures)
         self._log.info(
-            f"worker {index}: starting again in {delay:g} s",
+            f"worker {index}: restarting in {delay:g} s",
             event="worker_restarting",
             worker=index,
             delay=delay,
@@ -187,13 +187,13 @@ class Arbiter:
     # -- time
 
     def on_tick(self) -> None:
-        """Add up the silence of each child; abort, then kill, those that are silent too long.
+        """Add up the silence of each child; abort, then kill, a child that is silent too long.
 
-        One that is stopping may be silent: it saves, as long as its disk needs for that, and our
-        owner sets the limit.
+        A stopping child may be silent: it saves as long as its disk needs, and the owner sets the
+        limit.
         """
         now = self._clock()
-        # Time in which we did not run ourselves, the children may not have either.
+        # If we did not run for a while, the children may not have run either.
         elapsed = min(now - self._last_tick, 2 * int(TICK * SECOND))
         self._last_tick = now
         for child in self.children:
@@ -217,8 +217,8 @@ class Arbiter:
             self.murder(child, signal.SIGABRT)
 
     def unheard(self, limit: int) -> list[int]:
-        """Children that live and have not beaten for so many nanoseconds, for whatever reason but
-        that they save."""
+        """Return the children without a heartbeat for more than `limit` ns, except those that are
+        stopping."""
         now = self._clock()
         return [
             child.index
@@ -229,11 +229,11 @@ class Arbiter:
         ]
 
     def murder(self, child: Child, signum: int) -> None:
-        """End a child that does not answer. SIGABRT first: it leaves a dump of its stacks."""
+        """Kill a child that hangs. SIGABRT comes first, because it dumps the stacks."""
         silent = child.silent // SECOND
         name = signal.Signals(signum).name
         self._log.error(
-            f"worker {child.index}: silent for {silent} s, {name}",
+            f"worker {child.index}: no heartbeat for {silent} s, sending {name}",
             event="worker_silent",
             worker=child.index,
             seconds=silent,
@@ -242,29 +242,29 @@ class Arbiter:
         self._signal(child, signum)
 
     def dismiss(self, index: int) -> None:
-        """End a child that is of no use; it is reaped, and restarted, as any other."""
+        """Kill a useless child. It is reaped and restarted as usual."""
         self._signal(self.children[index], signal.SIGKILL)
 
     # -- the end
 
     def halt(self) -> None:
-        """Restart nobody from now on."""
+        """Restart no children from now on."""
         self._halting = True
         for child in self.children:
             child.state = STOPPING if child.pid else GONE
         self._check_all_gone()
 
     def wait(self, timeout: float) -> bool:
-        """Wait in this greenlet until all children are gone; False when some are not."""
+        """Wait until all children are gone; return False after the timeout."""
         return bool(self._all_gone.wait(timeout))
 
     def signal_all(self, signum: int) -> None:
-        """Send a signal to every child there is."""
+        """Send a signal to all living children."""
         for child in self.children:
             self._signal(child, signum)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop the periodic checks."""
         self._timer.stop()
         self._timer.close()
 
@@ -283,14 +283,14 @@ class Arbiter:
 
 
 def backoff(failures: int) -> float:
-    """Seconds to wait before a child that failed so often in a row is started again."""
+    """Return the seconds to wait before a restart after this number of failures in a row."""
     if failures <= 1:
         return 0.0
     return min(MAX_BACKOFF, 0.1 * 2.0 ** min(failures - 2, 16))
 
 
 def describe(code: int) -> str:
-    """How a child ended, in words."""
+    """Describe an exit code."""
     if code < 0:
         return f"killed by signal {-code} ({signal.strsignal(-code)})"
     reasons = {
@@ -304,7 +304,7 @@ def describe(code: int) -> str:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a process is stopped (SIGSTOP, a debugger) and so cannot beat."""
+    """Return whether a process is stopped (SIGSTOP, debugger), so that it has no heartbeat."""
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""Daemons as children of a process that is none: `nsqcy up`, and tests.
+"""Daemons as children of a process that is not a daemon: `nsqcy up`, and tests.
 
-Owns how such a child is started, how it says that it is ready, and that it does not stay behind:
-it hears SIGTERM when we die, however we die. What to do about a child that ends is not known here.
+Owns the start of such a child and its readiness. The child gets SIGTERM when we die, however we
+die. Callers handle the end of a child.
 """
 
 import fcntl
@@ -21,10 +21,10 @@ _ADDRESS = re.compile(r"\b(TCP|HTTPS?) ([^\s,]+)")
 
 
 class Child:
-    """One daemon, started, in a process group of its own: a terminal's ^C is not for it.
+    """One running daemon, in its own process group, so that ^C in a terminal does not reach it.
 
-    It is a service whose manager we are. `fileno` is readable when it has something to say, which
-    `hear` takes in. Until it has handlers it holds back signals that would end it.
+    We are its service manager. `fileno` is readable when it has sent a notification; `hear` reads
+    it. The child starts with blocked signals, which it unblocks once it has handlers.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class Child:
     ) -> None:
         self.name = name
         self.ready = False
-        self.addresses: dict[str, str] = {}  # by TCP, HTTP and HTTPS, with the real ports
+        self.addresses: dict[str, str] = {}  # by TCP, HTTP and HTTPS, with the actual ports
         self._sock = socket.socket(
             socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._sock.bind("")  # an abstract name that is free
+        self._sock.bind("")  # the kernel chooses a free abstract name
         address = "@" + self._sock.getsockname()[1:].decode()
         theirs, self._tether = os.pipe2(os.O_CLOEXEC)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
@@ -63,7 +63,7 @@ class Child:
         return self._sock.fileno()
 
     def hear(self, timeout: float = 0.0) -> None:
-        """Take in what it has said, waiting so long for the first of it."""
+        """Read its notifications; wait up to `timeout` seconds for the first one."""
         self._sock.settimeout(timeout)
         try:
             while True:
@@ -82,7 +82,7 @@ class Child:
                     self.addresses = dict(_ADDRESS.findall(line))
 
     def close(self) -> None:
-        """Let go of what we hold for it; a child that still runs hears SIGTERM."""
+        """Free the resources of the child. If it still runs, it gets SIGTERM."""
         self._sock.close()
         if self._tether >= 0:
             os.close(self._tether)
@@ -90,10 +90,10 @@ class Child:
 
 
 def _tie(fd: int, pid: int) -> None:
-    """Have the kernel send SIGTERM to a process when the other end of this pipe is gone.
+    """Make the kernel send SIGTERM to a process when the other end of this pipe closes.
 
-    Unlike PR_SET_PDEATHSIG this asks nothing of the child, which only has to have the descriptor,
-    and it does not depend on which of our threads started it.
+    Unlike PR_SET_PDEATHSIG, this needs no code in the child, which only has to keep the descriptor
+    open, and it does not depend on the thread that started the child.
     """
     fcntl.fcntl(fd, fcntl.F_SETOWN, pid)
     fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGTERM)
@@ -109,10 +109,10 @@ def _sender(ancillary: Iterable[tuple[int, int, bytes]]) -> int:
 
 
 def how_it_ended(code: int) -> str:
-    """A return code of subprocess in words."""
+    """Describe a return code of subprocess."""
     if code >= 0:
         return f"exited with {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"

@@ -1,21 +1,25 @@
 """The control channel: calls, replies and notifications between the master and one worker.
 
-Owns the format of a datagram, the joining of chunks, the numbering of calls and the queue of what
-does not fit into the socket. Knows no method by name. `encode` and `Decoder` do no I/O; `Channel`
-is their face on a gevent hub. Nothing here ever blocks the hub.
+Owns the format of datagrams, the joining of chunks, the numbering of calls and the send queue.
+Knows no method by name. `encode` and `Decoder` do no I/O; `Channel` uses them on a gevent hub.
+Nothing here ever blocks the hub.
 
-One message is one datagram, or several when it is larger than CHUNK; the datagrams of two messages
-never mix. Little-endian:
+A message is one datagram, or several if it is larger than CHUNK. Datagrams of two messages never
+mix. Little-endian:
 
      0  u8   kind       CALL, REPLY or NOTIFY
-     1  u8   flags      bit 0: more chunks follow; bit 1: continues the chunk before
-     2  u16  fds        how many descriptors ride beside this datagram (first chunk only)
-     4  u32  header     bytes of JSON that open the message (first chunk only, else 0)
-     8  the JSON header, then the blob; cut at CHUNK bytes a datagram
+     1  u8   flags      bit 0: more chunks follow; bit 1: continues the previous chunk
+     2  u16  fds        number of descriptors of this datagram (first chunk only)
+     4  u32  header     bytes of the JSON header (first chunk only, else 0)
+     8  the JSON header, then the blob; split into CHUNK bytes per datagram
 
-The JSON header is an object: `id` (calls and replies), `method` and `args` (calls and
-notifications), `to` (a worker's number, when the master is to pass the message on), `value` or
-`error` (replies), which `unreachable` beside it says is somebody else's silence.
+The JSON header is an object with these keys:
+
+    id                calls and replies
+    method, args      calls and notifications
+    to                number of the worker to which the master forwards the message
+    value or error    replies
+    unreachable       with `error`: the handler could not reach another process
 """
 
 import json
@@ -33,7 +37,7 @@ from nsqcy.process import ancillary
 CALL, REPLY, NOTIFY = 1, 2, 3
 CHUNK = 60 * 1024
 MAX_MESSAGE = 256 * 1024 * 1024
-MAX_QUEUED = 65_536  # messages waiting for the socket; a peer that far behind is not coming back
+MAX_QUEUED = 65_536  # maximum messages in the send queue; a peer that far behind is stuck
 _MORE, _CONTINUES = 1, 2
 _PREFIX = struct.Struct("<BBHI")
 _BATCH = 64  # datagrams read in one turn
@@ -41,20 +45,22 @@ _BULK = 256 * 1024  # bytes read, and bytes sent, in one turn
 
 
 class ControlError(Exception):
-    """The peer sent what is not the protocol; the channel cannot go on."""
+    """The peer violated the protocol; the channel is unusable."""
 
 
 class ChannelClosed(Exception):
-    """The peer is gone, or went before it answered."""
+    """The peer is gone, or ended before it replied."""
 
 
 class CallTimeout(Exception):
-    """The peer did not answer in time."""
+    """The peer did not reply in time."""
 
 
 class RemoteError(Exception):
-    """The peer's handler failed; its text is the message. `unreachable`: because it asked somebody
-    who is gone or does not answer."""
+    """The handler of the peer failed; the text is its error message.
+
+    `unreachable`: it called another process that is gone or does not reply.
+    """
 
     def __init__(self, text: str, unreachable: bool = False) -> None:
         super().__init__(text)
@@ -62,14 +68,14 @@ class RemoteError(Exception):
 
 
 def is_unreachable(error: Exception) -> bool:
-    """Whether it says that somebody, here or further on, is gone or does not answer."""
+    """Return whether the peer, or a process that it called, is gone or does not reply."""
     if isinstance(error, RemoteError):
         return error.unreachable
     return isinstance(error, ChannelClosed | CallTimeout)
 
 
 class Message(NamedTuple):
-    """One whole message. Its descriptors belong to whoever holds it."""
+    """Complete message. Its descriptors belong to the current owner of the message."""
 
     kind: int
     header: dict[str, Any]
@@ -78,7 +84,7 @@ class Message(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call gives: a JSON value, and bytes and descriptors if the handler added them."""
+    """Result of a call: a JSON value, and optional bytes and descriptors."""
 
     value: Any = None
     blob: bytes = b""
@@ -86,7 +92,7 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a handler is given. The descriptors are the handler's to close."""
+    """Request for a handler, which must close the descriptors."""
 
     method: str
     args: dict[str, Any]
@@ -96,21 +102,23 @@ class Request(NamedTuple):
 
 
 class Handler(Protocol):
-    """Who is spoken to. Each request runs in a greenlet of its own, started in order of arrival."""
+    """Handler of requests. Each request runs in its own greenlet, started in order of arrival."""
 
     def called(self, request: Request) -> Any:
-        """Answer a call: a JSON value or an `Answer`; an exception is sent as its text."""
+        """Handle a call; return a JSON value or an `Answer`. An exception is sent as its text."""
 
     def notified(self, request: Request) -> None:
-        """Take note; nobody waits."""
+        """Handle a notification, which has no reply."""
 
     def hung_up(self, reason: str) -> None:
-        """The channel has ended, and will call no more. Runs on the hub: must not block."""
+        """Handle the end of the channel. Runs on the hub: must not block."""
 
 
 def encode(message: Message) -> Iterator[bytes]:
-    """Cut a message into datagrams, each made when it is asked for; its descriptors ride beside
-    the first."""
+    """Split a message lazily into datagrams; the first one carries the descriptors.
+
+    Raises ValueError if the message is too large or has too many descriptors.
+    """
     header = json.dumps(message.header, separators=(",", ":")).encode()
     size = len(header) + len(message.blob)
     if size > MAX_MESSAGE:
@@ -132,19 +140,19 @@ def _cut(message: Message, header: bytes, size: int) -> Iterator[bytes]:
 
 
 class Decoder:
-    """Joins datagrams into messages. After a ControlError it must not be fed again."""
+    """Joins datagrams into messages. Must not be used after a ControlError."""
 
     def __init__(self) -> None:
         self._kind = 0
         self._header_length = 0
         self._fds: tuple[int, ...] = ()
-        self._parts: list[bytes] | None = None  # of the message being joined
+        self._parts: list[bytes] | None = None  # of the current message
         self._size = 0
 
     def feed(self, datagram: bytes, fds: Sequence[int] = ()) -> Message | None:
-        """One datagram in; a whole message, or None when more of it is to come.
+        """Add a datagram; return a complete message, or None if more chunks follow.
 
-        Takes the descriptors over, also when it raises (then `close` closes them).
+        Takes ownership of the descriptors, also if it raises; `close` then closes them.
         """
         fresh = tuple(fds)
         self._fds += fresh
@@ -158,7 +166,7 @@ class Decoder:
         return self._add(datagram[_PREFIX.size :], bool(flags & _MORE))
 
     def close(self) -> None:
-        """Close the descriptors of a message that will never be whole."""
+        """Close the descriptors of an incomplete message."""
         ancillary.close_all(self._fds)
         self._fds = ()
         self._parts = None
@@ -187,7 +195,7 @@ class Decoder:
         self._parts.append(part)
         if more:
             return None
-        # A header that is all in the first part is taken off there: a large blob is copied once.
+        # Remove the header from the first part if it fits there, to copy a large blob only once.
         parts = self._parts
         if self._header_length > len(parts[0]):
             parts = [b"".join(parts)]
@@ -218,15 +226,15 @@ def _parse_request(message: Message) -> Request:
     if not isinstance(method, str) or not isinstance(args, dict):
         raise ControlError("a request without method or args")
     if to is not None and not isinstance(to, int):
-        raise ControlError("a request to nobody")
+        raise ControlError("a request with an invalid recipient")
     return Request(method, args, message.blob, message.fds, to)
 
 
 class Channel:
-    """One end of the channel, on this process's hub. Owns its socket.
+    """One end of the channel, on the hub of this process. Owns its socket.
 
-    Descriptors given to `notify` and `call` become the channel's: it closes them once they are
-    sent, or when it closes before.
+    Takes ownership of descriptors passed to `notify` and `call`: closes them when they are sent, or
+    with the channel.
     """
 
     def __init__(self, sock: socket.socket, handler: Handler) -> None:
@@ -235,7 +243,7 @@ class Channel:
         self._handler = handler
         self._decoder = Decoder()
         self._queue: deque[tuple[Iterator[bytes], tuple[int, ...]]] = deque()
-        # Of the message being sent: what is left of it, and what the socket has not taken.
+        # The message being sent: its remaining datagrams, and the unsent one with its descriptors.
         self._datagrams: Iterator[bytes] = iter(())
         self._unsent = b""
         self._riding: tuple[int, ...] = ()
@@ -247,7 +255,7 @@ class Channel:
         self.closed = False
 
     def start(self) -> None:
-        """Begin to listen to the peer."""
+        """Start to read from the peer."""
         self._reader.start(self._readable)
 
     def notify(
@@ -259,7 +267,7 @@ class Channel:
         fds: Sequence[int] = (),
         **args: Any,
     ) -> None:
-        """Notify the peer. To a peer that is gone: nothing happens."""
+        """Send a notification; do nothing if the peer is gone."""
         self._send(Message(NOTIFY, _request_header(method, args, None), blob, tuple(fds)))
 
     def call(
@@ -273,7 +281,10 @@ class Channel:
         fds: Sequence[int] = (),
         **args: Any,
     ) -> Answer:
-        """Ask the peer, and wait in this greenlet for its answer."""
+        """Call the peer and wait for its reply in this greenlet.
+
+        Raises ChannelClosed, CallTimeout or RemoteError.
+        """
         header = _request_header(method, args, to)
         number = header["id"] = self._next_id
         self._next_id += 1
@@ -292,7 +303,7 @@ class Channel:
         return result
 
     def close(self, reason: str = "closed") -> None:
-        """End the channel: waiting calls fail, what was not sent is dropped."""
+        """Close the channel. Waiting calls fail, and unsent messages are dropped."""
         if self.closed:
             return
         self.closed = True
@@ -307,7 +318,7 @@ class Channel:
         self._pending.clear()
 
     def drain(self) -> None:
-        """Read what a peer that is gone has left."""
+        """Read the remaining messages of a peer that is gone."""
         while not self.closed and self._read_batch():
             pass
 
@@ -319,12 +330,12 @@ class Channel:
             return
         self._queue.append((encode(message), message.fds))
         if len(self._queue) > MAX_QUEUED:
-            self._loop.run_callback(self._hang_up, "its queue is full")
+            self._loop.run_callback(self._hang_up, "the send queue is full")
         elif not self._writer.active:
             self._flush()
 
     def _flush(self) -> None:
-        """Send what the socket takes, but not too much in one turn."""
+        """Send until the socket is full, at most about _BULK bytes per turn."""
         left = _BULK
         while left > 0 and self._has_datagram():
             try:
@@ -334,7 +345,7 @@ class Channel:
             except OSError as error:
                 if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
                     self._loop.run_callback(self._hang_up, f"send: {error}")
-                self._drop_queue()  # gone: the reader sees its end and says so
+                self._drop_queue()  # gone: the reader will report it
                 break
             left -= len(self._unsent)
             ancillary.close_all(self._riding)
@@ -345,7 +356,7 @@ class Channel:
             self._writer.start(self._flush)
 
     def _has_datagram(self) -> bool:
-        """Have the next one at hand, if there is one."""
+        """Load the next datagram into `_unsent`; return whether there is one."""
         while not self._unsent:
             self._unsent = next(self._datagrams, b"")
             if self._unsent:
@@ -368,7 +379,7 @@ class Channel:
         self._read_batch()
 
     def _read_batch(self) -> bool:
-        """Whether there may be more to read."""
+        """Read a batch of datagrams; return whether there may be more."""
         try:
             left = _BULK
             for _ in range(_BATCH):
@@ -416,7 +427,7 @@ class Channel:
             answer = value if isinstance(value, Answer) else Answer(value)
             header = {"id": number, "value": answer.value}
             self._send(Message(REPLY, header, answer.blob, answer.fds))
-        except Exception as error:  # whatever it is, the caller waits for an answer
+        except Exception as error:  # catch all, because the caller waits for a reply
             text = str(error) or type(error).__name__
             header = {"id": number, "error": text}
             if is_unreachable(error):

@@ -1,15 +1,15 @@
-"""The data-path lock: one nsqd to a directory, ours or Go's.
+"""The data-path lock: one nsqd per directory, ours or Go's.
 
-Two locks lie on the directory itself; there is no lock file.
+Two locks are on the directory itself; there is no lock file.
 
-- `flock(LOCK_EX)`, as nsqd takes it, on a descriptor that every worker inherits: it is held until
-  the last process that may still write has gone.
-- A read lock of the open-file-description kind on a second descriptor, which no worker inherits.
-  It says that the master lives, and the kernel drops it whatever way the master ends.
+- `flock(LOCK_EX)`, as in NSQ, on a descriptor that every worker inherits. It stays locked until the
+  last process that may still write is gone.
+- An open-file-description read lock on a second descriptor, which no worker inherits. It shows that
+  the master lives; the kernel drops it however the master ends.
 
-So a start that finds the directory locked can tell a living nsqd (fail at once, as NSQ does) from
-workers that outlived their master and are about to exit (wait for them). Unlike a process's own
-record locks, neither is dropped by listing the directory.
+So a start that finds the directory locked can distinguish a living nsqd (fail at once, as NSQ does)
+from workers that outlived their master and are about to exit (wait for them). Unlike process record
+locks, neither lock is dropped by listing the directory.
 """
 
 import errno
@@ -26,11 +26,11 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, 
 
 
 class DataPathError(Exception):
-    """The data path cannot be had; the text is NSQ's."""
+    """The data path could not be locked; the text comes from NSQ."""
 
 
 class DataPathLock:
-    """A data path that is ours. `fd` is inheritable: give it to every worker."""
+    """Locked data path. `fd` is inheritable: pass it to every worker."""
 
     def __init__(self, path: str, fd: int, master_fd: int) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class DataPathLock:
         self._master_fd = master_fd
 
     def release(self) -> None:
-        """The master lets go. The path stays locked while a worker has `fd` open."""
+        """Release the lock of the master. The path stays locked while a worker has `fd` open."""
         for fd in (self._master_fd, self.fd):
             if fd >= 0:
                 os.close(fd)
@@ -81,7 +81,7 @@ def _mark_master(fd: int) -> None:
 
 
 def _master_lives(fd: int) -> bool:
-    """Whether somebody else's master holds its mark. Unknown counts as yes."""
+    """Return whether the master of another nsqd has its read lock; True if unknown."""
     lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, lock)
@@ -98,11 +98,11 @@ def lock_data_path(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> DataPathLock:
-    """Locks the directory ("" is the current one) or raises DataPathError.
+    """Lock the directory ("" is the current one); raises DataPathError.
 
-    Waits only for workers whose master is dead. A lock without a mark may also be that of a Go
-    nsqd, or of a master between its two locks: the first is given up after the wait, the second as
-    soon as its mark appears.
+    Waits up to `orphans_wait` seconds, only for workers whose master is dead. A flock without the
+    read lock may also belong to a Go nsqd, or to a master between its two locks. In the first case
+    the call fails after the wait, in the second as soon as the read lock appears.
     """
     path = path or os.getcwd()
     fd = _open(path)
@@ -121,5 +121,5 @@ def lock_data_path(
     try:
         _mark_master(master_fd)
     except OSError:
-        pass  # a file system without such locks: then nobody waits for orphans there
+        pass  # the file system lacks such locks: starts do not wait for orphans
     return DataPathLock(path, fd, master_fd)

@@ -1,19 +1,19 @@
-"""Passing accepted sockets on: from the one process that accepts to the one that serves.
+"""Passing of accepted sockets from the process that accepts to the worker that serves.
 
-Owns a SOCK_SEQPACKET pair per worker and the certainty that no socket is lost on it. The sender
-keeps its copy until the receiver has said that it has the socket, which the receiver says *before*
-it reads a byte from it; so what a dead worker never took can be given to another, and nothing is
-served twice. Knows nothing of what is spoken on the sockets.
+Owns a SOCK_SEQPACKET pair per worker, and guarantees that no socket is lost on it. The sender keeps
+its copy until the receiver acknowledges the socket, which it does *before* it reads a byte from it.
+So sockets that a dead worker never took can go to another worker, and none is served twice.
+Independent of the protocol on the sockets.
 
-Sender to receiver, with one descriptor beside it (little-endian):
+Sender to receiver, with one descriptor (little-endian):
 
      0  u64 number     counts from 1
      8  u8  kind       index into KINDS
      9  u8  reserved
-    10  u16 peer       bytes of the peer's address
-    12  the peer's address, then the local address, as text
+    10  u16 peer       bytes of the address of the peer
+    12  the address of the peer, then the local address, as text
 
-Receiver to sender: u64s, number << 1 | refused. Refused: the receiver could open no more files.
+Receiver to sender: u64s, number << 1 | refused. Refused: the receiver cannot open more files.
 """
 
 import socket
@@ -26,7 +26,7 @@ import gevent
 from nsqcy.process import ancillary
 
 KINDS = ("tcp", "http", "https")
-MAX_PENDING = 128  # handed to one worker and not yet taken
+MAX_PENDING = 128  # sent to one worker and not yet acknowledged
 _HEADER = struct.Struct("<QBBH")
 _NUMBER = struct.Struct("<Q")
 _SIZE = 4096
@@ -34,7 +34,7 @@ _BATCH = 64
 
 
 class Accepted(NamedTuple):
-    """An accepted socket on its way, with what a session wants to know of it."""
+    """Accepted socket with its kind and addresses."""
 
     sock: socket.socket
     kind: str
@@ -43,29 +43,29 @@ class Accepted(NamedTuple):
 
 
 class HandoffError(Exception):
-    """The sender sent what is not the protocol."""
+    """The sender violated the protocol."""
 
 
 def encode(number: int, kind: str, peer: str, local: str) -> bytes:
-    """The bytes that ride beside a socket."""
+    """Encode the datagram that accompanies a socket."""
     text = peer.encode()
     return _HEADER.pack(number, KINDS.index(kind), 0, len(text)) + text + local.encode()
 
 
 def decode(data: bytes) -> tuple[int, str, str, str]:
-    """number, kind, peer, local; raises HandoffError."""
+    """Decode number, kind, peer and local; raises HandoffError."""
     if len(data) < _HEADER.size:
-        raise HandoffError(f"a hand-over of {len(data)} bytes")
+        raise HandoffError(f"a hand-off of {len(data)} bytes")
     number, kind, _, length = _HEADER.unpack_from(data)
     texts = data[_HEADER.size :]
     if kind >= len(KINDS) or length > len(texts):
-        raise HandoffError("a malformed hand-over")
+        raise HandoffError("a malformed hand-off")
     peer = texts[:length].decode(errors="replace")
     return number, KINDS[kind], peer, texts[length:].decode(errors="replace")
 
 
 class Sender:
-    """The accepting end, for one worker. Owns its socket and the sockets not yet taken."""
+    """The accepting end, for one worker. Owns its socket and the unacknowledged sockets."""
 
     def __init__(
         self,
@@ -84,25 +84,25 @@ class Sender:
 
     @property
     def pending(self) -> int:
-        """How many sockets were handed over and are not yet taken."""
+        """Number of sockets sent and not yet acknowledged."""
         return len(self._pending)
 
     def send(self, item: Accepted) -> bool:
-        """Hand a socket over; False when the worker takes no more just now (or is gone)."""
+        """Send a socket; return False if the worker accepts none now, or is gone."""
         if self.closed or len(self._pending) >= MAX_PENDING:
             return False
         number = self._number + 1
         data = encode(number, item.kind, item.peer, item.local)
         try:
             ancillary.send(self._sock, data, [item.sock.fileno()])
-        except OSError:  # full, gone, or too many descriptors in flight: the caller picks another
+        except OSError:  # full, gone, or too many descriptors in flight: try another
             return False
         self._number = number
         self._pending[number] = item
         return True
 
     def close(self) -> list[Accepted]:
-        """Stop; gives back the sockets the worker never took."""
+        """Stop; return the sockets that the worker never acknowledged."""
         if not self.closed:
             self.closed = True
             self._reader.stop()
@@ -115,11 +115,11 @@ class Sender:
 
     def _readable(self) -> None:
         if self._drain():
-            self._reader.stop()  # gone; whoever watches the process calls close
+            self._reader.stop()  # gone: the watcher of the process calls close
         self._taken()
 
     def _drain(self) -> bool:
-        """Take the notes that are there; True at the end of the stream."""
+        """Read available acknowledgements; return True at the end of the stream."""
         for _ in range(MAX_PENDING):
             try:
                 datagram = ancillary.receive(self._sock, _SIZE)
@@ -142,7 +142,7 @@ class Sender:
 
 
 class Receiver:
-    """The serving end. `adopt(fd, kind, peer, local)` becomes the owner of each descriptor."""
+    """The serving end. `adopt(fd, kind, peer, local)` takes ownership of each descriptor."""
 
     def __init__(self, sock: socket.socket, adopt: Callable[[int, str, str, str], None]) -> None:
         self._sock = sock
@@ -151,11 +151,11 @@ class Receiver:
         self.closed = False
 
     def start(self) -> None:
-        """Begin to take sockets."""
+        """Start to receive sockets."""
         self._reader.start(self._readable)
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop receiving."""
         if not self.closed:
             self.closed = True
             self._reader.stop()

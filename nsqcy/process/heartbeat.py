@@ -1,7 +1,7 @@
-"""The beat of a worker: how the arbiter knows that its hub still turns, and how busy it is.
+"""Heartbeat of a worker, which shows the arbiter that its hub runs, and how busy it is.
 
-Owns the timer and the measuring; the slot they are written to is a part of the memory all
-processes share. Knows nothing of what the worker does.
+Owns the timer and the measurement. Writes to the slot of the worker in shared memory. Independent
+of what the worker does.
 """
 
 import os
@@ -11,13 +11,13 @@ from typing import Protocol
 
 import gevent
 
-PERIOD = 0.5  # seconds between beats
-ENTERED = 1  # the state a worker writes into its slot
+PERIOD = 0.5  # seconds between heartbeats
+ENTERED = 1  # the state that a worker writes to its slot
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
 class Slot(Protocol):
-    """One worker's slot, as it was when it was looked at."""
+    """Snapshot of the slot of one worker."""
 
     @property
     def pid(self) -> int: ...
@@ -32,7 +32,7 @@ class Slot(Protocol):
 
 
 class Slots(Protocol):
-    """The slots of the memory all processes share, one a worker."""
+    """The slots in shared memory, one per worker."""
 
     def view(self, worker: int) -> Slot: ...
     def enter(self, worker: int, pid: int, state: int) -> None: ...
@@ -41,7 +41,7 @@ class Slots(Protocol):
 
 
 class Heartbeat:
-    """Writes a worker's beat and load into its slot, by a timer on its own hub."""
+    """Writes heartbeat and load of a worker to its slot, with a timer on its hub."""
 
     def __init__(self, slots: Slots, worker: int, connections: Callable[[], int]) -> None:
         self._slots = slots
@@ -51,7 +51,7 @@ class Heartbeat:
         self._timer = gevent.get_hub().loop.timer(PERIOD, PERIOD)
 
     def start(self) -> None:
-        """Beat once now, and from now on."""
+        """Write the first heartbeat, then one every PERIOD."""
         self._slots.enter(self._worker, os.getpid(), ENTERED)
         self._beat()
         self._timer.start(self._beat)
@@ -63,10 +63,10 @@ class Heartbeat:
 
 
 class BusyMeter:
-    """What part of the last second this thread wanted a CPU: running, or waiting to run.
+    """Measures the part of the last second in which this thread ran or waited for a CPU.
 
-    Waiting counts, or workers that share too few CPUs would all look idle. Where the kernel does
-    not tell, running alone must do.
+    Waiting counts, because workers that share too few CPUs would otherwise look idle. If the kernel
+    does not report it, only running time counts.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class BusyMeter:
         self._samples: list[tuple[int, int]] = []
 
     def permille(self, now: int) -> int:
-        """0 to 1000, over the second before `now`."""
+        """Return the busy part of the second before `now`, 0 to 1000."""
         self._samples.append((now, self._wanted()))
         while len(self._samples) > 2 and now - self._samples[1][0] >= 1_000_000_000:
             del self._samples[0]

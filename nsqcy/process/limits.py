@@ -1,6 +1,6 @@
-"""What this machine lets us use: CPUs and memory, by affinity, cgroup and what is free.
+"""CPUs and memory that this process may use: affinity, cgroup limits and free memory.
 
-Knows where Linux says so, in both versions of cgroups, and nothing of who asks.
+Reads both versions of cgroups.
 """
 
 import os
@@ -10,7 +10,7 @@ from nsqcy.util import procfs
 
 
 def usable_cpus(root: str = "/") -> int:
-    """CPUs we may run on, at least 1. Half a CPU of quota counts as one, as in other runtimes."""
+    """Return the CPUs that we may use, at least 1. Rounds a quota up, as other runtimes do."""
     cpus = len(os.sched_getaffinity(0))
     for directory in _group_directories(root, "cpu"):
         quota = _quota(directory)
@@ -20,7 +20,7 @@ def usable_cpus(root: str = "/") -> int:
 
 
 def available_memory(root: str = "/") -> int:
-    """Bytes we could use without pushing anything out: what is free, within every cgroup limit."""
+    """Return the available bytes of memory, within all cgroup limits."""
     available = _meminfo(root)
     for directory in _group_directories(root, "memory"):
         room = _memory_room(directory)
@@ -30,9 +30,9 @@ def available_memory(root: str = "/") -> int:
 
 
 def _group_directories(root: str, controller: str) -> Iterator[str]:
-    """Directories of our cgroup and its parents, where they can be seen from here.
+    """Yield the directories of our cgroup and its parents, as far as they are visible.
 
-    In a container the path the kernel names may not exist; its root is then the container's own.
+    In a container the path from the kernel may not exist; the root is then that of the container.
     """
     for line in procfs.read(f"{root}/proc/self/cgroup").splitlines():
         fields = line.split(":", 2)
@@ -54,7 +54,7 @@ def _group_directories(root: str, controller: str) -> Iterator[str]:
 
 
 def _quota(directory: str) -> int | None:
-    """CPUs of a group's quota, rounded up; None without one."""
+    """Return the CPU quota of a group, rounded up; None without a quota."""
     fields = procfs.read(f"{directory}/cpu.max").split()
     if not fields:
         fields = [
@@ -68,7 +68,8 @@ def _quota(directory: str) -> int | None:
 
 
 def _memory_room(directory: str) -> int | None:
-    """Bytes a group may still take; None without a limit. Page cache it could drop is room."""
+    """Return the bytes that a group may still use, including its droppable page cache; None
+    without a limit."""
     limit = _either(f"{directory}/memory.max", f"{directory}/memory.limit_in_bytes")
     if not limit:
         return None

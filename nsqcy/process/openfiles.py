@@ -1,4 +1,4 @@
-"""How many files this process may have open: each connection is one. Owns nothing."""
+"""Limit of open files of this process. Each connection uses one."""
 
 import resource
 from typing import NamedTuple
@@ -9,22 +9,22 @@ FEW = 16_384
 
 
 class Limit(NamedTuple):
-    """The limit that holds, before and after, and the one that only root may pass."""
+    """Soft limit before and after raising it, and the hard limit, which only root may exceed."""
 
     before: int
     after: int
     hard: int
 
     def tell(self, log: Lines) -> None:
-        """Say what became of it, and what to do if that is little."""
+        """Log the limit, and a warning with advice if it is low."""
         if self.after != self.before:
             log.info(f"open files: limit raised from {self.before} to {self.after}")
         else:
             log.info(f"open files: limit is {self.after}")
         if self.after < FEW:
             log.warn(
-                f"open files: {self.after} are few, because each connection needs one; the hard"
-                f" limit is {self.hard}: raise LimitNOFILE= of the service, or ulimit -Hn",
+                f"open files: a limit of {self.after} is low, because each connection needs one;"
+                f" the hard limit is {self.hard}: raise LimitNOFILE= of the service, or ulimit -Hn",
                 event="few_open_files",
                 limit=self.after,
                 hard_limit=self.hard,
@@ -32,7 +32,7 @@ class Limit(NamedTuple):
 
 
 def raise_limit() -> Limit:
-    """Allow as many open files as we may."""
+    """Raise the soft limit to the hard limit, if allowed."""
     before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

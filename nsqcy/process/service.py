@@ -1,8 +1,7 @@
-"""The service manager (systemd, or whoever speaks like it): what it is told, and what it hands us.
+"""Protocols of the service manager (systemd or compatible): sd_notify(3) and sd_listen_fds(3).
 
-Owns the two small protocols of sd_notify(3) and sd_listen_fds(3) and the environment variables
-they use, which are taken away so that no child believes them its own. Knows nothing of what the
-service does. Imported before everything heavy.
+Owns their environment variables, and removes them so that children do not use them. Independent of
+what the service does. Imported before all heavy modules.
 """
 
 import os
@@ -14,26 +13,25 @@ from typing import NamedTuple
 from nsqcy.errors import StartError
 from nsqcy.logging.types import Lines
 
-FIRST_FD = 3  # where sd_listen_fds(3) begins
-SEND_LIMIT = 0.1  # seconds a notification may take; a manager that busy is told the next one
-MORE_TIME = 30.0  # seconds, each time it is told that we need longer
-AGAIN = 5.0  # seconds until it is told so again
+FIRST_FD = 3  # the first descriptor of sd_listen_fds(3)
+SEND_LIMIT = 0.1  # seconds a notification may take; if the manager is busy, it is dropped
+MORE_TIME = 30.0  # seconds of each extension of the timeout
+AGAIN = 5.0  # seconds between extensions
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
 
 class Notifier:
-    """Datagrams to a socket of the service manager; to nobody, if there is none.
+    """Sends datagrams to the service manager; does nothing without one.
 
-    `watchdog` is the time after which it takes us for dead when it hears nothing, in seconds; 0 if
-    it does not watch.
+    `watchdog` is the timeout of its watchdog in seconds; 0 if that is off.
     """
 
     def __init__(self, address: str = "", watchdog: float = 0.0, log: Lines | None = None) -> None:
         self.watchdog = watchdog if address else 0.0
         self._log = log
         self._status = ""
-        self._asked = -AGAIN  # when we last said that we need longer
+        self._asked = -AGAIN  # time of the last extension
         self._sock: socket.socket | None = None
         if address:
             self._connect(address)
@@ -54,16 +52,16 @@ class Notifier:
 
     @property
     def heard(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Whether a service manager receives the notifications."""
         return self._sock is not None
 
     def ready(self, status: str) -> None:
-        """The service does what it is for; after `reloading`: it does so again."""
+        """Report that the service is ready, or ready again after `reloading`."""
         self._status = status
         self._send(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """The configuration is being read again; `ready` says when that is done."""
+        """Report that the configuration is being read again; call `ready` when that is done."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
@@ -71,23 +69,23 @@ class Notifier:
         self._send(f"STOPPING=1\nSTATUS={status}")
 
     def status(self, text: str) -> None:
-        """What the service is doing, for people; of several lines the first, as each is a field."""
+        """Report the state of the service to people. Only the first line: each line is a field."""
         text = text.partition("\n")[0]
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")
 
     def alive(self) -> None:
-        """Do not take us for dead."""
+        """Send the watchdog notification."""
         self._send("WATCHDOG=1")
 
     def prolong(self) -> None:
-        """Starting or stopping goes on for MORE_TIME from now, unless said again."""
+        """Extend the timeout of the start or stop by MORE_TIME from now."""
         self._asked = time.monotonic()
         self._send(f"EXTEND_TIMEOUT_USEC={int(MORE_TIME * 1_000_000)}")
 
     def still_starting(self, status: str) -> None:
-        """Called again and again while something gets on: says so now and then."""
+        """Report progress of a start. Call it often: it extends the timeout every AGAIN seconds."""
         self.status(status)
         if time.monotonic() - self._asked >= AGAIN:
             self.prolong()
@@ -100,7 +98,7 @@ class Notifier:
         except TimeoutError:
             pass
         except OSError as error:
-            self._complain(f"cannot notify the service manager any more: {error.strerror}")
+            self._complain(f"lost the service manager: {error.strerror}")
             self._sock.close()
             self._sock = None
 
@@ -111,7 +109,7 @@ class Notifier:
 
 
 def notifier(environ: MutableMapping[str, str], log: Lines) -> Notifier:
-    """The service manager that the environment names, if any."""
+    """Return the notifier for the service manager in the environment, if any."""
     address = environ.pop("NOTIFY_SOCKET", "")
     period = environ.pop("WATCHDOG_USEC", "")
     pid = environ.pop("WATCHDOG_PID", "")
@@ -125,14 +123,14 @@ def notifier(environ: MutableMapping[str, str], log: Lines) -> Notifier:
 
 
 class Inherited(NamedTuple):
-    """A listening stream socket that the service manager has opened, and its name for it."""
+    """Listening stream socket opened by the service manager, and its name."""
 
     sock: socket.socket
     name: str
 
 
 def inherited(environ: MutableMapping[str, str]) -> list[Inherited]:
-    """The sockets that were handed to this process; StartError if one is of no use to us."""
+    """Return the sockets passed to this process; raises StartError if one is unusable."""
     pid = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
     names = environ.pop("LISTEN_FDNAMES", "")
@@ -160,7 +158,7 @@ def _take(fd: int, name: str) -> Inherited:
         os.set_inheritable(fd, False)
         sock = socket.socket(fileno=fd)
     except OSError as error:
-        what = "is no socket" if os.path.exists(f"/proc/self/fd/{fd}") else "is not open"
+        what = "is not a socket" if os.path.exists(f"/proc/self/fd/{fd}") else "is not open"
         text = f"failed to take sockets - {shown} of the service manager {what} ({error.strerror})"
         raise StartError(text) from None
     reason = _unfit(sock)
@@ -180,5 +178,5 @@ def _unfit(sock: socket.socket) -> str:
     if sock.type != socket.SOCK_STREAM:
         return f"is of type {socket.SocketKind(sock.type).name}"
     if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return "does not listen (Accept=no is needed)"
+        return "does not listen (set Accept=no)"
     return ""

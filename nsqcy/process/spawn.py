@@ -1,7 +1,7 @@
-"""Starting a child by exec, with the descriptors it needs and no others.
+"""Start of a child process with only the descriptors that it needs.
 
-Owns the call and the state a child is born in; knows nothing of what the child does. Not fork:
-after a fork of a running hub the child would also run its parent's greenlets.
+Owns the call and the initial state of a child; independent of what the child does. Uses exec, not
+fork alone: after a fork of a running hub, the child would also run the greenlets of its parent.
 """
 
 import json
@@ -13,36 +13,36 @@ from typing import Any
 
 _PACKAGE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
-# Blocked at birth, so that a child that has not come to set its handlers is not killed by a
-# terminal's ^C or a service manager's SIGTERM to the whole group: children leave when told to.
+# Blocked at the start of a child, so that a ^C or a SIGTERM to the whole process group does not
+# kill it before it has set its handlers. The parent stops its children.
 BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def spawn(argv: list[str], fds: Iterable[int]) -> int:
-    """Start `argv` with `fds` open under their own numbers; gives the pid.
+    """Start `argv` with `fds` open under the same numbers; return the pid.
 
-    The child's stdin is empty and its stdout is our stderr, so that whoever reads our stdout to
-    its end does not wait for children.
+    The stdin of the child is empty. Its stdout is our stderr, so that a reader of our stdout does
+    not wait for children.
     """
     actions: list[tuple[Any, ...]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, 2, 1),
     ]
-    # A dup2 of a descriptor onto itself only clears its close-on-exec flag, in the child alone.
+    # dup2 of a descriptor onto itself only clears close-on-exec, and only in the child.
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
     return os.posix_spawn(argv[0], argv, environment(), file_actions=actions, setsigmask=BLOCKED)
 
 
 def python(module: str, *args: str) -> list[str]:
-    """The command that runs a module in this interpreter.
+    """Return the command that runs a module in this interpreter.
 
-    -P: a file `json.py` in the current directory, often the data path, must not be imported.
+    -P prevents the import of a file like `json.py` in the current directory, often the data path.
     """
     return [sys.executable, "-P", "-m", module, *args]
 
 
 def pack(value: object) -> int:
-    """Put a JSON value into a memfd; its descriptor, at the beginning, is the caller's."""
+    """Write a JSON value to a memfd; return its descriptor, which the caller owns."""
     fd = os.memfd_create("boot", os.MFD_CLOEXEC)
     with os.fdopen(fd, "wb", closefd=False) as file:
         file.write(json.dumps(value).encode())
@@ -51,13 +51,13 @@ def pack(value: object) -> int:
 
 
 def unpack(fd: int) -> Any:
-    """The JSON value in a descriptor that came by `pack`; closes it."""
+    """Read the JSON value from a descriptor made by `pack`, and close it."""
     with os.fdopen(fd, "rb") as file:
         return json.loads(file.read())
 
 
 def environment() -> dict[str, str]:
-    """Ours, and this package can be found in it, whatever led us to it."""
+    """Return our environment, with PYTHONPATH extended if needed to find this package."""
     env = dict(os.environ)
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     installed = os.path.basename(_PACKAGE_ROOT) in ("site-packages", "dist-packages")

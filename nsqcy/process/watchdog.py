@@ -1,7 +1,8 @@
-"""What a service manager hears of us over time: that we live, or that we need longer.
+"""Periodic notifications to the service manager: watchdog, and extensions of timeouts.
 
-Owns the rhythm. It is told that we live while this hub turns and all children beat; that starting
-and saving go on, while they do. Knows nothing of what children do.
+Owns the intervals. Sends the watchdog notification while this hub runs and all children send
+heartbeats. Extends the timeout while a start or a save continues. Independent of what the children
+do.
 """
 
 from collections.abc import Callable
@@ -11,12 +12,12 @@ import gevent
 
 from nsqcy.process.service import AGAIN, MORE_TIME, Notifier
 
-PATIENCE = 2.0  # seconds without a beat that mean nothing, however short the manager's own are
-HASTE = 8  # after a silence we look so much more often, lest one missed beat be the end
+PATIENCE = 2.0  # minimum seconds without a heartbeat before a child counts as silent
+HASTE = 8  # while a child is silent, check this many times as often
 
 
 class Watchdog:
-    """`silent` gives the children that have not beaten for so many nanoseconds."""
+    """Sends the notifications. `silent` returns the children without a heartbeat for N ns."""
 
     def __init__(self, notifier: Notifier, silent: Callable[[int], list[int]]) -> None:
         self._notifier = notifier
@@ -25,7 +26,7 @@ class Watchdog:
         self._greenlet: Any = None
 
     def serve(self, status: str) -> None:
-        """Ready. From now on tell that we live, in half of the time that is allowed."""
+        """Report that we are ready, then send the watchdog notification at half its interval."""
         self._status = status
         self.stop()
         self._notifier.ready(status)
@@ -33,13 +34,13 @@ class Watchdog:
             self._greenlet = gevent.spawn(self._tell_alive, self._notifier.watchdog / 2)
 
     def prolong(self) -> None:
-        """From now on, until something else is said: what is going on takes its time."""
+        """Extend the timeout of the service manager until `serve` or `stop`."""
         self.stop()
         if self._notifier.heard:
             self._greenlet = gevent.spawn(self._ask_for_time)
 
     def stop(self) -> None:
-        """Say nothing more by ourselves."""
+        """Stop the periodic notifications."""
         if self._greenlet is not None:
             self._greenlet.kill(block=False)
             self._greenlet = None
@@ -53,7 +54,7 @@ class Watchdog:
                 self._notifier.alive()
             else:
                 who = " and ".join(f"worker {index}" for index in silent)
-                self._notifier.status(f"silent: {who}")
+                self._notifier.status(f"no heartbeat: {who}")
             gevent.sleep(period / HASTE if silent else period)
 
     def _ask_for_time(self) -> None:

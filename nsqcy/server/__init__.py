@@ -1,1 +1,1 @@
-"""What joins sockets and the event loop to the core: transports, fast paths, metrics."""
+"""Links between sockets, the event loop and the core: transports, fast paths, metrics."""

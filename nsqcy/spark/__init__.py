@@ -1,8 +1,8 @@
 """Topics as Spark data: `spark.read.format("nsq")`, `spark.readStream.format("nsq")`.
 
-Pure Python and pyarrow. Of the rest of nsqcy, modules here import only `nsqcy.options` and the
-compiled checksum, if that is installed. Nothing there imports this package: executors get it and
-`nsqcy.options` by value, and need no nsqcy.
+Pure Python and pyarrow. Modules of this package import nothing of nsqcy but `nsqcy.options` and, if
+it is installed, the compiled checksum. They import nothing that imports this package: executors
+receive it and `nsqcy.options` by value and need no nsqcy.
 """
 
 import os
@@ -16,10 +16,10 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("nsq")` known to this session, also where executors have no nsqcy installed.
+    """Register `format("nsq")` with this session, also for executors that have no nsqcy installed.
 
-    With a local master its workers then run the driver's Python instead of the PATH's `python3`,
-    unless PYSPARK_PYTHON is set.
+    With a local master, its workers then run the driver's Python instead of the `python3` on the
+    PATH, unless PYSPARK_PYTHON is set.
     """
     from pyspark import cloudpickle
 
@@ -29,7 +29,7 @@ def register(spark: "SparkSession") -> None:
 
     for package in (nsqcy.spark, nsqcy.options):
         cloudpickle.register_pickle_by_value(package)  # type: ignore[no-untyped-call]
-    context = getattr(spark, "sparkContext", None)  # none with Spark Connect
+    context = getattr(spark, "sparkContext", None)  # None with Spark Connect
     if context and context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
     spark.dataSource.register(NsqDataSource)

@@ -1,6 +1,6 @@
-"""`python -m nsqcy.spark FILE.zip`: for `spark-submit --py-files`, where nobody has nsqcy.
+"""`python -m nsqcy.spark FILE.zip`: write a file for `spark-submit --py-files`.
 
-The modules of `format("nsq")` and nothing else; beside them executors need pyarrow.
+It contains the modules of `format("nsq")` and nothing else. Executors also need pyarrow.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Blocks of columns, as docs/PROTOCOL.md has them, into record batches. Bodies are not copied."""
+"""Convert blocks of columns (docs/PROTOCOL.md) into record batches, without copying bodies."""
 
 import struct
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ HEADER_SIZE = 64
 MAGIC = int.from_bytes(b"SQCYBLK\0", "little")
 VERSION = 1
 DAMAGED = 1
-WIDE = ("timestamp", "id", "defer")  # of 8 bytes a record
+WIDE = ("timestamp", "id", "defer")  # of 8 bytes for each record
 SENT = (*WIDE, "headers", "body")  # in the order of their bits
 
-# What a row has, and which of the columns that nsqd sends it is made of.
+# The columns of a row, and the column of nsqd's that each is made from.
 FIELDS: dict[str, tuple[str, pa.DataType, str]] = {
     "topic": ("string", pa.string(), ""),
     "nsqd": ("string", pa.string(), ""),
@@ -34,20 +34,21 @@ DEFAULT_FIELDS = tuple(name for name in FIELDS if name != "headers")
 
 
 def wanted(names: list[str]) -> str:
-    """The columns to ask for. The id always: it is small, and shows which records are damaged."""
+    """Return the columns to request. The id is always one: it is small and marks damaged
+    records."""
     needed = {FIELDS[name][2] for name in names} | {"id"}
     return ",".join(name for name in SENT if name in needed)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block whose checksum is right. `columns` are parts of what was received."""
+    """A block with a valid checksum. `columns` are slices of what was received."""
 
     log_id: str
     base_seq: int
     count: int
     damaged: bool
-    columns: dict[str, pa.Buffer]  # of headers and bodies: the offsets, and what they point into
+    columns: dict[str, pa.Buffer]  # headers, bodies: offsets and their target
 
     @property
     def end(self) -> int:
@@ -55,7 +56,7 @@ class Block:
 
 
 class Decoder:
-    """Reads the blocks of one log; for one task."""
+    """Reads the blocks of one log for one task."""
 
     def __init__(self, schema: pa.Schema, topic: str, nsqd: str, log_id: str) -> None:
         self._schema = schema
@@ -68,35 +69,36 @@ class Decoder:
         self._crc32c = checksum()
 
     def parse(self, data: pa.Buffer) -> Block:
-        """The checks of a block, and where its columns are."""
+        """Check a block and find its columns."""
         if data.size < HEADER_SIZE:
             raise CorruptBlock(f"a block of {data.size} bytes")
         magic, version, crc, log_id, base_seq, count, flags, bits, _, size = struct.unpack_from(
             HEADER, data
         )
         if magic != MAGIC or size != data.size:
-            raise CorruptBlock("what came is no block")
+            raise CorruptBlock("the bytes are not a block")
         if version != VERSION:
-            raise CorruptBlock(f"a block of version {version}, and only {VERSION} is known")
+            raise CorruptBlock(f"a block has version {version} instead of {VERSION}")
         if crc != self._crc32c(data.slice(16)):
-            raise CorruptBlock("the checksum of a block is wrong")
+            raise CorruptBlock("a block has a wrong checksum")
         if log_id.hex() != self._log_id or not count:
-            raise CorruptBlock("a block of something else than was asked for")
+            raise CorruptBlock("a block of another log, or without records")
         columns = cut(data, bits, count)
         if not self._needed <= columns.keys():
-            raise CorruptBlock("a block of other columns than were asked for")
+            raise CorruptBlock("a block without the requested columns")
         return Block(self._log_id, base_seq, count, bool(flags & DAMAGED), columns)
 
     def rows(self, block: Block) -> pa.RecordBatch:
-        """Raises CorruptBlock: a checksum that is right says nothing of what was meant."""
+        """Decode a block. Raises CorruptBlock, as a valid checksum does not make the content
+        valid."""
         try:
             arrays = [self._array(field.name, block) for field in self._schema]
-        except ValueError as error:  # pyarrow's are, too
-            raise CorruptBlock(f"the columns of a block make no sense: {error}") from None
+        except ValueError as error:  # as pyarrow's are
+            raise CorruptBlock(f"invalid columns in a block: {error}") from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def intact(self, block: Block) -> pa.Array:
-        """Which records are not damaged."""
+        """Return which records are intact."""
         return pc.not_equal(wide(block, "id", pa.uint64()), pa.scalar(0, pa.uint64()))
 
     def _array(self, name: str, block: Block) -> pa.Array:
@@ -135,7 +137,7 @@ class Decoder:
 
 
 class Hex:
-    """Ids as clients see them: 16 hex digits, the highest first."""
+    """Return ids as clients see them: 16 hex digits, the most significant first."""
 
     def __init__(self) -> None:
         digits = struct.pack(">65536H", *range(65536)).hex().encode()
@@ -154,7 +156,7 @@ class Hex:
         return pa.Array.from_buffers(pa.string(), count, [None, offsets, digits.buffers()[1]])
 
     def _prepare(self, count: int) -> None:
-        """3, 2, 1, 0, 7, 6, ...: machines have the lowest 16 bits of a number first."""
+        """Return 3, 2, 1, 0, 7, 6, ...: little-endian machines store the lowest 16 bits first."""
         each = numbers(4 * count)
         self._order = pc.bit_wise_xor(each, pa.scalar(3, pa.int64()))
         self._offsets = pc.multiply(numbers(count + 1).cast(pa.int32()), pa.scalar(16, pa.int32()))
@@ -173,15 +175,18 @@ def cut(data: pa.Buffer, bits: int, count: int) -> dict[str, pa.Buffer]:
             if at + size <= data.size:
                 size += int(struct.unpack_from("<I", data, at + size - 4)[0])
         if at + size > data.size:
-            raise CorruptBlock("the columns of a block end behind it")
+            raise CorruptBlock("the columns extend beyond the end of the block")
         columns[name] = data.slice(at, size)
         at += size + -size % 8
     return columns
 
 
 def texts(block: Block, name: str) -> pa.Array:
-    """Raises ValueError where the offsets do not ascend within what they point into: pyarrow itself
-    would read memory that is somebody else's."""
+    """Check the offsets of a column.
+
+    Raises ValueError if they do not ascend or point beyond the column: pyarrow would read foreign
+    memory.
+    """
     data = block.columns[name]
     behind = 4 * (block.count + 1)
     parts = [None, data.slice(0, behind), data.slice(behind)]
@@ -191,7 +196,7 @@ def texts(block: Block, name: str) -> pa.Array:
 
 
 def maps(headers: pa.Array) -> pa.Array:
-    """Most topics have messages without any: then nothing is looked at one by one."""
+    """Decode headers. Most topics have messages without any; then no record is examined."""
     if not headers.buffers()[2].size:
         offsets = pa.repeat(pa.scalar(0, pa.int32()), len(headers) + 1)
         nothing = pa.array([], pa.string())
@@ -210,5 +215,5 @@ def numbers(count: int) -> pa.Array:
 
 
 def arrow_schema(columns: list[tuple[str, bool]]) -> pa.Schema:
-    """Of names, and whether Spark takes them for nullable."""
+    """The named columns, and whether Spark treats them as nullable."""
     return pa.schema([pa.field(name, FIELDS[name][1], nullable) for name, nullable in columns])

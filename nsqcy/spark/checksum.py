@@ -1,9 +1,9 @@
-"""CRC-32C, where executors have nothing compiled but pyarrow.
+"""CRC-32C for executors that have nothing compiled but pyarrow.
 
-The compiled one is taken where nsqcy is installed. Otherwise the data is *folded*: it is looked at
-as rows of K words of 32 bits, and what stands in a row is carried over the next K words and added
-there, for all K columns at a time. What remains are K words with the same remainder as all the
-data. Carrying a word over n bytes is linear, so it is two look-ups, one for each half of the word.
+The compiled one is used where nsqcy is installed. Otherwise the data is *folded*: it is treated as
+rows of K 32-bit words, and each row is carried over the next K words and added there, for all K
+columns at once. The K words that remain have the same remainder as all the data. Carrying a word
+over n bytes is linear, so it takes two lookups, one for each half of the word.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 POLYNOMIAL = 0x82F63B78  # reflected
-WIDTHS = (16384, 512)  # words in a row; the first for the bulk of a block
+WIDTHS = (16384, 512)  # words of a row; the first for most of a block
 
 Checksum = Callable[[pa.Buffer], int]
 
 
 def checksum() -> Checksum:
-    """The fastest there is. Making one may take some milliseconds; it is for many blocks."""
+    """Return the fastest implementation. Creating it may take milliseconds; reuse it for many
+    blocks."""
     try:
         from nsqcy.base.crc import crc32c
     except ImportError:
@@ -27,7 +28,7 @@ def checksum() -> Checksum:
 
 
 class Folding:
-    """CRC-32C with nothing but pyarrow's kernels."""
+    """CRC-32C on pyarrow's kernels alone."""
 
     def __init__(self) -> None:
         self._byte = [byte_step(value) for value in range(256)]
@@ -58,7 +59,7 @@ class Folding:
 
 
 class Carry:
-    """What words become when they are carried over `size` zero bytes."""
+    """Return the words after they are carried over `size` zero bytes."""
 
     def __init__(self, size: int, byte: list[int]) -> None:
         images = [over_zeros(1 << bit, size, byte) for bit in range(32)]
@@ -79,7 +80,7 @@ def byte_step(value: int) -> int:
 
 
 def over_zeros(crc: int, size: int, byte: list[int]) -> int:
-    """What `crc` becomes after `size` zero bytes."""
+    """Return `crc` after `size` zero bytes."""
     step = [byte[1 << bit] if bit < 8 else 1 << bit - 8 for bit in range(32)]
     while size:
         if size & 1:
@@ -99,7 +100,7 @@ def times(matrix: list[int], vector: int) -> int:
 
 
 def spanned(images: list[int]) -> pa.Array:
-    """The image of every number, from those of its bits."""
+    """Return the image of every number, given those of its bits."""
     table = pa.array([0], pa.uint32())
     for image in images:
         table = pa.concat_arrays([table, pc.bit_wise_xor(table, pa.scalar(image, pa.uint32()))])
@@ -107,7 +108,7 @@ def spanned(images: list[int]) -> pa.Array:
 
 
 def inject(row: pa.Array, crc: int) -> pa.Array:
-    """The first word, with what came before it added."""
+    """Add the state so far to the first word."""
     if not crc:
         return row
     first = pa.array([row[0].as_py() ^ crc], pa.uint32())

@@ -1,7 +1,7 @@
-"""The driver's side: what nsqds say of the logs, without asking them more often than needed.
+"""The driver's view of the logs of all nsqds, with as few requests as possible.
 
-An nsqd that has nothing new is asked to say so when it has: the question stays open between two
-triggers, so an idle query costs a request in WAIT_MS for each log.
+A request to an nsqd that has nothing new stays open until it has, also between two triggers. An
+idle query costs each log one request in WAIT_MS.
 """
 
 import logging
@@ -19,9 +19,9 @@ from nsqcy.spark.v2 import ANSWER_SECONDS, Connection
 
 LOG = logging.getLogger("nsqcy.spark")
 WAIT_MS = 20_000
-MAX_WATCHES = 64  # open questions, each on a connection of its own
+MAX_WATCHES = 64  # open requests, each on its own connection
 MAX_PAUSE = 15.0  # before an nsqd that was down is tried again
-PATIENCE = 5.0  # seconds that all others wait for an nsqd that takes connections and says nothing
+PATIENCE = 5.0  # seconds that all others wait for an nsqd that does not answer
 
 Place = tuple[str, str]  # topic, address
 Answer = TypeVar("Answer")
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Down:
-    """An nsqd that did not answer."""
+    """An nsqd did not answer."""
 
     until: float
     pause: float
@@ -38,21 +38,21 @@ class Down:
 
 @dataclass
 class Watch:
-    """An open question."""
+    """An open request."""
 
     connection: Connection
     since: float = field(default_factory=time.monotonic)
 
 
 class Cluster:
-    """Connections to nsqds, and what they said last."""
+    """Connections to nsqds, and their last answers."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._discovery = Discovery(options)
         self._connections: dict[str, list[Connection]] = {}
         self._watches: dict[Place, Watch] = {}
-        self._shards: dict[Place, Shard | None] = {}  # None: no such topic there
+        self._shards: dict[Place, Shard | None] = {}  # None: no such topic on it
         self._down: dict[str, Down] = {}
         self._patience = ANSWER_SECONDS
 
@@ -68,11 +68,14 @@ class Cluster:
     def topics(self) -> list[str]:
         return self._discovery.topics()
 
-    # what there is
+    # what is available
 
     def view(self, *, tries: int = 1) -> View:
-        """What nsqds say now. With one try those that were down a moment ago are left alone, and
-        one that hangs is not waited for for long: its logs are held, and others go on."""
+        """Return the current state of all nsqds.
+
+        With one try, nsqds that were down a moment ago are skipped, and an nsqd that hangs delays
+        the others only briefly: its logs are held and the others continue.
+        """
         self._patience = PATIENCE if tries == 1 else ANSWER_SECONDS
         self._discovery.refresh(tries=tries)
         shards: dict[Place, Shard] = {}
@@ -96,7 +99,7 @@ class Cluster:
         watch = self._watches.get(place)
         if watch is not None and not self._is_over(watch):
             return self._shards[place]
-        if watch is None:  # otherwise it says itself how that nsqd is
+        if watch is None:  # otherwise the failure itself describes that nsqd
             self._pause(address, tries)
         for attempt in range(tries):
             if attempt:
@@ -113,7 +116,7 @@ class Cluster:
         raise failed
 
     def _ask(self, place: Place, watch: Watch | None) -> Shard | None:
-        """By the answer of an open question, or by asking."""
+        """Return the state from the answer to an open request, or send one."""
         topic, address = place
         try:
             found = self._answer(address, watch.connection) if watch is not None else None
@@ -124,7 +127,7 @@ class Cluster:
         return shard_of(topic, address, found)
 
     def _answer(self, address: str, connection: Connection) -> dict[str, Any] | None:
-        """None if the connection was lost: that nsqd may have been started again."""
+        """Return None if the connection was lost: that nsqd may have been restarted."""
         try:
             connection.patience = self._patience
             connection.expect_soon()
@@ -143,7 +146,7 @@ class Cluster:
         return bool(select.select([watch.connection], [], [], 0)[0])
 
     def _forget_moved(self, shards: dict[Place, Shard], away: dict[str, set[str]]) -> None:
-        """An nsqd that is away, and whose logs are all at another address, has moved there."""
+        """Detect that an unreachable nsqd has moved: all its logs are now at another address."""
         there = {(topic, log.log_id) for (topic, _), shard in shards.items() for log in shard.logs}
         for topic, addresses in away.items():
             for address in sorted(addresses):
@@ -157,7 +160,7 @@ class Cluster:
     # waiting
 
     def wait(self, view: View, seconds: float) -> None:
-        """Come back when some log of the view has more, or after so many seconds."""
+        """Return when some log of the view has more, or after this many seconds."""
         for shard in view.shards:
             place = shard.topic, shard.address
             if place not in self._watches and len(self._watches) < MAX_WATCHES:
@@ -193,7 +196,7 @@ class Cluster:
         )
 
     def _call(self, address: str, question: Callable[[Connection], Answer]) -> Answer:
-        """On a connection that there is; on a new one if that turns out to be lost."""
+        """Send on an existing connection, and on a new one if that turns out to be lost."""
         fresh = not self._spare(address)
         connection = self._connection(address)
         try:
@@ -212,7 +215,7 @@ class Cluster:
     # connections
 
     def _spare(self, address: str) -> list[Connection]:
-        """Those that nothing is asked on now."""
+        """Return the connections without an open request."""
         return self._connections.setdefault(address, [])
 
     def _connection(self, address: str) -> Connection:
@@ -233,10 +236,10 @@ class Cluster:
     def _is_down(self, address: str, error: Unreachable) -> None:
         known = self._down.get(address)
         if known is None:
-            LOG.warning("%s; its logs are held where they are", error)
+            LOG.warning("%s; its logs are held at their positions", error)
         pause = min(known.pause * 2, MAX_PAUSE) if known else 0.5
         if isinstance(error, Silent):
-            pause = max(pause, PATIENCE)  # no less than it costs the others to try it
+            pause = max(pause, PATIENCE)  # at least what trying it costs the others
         self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])
 
     def _is_up(self, address: str) -> None:
@@ -245,7 +248,7 @@ class Cluster:
 
 
 def shard_of(topic: str, address: str, meta: dict[str, Any]) -> Shard:
-    """What an answer to LOG_META says; raises CorruptBlock."""
+    """Parse an answer to LOG_META. Raises CorruptBlock."""
     try:
         logs = tuple(
             Log(
@@ -258,11 +261,11 @@ def shard_of(topic: str, address: str, meta: dict[str, Any]) -> Shard:
         )
         return Shard(topic, address, logs, int(meta["bytes"]), meta["retention"] is not None)
     except (ArithmeticError, KeyError, TypeError, ValueError):
-        raise CorruptBlock(f"{address} answered LOG_META by what is none") from None
+        raise CorruptBlock(f"{address} sent an invalid answer to LOG_META") from None
 
 
 def one_each(shards: Iterable[Shard]) -> list[Shard]:
-    """An nsqd may have several addresses: the first of them is taken."""
+    """Use the first address of an nsqd that has several."""
     found: list[Shard] = []
     seen: set[tuple[str, str]] = set()
     for shard in sorted(shards, key=lambda shard: (shard.topic, shard.address)):

@@ -1,4 +1,4 @@
-"""Which nsqds there are: those that were named, and those that lookupds tell of."""
+"""The nsqds of a query: those that it names, and those that its nsqlookupds know."""
 
 import http.client
 import json
@@ -16,19 +16,19 @@ from nsqcy.spark.v2 import Access, reason
 
 LOG = logging.getLogger("nsqcy.spark")
 FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
-"""Of a lookupd that is not there, or that answers something else than a lookupd does."""
+"""An nsqlookupd is down, or its answer is not one of nsqlookupd's."""
 
 
 class Discovery:
-    """Asks lookupds, and keeps what they said last if none answers.
+    """Queries nsqlookupds, and keeps their last answer if none replies.
 
-    An nsqd that they tell of no more is kept as well: it may be down, and a query has then to wait
-    for it instead of taking what it had for lost.
+    An nsqd that they no longer know is kept as well: it may be down, and a query must then wait for
+    it rather than treat its rows as lost.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._nsqds: dict[str, set[str]] = {}  # by topic, of lookupds
+        self._nsqds: dict[str, set[str]] = {}  # by topic, from nsqlookupds
         self._asked_at: float | None = None
 
     def topics(self) -> list[str]:
@@ -40,11 +40,11 @@ class Discovery:
         return sorted({*self._options.nsqds, *self._nsqds.get(topic, ())})
 
     def forget(self, topic: str, address: str) -> None:
-        """What was there is somewhere else now."""
+        """An nsqd has moved to another address."""
         self._nsqds.get(topic, set()).discard(address)
 
     def refresh(self, *, tries: int = 1) -> None:
-        """Ask again if it is time to. The first time some lookupd has to answer."""
+        """Query again if it is time. The first time, at least one nsqlookupd must answer."""
         now = time.monotonic()
         first = self._asked_at is None
         if not self._options.lookupds or (
@@ -61,11 +61,11 @@ class Discovery:
         text = nobody(self._options.lookupds, failures)
         if first:
             raise Unreachable(text)
-        LOG.warning("nsq: %s; going on with the nsqds known so far", text)
+        LOG.warning("nsq: %s; continuing with the nsqds known so far", text)
         self._asked_at = now
 
     def _ask(self) -> list[str]:
-        """What went wrong, of each lookupd that did not answer."""
+        """Return the error of each nsqlookupd that did not answer."""
         failures = []
         for address in self._options.lookupds:
             try:
@@ -97,7 +97,7 @@ class Discovery:
 
 
 def all_nsqds(options: WriteOptions) -> list[str]:
-    """Where to publish: every nsqd that was named, or that some lookupd knows."""
+    """Return where to publish: every nsqd that was named or that an nsqlookupd knows."""
     found = set(options.nsqds)
     if not options.lookupds:
         return sorted(found)
@@ -121,8 +121,8 @@ def all_nsqds(options: WriteOptions) -> list[str]:
 
 def nobody(lookupds: tuple[str, ...], failures: list[str]) -> str:
     if len(failures) < len(lookupds):
-        return f"no nsqd is known to lookupd {','.join(lookupds)}"
-    return f"none of {len(lookupds)} lookupds answered: {'; '.join(failures)}"
+        return f"no nsqd is known to nsqlookupd {','.join(lookupds)}"
+    return f"none of {len(lookupds)} nsqlookupds answered: {'; '.join(failures)}"
 
 
 def get(url: str, access: Access) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def get(url: str, access: Access) -> dict[str, Any]:
         found = json.load(answer)
     if not isinstance(found, dict):
         raise ValueError("its answer is not a JSON object")
-    return dict(found.get("data") or found)  # older ones wrap it
+    return dict(found.get("data") or found)  # older versions wrap it
 
 
 def tcp_address(producer: dict[str, Any]) -> str:

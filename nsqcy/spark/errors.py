@@ -1,35 +1,35 @@
-"""What goes wrong, in one line that begins with `nsq: ` and holds no secret."""
+"""Errors of a query, each one line that begins with `nsq: ` and contains no secret."""
 
 
 class NsqError(Exception):
-    """The last line of what Spark shows."""
+    """Return the last line of what Spark shows."""
 
     def __str__(self) -> str:
         return f"nsq: {self.args[0]}"
 
 
 class OptionError(NsqError):
-    """An option, a schema or a checkpoint that cannot be."""
+    """An option, a schema or a checkpoint is invalid."""
 
 
 class Unreachable(NsqError):
-    """An nsqd or lookupd did not answer. It may do so later."""
+    """An nsqd or nsqlookupd did not answer. It may do so later."""
 
 
 class Silent(Unreachable):
-    """An nsqd takes connections, and answers nothing within the time it has: it may hang."""
+    """An nsqd accepts connections but does not answer in time: it may hang."""
 
 
 class Refused(NsqError):
-    """An nsqd answered that it will not, and asking again does not help."""
+    """An nsqd rejected the request, and another try would not help."""
 
 
 class DataLoss(NsqError):
-    """Rows that were to be read are gone."""
+    """Rows to be read are gone."""
 
 
 class CorruptBlock(NsqError):
-    """What came is not what an nsqd sends."""
+    """The bytes are not what an nsqd sends."""
 
 
 class NoTopic(NsqError):
@@ -37,11 +37,11 @@ class NoTopic(NsqError):
 
 
 class LogUnknown(NsqError):
-    """That nsqd has no log of that log_id."""
+    """That nsqd has no log with this log_id."""
 
 
 class LogGone(NsqError):
-    """Retention has let go of the record that was asked for; `first_seq` is the first there is."""
+    """Retention removed the requested record; `first_seq` is the first available one."""
 
     @property
     def first_seq(self) -> int:
@@ -49,7 +49,7 @@ class LogGone(NsqError):
 
 
 class LogRange(NsqError):
-    """The log ends before the record that was asked for; `next_seq` is behind its last."""
+    """The log ends before the requested record; `next_seq` is one after its last."""
 
     @property
     def next_seq(self) -> int:

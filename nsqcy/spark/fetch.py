@@ -1,4 +1,4 @@
-"""The executor's side: the rows of one range, from the nsqd that has them."""
+"""The executor's side of reading: the rows of one range, from the nsqd that has them."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ LOG = logging.getLogger("nsqcy.spark")
 def read_range(
     options: Options, schema: pa.Schema, part: Range, address: str
 ) -> Iterator[pa.RecordBatch]:
-    """Every row of the range, once and in order, or an error."""
+    """Yield every row of the range, once and in order, or raise an error."""
     fetcher = Fetcher(options, schema, part, address)
     try:
         yield from fetcher.batches()
@@ -36,7 +36,7 @@ def read_range(
 
 
 class Fetcher:
-    """Reads blocks one after the other; the next is asked for before the last is passed on."""
+    """Reads blocks one after another; requests the next one before it returns the last."""
 
     def __init__(self, options: Options, schema: pa.Schema, part: Range, address: str) -> None:
         self._options = options
@@ -45,7 +45,7 @@ class Fetcher:
         self._columns = wanted(schema.names)
         self._decoder = Decoder(schema, part.topic, address, part.log_id)
         self._connection: Connection | None = None
-        self._asked: int | None = None  # the seq that the next answer begins with
+        self._asked: int | None = None  # the seq with which the next answer begins
 
     def close(self) -> None:
         if self._connection is not None:
@@ -58,7 +58,7 @@ class Fetcher:
             try:
                 block = self._block(seq)
             except LogGone as gone:
-                text = f"retention has let go of it; the first there is is {gone.first_seq}"
+                text = f"it was removed by retention; the first available seq is {gone.first_seq}"
                 seq = self._lost(seq, gone.first_seq, text)
                 continue
             except LogRange as short:
@@ -74,7 +74,7 @@ class Fetcher:
             yield self._rows(block)
 
     def _block(self, seq: int) -> Block:
-        """The block that begins there. What may be better the next time is tried again."""
+        """Return the block that begins there. Errors that may be temporary are retried."""
         failures = 0
         corrupt = False
         while True:
@@ -83,13 +83,13 @@ class Fetcher:
                 assert self._connection is not None
                 block = self._decoder.parse(self._connection.answer())
                 if block.base_seq != seq or block.end > self._part.end:
-                    raise CorruptBlock("a block of other records than was asked for")
+                    raise CorruptBlock("a block of other records than requested")
                 self._asked = None
                 return block
             except LogGone as gone:
                 self._asked = None
                 if gone.first_seq <= seq:
-                    raise Refused(f"{gone.args[0]}, and does not give seq {seq}") from None
+                    raise Refused(f"{gone.args[0]}, but does not send seq {seq}") from None
                 raise
             except Unreachable as error:
                 self.close()
@@ -125,7 +125,7 @@ class Fetcher:
         try:
             self._ask(seq)
         except Unreachable:
-            self.close()  # it is asked for again when it is needed
+            self.close()  # it is requested again when it is needed
 
     def _rows(self, block: Block) -> pa.RecordBatch:
         rows = self._decoder.rows(block)
@@ -134,16 +134,16 @@ class Fetcher:
         intact = self._decoder.intact(block)
         bad = block.base_seq + intact.index(False).as_py()
         count = block.count - intact.true_count
-        self._lose(f"{count} records from seq {bad} on are damaged on its disk")
+        self._lose(f"{count} records from seq {bad} are damaged on its disk")
         return rows.filter(intact)
 
     def _lost(self, seq: int, until: int, why: str) -> int:
-        """Rows before `until` are gone: where to go on, if that is allowed."""
-        self._lose(f"seq {seq} is to be read, but {why}")
+        """Rows before `until` are gone: continue there, if that is allowed."""
+        self._lose(f"seq {seq} cannot be read: {why}")
         return until
 
     def _lose(self, why: str) -> None:
         text = f"rows are lost: {self._part} on nsqd {self._address}: {why}"
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{text}; failOnDataLoss=false goes on without them")
+            raise DataLoss(f"{text}; set failOnDataLoss=false to continue without them")
         LOG.warning("nsq: %s", text)

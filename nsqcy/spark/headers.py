@@ -1,4 +1,4 @@
-"""Headers of a message, as docs/PROTOCOL.md has them: between bytes and Python."""
+"""Headers of a message (docs/PROTOCOL.md) as bytes and as Python values."""
 
 import re
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ Header = tuple[bytes, bytes]
 
 
 class BadHeaders(ValueError):
-    """What is wrong with them."""
+    """The headers are invalid."""
 
 
 def encode(headers: Iterable[tuple[str, str | bytes | None]]) -> bytes:
-    """Headers that nsqd takes."""
+    """Encode headers that nsqd accepts."""
     found = [(octets(name), octets(value or b"")) for name, value in headers]
     check(found)
     return b"".join(
@@ -26,13 +26,13 @@ def encode(headers: Iterable[tuple[str, str | bytes | None]]) -> bytes:
 
 
 def checked(data: bytes) -> bytes:
-    """The same bytes, if nsqd takes them."""
+    """Return the same bytes if nsqd accepts them."""
     check(decode(data))
     return data
 
 
 def as_text(data: bytes) -> list[tuple[str, str]]:
-    """What is no UTF-8 in a value becomes U+FFFD."""
+    """Decode headers. Bytes of a value that are not UTF-8 become U+FFFD."""
     return [(name.decode(), value.decode(errors="replace")) for name, value in decode(data)]
 
 
@@ -43,7 +43,7 @@ def decode(data: bytes) -> list[Header]:
         value = at + 1 + data[at]
         end = value + 2 + int.from_bytes(data[value : value + 2], "big")
         if value + 2 > len(data) or end > len(data):
-            raise BadHeaders(f"header {len(found)} ends behind the last of {len(data)} bytes")
+            raise BadHeaders(f"header {len(found)} extends beyond the last of {len(data)} bytes")
         found.append((data[at + 1 : value], data[value + 2 : end]))
         at = end
     return found
@@ -64,7 +64,7 @@ def check(headers: list[Header]) -> None:
             raise BadHeaders(f"header {shown!r} twice")
         seen.add(name)
         if name == b"ttl" and not TTL.fullmatch(value):
-            raise BadHeaders("header 'ttl' is no number of milliseconds")
+            raise BadHeaders("header 'ttl' is not a number of milliseconds")
 
 
 def octets(text: str | bytes) -> bytes:

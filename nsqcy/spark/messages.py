@@ -1,7 +1,7 @@
-"""Rows into messages: which rows nsqd would not take, and the bodies of MPUB and LOG_PUB.
+"""Rows into messages: which rows nsqd would reject, and the bodies of MPUB and LOG_PUB.
 
 Works on whole columns. A *prepared* batch has the columns of PREPARED that are needed, in nsqd's
-terms, whatever the user's were called.
+terms, whatever the user called them.
 """
 
 import re
@@ -26,7 +26,7 @@ from nsqcy.spark.errors import OptionError, Refused
 from nsqcy.spark.headers import BadHeaders, checked, encode
 from nsqcy.spark.options import WriteOptions
 
-PIECE = 32 << 20  # bytes of a batch that are worked on at a time
+PIECE = 32 << 20  # bytes of a batch that are processed at once
 PREPARED = pa.schema(
     {
         "body": pa.binary(),
@@ -38,34 +38,34 @@ PREPARED = pa.schema(
 )
 NOTHING = pa.scalar(b"", pa.binary())
 
-Fault = tuple[pa.Array, Callable[[int], str]]  # which rows, and what is wrong with one of them
+Fault = tuple[pa.Array, Callable[[int], str]]  # which rows, and the error of one of them
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Refuse a frame that cannot be messages."""
+    """Reject a frame that cannot be messages."""
     kinds = {field.name: field.dataType for field in schema.fields}
     for name, kind in kinds.items():
         expected = expected_type(name, kind, hashed=name == options.hashed)
         if expected:
             raise OptionError(f"column {name!r} is {kind.simpleString()}, not {expected}")
     if ("body" in kinds) == ("value" in kinds):
-        what = "both are there" if "body" in kinds else "none is there"
-        raise OptionError(f"exactly one of the columns body, value is needed: {what}")
+        what = "both exist" if "body" in kinds else "neither exists"
+        raise OptionError(f"exactly one of the columns body and value is required: {what}")
     if not options.topic and "topic" not in kinds:
-        raise OptionError("option 'topic' or a column topic is needed: none is given")
+        raise OptionError("option 'topic' or a column topic is required")
     if options.hashed and options.hashed not in kinds:
-        raise OptionError(f"option 'partitioner' hashes {options.hashed!r}: no such column")
+        raise OptionError(f"option 'partitioner' hashes {options.hashed!r}, which is not a column")
 
 
 def expected_type(name: str, kind: DataType, *, hashed: bool) -> str:
-    """What a column's type should be, if it is not that."""
+    """Return the expected type of a column, if it has another one."""
     match name:
         case "body" | "value":
             return "" if isinstance(kind, BinaryType | StringType) else "binary or string"
         case "topic":
             return "" if isinstance(kind, StringType) else "string"
         case "defer_ms":
-            return "" if isinstance(kind, IntegralType) else "a whole number"
+            return "" if isinstance(kind, IntegralType) else "an integer"
         case "headers":
             fits = isinstance(kind, BinaryType) or (
                 isinstance(kind, MapType)
@@ -78,18 +78,18 @@ def expected_type(name: str, kind: DataType, *, hashed: bool) -> str:
             f"column {name!r} cannot be written; there are body or value, topic, defer_ms, headers"
         )
     fits = isinstance(kind, BinaryType | StringType | IntegralType)
-    return "" if fits else "binary, string or a whole number"
+    return "" if fits else "binary, string or an integer"
 
 
 class Messages:
-    """Prepares the batches of a task, counts the rows that nsqd would not take, and sums them all
-    up in a number."""
+    """Prepares the batches of a task, counts the rows that nsqd would reject, and computes one
+    checksum of all."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self.rows = 0
         self.bad = 0
-        self._first = ""  # of the bad ones, and why
+        self._first = ""  # of the bad rows, with the reason
         self._sums: dict[str, int] = {}  # of each column
 
     def prepare(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -105,16 +105,16 @@ class Messages:
             yield prepared
 
     def check(self, task: int) -> None:
-        """Refuse the task if there was one."""
+        """Fail the task if there was a bad row."""
         if self.bad:
             raise Refused(
-                f"{self.bad} of {self.rows} rows of task {task} cannot be published, and none of "
-                f"them was; the first is row {self._first}"
+                f"{self.bad} of {self.rows} rows of task {task} cannot be published, and none "
+                f"was; the first is row {self._first}"
             )
 
     def checksum(self, addresses: list[str]) -> int:
-        """Of the rows in their order, whatever batches they came in, and of what decides how they
-        are put into chunks, and where those go."""
+        """Checksum of the rows in their order, independent of batches, and of what decides how they
+        are divided into chunks and where those go."""
         options = self._options
         ways = [addresses, options.chunk_bytes, options.hashed, options.topic]
         pace = [options.max_per_second, options.max_per_second and options.parallel]
@@ -176,7 +176,7 @@ class Messages:
             (
                 pc.is_in(topics, wrong),
                 lambda row: (
-                    f"{topics[row].as_py()!r} is no topic: 1 to 64 of .a-zA-Z0-9_-"
+                    f"{topics[row].as_py()!r} is not a topic name: 1 to 64 of .a-zA-Z0-9_-"
                     if len(topics[row].as_py())
                     else "it has no topic"
                 ),
@@ -193,7 +193,7 @@ class Messages:
                     pc.greater(delays, 0),
                     lambda row: (
                         f"its defer_ms is {delays[row]}, and deferred messages are published at "
-                        "least once: idempotent=false allows that"
+                        "least once: set idempotent=false to allow that"
                     ),
                 )
             )
@@ -201,7 +201,7 @@ class Messages:
 
 
 def contents(column: pa.Array) -> Iterator[tuple[str, pa.Buffer]]:
-    """The bytes of a column without nulls; of texts also their lengths."""
+    """Return the bytes of a column without nulls; for strings also their lengths."""
     if pa.types.is_integer(column.type):
         yield "numbers", sliced(column.buffers()[1], column, column.type.bit_width // 8)
         return
@@ -247,14 +247,14 @@ def encoded_headers(column: pa.Array, faults: list[Fault]) -> pa.Array:
 
 @dataclass(frozen=True)
 class Framed:
-    """Messages as they stand in the body of an MPUB; each begins where the one before it ends."""
+    """Messages as they appear in the body of an MPUB; each begins where the previous one ends."""
 
     data: pa.Buffer
     offsets: memoryview
     rows: list[int]  # the number of each in its task
 
     def fitting(self, first: int, room: int) -> int:
-        """Where to end so that the messages from `first` on have at most so many bytes."""
+        """Return where to end so that the messages from `first` on have at most this many bytes."""
         limit = self.offsets[first] + room
         return bisect_right(self.offsets, limit, first, len(self.rows) + 1) - 1
 
@@ -264,7 +264,7 @@ class Framed:
 
 
 def payloads(batch: pa.RecordBatch) -> pa.Array:
-    """Bodies, behind their headers where there are such."""
+    """Return bodies, with their headers in front if there are any."""
     bodies = batch.column("body")
     if "headers" not in batch.schema.names:
         return bodies
@@ -281,7 +281,7 @@ def framed(texts: pa.Array, rows: list[int]) -> Framed:
 
 
 def big_endian(numbers: pa.Array, size: int) -> pa.Array:
-    """Numbers as texts of `size` bytes, the highest first."""
+    """Return numbers as texts of `size` bytes, the most significant first."""
     kind = numbers.type
     lowest = pa.scalar(0xFF, kind)
     swapped = pc.bit_wise_and(numbers, lowest)
@@ -293,7 +293,7 @@ def big_endian(numbers: pa.Array, size: int) -> pa.Array:
 
 
 def by_value(column: pa.Array) -> Iterator[tuple[object, pa.Array | None]]:
-    """Each value, and the numbers of its rows in their order; None if all have it."""
+    """Yield each value and the numbers of its rows in their order; None if all rows have it."""
     coded = column.dictionary_encode()
     values = coded.dictionary.to_pylist()
     if len(values) == 1:
@@ -308,7 +308,7 @@ def by_value(column: pa.Array) -> Iterator[tuple[object, pa.Array | None]]:
 
 
 def hashed(keys: pa.Array, count: int) -> pa.Array:
-    """For each key a number below `count`, the same everywhere and always."""
+    """Return for each key a number below `count`, the same everywhere and always."""
     coded = keys.dictionary_encode()
     numbers = [zlib.crc32(key) % count for key in coded.dictionary.to_pylist()]
     return pa.array(numbers, pa.int32()).take(coded.indices)

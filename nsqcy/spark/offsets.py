@@ -1,8 +1,8 @@
-"""Where a query stands in each log, and what it reads next. No clock, no sockets.
+"""The position of a query in each log, and what it reads next. No clock, no sockets.
 
-An offset says for each topic and log_id the next seq to read. Its `start` says where the batch
-before it really began, for logs of which the last offset does not tell: all of them in the first
-batch, whose beginning Spark does not write down; a log that is new; one whose rows retention took.
+An offset has, for each topic and log_id, the next seq to read. Its `start` says where the previous
+batch began in logs that the last offset does not contain: all logs in the first batch, whose
+beginning Spark does not save; a new log; one whose rows retention removed.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,12 +18,12 @@ Positions = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Log:
-    """What can be read of one log: seqs from `first_seq` to before `next_seq`."""
+    """The available range of one log: seqs from `first_seq` to before `next_seq`."""
 
     log_id: str
     first_seq: int
     next_seq: int
-    ended: bool  # another one goes on
+    ended: bool  # another one continues
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Shard:
     address: str
     logs: tuple[Log, ...]
     bytes: int = 0
-    kept: bool = True  # by a policy of retention
+    kept: bool = True  # by a retention policy
 
     @property
     def records(self) -> int:
@@ -43,7 +43,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class View:
-    """What nsqds said. `away`: those that did not, for each topic that they may have."""
+    """The state of all nsqds. `away`: those that did not answer, for each topic that they may
+    have."""
 
     shards: tuple[Shard, ...]
     away: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -61,13 +62,13 @@ class View:
 class Offset:
     pos: Positions
     start: Positions = field(default_factory=dict)
-    init: bool = False  # the beginning of a query, of which Spark keeps no record
-    # About how many tasks the batch before it has, and their least rows: a batch that is repeated
-    # has the same tasks, wherever.
+    init: bool = False  # the beginning of a query, which Spark does not save
+    # The approximate number of tasks of the previous batch and their minimum of rows: a repeated
+    # batch has the same tasks on every driver.
     split: tuple[int, int] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Spark compares texts, so everything is sorted."""
+        """Encode with sorted keys, as Spark compares texts."""
         found: dict[str, Any] = {}
         if self.start:
             found["from"] = ordered(self.start)
@@ -83,14 +84,14 @@ class Offset:
         version = value.get("v")
         if version != VERSION:
             raise OptionError(
-                f"the checkpoint has offsets of version {version!r}, and this nsqcy knows "
-                f"{VERSION}; use the nsqcy that wrote it, or a new checkpointLocation"
+                f"the checkpoint has offsets of version {version!r}; this nsqcy supports "
+                f"version {VERSION}: use the nsqcy that wrote it, or a new checkpointLocation"
             )
         try:
             pos, start = positions(value["pos"]), positions(value.get("from", {}))
             pieces, minimum = map(int, value.get("split") or (0, 0))
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
-            raise OptionError(f"the checkpoint has an offset that is none: {value}") from None
+            raise OptionError(f"the checkpoint has an invalid offset: {value}") from None
         return cls(pos, start, bool(value.get("init")), (pieces, minimum) if pieces else None)
 
 
@@ -113,18 +114,18 @@ class Range:
 
 @dataclass(frozen=True)
 class Loss:
-    """Rows that are gone; `rows` is None if nobody knows how many."""
+    """Rows that are gone; `rows` is None if their number is unknown."""
 
     text: str
     rows: int | None = None
 
     def error(self) -> DataLoss:
-        return DataLoss(f"{self.text}; failOnDataLoss=false goes on without them")
+        return DataLoss(f"{self.text}; set failOnDataLoss=false to continue without them")
 
 
 @dataclass
 class Settled:
-    """Positions that are in logs that there are, and what had to be done for that."""
+    """Positions in the logs that exist, and what was changed to get them."""
 
     pos: Positions
     start: Positions = field(default_factory=dict)
@@ -132,7 +133,7 @@ class Settled:
 
 
 def positions(value: Mapping[str, Mapping[str, int]]) -> Positions:
-    """Raises one of several errors where that is none: TypeError, ValueError, ..."""
+    """Parse an offset. Raises TypeError, ValueError and others if it is invalid."""
     return {
         str(topic): {str(log_id): int(seq) for log_id, seq in logs.items()}
         for topic, logs in value.items()
@@ -144,10 +145,10 @@ def ordered(pos: Positions) -> Positions:
 
 
 def settle(pos: Positions, view: View, ends: Mapping[str, int], topics: Iterable[str]) -> Settled:
-    """Fit positions to the logs that there are now.
+    """Fit positions to the logs that exist now.
 
-    `ends` are the `next_seq` seen before: a log that was read up to there may go. What is on an
-    nsqd that is away stays as it is.
+    `ends` are the `next_seq` seen before: a log that was read up to its end may disappear. The
+    positions of an nsqd that is away stay as they are.
     """
     settled = Settled({topic: {} for topic in topics})
     for topic, logs in pos.items():
@@ -169,7 +170,7 @@ def settle(pos: Positions, view: View, ends: Mapping[str, int], topics: Iterable
 
 
 def newer(logs: tuple[Log, ...], known: Collection[str]) -> tuple[Log, ...]:
-    """Those behind the last that is known; the others were read, or left out on purpose."""
+    """Return the logs after the last known one; the others were read, or left out on purpose."""
     last = max((index for index, log in enumerate(logs) if log.log_id in known), default=-1)
     return logs[last + 1 :]
 
@@ -190,7 +191,7 @@ def settle_log(settled: Settled, shard: Shard, log: Log, seq: int) -> None:
 
 
 def fit(shard: Shard, log: Log, part: Range) -> tuple[Range, list[Loss]]:
-    """What there is of a range, and what is not."""
+    """The available part of a range, and the missing part."""
     losses = []
     if part.start < log.first_seq:
         gone = min(log.first_seq, part.end) - part.start
@@ -204,8 +205,8 @@ def fit(shard: Shard, log: Log, part: Range) -> tuple[Range, list[Loss]]:
 def let_go(shard: Shard, log: Log, seq: int, rows: int) -> Loss:
     return Loss(
         f"rows are lost: topic {shard.topic!r}, log {log.log_id} on nsqd {shard.address}: "
-        f"seq {seq} is to be read, but the first there is is {log.first_seq}: retention has let go "
-        f"of {rows} rows",
+        f"seq {seq} cannot be read: retention removed {rows} rows, and the first available seq is "
+        f"{log.first_seq}",
         rows,
     )
 
@@ -213,25 +214,24 @@ def let_go(shard: Shard, log: Log, seq: int, rows: int) -> Loss:
 def too_short(shard: Shard, log: Log, seq: int) -> Loss:
     return Loss(
         f"rows are lost: topic {shard.topic!r}, log {log.log_id} on nsqd {shard.address}: "
-        f"it went on to seq {seq}, but ends before {log.next_seq}: it is an older copy of "
-        "itself, or "
-        f"what a crash has left"
+        f"it had rows up to seq {seq}, but now ends before {log.next_seq}: it was restored from an "
+        "older copy, or a crash has cut it"
     )
 
 
 def vanished(topic: str, log_id: str, seq: int, view: View) -> Loss:
     there = [log.log_id for shard in view.shards if shard.topic == topic for log in shard.logs]
-    what = f"a new incarnation is {there[-1]}" if there else "there is no other"
+    what = f"the new log is {there[-1]}" if there else "there is no new log"
     return Loss(
         f"rows are lost: topic {topic!r}, log {log_id} is on none of {len(view.asked)} nsqds "
-        f"({','.join(view.asked)}), and seq {seq} is to be read; {what}"
+        f"({','.join(view.asked)}), and seq {seq} cannot be read; {what}"
     )
 
 
 def backlogs(
     pos: Positions, view: View, cap: Positions | None
 ) -> dict[tuple[str, str], list[Range]]:
-    """What there is to read, for each shard, the oldest log first. Nothing beyond `cap`."""
+    """Return what can be read for each shard, the oldest log first. Nothing beyond `cap`."""
     found: dict[tuple[str, str], list[Range]] = {}
     for shard in view.shards:
         for log in shard.logs:
@@ -246,7 +246,7 @@ def backlogs(
 
 
 def shares(wanted: list[int], maximum: int) -> list[int]:
-    """`maximum` split in proportion; nobody gets nothing as long as there is one for each."""
+    """Split `maximum` in proportion; each gets at least one as long as there are enough."""
     total = sum(wanted)
     if total <= maximum:
         return list(wanted)
@@ -267,7 +267,7 @@ def shares(wanted: list[int], maximum: int) -> list[int]:
 def advance(
     settled: Settled, view: View, maximum: int | None, max_bytes: int | None, cap: Positions | None
 ) -> tuple[Positions, int]:
-    """The positions behind the next batch, and its rows."""
+    """Return the positions after the next batch, and its number of rows."""
     pos = {topic: dict(logs) for topic, logs in settled.pos.items()}
     parts = backlogs(pos, view, cap)
     wanted = [sum(part.rows for part in each) for each in parts.values()]
@@ -285,14 +285,14 @@ def advance(
 
 
 def rows_of(size: int, view: View) -> int:
-    """How many rows are about so many bytes; at least one."""
+    """Return how many rows have about this many bytes; at least one."""
     records = sum(shard.records for shard in view.shards)
     data = sum(shard.bytes for shard in view.shards)
     return max(1, size * records // data) if data else size
 
 
 def ranges(start: Offset, end: Offset) -> list[Range]:
-    """What the batch between two offsets has."""
+    """Return the ranges of the batch between two offsets."""
     found = []
     for topic, logs in sorted(end.pos.items()):
         for log_id, stop in sorted(logs.items()):
@@ -309,7 +309,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
 
 
 def split(parts: list[Range], pieces: int, minimum: int = 1) -> list[Range]:
-    """About so many pieces, none of fewer than `minimum` rows; in the order of the ranges."""
+    """Divide into about this many pieces of at least `minimum` rows, in the order of the ranges."""
     total = sum(part.rows for part in parts)
     found = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""The options of `format("nsq")`: one table, from which they are parsed and checked."""
+"""The options of `format("nsq")`: one table, which they are parsed and checked by."""
 
 import difflib
 import json
@@ -32,7 +32,8 @@ MB = 1 << 20
 
 
 def places(*words: str) -> Kind:
-    """One of the words, or JSON: {"topic": {"log_id": seq}}, or an offset as Spark shows them."""
+    """Accept one of the words, or JSON: {"topic": {"log_id": seq}}, or an offset as Spark shows
+    it."""
     by_word = {"earliest": EARLIEST, "latest": LATEST}
 
     def parse(text: str) -> int | Positions:
@@ -63,7 +64,7 @@ ADDRESSES = separated("host:port,...", address("host:port", "host:port,... witho
 COLUMNS = separated("name,...", Kind("name", f"some of {','.join(FIELDS)}", column))
 PATH = Kind("path", "a path", str)
 DURATION = duration("[0-9]{1,12}", "ms|s|m|h", "a duration as 500ms, 30s, 15m or 1h")
-# The column whose values choose an nsqd; empty if tasks take them in turn.
+# The column whose values choose an nsqd; if empty, tasks use the nsqds in turn.
 PARTITIONER = matching(
     "roundrobin, hash(column)",
     r"roundrobin|hash\(\s*([^()\s]+)\s*\)",
@@ -77,9 +78,9 @@ ON_FAILURE = matching(
 
 
 class SparkOption(Option):
-    """A row of the table. Without a default an option that is not given is None.
+    """A row of the table. An option without a default that is not set is None.
 
-    `used` says by what: "all"; "read", by both kinds of queries; "stream"; "batch"; "write".
+    `used` says where it applies: "all"; "read", both kinds of queries; "stream"; "batch"; "write".
     """
 
     __slots__ = ("used",)
@@ -306,13 +307,13 @@ TABLE = (
     ),
 )
 BY_KEY = {option.name.lower(): option for option in TABLE}
-SPARKS_OWN = ("checkpointlocation", "queryname")  # which a stream's writer gets as well
+SPARKS_OWN = ("checkpointlocation", "queryname")  # which also apply to the writer of a stream
 ENDS = ("endingOffsets", "endingTimestamp")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for, checked."""
+    """Options as the user set them, checked."""
 
     topics: tuple[str, ...]  # empty with a pattern
     pattern: str
@@ -342,7 +343,7 @@ class Options:
 
     @property
     def subject(self) -> str:
-        """For messages: what is read."""
+        """Options for reading messages."""
         if self.pattern:
             return f"topics like {self.pattern!r}"
         return ", ".join(f"topic {topic!r}" for topic in self.topics)
@@ -350,9 +351,9 @@ class Options:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The same of a sink."""
+    """Options of a sink."""
 
-    topic: str  # empty: every row has its own
+    topic: str  # empty: each row has its own
     lookupds: tuple[str, ...]
     nsqds: tuple[str, ...]
     idempotent: bool
@@ -369,7 +370,7 @@ class WriteOptions:
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """Checked options; which kind of query it is for is seen by `for_stream` and `for_batch`."""
+    """Checked options; `for_stream` and `for_batch` tell the two kinds of query apart."""
     return assembled(values(given, lambda option: option.used != "write", "reading"))
 
 
@@ -381,7 +382,7 @@ def parse_write(given: Mapping[str, str]) -> WriteOptions:
 def values(
     given: Mapping[str, str], has: Callable[[SparkOption], bool], doing: str
 ) -> dict[str, Any]:
-    """By the names of the options that there are for `doing`."""
+    """Parse options; `doing` decides which exist."""
     found = {option.name: option.default for option in TABLE if has(option)}
     for key, text in given.items():
         option = BY_KEY.get(key.lower())
@@ -404,10 +405,10 @@ def unknown(key: str, known: list[str], doing: str) -> OptionError:
     if key.lower() in BY_KEY:
         return OptionError(f"option {BY_KEY[key.lower()].name!r} is not for {doing}")
     if key.lower() == "path":
-        return OptionError("there is no path: option 'topic' names the topic")
+        return OptionError("option 'path' does not exist: option 'topic' names the topic")
     by_key = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), by_key, 1, 0.6)
-    hint = f"did you mean {by_key[near[0]]!r}?" if near else f"there are {', '.join(known)}"
+    hint = f"did you mean {by_key[near[0]]!r}?" if near else f"allowed are {', '.join(known)}"
     return OptionError(f"unknown option {key!r}; {hint}")
 
 
@@ -416,14 +417,16 @@ def names() -> list[str]:
 
 
 def assembled(found: dict[str, Any]) -> Options:
-    """The options together."""
+    """Check combinations of options."""
     subjects = [name for name in ("topic", "topics", "topicsPattern") if found[name]]
     if len(subjects) != 1:
         what = " and ".join(subjects) if subjects else "none"
-        raise OptionError(f"exactly one of topic, topics, topicsPattern is needed: {what} is given")
+        raise OptionError(
+            f"exactly one of topic, topics and topicsPattern is required: {what} is set"
+        )
     check_addresses(found)
     if found["topicsPattern"] and not found["lookupdHttpAddresses"]:
-        raise OptionError("topicsPattern needs lookupdHttpAddresses: they know the topics")
+        raise OptionError("topicsPattern needs lookupdHttpAddresses, which list the topics")
     topics = tuple(sorted(found["topics"] or filter(None, [found["topic"]])))
     for name in ("startingOffsets", "endingOffsets"):
         check_topics(name, found[name], topics)
@@ -459,7 +462,7 @@ def assembled(found: dict[str, Any]) -> Options:
 def assembled_write(found: dict[str, Any]) -> WriteOptions:
     check_addresses(found)
     if found["parallelTasks"] and not found["maxMessagesPerSecond"]:
-        raise OptionError("option 'parallelTasks' is of no use without maxMessagesPerSecond")
+        raise OptionError("option 'parallelTasks' requires maxMessagesPerSecond")
     return WriteOptions(
         topic=found["topic"] or "",
         lookupds=found["lookupdHttpAddresses"],
@@ -480,15 +483,15 @@ def assembled_write(found: dict[str, Any]) -> WriteOptions:
 
 def check_addresses(found: dict[str, Any]) -> None:
     if not found["lookupdHttpAddresses"] and not found["nsqdTcpAddresses"]:
-        raise OptionError("one of lookupdHttpAddresses, nsqdTcpAddresses is needed: none is given")
+        raise OptionError("one of lookupdHttpAddresses and nsqdTcpAddresses is required")
 
 
 def access(found: dict[str, Any]) -> Access:
     used = [name for name in ("tls.caFile", "tls.certFile", "tls.keyFile") if found[name]]
     if used and not found["tls"]:
-        raise OptionError(f"option {used[0]!r} is of no use without tls=true")
+        raise OptionError(f"option {used[0]!r} requires tls=true")
     if found["tls.keyFile"] and not found["tls.certFile"]:
-        raise OptionError("option 'tls.keyFile' is of no use without tls.certFile")
+        raise OptionError("option 'tls.keyFile' requires tls.certFile")
     return Access(
         connect_timeout=found["connectTimeoutMs"] / 1000,
         auth_secret=found["authSecret"],
@@ -508,7 +511,7 @@ def check_topics(name: str, value: int | Positions | None, topics: tuple[str, ..
 
 
 def check_stream(given: Mapping[str, str]) -> None:
-    """A stream has no end."""
+    """Reject an end for a stream."""
     for name in ENDS:
         if any(key.lower() == name.lower() for key in given):
             raise OptionError(f"option {name!r} is for batch queries; a stream has no end")

@@ -1,9 +1,9 @@
-"""The executor's side of the sink: chunks to nsqds, several ahead of their answers.
+"""The executor's side of writing: chunks to nsqds, several of them before the first answer.
 
-A chunk is known by its batch, its task, a checksum of all that the task publishes and where it does
-so, and the row behind its last one. So a task that is repeated publishes what was missing, and one
-that is repeated with other rows, or to other nsqds, publishes all of it: rows may be there twice
-then, but none is left out.
+A chunk is identified by its batch, its task, a checksum of all that the task publishes and of where
+it goes, and the number of the row after its last one. A repeated task therefore publishes only what
+was missing. If it is repeated with other rows or other nsqds, it publishes everything: rows may
+then be duplicated, but none is lost.
 """
 
 import logging
@@ -22,14 +22,14 @@ from nsqcy.spark.v2 import Connection
 LOG = logging.getLogger("nsqcy.spark")
 COMMANDS_AHEAD = 64
 CHUNKS_AHEAD = 4  # of batchBytes
-TASKS_OF_EPOCH = 8192  # nsqd takes 10,000 parts; some are left for tasks that have changed
-CONTENT_BITS = 19  # of the 32 that a part has, with the task above them
+TASKS_OF_EPOCH = 8192  # nsqd accepts 10,000 parts; the rest are for tasks that have changed
+CONTENT_BITS = 19  # of the 32 characters of a part's name, with the task before them
 WARNED: set[str] = set()  # nsqds, in this process
 
 
 @dataclass(frozen=True)
 class Producer:
-    """Who publishes the chunks of a task."""
+    """The identity of a task that publishes chunks."""
 
     name: str
     epoch: int  # of the batch
@@ -38,7 +38,7 @@ class Producer:
     content: int = 0  # the checksum
 
     def chunk(self, row: int) -> str:
-        """What LOG_PUB has behind the topic."""
+        """Return what LOG_PUB has after the topic."""
         epoch = (self.epoch + self.task // TASKS_OF_EPOCH) % (1 << 64)
         content = self.content % (1 << CONTENT_BITS)
         part = self.task % TASKS_OF_EPOCH << CONTENT_BITS | content
@@ -47,7 +47,7 @@ class Producer:
 
 @dataclass(frozen=True)
 class Command:
-    """Messages to a topic that go together; a deferred one goes alone."""
+    """Messages for one topic that are published together; a deferred one goes alone."""
 
     topic: str
     messages: int
@@ -78,7 +78,7 @@ class Publisher:
         self._producer = producer
         self._headers = headers
         self._connection: Connection | None = None
-        self._sent = 0  # of those that are not answered
+        self._sent = 0  # of those without an answer
 
     def close(self) -> None:
         if self._connection is not None:
@@ -94,12 +94,12 @@ class Publisher:
         self._work(0, 0)
 
     def _work(self, maximum: int, max_bytes: int) -> None:
-        """Come back when no more than this is not answered."""
+        """Return when at most this many are without an answer."""
         failures = 0
         while True:
             try:
-                # After a failure one by one: what nsqd says before it ends a connection is lost
-                # where more is on the way to it.
+                # After a failure, send one at a time: while more is on its way to an nsqd that
+                # closes the connection, its last words are lost.
                 self._transmit(1 if failures else len(self.unanswered))
                 size = sum(command.size for command in self.unanswered)
                 if not failures and len(self.unanswered) <= maximum and size <= max_bytes:
@@ -185,7 +185,7 @@ class Nodes:
                 self._fail_over(place, error)
 
     def _fail_over(self, place: int, error: Unreachable) -> None:
-        """What is not answered there goes to the next one that answers."""
+        """Publish to one nsqd; chunks that it does not answer go to the next one that answers."""
         while self._options.failover:
             last = self._publishers[place]
             self._failed.add(last.address)
@@ -195,9 +195,9 @@ class Nodes:
             if not others:
                 break
             LOG.warning(
-                "%s; it goes to nsqd %s, and some of it may be there twice", error, others[0]
+                "%s; publishing to nsqd %s instead, some messages possibly twice", error, others[0]
             )
-            # An epoch of its own: rows of this place come between those of the other's.
+            # Its own epoch: rows of this nsqd come between those of the other.
             producer = replace(self._producer, epoch=self._producer.epoch + 1000 + place)
             self._publishers[place] = Publisher(
                 self._options,
@@ -216,7 +216,7 @@ class Nodes:
 
 
 class Pace:
-    """So many messages in a second, on the average of a task."""
+    """Limits the average number of messages a second of a task."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -231,5 +231,5 @@ class Pace:
 
 
 def batch_head(messages: int) -> bytes:
-    """What an MPUB's body begins with."""
+    """Return the beginning of an MPUB's body."""
     return struct.pack(">I", messages)

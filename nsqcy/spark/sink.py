@@ -1,7 +1,7 @@
-"""`format("nsq")` written to: what Spark calls, batch and stream.
+"""The sink of `format("nsq")`, for batches and streams, as Spark calls it.
 
-A task holds all its rows, on disk if they are many, until it has looked at each; then it publishes
-them in chunks that nsqds know again. So a task that is repeated publishes what was missing.
+A task keeps all its rows, on disk if there are many, until it has checked each one. It then
+publishes them in chunks that nsqds recognise, so a repeated task publishes only what was missing.
 """
 
 import hashlib
@@ -27,22 +27,22 @@ from nsqcy.spark.options import WriteOptions
 from nsqcy.spark.publish import Command, Nodes, Pace, Producer, batch_head
 
 LOG = logging.getLogger("nsqcy.spark")
-MAX_MESSAGES = 1 << 31  # of a chunk: its bytes are fewer
-HELD_BYTES = 32 << 20  # in memory; more of a task's rows are on disk
+MAX_MESSAGES = 1 << 31  # of a chunk, unless it reaches its bytes first
+HELD_BYTES = 32 << 20  # in memory; further rows of a task are on disk
 
 Indices: TypeAlias = pa.Array | None  # of rows; None: all of them
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has published."""
+    """Result of a task."""
 
     task: int
     rows: int
 
 
 class NsqWriter(DataSourceArrowWriter):
-    """A batch. Made once for a job, so a task that is repeated has the same name."""
+    """A batch. It is created once for a job, so a repeated task has the same name."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class NsqWriter(DataSourceArrowWriter):
 
 
 class NsqStreamWriter(DataSourceStreamArrowWriter):
-    """A stream: a batch that is repeated after a crash has the same names."""
+    """A stream. A batch that is repeated after a crash has the same names."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -72,11 +72,11 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         if not query or not batch:
             LOG.warning(
-                "nsq: this Spark does not say which batch of which query a task is of: a batch "
-                "that is repeated is published twice"
+                "nsq: this version of Spark does not tell tasks their query and batch: "
+                "a repeated batch is published twice"
             )
             query, batch = self._job, "0"
-        # A new checkpoint counts batches from 0 again: those are of another query.
+        # A new checkpoint counts batches from 0 again: they belong to another query.
         both = f"{query} {batch}".encode()
         epoch = int.from_bytes(hashlib.blake2b(both, digest_size=8).digest())
         name = self._options.producer or query
@@ -90,7 +90,7 @@ def this_task() -> TaskContext:
 
 
 class Task:
-    """The rows of one task to nsqds."""
+    """Publishes the rows of one task to nsqds."""
 
     def __init__(self, options: WriteOptions, addresses: list[str], producer: Producer) -> None:
         self._options = options
@@ -134,7 +134,7 @@ class Task:
         nodes.send(place, command)
 
     def _commands(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[int, Command]]:
-        """Messages to the lanes they belong to; what is full there, and for which nsqd."""
+        """Distributes messages to their lanes; yields full chunks, each with its nsqd."""
         texts = payloads(batch)
         for way, indices in self._ways(batch):
             place, topic, defer_ms = way
@@ -149,7 +149,7 @@ class Task:
                     yield place, command
 
     def _ways(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, str, int], Indices]]:
-        """Place, topic and delay, each with its rows."""
+        """Yield place, topic and delay, each with its rows."""
         names = batch.schema.names
         count = len(self._addresses)
         places = hashed(batch.column("key"), count) if "key" in names else None
@@ -169,7 +169,7 @@ class Task:
 
 
 class Lane:
-    """Messages to one topic of one nsqd, until they are a chunk."""
+    """Messages for one topic of one nsqd, until they fill a chunk."""
 
     def __init__(self, topic: str, max_bytes: int, maximum: int) -> None:
         self._topic = topic
@@ -184,7 +184,7 @@ class Lane:
         self._end_row = 0
 
     def add(self, some: Framed) -> Iterator[Command]:
-        """The chunks that are full now. Where they end is a matter of messages alone."""
+        """Return the chunks that are full now. Only the messages decide where a chunk ends."""
         first = 0
         while first < len(some.rows):
             end = some.fitting(first, self._max_bytes - self._size)
@@ -192,7 +192,7 @@ class Lane:
             if end <= first and self._messages:
                 yield from self.flush()
                 continue
-            end = max(end, first + 1)  # one that is longer than a chunk goes alone
+            end = max(end, first + 1)  # a message larger than a chunk goes alone
             part = some.slice(first, end)
             self._parts.append(part)
             self._size += part.size
@@ -209,7 +209,7 @@ class Lane:
 
 
 class Held:
-    """The rows of a task; those that are too many for memory in a file that nobody else sees."""
+    """The rows of a task; those that do not fit into memory are in a private file."""
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
@@ -247,7 +247,8 @@ class Held:
 def values_within(
     column: pa.Array | None, value: Any, indices: Indices
 ) -> Iterator[tuple[Any, Indices]]:
-    """The values that a column has in these rows; without it all have the one given."""
+    """Return the values of a column in these rows, or the given value for all if there is no such
+    column."""
     if column is None:
         yield value, indices
         return

@@ -1,8 +1,8 @@
-"""`format("nsq")`: what Spark calls, batch and stream.
+"""The source of `format("nsq")`, for batches and streams, as Spark calls it.
 
-Spark makes these objects in several processes and sends them from one to the other, so they hold no
-sockets but in the one process that asks for offsets. The order of its calls is that of
-tests/support/spark_engine.py.
+Spark creates these objects in several processes and sends them from one to another. Only the
+process that Spark queries for offsets has sockets. tests/support/spark_engine.py makes the calls in
+Spark's order.
 """
 
 import logging
@@ -67,8 +67,8 @@ from nsqcy.spark.options import (
 from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
 
 LOG = logging.getLogger("nsqcy.spark")
-MIN_ROWS = 50_000  # of a task, unless minPartitions asks for more of them
-CURSOR_SECONDS = 3600.0  # how often a cursor that does not move is set again: it would expire
+MIN_ROWS = 50_000  # of a task, unless minPartitions requests more tasks
+CURSOR_SECONDS = 3600.0  # how often a cursor that does not advance is set again: it would expire
 BOUNDS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
@@ -80,7 +80,7 @@ class NsqDataSource(DataSource):
         return "nsq"
 
     def schema(self) -> str:
-        """Called by `load()`, so what is wrong is said there."""
+        """Called by `load()`, so errors are raised there."""
         options = parse(dict(self.options))
         check_topics(options)
         names = options.columns or DEFAULT_FIELDS
@@ -115,7 +115,7 @@ class NsqDataSource(DataSource):
 
 
 class Part(InputPartition):
-    """A task: a range, and where it is."""
+    """A task: a range, and where to read it."""
 
     def __init__(self, range_: Range, address: str) -> None:
         super().__init__(None)
@@ -127,10 +127,12 @@ class Part(InputPartition):
 
 
 def projection(schema: StructType) -> pa.Schema:
-    """The Arrow schema for what Spark wants: some of our columns, with their types."""
+    """Return the Arrow schema for Spark's: some of our columns, with their types."""
     for field in schema.fields:
         if field.name not in FIELDS:
-            raise OptionError(f"there is no column {field.name!r}; there are {', '.join(FIELDS)}")
+            raise OptionError(
+                f"column {field.name!r} does not exist; allowed are {', '.join(FIELDS)}"
+            )
         kind = field.dataType.simpleString()
         if kind != FIELDS[field.name][0]:
             raise OptionError(f"column {field.name!r} is {FIELDS[field.name][0]}, not {kind}")
@@ -138,7 +140,7 @@ def projection(schema: StructType) -> pa.Schema:
 
 
 def check_topics(options: Options) -> None:
-    """Refuse what cannot be read, before anything is planned."""
+    """Reject a schema that cannot be read, before anything is planned."""
     cluster = Cluster(options)
     try:
         view = cluster.view(tries=options.retries + 1)
@@ -155,7 +157,7 @@ def check_view(options: Options, view: View, *, wait: bool) -> None:
         away = view.away.get(topic)
         if away:
             raise Unreachable(f"topic {topic!r}: no answer from nsqd {', '.join(sorted(away))}")
-        asked = f" (lookupd {','.join(options.lookupds)})" if options.lookupds else ""
+        asked = f" (nsqlookupd {','.join(options.lookupds)})" if options.lookupds else ""
         raise Refused(f"topic {topic!r} not found on {len(view.asked)} nsqds{asked}")
     check_kept(options, view)
 
@@ -165,7 +167,7 @@ def check_kept(options: Options, view: View) -> None:
         if not shard.kept and not options.cursor:
             raise Refused(
                 f"topic {shard.topic!r} keeps no log on nsqd {shard.address}; start nsqd with "
-                f"--retention-time, or give the topic a policy of retention"
+                f"--retention-time, or set a retention policy for the topic"
             )
 
 
@@ -173,12 +175,13 @@ def check_reachable(view: View) -> None:
     away = sorted({address for each in view.away.values() for address in each})
     if away:
         raise Unreachable(
-            f"no answer from nsqd {', '.join(away)}; failOnUnreachable=false goes on without"
+            f"no answer from nsqd {', '.join(away)}; set failOnUnreachable=false "
+            "to continue without it"
         )
 
 
 def lose(options: Options, losses: list[Loss]) -> None:
-    """Stop, or say what is lost."""
+    """Fail, or warn about what is lost."""
     if losses and options.fail_on_data_loss:
         raise losses[0].error()
     for loss in losses:
@@ -186,7 +189,7 @@ def lose(options: Options, losses: list[Loss]) -> None:
 
 
 def place(shard: Shard, log: Log, wanted: int | Positions) -> int | None:
-    """A seq of this log; None if `wanted` is a table without it."""
+    """Return the seq for this log; None if `wanted` is a table without it."""
     seq = wanted.get(shard.topic, {}).get(log.log_id) if isinstance(wanted, dict) else wanted
     if seq == EARLIEST:
         return log.first_seq
@@ -194,7 +197,8 @@ def place(shard: Shard, log: Log, wanted: int | Positions) -> int | None:
 
 
 def beginning(cluster: Cluster, options: Options, shard: Shard, log: Log, wanted: int) -> int:
-    """Where a new query begins in this log; `wanted` is what this kind of query does by default."""
+    """Return where a new query begins in this log; `wanted` is the default of this kind of
+    query."""
     if options.starting_ns is not None:
         return cluster.seek(shard, log.log_id, options.starting_ns)
     found = place(shard, log, wanted if options.starting is None else options.starting)
@@ -202,7 +206,7 @@ def beginning(cluster: Cluster, options: Options, shard: Shard, log: Log, wanted
 
 
 def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
-    """Logs that an option names, and no nsqd has."""
+    """Return logs that an option names and no nsqd has."""
     if not isinstance(pos, dict):
         return []
     return [
@@ -214,14 +218,14 @@ def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
 
 
 def tasks(options: Options) -> tuple[int, int]:
-    """About how many there are to be, and the least rows of one."""
+    """Return the approximate number of tasks, and the minimum of rows for each."""
     if options.min_partitions is None:
         return os.cpu_count() or 1, MIN_ROWS
     return options.min_partitions, 1
 
 
 def parts(found: list[Range], wanted: tuple[int, int], view: View) -> list[Part]:
-    """Tasks for ranges that all have an nsqd."""
+    """Return tasks for ranges that all have an nsqd."""
     result: list[Part] = []
     for piece in split([each for each in found if each.rows], *wanted):
         located = view.find(piece.topic, piece.log_id)
@@ -231,7 +235,7 @@ def parts(found: list[Range], wanted: tuple[int, int], view: View) -> list[Part]
 
 
 class NsqReader(DataSourceReader):
-    """A batch: what there is when it is planned."""
+    """A batch: what is available when it is planned."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self._options = options
@@ -246,7 +250,7 @@ class NsqReader(DataSourceReader):
             if options.fail_on_unreachable is not False:
                 check_reachable(view)
             elif view.away:
-                LOG.warning("nsq: without the logs of nsqds that do not answer: %s", view.away)
+                LOG.warning("nsq: skipping the logs of nsqds that do not answer: %s", view.away)
             for named in (options.starting, options.ending):
                 lose(options, not_there(named, view))
             found = [
@@ -274,7 +278,7 @@ class NsqReader(DataSourceReader):
 
 
 class NsqFilteredReader(NsqReader):
-    """A batch that takes ranges out of filters. Spark filters again, so they may be too wide."""
+    """A batch that derives ranges from filters. Spark filters again, so ranges may be too wide."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -304,7 +308,7 @@ class NsqFilteredReader(NsqReader):
 
 
 class Standing(NamedTuple):
-    """Where a cursor is, and since when."""
+    """The position of a cursor, and since when it has been there."""
 
     log_id: str
     seq: int
@@ -315,7 +319,7 @@ class Standing(NamedTuple):
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. One instance serves a run of a query, and others are made for its tasks."""
+    """A stream. One instance serves a run of a query; others are created for its tasks."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self._options = options
@@ -324,12 +328,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._view: View | None = None  # the last one
         self._initial: Offset | None = None
         self._cap: Positions | None = None  # of Trigger.AvailableNow
-        self._ends: dict[str, int] = {}  # how far each log went, as seen last
-        self._held_since: float | None = None  # when rows were first held for minOffsetsPerTrigger
+        self._ends: dict[str, int] = {}  # the end of each log, as last seen
+        self._held_since: float | None = None  # for minOffsetsPerTrigger
         self._cursors: dict[tuple[str, str], Standing] = {}  # by topic and nsqd
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need: no sockets."""
+        """Pickle what tasks need, without sockets."""
         return NsqStreamReader(self._options, self._schema).__dict__
 
     # offsets
@@ -341,7 +345,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Spark asks twice in a query's first batch, and has to hear the same."""
+        """Return the initial offset. Spark calls this twice in a query's first batch and must get
+        the same."""
         if self._initial is None:
             view = self._look(first=True)
             check_view(self._options, view, wait=self._options.wait_for_topic)
@@ -371,11 +376,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened().wait(view, left)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Asked for very often: from memory."""
+        """Return the latest offset. Spark calls this very often, so it is answered from memory."""
         return Offset(ends(self._view)).as_json() if self._view is not None else None
 
     def _next(self, offset: Offset, view: View, limit: ReadLimit) -> tuple[Offset, int]:
-        """The end of the batch that begins at this offset, and its rows."""
+        """Return the end of the batch that begins at this offset, and its number of rows."""
         options = self._options
         settled = settle(offset.pos, view, self._ends, options.topics)
         self._ends.update((log.log_id, log.next_seq) for shard in view.shards for log in shard.logs)
@@ -396,7 +401,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(pos, start, split=tasks(options)), rows
 
     def _enough(self, rows: int) -> bool:
-        """Whether to make a batch of them now."""
+        """Return whether to start a batch now."""
         minimum = self._options.min_rows
         if minimum is None or rows >= minimum or self._cap is not None or not rows:
             return True
@@ -408,7 +413,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch, which may be one from before a crash."""
+        """Return the tasks of a batch, which may be one from before a crash."""
         options = self._options
         offset = self._parse(end)
         found = ranges(self._parse(start), offset)
@@ -437,10 +442,13 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._schema, partition.range, partition.address)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """All before this was written. Spark says so a batch late, and not of the last one; where
-        it asks what comes next it has written all before that, and the cursor is moved there."""
+        """Everything before this offset was written.
 
-    # what there is
+        Spark reports this one batch late, and never for the last one. When Spark asks for the next
+        offset, it has written everything before it, so the cursor moves there.
+        """
+
+    # what is available
 
     def _opened(self) -> Cluster:
         if self._cluster is None:
@@ -448,7 +456,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
     def _look(self, *, first: bool = False) -> View:
-        """Ask nsqds; with patience, the first time."""
+        """Query nsqds; with patience, the first time."""
         options = self._options
         view = self._opened().view(tries=options.retries + 1 if first else 1)
         if options.fail_on_unreachable:
@@ -462,7 +470,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = self._options.topics
         if topics and set(offset.pos) != set(topics):
             raise OptionError(
-                f"the checkpoint is of topics {', '.join(sorted(offset.pos))}, and the query reads "
+                f"the checkpoint has topics {', '.join(sorted(offset.pos))}, but the query reads "
                 f"{', '.join(topics)}; use a new checkpointLocation"
             )
         return offset
@@ -470,7 +478,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # the named cursor
 
     def _move_cursors(self, view: View, pos: Positions) -> None:
-        """On each nsqd it stands in the oldest log that there is something to read of."""
+        """Set the cursor on each nsqd, in the oldest log that has something to read."""
         if not self._options.cursor:
             return
         now = time.monotonic()
@@ -498,7 +506,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def ends(view: View) -> Positions:
-    """How far each log goes."""
+    """Return the end of each log."""
     found: Positions = {}
     for shard in view.shards:
         found.setdefault(shard.topic, {}).update((log.log_id, log.next_seq) for log in shard.logs)

@@ -1,4 +1,4 @@
-"""A small blocking client of NSQ's TCP protocol with the commands about logs: docs/PROTOCOL.md.
+"""Small blocking client of NSQ's TCP protocol with the commands for logs (docs/PROTOCOL.md).
 
 Owns one socket. Never shows the secret it authenticates with.
 """
@@ -38,7 +38,7 @@ LARGEST_FRAME = 1 << 31
 
 @dataclass(frozen=True)
 class Access:
-    """How nsqds are spoken to."""
+    """How to connect to nsqds."""
 
     connect_timeout: float = 1.0
     auth_secret: str = field(default="", repr=False)
@@ -59,16 +59,16 @@ class Access:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, where an IPv6 host stands in brackets."""
+    """Parse `host:port`; an IPv6 host is in brackets."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class Connection:
-    """A connection that has negotiated `topic_log`; a publisher's may have to do without.
+    """A connection that has negotiated `topic_log`; a publisher's may have to do without it.
 
-    With `headers` bodies are published behind the headers of their messages. `patience` is how
-    long an answer may take, beyond what nsqd was asked to wait.
+    With `headers`, bodies are published after the headers of their messages. `patience` is how long
+    an answer may take in addition to the time that nsqd was requested to wait.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Connection:
                 "hostname": name,
                 "user_agent": "nsqcy-spark",
                 "feature_negotiation": True,
-                "heartbeat_interval": -1,  # nobody would answer them between two requests
+                "heartbeat_interval": -1,  # nothing would answer them between two requests
                 "tls_v1": self._access.tls,
                 "topic_log": True,
             }
@@ -137,7 +137,7 @@ class Connection:
             )
         if self._headers and not answer.get("headers"):
             raise Refused(
-                f"{self.address} knows no headers of messages (version nsqd/{self.version}); "
+                f"{self.address} does not support message headers (version nsqd/{self.version}); "
                 "leave the column out"
             )
         if self._access.tls:
@@ -169,7 +169,7 @@ class Connection:
     def _authenticate(self) -> None:
         secret = self._access.auth_secret
         if not secret:
-            raise Refused(f"{self.address} demands authSecret")
+            raise Refused(f"{self.address} requires authSecret")
         body = secret.encode()
         self._send(b"AUTH\n" + struct.pack(">I", len(body)) + body)
         self.answer()
@@ -181,7 +181,8 @@ class Connection:
         return self.answer_json()
 
     def ask_meta(self, topic: str, wait_ms: int, after_seq: int) -> None:
-        """The answer, `answer_json`, comes when there is more than that, or after `wait_ms`."""
+        """Request the state; the answer, `answer_json`, comes when there is more, or after
+        `wait_ms`."""
         self.ask("LOG_META", topic, wait_ms, after_seq)
         self._expect_within(wait_ms / 1000 + self.patience)
 
@@ -202,7 +203,7 @@ class Connection:
         self.ask("LOG_FETCH", topic, log_id, start, end, maximum, columns)
 
     def publish(self, command: str, size: int, parts: Iterable[bytes | pa.Buffer]) -> None:
-        """A command and its body of so many bytes. The answer is awaited by `expect_ok`."""
+        """Send a command and its body. `expect_ok` waits for the answer."""
         self.expect_soon()
         self._send(b"".join([command.encode(), b"\n", struct.pack(">I", size), *parts]))
 
@@ -223,15 +224,15 @@ class Connection:
         try:
             return dict(json.loads(answer))
         except (RecursionError, TypeError, ValueError):
-            raise CorruptBlock(f"{self.address} answered by what is no JSON") from None
+            raise CorruptBlock(f"{self.address} answered with invalid JSON") from None
 
     def answer(self) -> pa.Buffer:
-        """The data of the next response."""
+        """Return the data of the next response."""
         while True:
             head = self._receive(8)
             size, kind = struct.unpack(">II", head)
             if not 4 <= size < LARGEST_FRAME or kind not in (RESPONSE, ERROR):
-                raise CorruptBlock(f"{self.address} sent what is no frame of a response")
+                raise CorruptBlock(f"{self.address} sent an invalid frame")
             data = self._receive(size - 4)
             if kind == ERROR:
                 raise self._error(bytes(data).decode(errors="replace"))
@@ -261,7 +262,7 @@ class Connection:
         return buffer
 
     def expect_soon(self) -> None:
-        """The next answer has its time from now on."""
+        """Start the time limit of the next answer."""
         self._expect_within(self.patience)
 
     def _expect_within(self, seconds: float) -> None:
@@ -286,11 +287,11 @@ class Connection:
             case "E_LOG_NO_TOPIC":
                 return NoTopic(f"{self.address} has no such topic")
             case "E_LOG_ID":
-                return LogUnknown(f"{self.address} has no such log, but {rest or 'none'}")
+                return LogUnknown(f"{self.address} does not have this log, but {rest or 'none'}")
             case "E_LOG_GONE" if SEQ.fullmatch(rest):
-                return LogGone(f"{self.address} has it from seq {rest} on", int(rest))
+                return LogGone(f"{self.address} has it from seq {rest}", int(rest))
             case "E_LOG_RANGE" if SEQ.fullmatch(rest):
-                return LogRange(f"{self.address} has it up to before seq {rest}", int(rest))
+                return LogRange(f"{self.address} has it up to seq {rest}, exclusive", int(rest))
             case "E_LOG_FAILED":
                 return Unreachable(f"{self.address} could not read its disk: {rest}")
             case "E_LOG_PUB_FAILED" | "E_MPUB_FAILED" | "E_DPUB_FAILED":
@@ -299,7 +300,7 @@ class Connection:
 
 
 def _dial(host: str, port: int, timeout: float) -> socket.socket:
-    """Connect; a connection to itself counts as refused (as in `nsqcy.util.self_connect`, which
+    """Connect; a connection to itself counts as refused (see `nsqcy.util.self_connect`, which
     executors may not have)."""
     sock = socket.create_connection((host, port), timeout)
     try:
@@ -313,7 +314,7 @@ def _dial(host: str, port: int, timeout: float) -> socket.socket:
 
 
 def reason(error: Exception) -> str:
-    """In one line, without the number."""
+    """Return the error in one line, without its number."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate: {error.verify_message}"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

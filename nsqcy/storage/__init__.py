@@ -1,1 +1,1 @@
-"""How a topic is stored: blocks, segments, the journal, and the threads that write them."""
+"""Storage of topics: blocks, segments, the journal, and the threads that write them."""

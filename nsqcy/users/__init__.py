@@ -1,1 +1,1 @@
-"""Who there is, by a file of users, and what each of them may do: for every daemon alike."""
+"""The file of users and their permissions, shared by all daemons."""

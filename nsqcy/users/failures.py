@@ -1,31 +1,31 @@
-"""Who fails to say who he is: a table in memory, bounded, that forgets with time.
+"""Failed log-ins by address: a bounded table in memory that forgets over time.
 
-Time is given. Called from several threads.
+The caller supplies the clock. Thread-safe.
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-MAX_FAILURES = 10  # of one address, before it has to wait
-RECOVERY = 10.0  # seconds after which one of them is forgotten
+MAX_FAILURES = 10  # of one address before it must wait
+RECOVERY = 10.0  # seconds to forget one failure
 MAX_ADDRESSES = 10_000
 
 
 class Failures:
-    """Addresses that failed to log in, and how long they have to wait before they may try again.
+    """Leaky bucket of failed log-ins for each address.
 
-    Each failure is a drop in a bucket that leaks: who fails now and then never waits, and who tries
-    all day has one try every RECOVERY seconds.
+    An address that fails occasionally never waits. One that fails continuously gets one attempt
+    every RECOVERY seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._empty_at: OrderedDict[str, float] = OrderedDict()  # when all of it is forgotten
+        self._empty_at: OrderedDict[str, float] = OrderedDict()  # when all failures are forgotten
 
     def wait(self, address: str) -> float:
-        """Seconds until it may try; 0 for now."""
+        """Return the seconds until the address may try again; 0 if it may now."""
         with self._lock:
             empty_at = self._empty_at.get(address, 0.0)
         return max(0.0, empty_at - self._clock() - (MAX_FAILURES - 1) * RECOVERY)

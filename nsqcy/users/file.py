@@ -1,6 +1,6 @@
-"""The file of users: who there is, how each is known, and what each may do.
+"""The file of users: their credentials, roles and permissions.
 
-INI, a section for each user, or TOML with the same as tables:
+INI with a section for each user, or TOML with the same keys in tables:
 
     [user anna]                         [user.anna]
     role = operate                      role = "operate"
@@ -15,8 +15,8 @@ INI, a section for each user, or TOML with the same as tables:
     max_connections = 20
     publish_rate = 500
 
-A role is what somebody may do in nsqadmin, a pattern in nsqd and nsqlookupd. Owns the format.
-Passwords and tokens are there as hashes, and no error shows any of one. Opens no file.
+Roles apply to nsqadmin, patterns to nsqd and nsqlookupd. Owns the format. The file contains hashes
+of passwords and tokens; no error shows any part of a hash. Opens no file.
 """
 
 import re
@@ -62,7 +62,7 @@ QUOTAS = (
 )
 TEXTS = ("role", "password", "token", "certificate", *PERMISSIONS)
 KEYS = (*TEXTS, *(each.name for each in QUOTAS))
-MAX_PATTERNS = 100  # of one permission, which bound the time of a decision
+MAX_PATTERNS = 100  # of one permission; limits the time of a decision
 
 NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"
@@ -82,7 +82,7 @@ Hash = TypeVar("Hash")
 
 
 class _Section:
-    """What is said of a user: values by key, and the line of each, where it is known."""
+    """Section of one user: values by key, and the line of each if known."""
 
     def __init__(self, line: int | None, name: str) -> None:
         self.line = line
@@ -92,7 +92,7 @@ class _Section:
 
 
 def parse(path: str, text: str) -> Users:
-    """The users of a file, by name; raises ConfigError."""
+    """Return the users of a file by name; raises ConfigError."""
     sections = _ini(path, text) if _INI_START.match(text) else _toml(path, text)
     users: dict[str, User] = {}
     first: dict[str, int | None] = {}
@@ -100,14 +100,14 @@ def parse(path: str, text: str) -> Users:
     for section in sections:
         if section.name in users:
             where = f" at line {first[section.name]}" if first[section.name] else ""
-            problem = f"user {section.name} is there already{where}"
-            raise ConfigError(path, section.line, problem, "one section for each user")
+            problem = f"user {section.name} is already defined{where}"
+            raise ConfigError(path, section.line, problem, "one section per user")
         user = _user(path, section)
         _check_shown_once(path, section, user, shown)
         users[section.name] = user
         first[section.name] = section.line
     if not users:
-        raise ConfigError(path, None, "it has no users", SECTION_ALLOWED)
+        raise ConfigError(path, None, "no users in this file", SECTION_ALLOWED)
     return users
 
 
@@ -122,13 +122,13 @@ def _ini(path: str, text: str) -> Iterator[_Section]:
                 yield section
             header = _INI_HEADER.fullmatch(line)
             if header is None:
-                raise ConfigError(path, number, "not a section of a user", SECTION_ALLOWED)
+                raise ConfigError(path, number, "not a user section", SECTION_ALLOWED)
             section = _Section(number, _checked_name(path, number, header[1]))
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals or section is None:
-            # Not shown: it may be a secret that a line break has torn off.
-            raise ConfigError(path, number, "not a setting of a user", "key = value")
+            # Do not show the line: it may be a secret that a line break has split off.
+            raise ConfigError(path, number, "not a user setting", "key = value")
         _set(path, section, number, key, unquoted(value))
     if section is not None:
         yield section
@@ -143,7 +143,7 @@ def _toml(path: str, text: str) -> Iterator[_Section]:
         found = re.search(r"\(at line ([0-9]+)", str(error))
         line = int(found[1]) if found else None
         allowed = f"TOML, or INI that starts with {SECTION_ALLOWED}"
-        raise ConfigError(path, line, "it cannot be read", allowed) from None
+        raise ConfigError(path, line, "invalid TOML", allowed) from None
     users = tables.pop("user", {})
     for key in tables:
         raise ConfigError(path, _line(text, key), f"unknown key {quote(key)}", "[user.NAME]")
@@ -160,14 +160,14 @@ def _toml(path: str, text: str) -> Iterator[_Section]:
 
 
 def _line(text: str, *names: str) -> int | None:
-    """Where a table of TOML is, or a key at the top; good enough for a text."""
+    """Return the line of a TOML table or top-level key, for an error text; None if not found."""
     dotted = r"\s*\.\s*".join(f"[\"']?{re.escape(name)}[\"']?" for name in names)
     found = re.search(rf"^[ \t]*\[*[ \t]*{dotted}[ \t]*[\].=]", text, re.MULTILINE)
     return text.count("\n", 0, found.start()) + 1 if found else None
 
 
 def _line_of_key(text: str, header: int | None, key: str) -> int | None:
-    """The line of a key in the table whose header is in that line; that one if it is not found."""
+    """Return the line of a key in the table that begins at `header`, or `header` if not found."""
     if header is None:
         return None
     for number, line in enumerate(text.split("\n")[header:], header + 1):
@@ -190,7 +190,7 @@ def _set(path: str, section: _Section, line: int | None, key: str, value: Any) -
         problem = f"{key} is already set at line {section.lines[key]}"
         raise ConfigError(path, line, problem, "each key once")
     if not isinstance(value, str) and key in TEXTS:
-        raise ConfigError(path, line, f"{key} of user {section.name} is not a text", "a text")
+        raise ConfigError(path, line, f"{key} of user {section.name} is not a string", "a string")
     section.values[key] = value
     section.lines[key] = line
 
@@ -211,8 +211,8 @@ def _user(path: str, section: _Section) -> User:
         problem = f"user {user.name} has neither a role nor permissions"
         raise ConfigError(path, section.line, problem, f"role, {', '.join(PERMISSIONS)}")
     if not (user.password or user.token or user.certificate):
-        problem = f"user {user.name} has neither password nor token nor certificate"
-        raise ConfigError(path, section.line, problem, f"one of them, or more: {PASSWORD_ALLOWED}")
+        problem = f"user {user.name} has no password, token or certificate"
+        raise ConfigError(path, section.line, problem, f"at least one, such as {PASSWORD_ALLOWED}")
     if user.patterns and not (user.token or user.certificate):
         problem = f"user {user.name} has permissions, which need a token or a certificate"
         raise ConfigError(path, section.line, problem, f"a token or a certificate: {TOKEN_ALLOWED}")
@@ -222,7 +222,7 @@ def _user(path: str, section: _Section) -> User:
 def _role(path: str, section: _Section) -> str:
     role: str = section.values.get("role", "")
     if "role" in section.values and role not in ROLES:
-        problem = f"user {section.name} has the role {quote(role)}"
+        problem = f"user {section.name} has an unknown role {quote(role)}"
         raise ConfigError(path, section.lines["role"], problem, " or ".join(ROLES))
     return role
 
@@ -261,7 +261,8 @@ def _patterns(path: str, section: _Section, permission: str) -> tuple[str, ...]:
             allowed = PATTERN_ALLOWED
             if permission == SUBSCRIBE:
                 allowed += f"; or {CHANNEL_PATTERN_ALLOWED}"
-            raise ConfigError(path, line, f"{permission}: {quote(each)} means nothing", allowed)
+            problem = f"{permission}: {quote(each)} is not a valid pattern"
+            raise ConfigError(path, line, problem, allowed)
     return patterns
 
 
@@ -274,7 +275,7 @@ def _quota(path: str, section: _Section, option: Option) -> Any:
     try:
         number = option.kind.parse(value) if isinstance(value, str) else option.kind.toml(value)
     except ValueError:
-        raise ConfigError(*place, f"{problem} no number", option.kind.allowed) from None
+        raise ConfigError(*place, f"{problem} not a number", option.kind.allowed) from None
     if option.rule is not None and not option.rule.holds(number):
         raise ConfigError(*place, f"{problem} {number}", option.rule.text)
     return number
@@ -283,10 +284,10 @@ def _quota(path: str, section: _Section, option: Option) -> Any:
 def _check_shown_once(
     path: str, section: _Section, user: User, shown: dict[Token | str, str]
 ) -> None:
-    """What somebody shows is to say who it is. `shown`: by it, the names of those before."""
+    """Raise ConfigError if two users share a credential. `shown`: names of earlier users by it."""
     for key, value in (("token", user.token), ("certificate", user.certificate)):
         if value and value in shown:
-            problem = f"user {user.name} has the {key} of user {shown[value]}"
-            raise ConfigError(path, section.lines[key], problem, f"each {key} once")
+            problem = f"user {user.name} has the same {key} as user {shown[value]}"
+            raise ConfigError(path, section.lines[key], problem, f"a different {key} for each user")
         if value:
             shown[value] = user.name

@@ -1,7 +1,7 @@
-"""What stands before the routes of a daemon with a file of users: who is nobody, or may not do what
-he asks for, is told so before his body is read.
+"""Authentication and authorization of HTTP requests to a daemon with a file of users.
 
-Somebody says who he is with a token, as Bearer or as the password of Basic, or by his certificate.
+Rejects a request before its body is read. A user authenticates with a token, as Bearer or as the
+password of Basic, or with a client certificate.
 """
 
 import time
@@ -27,7 +27,7 @@ SECOND = 1_000_000_000
 
 
 class Gate:
-    """Refuses; the log has who was refused, and never what he has shown."""
+    """Rejects unauthorized requests. Logs the user or the address, never the credentials."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Gate:
         clock: Callable[[], int] = time.monotonic_ns,
         quota: "Callable[[User], Quota | None]" = lambda user: None,
     ) -> None:
-        """quota: a user's, if he has one."""
+        """`quota` returns the quota of a user, or None without one."""
         self._known = known
         self._quota = quota
         self._clock = clock
@@ -46,8 +46,10 @@ class Gate:
         self._failures = Failures(lambda: clock() / SECOND)
 
     def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool:
-        """Whether there is no refusal, and will be none until the file changes; nothing is counted,
-        and nothing is logged."""
+        """Return whether requests like this are admitted until the file changes.
+
+        Counts and logs nothing.
+        """
         user = self._user(head, certificate_names)
         if user is None or not may(user, route.need, head.params or {}):
             return False
@@ -56,7 +58,7 @@ class Gate:
     def admit(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
     ) -> Route | Reply:
-        """The route to take, or what is answered instead."""
+        """Return the route to take, or the reply that rejects the request."""
         if route.need is Need.NOTHING:
             return route
         user = self._user(head, certificate_names)
@@ -75,7 +77,7 @@ class Gate:
         return _reply(route, 403, FORBIDDEN)
 
     def _within_quota(self, user: User, route: Route, peer: str) -> Route | Reply:
-        """The route, on which a quota is charged with what is published."""
+        """Return the route, charging publishes to the quota, or the reply if it is used up."""
         quota = self._rate(user, route)
         if quota is None:
             return route
@@ -94,7 +96,7 @@ class Gate:
         return _reply(route, 429, QUOTA_REACHED, ("Retry-After", str(-(-wait // SECOND))))
 
     def _rate(self, user: User, route: Route) -> "Quota | None":
-        """What limits what the user publishes, if that is what the route is for."""
+        """Return the quota that limits publishes of the user to this route, if any."""
         quota = self._quota(user) if route.need is Need.PUBLISH else None
         return quota if quota is not None and quota.limits_publishes() else None
 
@@ -129,7 +131,7 @@ class Gate:
 
 
 def may(user: User, need: Need, params: dict[str, str]) -> bool:
-    """Without the name of a topic nothing happens to any: that is for the route to say."""
+    """Return whether the user has a permission. The route itself rejects a missing topic."""
     topic = params.get("topic")
     if need is Need.KNOWN:
         return True

@@ -1,6 +1,6 @@
-"""Passwords and tokens as hashes: made, written, read, and compared in constant time.
+"""Hashes of passwords and tokens: creation, format, parsing, and constant-time comparison.
 
-Passwords have scrypt, which costs memory and time; tokens are random and need no slow hash.
+Passwords use scrypt, which costs memory and time. Tokens are random and need no slow hash.
 """
 
 import base64
@@ -16,14 +16,14 @@ _SCRYPT = re.compile(
 )
 _SHA256 = re.compile(r"\$sha256\$([0-9a-f]{64})")
 
-# What a password costs: 32 MiB, and about a tenth of a second.
+# Cost of a password check: 32 MiB, and about a tenth of a second.
 LOG_COST, BLOCKS, PARALLEL = 15, 8, 1
-MAX_MEMORY = 128 << 20  # bytes that a hash of a file may ask for
+MAX_MEMORY = 128 << 20  # maximum bytes that checking one hash may use
 SALT_BYTES, HASH_BYTES = 16, 32
 
 
 class Password(NamedTuple):
-    """A password by its hash."""
+    """scrypt hash of a password."""
 
     log_cost: int
     blocks: int
@@ -32,7 +32,7 @@ class Password(NamedTuple):
     hash: bytes
 
     def is_of(self, text: str) -> bool:
-        """Takes as long whatever the text is."""
+        """Return whether the text is the password, in a time that does not depend on it."""
         return hmac.compare_digest(self.hash, _scrypt(text, self))
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Password(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token by its hash: it is random, and needs no slow one."""
+    """SHA-256 hash of a random token."""
 
     hash: bytes
 
@@ -66,7 +66,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-# A password that nobody has: checking it takes as long as one of a user.
+# Matches no password. Checking it takes as long as checking the password of a user.
 NOBODY = Password(LOG_COST, BLOCKS, PARALLEL, bytes(SALT_BYTES), bytes(HASH_BYTES))
 
 
@@ -91,7 +91,7 @@ def _base64(data: bytes) -> str:
 
 
 def parse_password(text: str) -> Password | None:
-    """What a hash says, if it can be checked at a sane price."""
+    """Parse a hash; None if it is malformed or too cheap or expensive to check."""
     found = _SCRYPT.fullmatch(text)
     if found is None:
         return None

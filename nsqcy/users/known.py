@@ -1,6 +1,6 @@
-"""The users of a file by what they show: found in a time that says nothing of the others' secrets.
+"""Lookup of users by credential, in a time that reveals nothing about the secrets of others.
 
-Reads the file; what it means is file.py's.
+Reads the file; file.py parses it.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ _OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
 
 def read(path: str) -> tuple[Users, list[str]]:
-    """The users of a file, and what to warn of; raises ConfigError."""
+    """Return the users of a file and warnings about it; raises ConfigError."""
     found = file.parse(path, files.read_text(path))
     return found, warnings(path)
 
 
 def warnings(path: str) -> list[str]:
-    """What is odd about the file itself."""
+    """Return warnings about the permissions of the file."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except OSError:
@@ -38,8 +38,8 @@ class Known:
     """Users by their token, or by a name in their certificate."""
 
     def __init__(self, users: Users) -> None:
-        # What a search compares are not hashes of tokens, of which a stranger can have any
-        # beginning by trying, but these under a key that nobody knows.
+        # A lookup compares HMACs under a random key, not hashes of tokens. An attacker could find
+        # tokens whose hashes begin with chosen bytes, and learn stored hashes from the timing.
         self._key = secrets.token_bytes(32)
         self.users = users
 
@@ -49,7 +49,7 @@ class Known:
 
     @users.setter
     def users(self, users: Users) -> None:
-        """Another reading of the file."""
+        """Replace the users after the file was read again."""
         self._users = users
         self._by_token = {
             self._place(user.token.hash): user for user in users.values() if user.token
@@ -62,7 +62,7 @@ class Known:
         return self._by_token.get(self._place(hashlib.sha256(token).digest()))
 
     def of_certificate(self, names: Iterable[str]) -> User | None:
-        """Of several names that are known, the first counts."""
+        """Return the user of the first known name."""
         found = (self._by_certificate.get(name) for name in names)
         return next((user for user in found if user), None)
 

@@ -1,7 +1,7 @@
 """`nsqcy passwd NAME`: the section of a user for the file of --auth-file.
 
-The section goes to stdout, so that it can be appended to the file; what is secret is read from the
-terminal or from stdin, or is shown once on stderr.
+Prints the section to stdout, so that it can be appended to the file. Reads a password from the
+terminal or from stdin; shows a new token once on stderr.
 """
 
 import argparse
@@ -19,14 +19,14 @@ _DOES = {PUBLISH: "publish to", SUBSCRIBE: "consume", ADMIN: "change and delete"
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the section; gives the exit code."""
+    """Print the section; return the exit code."""
     arguments = _parser().parse_args(words)
     if file.NAME.fullmatch(arguments.name) is None:
         write(2, f"{arguments.name!r} is not a valid user name (allowed: {file.NAME_ALLOWED})\n")
         return 2
     if arguments.token:
         token = hashes.new_token()
-        write(2, f"the token of {arguments.name}, shown only now: {token}\n")
+        write(2, f"the token of {arguments.name} (shown only once): {token}\n")
         setting = f"token = {hashes.hash_token(token)}"
     else:
         password = _password()
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _rights(arguments: argparse.Namespace) -> Iterator[str]:
-    """The settings that say what the user may do; without any said, to look at nsqadmin."""
+    """Yield the settings of what the user may do; the role view if no flag grants anything."""
     said = {key: getattr(arguments, key) for key in ("role", "certificate", *PERMISSIONS)}
     if not any(said[key] for key in ("role", *PERMISSIONS)):
         said["role"] = VIEW
@@ -57,7 +57,7 @@ def _quotas(arguments: argparse.Namespace) -> Iterator[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nsqcy passwd", description="Print a user for the file of --auth-file."
+        prog="nsqcy passwd", description="Print a user section for --auth-file."
     )
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
             f"--{permission}",
             metavar="PATTERNS",
             default="",
-            help=f"topics it may {_DOES[permission]}, as patterns separated by commas",
+            help=f"topics that the user may {_DOES[permission]}: patterns separated by commas",
         )
     parser.add_argument(
         "--certificate",
@@ -88,12 +88,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _password() -> str | None:
-    """Typed twice at a terminal, or a line of stdin."""
+    """Read a password: twice from a terminal, or one line of stdin. None if it is invalid."""
     try:
         if sys.stdin.isatty():
             text = getpass.getpass("Password: ")
-            if getpass.getpass("Once more: ") != text:
-                write(2, "they differ\n")
+            if getpass.getpass("Repeat the password: ") != text:
+                write(2, "the passwords do not match\n")
                 return None
         else:
             text = sys.stdin.readline().rstrip("\n")

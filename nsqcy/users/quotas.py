@@ -1,4 +1,4 @@
-"""The quotas of the users of a file, by name: what each may have, and what there is of it."""
+"""Quotas of the users of a file: limits and usage by user name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 from nsqcy.ipc.quota import Quota, QuotaTable
 from nsqcy.users.user import User, Users
 
-OF_CONNECTIONS = 2  # the first of a quota's figures
+OF_CONNECTIONS = 2  # the first figures of a quota
 
 
 class Quotas:
-    """Those of users who have some, as one process counts them."""
+    """Quotas of the users that have one, as one process counts them."""
 
     def __init__(self, table: QuotaTable) -> None:
         self._table = table
         self._found: dict[str, Quota] = {}
 
     def of(self, user: User) -> Quota | None:
-        """None: nothing is counted."""
+        """Return the quota of a user; None without one."""
         if not user.has_quota:
             return None
         found = self._found.get(user.name)
@@ -26,8 +26,11 @@ class Quotas:
         return found
 
     def told(self, users: Users, now: int) -> Iterator[dict[str, Any]]:
-        """For /metrics, of each who has some: `figures` are Quota's, those of publishes only where
-        there is a rate; unless they are `shared`, every worker has others."""
+        """Yield the usage of each user with a quota, for /metrics.
+
+        `figures` are those of Quota; those of publishes only if a rate is limited. Unless the quota
+        is `shared`, each worker counts separately.
+        """
         for user in users.values():
             quota = self.of(user)
             if quota is None:
@@ -38,7 +41,7 @@ class Quotas:
             yield {"user": user.name, "shared": quota.is_shared, "figures": figures}
 
     def renew(self, users: Users) -> None:
-        """The file was read again: what was found before counts no more."""
+        """Apply the limits of the users after the file was read again."""
         for name, quota in self._found.items():
             quota.change(*_limits(users.get(name) or User(name)))
 

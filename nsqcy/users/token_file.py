@@ -1,4 +1,4 @@
-"""The file of a token that a program shows to daemons: --auth-token-file."""
+"""--auth-token-file: the token with which a program authenticates to daemons."""
 
 import re
 
@@ -17,10 +17,10 @@ _TOKEN = re.compile(r"[!-~]{1,4096}")
 
 
 def read(path: str) -> str:
-    """The token; none without a path. Raises ConfigError, which does not show it."""
+    """Return the token; empty without a path. Raises ConfigError, which does not show it."""
     if not path:
         return ""
     token = files.read_text(path).strip()
     if not _TOKEN.fullmatch(token):
-        raise ConfigError(path, None, "it has no token", "exactly one word")
+        raise ConfigError(path, None, "no valid token in this file", "exactly one word")
     return token

@@ -1,6 +1,6 @@
-"""A user, and what it may do: a role in nsqadmin, and patterns of topics in nsqd and nsqlookupd.
+"""A user and its permissions: a role in nsqadmin, and topic patterns in nsqd and nsqlookupd.
 
-Pure. How users are written down is file.py's.
+Pure; file.py owns the format.
 """
 
 import fnmatch
@@ -12,22 +12,25 @@ from nsqcy.users.hashes import Password, Token
 VIEW, OPERATE = ROLES = ("view", "operate")
 PUBLISH, SUBSCRIBE, ADMIN = PERMISSIONS = ("publish", "subscribe", "admin")
 
-EVERY = "*"  # the pattern that all names fit
+EVERY = "*"  # matches all names
 
 
 class User(NamedTuple):
-    """`publish` and `admin` hold patterns of topics; `subscribe` too, and some may be
-    TOPIC/CHANNEL. One does not include another."""
+    """User with its credentials, permissions and quotas.
+
+    `publish`, `subscribe` and `admin` are patterns of topics; a pattern of `subscribe` may also be
+    TOPIC/CHANNEL. No permission includes another.
+    """
 
     name: str
-    role: str = ""  # empty: no user of nsqadmin
+    role: str = ""  # empty: no access to nsqadmin
     password: Password | None = None
     token: Token | None = None
-    certificate: str = ""  # a name of it
+    certificate: str = ""  # a name in it
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
-    max_connections: int = 0  # of it to one nsqd; 0, here and below: any number
+    max_connections: int = 0  # to one nsqd; here and below, 0 means no limit
     publish_rate: float = 0.0  # messages a second
     publish_bytes_rate: int = 0
 
@@ -37,7 +40,7 @@ class User(NamedTuple):
 
     @property
     def may_administer_all(self) -> bool:
-        """Not only each of the topics: the daemon itself."""
+        """Whether the user may administer the daemon itself, not only its topics."""
         return EVERY in self.admin
 
     @property
@@ -46,7 +49,7 @@ class User(NamedTuple):
 
     @property
     def patterns(self) -> int:
-        """How many there are."""
+        """Number of patterns."""
         return len(self.publish) + len(self.subscribe) + len(self.admin)
 
     def may_publish(self, topic: str) -> bool:
@@ -56,7 +59,7 @@ class User(NamedTuple):
         return any(fnmatch.fnmatchcase(topic, each) for each in self.admin)
 
     def may_subscribe(self, topic: str, channel: str) -> bool:
-        """Without a channel: whether it may read what any channel of the topic gets."""
+        """Return whether the user may consume. `channel` is empty for reads of the whole topic."""
         for each in self.subscribe:
             of_topic, _, of_channel = each.partition("/")
             if fnmatch.fnmatchcase(topic, of_topic) and fnmatch.fnmatchcase(

@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of NSQ."""
+"""Small helpers, independent of NSQ."""

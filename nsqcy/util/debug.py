@@ -1,7 +1,7 @@
-"""What one process tells of itself under /debug: stacks, threads, memory; and its profile.
+"""Debug information of one process for /debug: stacks, threads, memory, and a profile.
 
-Owns the running of the profiler, a program that reads this process from outside. Knows no HTTP and
-no other process. Imports what it needs when it is asked: hardly anybody ever does.
+Runs the profiler, a program that reads this process from outside. Knows no HTTP and no other
+process. Imports modules on first use, because most processes never need them.
 """
 
 import gc
@@ -15,41 +15,41 @@ import gevent
 PROFILER = "py-spy"
 RATE = 100  # samples a second
 _PR_SET_PTRACER = 0x59616D61
-_LATE = 30.0  # seconds the profiler may need beyond what it was asked for
+_LATE = 30.0  # seconds that the profiler may take in addition to the requested time
 
 
 class NoProfiler(Exception):
-    """It is not installed."""
+    """The profiler is not installed."""
 
 
 class ProfilerBusy(Exception):
-    """A profile is being taken."""
+    """Another profile is being recorded."""
 
 
 class ProfilerFailed(Exception):
-    """It said why it cannot."""
+    """The profiler failed; the text is its error message."""
 
 
 def stacks() -> str:
-    """Where every greenlet and every thread is."""
+    """Return the stacks of all greenlets and threads."""
     from gevent.util import format_run_info
 
     return "\n".join(format_run_info()) + "\n"
 
 
 def threads() -> str:
-    """Every thread the kernel knows of, and what it is called."""
+    """Return the id and name of every thread of the process."""
     lines = []
     for task in sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name)):
         try:
             lines.append(f"{task.name:>8} {(task / 'comm').read_text().strip()}\n")
         except OSError:
-            pass  # it has ended
+            pass  # the thread has ended
     return "".join(lines)
 
 
 def memory() -> str:
-    """What the interpreter and the kernel have counted."""
+    """Return the memory statistics of the interpreter and the kernel."""
     counted = {
         "allocated blocks": sys.getallocatedblocks(),
         "tracked objects": len(gc.get_objects()),
@@ -63,12 +63,12 @@ def memory() -> str:
 
 
 def table(counted: dict[str, int]) -> str:
-    """A line for each."""
+    """Format counters, one per line."""
     return "".join(f"{name}: {value}\n" for name, value in counted.items())
 
 
 def free() -> str:
-    """Give the kernel what is not needed; tells nothing."""
+    """Collect garbage and return free memory to the kernel; return an empty text."""
     import ctypes
 
     gc.collect()
@@ -85,22 +85,22 @@ _TOLD: dict[str, Callable[[], str]] = {
 
 
 def tell(what: str) -> str:
-    """One of the above, by name."""
+    """Call one of the functions above by name."""
     return _TOLD[what]()
 
 
 class Profiler:
-    """Takes profiles of this process, one at a time.
+    """Records profiles of this process, one at a time.
 
-    The program reads our memory from outside and never stops us. It sees the frames of Python, not
-    those of compiled code: what reads both cannot follow greenlets from stack to stack.
+    The profiler reads our memory from outside and never stops us. It sees Python frames but no
+    compiled code: profilers that read both cannot follow greenlets from stack to stack.
     """
 
     def __init__(self) -> None:
         self._busy = False
 
     def profile(self, seconds: int) -> str:
-        """Stacks and how often each was met, a line each. Blocks the greenlet, not the hub."""
+        """Return stacks and sample counts, one per line. Blocks the greenlet, not the hub."""
         program = _find()
         if self._busy:
             raise ProfilerBusy
@@ -125,11 +125,11 @@ def _find() -> str:
 
 
 def _record(program: str, seconds: int) -> tuple[bool, str]:
-    """In a thread: whether there is a profile, and the profile or why there is none."""
+    """Run the profiler, in a thread. Return whether it succeeded, and the profile or the error."""
     import ctypes
     import subprocess
 
-    # Where the kernel lets only a parent look into a process, our children may look into us.
+    # Allow our child to trace us where the kernel lets only a parent trace a process.
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PTRACER, os.getpid(), 0, 0, 0)
     fd = os.memfd_create("profile", os.MFD_CLOEXEC)

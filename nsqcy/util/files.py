@@ -1,13 +1,13 @@
-"""Small files that survive a power loss: directories synced, files replaced whole.
+"""Small files that survive a power loss: synced directories, atomically replaced files.
 
-Calls block; who has a hub makes them off it. Knows nothing of what the files hold.
+All calls block; do not call them on a hub. Independent of the content of the files.
 """
 
 import os
 
 
 def sync_directory(path: str) -> None:
-    """Make the names in a directory survive a power loss. Raises OSError."""
+    """Sync the names in a directory to disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -16,8 +16,10 @@ def sync_directory(path: str) -> None:
 
 
 def replace(directory: str, name: str, content: bytes) -> None:
-    """Put `content` in the place of a file, which is then its owner's alone to read. A crash leaves
-    the old or the new one. Raises OSError."""
+    """Replace a file atomically; only its owner can read it. Raises OSError.
+
+    A crash leaves either the old or the new content.
+    """
     temporary = os.path.join(directory, name + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -1,8 +1,10 @@
 """JSON as NSQ's daemon reads and writes it.
 
-An object is read into named fields: keys in any case, null as if absent, the last of several that
-are equal, unknown ones ignored; anything else that is not what it should be is a ValueError, which
-never shows what was read.
+Reads an object into named fields:
+
+- Keys match in any case; of equal keys the last one counts. Unknown keys are ignored.
+- null counts as absent.
+- Invalid JSON and values of the wrong type are a ValueError, whose text never contains the input.
 """
 
 import json
@@ -12,20 +14,22 @@ from operator import itemgetter
 from typing import Any
 
 Reader = Callable[[Any], Any]
-Fields = Mapping[str, tuple[Reader, Any]]  # name: how to read it, what it is if absent
+Fields = Mapping[str, tuple[Reader, Any]]  # name: reader, default
 
-# What Go's encoder escapes although JSON does not ask for it.
+# Go escapes these, although JSON does not require it.
 _ESCAPED = {ord(each): f"\\u{ord(each):04x}" for each in "&<>\u2028\u2029"}
 
 
 def decode(body: bytes, fields: Fields) -> dict[str, Any]:
-    """Every field of the object that `body` is, read or at its default."""
+    """Return every field of a JSON object, read or at its default; raises ValueError."""
     return _decode(_DECODER, body, fields)
 
 
 def decode_large(body: bytes, fields: Fields) -> dict[str, Any]:
-    """The same of pages with tens of thousands of objects, in half the time. Of a key that is there
-    several times in the same case only the last is looked at, even if it is null."""
+    """Decode like decode(), in half the time, for bodies with tens of thousands of objects.
+
+    Of several keys in the same case only the last counts, even if it is null.
+    """
     return _decode(_LARGE_DECODER, body, fields)
 
 
@@ -50,7 +54,7 @@ def encode(value: Any) -> bytes:
 def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("not a string")
-    # A lone surrogate, escaped in JSON, has no place in UTF-8.
+    # UTF-8 cannot encode a lone surrogate, which JSON can escape.
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
@@ -63,7 +67,7 @@ def flag(value: Any) -> bool:
 def _integer(bits: int) -> Reader:
     def read(value: Any) -> int:
         if type(value) is not int or not -(1 << bits) <= value < 1 << bits:
-            raise ValueError("not an integer of that size")
+            raise ValueError("not an integer in range")
         return value
 
     return read
@@ -77,7 +81,7 @@ def number(value: Any) -> float:
     except OverflowError:
         found = math.inf
     if math.isinf(found):
-        raise ValueError("not a number of that size")
+        raise ValueError("number out of range")
     return found
 
 
@@ -86,11 +90,11 @@ int32 = _integer(31)
 
 _KINDS: Mapping[Reader, type] = {int64: int, flag: bool}
 _INT64 = 1 << 63
-_MAX_KEYS = 64  # sets of keys that are remembered
+_MAX_KEYS = 64  # maximum sets of keys in the cache
 
 
 def array(reader: Reader, empty: Any) -> Reader:
-    """A reader of lists; an element that is null is read as `empty`."""
+    """Return a reader of lists. A null element is read as `empty`."""
 
     def read(value: Any) -> list[Any]:
         if type(value) is not list:
@@ -101,7 +105,7 @@ def array(reader: Reader, empty: Any) -> Reader:
 
 
 def structure(fields: Fields) -> Reader:
-    """A reader of objects."""
+    """Return a reader of objects."""
 
     defaults = {name: default for name, (_, default) in fields.items()}
     readers = {name: reader for name, (reader, _) in fields.items()}
@@ -122,11 +126,13 @@ def structure(fields: Fields) -> Reader:
 
 
 def alike(fields: Fields) -> Reader:
-    """As structure(), for objects of which there are very many: it gives their values alone, in the
-    order of the fields. Integers and flags come first there.
+    """Return a fast reader for very many similar objects.
 
-    Where an object is as nearly all are, no field of it is looked at for itself: its keys are known
-    from others, and the types of its numbers are compared all at once.
+    It reads like structure(), but returns only the values, in the order of the fields. Integers and
+    flags must be the first fields.
+
+    An object with keys seen before is not read field by field: one comparison checks the types of
+    all its numbers.
     """
     exact = structure(fields)
     pick = itemgetter(*fields)
@@ -134,7 +140,7 @@ def alike(fields: Fields) -> Reader:
     kinds = tuple(_KINDS[reader] for reader, _ in fields.values() if reader in _KINDS)
     others = list(fields.values())[len(kinds) :]
     assert not any(reader in _KINDS for reader, _ in others)
-    lacking: dict[tuple[str, ...], bool] = {}  # by keys that are all in their usual case
+    lacking: dict[tuple[str, ...], bool] = {}  # by keys, all of them in their usual case
 
     def read(value: Any) -> tuple[Any, ...]:
         keys = tuple(value) if type(value) is dict else None
@@ -159,12 +165,12 @@ def alike(fields: Fields) -> Reader:
 
 
 def _is_varied(key: str, names: Mapping[str, Any]) -> bool:
-    """Whether it stands for one of these names without being it."""
+    """Return whether a key matches one of the names, but in another case."""
     return key not in names and key.lower() in names
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object as its pairs, so that neither order nor repeats are lost."""
+    """Pairs of an object, which keep the order and repeated keys."""
 
 
 EMPTY = _Pairs()
@@ -174,7 +180,7 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
-# Made once: an IDENTIFY of each of thousands of clients may come in one turn.
+# Created once, because thousands of clients may send IDENTIFY in one turn.
 _DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
 _LARGE_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)

@@ -1,7 +1,6 @@
-"""Texts that clients and operators compare byte by byte with those of a Go program.
+"""Times and JSON, byte for byte as Go's standard library writes them.
 
-Times and JSON as Go's standard library writes them (durations: nsqcy/config/durations.py). Knows
-nothing of nsqd.
+Durations are in nsqcy/config/durations.py. Independent of nsqd.
 """
 
 import json
@@ -11,7 +10,7 @@ from typing import Any
 
 
 def rfc3339(seconds: int) -> str:
-    """Local time with its zone; UTC is written `Z`."""
+    """Format local time with its zone; UTC is `Z`."""
     moment = time.localtime(seconds)
     offset = moment.tm_gmtoff // 60
     zone = f"{'-' if offset < 0 else '+'}{abs(offset) // 60:02d}:{abs(offset) % 60:02d}"
@@ -27,23 +26,23 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def json_bytes(value: Any) -> bytes:
-    """Compact JSON, keys in the order given, escaped as Go's `encoding/json` does."""
-    # Everything replaced below can only be inside a string of the JSON text.
+    """Encode compact JSON, escaped as by Go's `encoding/json`. Keeps the order of keys."""
+    # The characters replaced below occur only inside strings.
     text = _encoder.encode(_whole_floats(value)).translate(_HTML)
     if "\\" in text:
         text = _SHORT_ESCAPE.sub(_long_escape, text)
     try:
         return text.encode()
-    except UnicodeEncodeError:  # bytes that were not UTF-8, kept as surrogates until here
+    except UnicodeEncodeError:  # invalid UTF-8, kept as surrogates until here
         return _SURROGATE.sub("\ufffd", text).encode()
 
 
 def json_string(text: str) -> str:
-    """A text as `json_bytes` writes it, quotes included."""
+    """Encode a string as `json_bytes` does, with quotes."""
     return f'"{text}"' if _PLAIN(text) else json_bytes(text).decode()
 
 
-# Most texts are short, printable ASCII without anything to escape.
+# Most strings are short printable ASCII without anything to escape.
 _PLAIN = re.compile(r"[ !#-%'-;=?-\[\]-~]*").fullmatch
 
 
@@ -52,7 +51,7 @@ def _long_escape(match: re.Match[str]) -> str:
 
 
 def _whole_floats(value: Any) -> Any:
-    """The same value with every float that is a whole number as an int: `1`, not `1.0`."""
+    """Return the value with whole floats as ints: `1`, not `1.0`."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Modules that few ever need, and that take a moment and megabytes: imported when first wanted."""
+"""Import on first use, for rarely needed modules that cost time and megabytes."""
 
 import sys
 from importlib import import_module
@@ -8,7 +8,7 @@ import gevent
 
 
 def module(name: str) -> ModuleType:
-    """Imported in a thread the first time: greenlets go on meanwhile."""
+    """Return a module. The first import runs in a thread, so greenlets continue."""
     if name not in sys.modules:
         gevent.get_hub().threadpool.apply(import_module, (name,))
     return import_module(name)

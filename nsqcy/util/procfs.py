@@ -1,11 +1,8 @@
-"""Files that the kernel makes up: read whole, and nothing where one cannot be read.
-
-Knows nothing of what they say.
-"""
+"""Reading of small files in /proc and /sys; unreadable files count as empty."""
 
 
 def read(path: str) -> str:
-    """The text of a file; "" if it is not there, or not for us."""
+    """Return the text of a file; "" if it is missing or not readable."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -14,11 +11,11 @@ def read(path: str) -> str:
 
 
 def number(path: str) -> int | None:
-    """None if a file is not one whole number, not negative."""
+    """Return the number in a file; None if it is not one non-negative integer."""
     text = read(path).strip()
     return int(text) if text.isdecimal() else None
 
 
 def command_line(process: int | str = "self") -> str:
-    """The words of a process, each but the last followed by NUL."""
+    """Return the command line of a process, with NUL between the words."""
     return read(f"/proc/{process}/cmdline").rstrip("\0")

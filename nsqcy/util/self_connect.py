@@ -1,8 +1,8 @@
-"""Connections to themselves, which count as refused.
+"""Detection of TCP self-connections, which count as refused.
 
-A client that keeps calling a port of the ephemeral range, on this host, may be given that very port
-for its own end. TCP then connects the socket to itself: it reads what it writes, and the daemon it
-waits for cannot listen there.
+A client that keeps connecting to an ephemeral port on its own host may get that port as its local
+port. TCP then connects the socket to itself: it reads what it writes, and the daemon that it waits
+for cannot listen on the port.
 """
 
 import errno
@@ -20,7 +20,7 @@ class Closable(Connected, Protocol):
 
 
 def reaches_itself(sock: Connected) -> bool:
-    """Whether both ends of a connection are the same."""
+    """Return whether both ends of a connection are the same."""
     try:
         here, there = sock.getsockname(), sock.getpeername()
     except OSError:

@@ -134,7 +134,7 @@ def test_life(text: str, tmp_path: Path) -> None:
     with Admin(args=(f"--config={path}",), log_level="info") as admin:
         path.write_text(f'{text}\nlog_level = "bogus"\n')
         admin.process.send_signal(signal.SIGHUP)
-        eventually(lambda: "everything stays as it was" in admin.log_text())
+        eventually(lambda: "the configuration stays unchanged" in admin.log_text())
         assert admin.get("/config/nsqlookupd_http_addresses") == ["127.0.0.1:1"]
         admin.stop()
         assert f"INFO: HTTP: closing {admin.http_address}\n" in admin.log_text()

@@ -126,8 +126,8 @@ def test_only_what_is_unusual_is_in_stats(shared: Nsqd, topic: str) -> None:
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
-        (b"[]", "[] is no object (allowed: an object of keys and values)"),
-        (b"null", "null is no object"),
+        (b"[]", "[] is not an object (allowed: an object of keys and values)"),
+        (b"null", "null is not an object"),
         (b"\xff", "not JSON"),
         (b"[" * 100_00, "nested too deeply"),
         (b'{"ttl": NaN}', "not JSON"),

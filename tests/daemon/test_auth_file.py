@@ -112,7 +112,7 @@ def test_the_file_is_read_again(starter: Starter, file: Path) -> None:
     link.close()
     file.write_text("[user writer]\npublish = *\ntoken = s3cret\n")
     daemon.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "everything stays as it was" in daemon.log_text())
+    eventually(lambda: "the configuration stays unchanged" in daemon.log_text())
     assert web(daemon, "new").get("/stats").status == 200
     assert "s3cret" not in daemon.log_text()
 
@@ -121,7 +121,7 @@ def test_the_file_is_read_again(starter: Starter, file: Path) -> None:
     ("text", "says"),
     [
         (None, "no such file"),
-        ("", "it has no users"),
+        ("", "no users in this file"),
         (
             "[user a]\npublish = *\ntoken = s3cret\n",
             "line 3: the token of user a is not a valid hash",

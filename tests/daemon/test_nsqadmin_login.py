@@ -247,7 +247,7 @@ def test_the_file_is_read_again(admin: Admin, file: Path) -> None:
     done(pause(admin, mine))
     file.write_text("[user ben]\nrole = king\n")
     admin.process.send_signal(signal.SIGHUP)
-    eventually(lambda: 'line 2: user ben has the role "king"' in admin.log_text())
+    eventually(lambda: 'line 2: user ben has an unknown role "king"' in admin.log_text())
     done(pause(admin, mine))
     file.write_text(before)
     admin.process.send_signal(signal.SIGHUP)

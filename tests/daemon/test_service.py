@@ -71,7 +71,7 @@ def test_a_stopped_worker_stops_the_watchdog(nsqd: Starter, manager: Manager) ->
     manager.until("WATCHDOG")
     pid = daemon.workers()[-1]
     os.kill(pid, signal.SIGSTOP)
-    manager.until("STATUS", "silent: worker")
+    manager.until("STATUS", "no heartbeat: worker")
     assert manager.hear_all(10 * 0.05) == []
     os.kill(pid, signal.SIGCONT)
     manager.until("WATCHDOG")

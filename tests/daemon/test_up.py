@@ -97,8 +97,8 @@ def test_when_one_dies_all_end(up: Callable[..., Up], name: str) -> None:
     both.child(name).kill()
     assert both.wait() == 1
     assert "[nsqcy up] " in both.log()
-    assert f"FATAL: {name} was ended by SIGKILL; everything is being stopped\n" in both.log()
-    assert not [each for each in NAMES if each != name and f"{each} was ended" in both.log()]
+    assert f"FATAL: {name} was killed by SIGKILL; stopping everything\n" in both.log()
+    assert not [each for each in NAMES if each != name and f"{each} was killed" in both.log()]
     eventually(both.nothing_left)
 
 
@@ -133,7 +133,7 @@ def test_hangups_are_passed_on(up: Callable[..., Up], tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / f"{name}.ini").write_text(f"[{name}]\nbogus = 1\n")
     both.process.send_signal(signal.SIGHUP)
-    eventually(lambda: both.log().count("everything stays as it was") == 3)
+    eventually(lambda: both.log().count("the configuration stays unchanged") == 3)
     assert not both.ended()
 
 

@@ -85,7 +85,7 @@ def test_schemas(tmp_path: Path) -> None:
     assert decoding(decode="json", schema=str(path)) == "a INT, b STRING, _corrupt STRING"
     path.write_text(" ")
     for given, said in [
-        ({"schema": "x"}, "belong together"),
+        ({"schema": "x"}, "require each other"),
         ({"decode": "json", "schema": "nowhere"}, "--schema: nowhere: No such file"),
         ({"decode": "json", "schema": str(path)}, "is empty"),
     ]:
@@ -103,11 +103,11 @@ def test_checkpoints(tmp_path: Path) -> None:
         (state / "offsets" / name).write_bytes(b"x")
     assert checkpoint.read(state) == checkpoint.Checkpoint(1, 0, {"orders": {LOG: 11}})
     for text, said in [
-        ("v1\n{}\n{}", "holds no offset of format nsq"),
-        ("v2\n{}\n{}", "is no offset of a query with one source"),
-        ("", "holds no offset"),
+        ("v1\n{}\n{}", "has no offset of format nsq"),
+        ("v2\n{}\n{}", "is not an offset of a query with one source"),
+        ("", "has no offset"),
         *[
-            ("v1\n{}\n" + text, "holds no offset of format nsq")
+            ("v1\n{}\n" + text, "has no offset of format nsq")
             for text in (
                 '{"pos": 5}',
                 '{"pos": {"t": 5}}',

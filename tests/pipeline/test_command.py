@@ -27,13 +27,19 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in [
-        (["archiv"], "nsqcy-pipeline: there is no job 'archiv'; did you mean archive?"),
-        (["archive"], "nsqcy-pipeline archive: exactly one of --topic, --topics, --topics-pattern"),
+        (["archiv"], "nsqcy-pipeline: unknown job 'archiv'; did you mean archive?"),
+        (
+            ["archive"],
+            "nsqcy-pipeline archive: exactly one of --topic, --topics and --topics-pattern",
+        ),
         (
             ["archive", "--topic=a", "--option=columns=seq,body,topic"],
-            "--option columns: an archive needs log_id, timestamp",
+            "--option columns: an archive requires log_id, timestamp",
         ),
-        (["archive", "--topic=a", "--decode=json"], "--decode=json and --schema belong together"),
+        (
+            ["archive", "--topic=a", "--decode=json"],
+            "--decode=json and --schema require each other",
+        ),
         (["verify", "--root=nowhere"], "nsqcy-pipeline verify: there is no archive at nowhere"),
     ]:
         assert main(words) == 2

@@ -83,7 +83,7 @@ def test_an_hour_with_a_batch_under_way_waits(
     archive.batch({LOG: range(301, 401)}, finished=False)
     before = files(archive)
     assert run(archive) == 0
-    assert "has a batch that is not finished, and is left alone" in capsys.readouterr().out
+    assert "has an unfinished batch and is skipped" in capsys.readouterr().out
     assert files(archive) == before
 
 
@@ -171,7 +171,7 @@ def test_a_manifest_that_lies(archive: HandmadeArchive, capsys: pytest.CaptureFi
     path.write_text(json.dumps(content))
     before = files(archive)
     assert run(archive) == 1
-    assert "do not have the rows their manifests say; run verify" in capsys.readouterr().err
+    assert "differ from their manifests; run verify" in capsys.readouterr().err
     assert files(archive) == before
 
 

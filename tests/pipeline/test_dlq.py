@@ -35,7 +35,7 @@ def test_what_the_lines_do_not_show() -> None:
     assert list(dlq.summary([GROUP], 20, 0)) == []
     assert list(dlq.summary([GROUP] * 3, 1, 7)) == [
         "2,468 letters of 2 more groups: --top",
-        "7 messages of the topic are no dead letters",
+        "7 messages of the topic are not dead letters",
     ]
 
 
@@ -45,7 +45,7 @@ def test_all_of_our_headers_are_taken_away() -> None:
 
 def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in [
-        ([], "exactly one of --topic, --topics, --topics-pattern is needed"),
+        ([], "exactly one of --topic, --topics and --topics-pattern is required"),
         (["--topic=dead", "--top=0"], "--top is '0': expected a whole number of at least 1"),
         (["--topic=dead", "--republish=a b"], "--republish is 'a b': expected a topic name"),
     ]:

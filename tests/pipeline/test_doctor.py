@@ -65,7 +65,7 @@ def test_an_nsqd_of_somebody_else(ask: Ask) -> None:
 def test_lookupds_and_options(ask: Ask) -> None:
     given: dict[str, Any] = {"nsqd-tcp-address": (), "lookupd-http-address": ("127.0.0.1:1",)}
     (found,) = ask(**given)
-    assert found.level == "problem" and "none of 1 lookupds answered" in found.text
+    assert found.level == "problem" and "none of 1 nsqlookupds answered" in found.text
     (found,) = ask(option={"fetchBites": "1m"})
     assert found == problem("unknown option 'fetchBites'; did you mean 'fetchBytes'?")
 
@@ -86,7 +86,7 @@ def test_how_far_a_job_is(broker: LogBroker, ask: Ask, tmp_path: Path) -> None:
     topic.logs[0].let_go(9)
     last = ask(checkpoint=state)[-1]
     assert last.level == "problem"
-    assert last.text.endswith("retention has let go of 2 records the job has not read")
+    assert last.text.endswith("retention removed 2 records that the job has not read")
     handmade.checkpoint({LOG: 8}, 3)
     (Path(state) / "offsets" / "3").write_text("?")
     assert ask(checkpoint=state)[0].level == "problem"
@@ -109,7 +109,7 @@ def test_cursors_and_retention() -> None:
     assert kept.text.endswith("1,000 bytes, kept for 25 h and kept up to 5,000 bytes")
     assert (
         overrun.level == "problem"
-        and "4 records behind, and retention has passed it" in overrun.text
+        and "4 records behind, and retention has removed records after it" in overrun.text
     )
     assert fine.level == "ok"
     meta["retention"] = None

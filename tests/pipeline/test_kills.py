@@ -190,7 +190,7 @@ def test_many_kills_of_nsqd(tmp_path: Path) -> None:
 def test_what_the_first_batch_was_to_have_is_gone(tmp_path: Path) -> None:
     """Killed in batch 0; then retention moves on, or the topic is made anew. It stops and says so:
     never a gap that nobody sees."""
-    for what, said in [("retention", "retention has let go of"), ("topic", "a new incarnation is")]:
+    for what, said in [("retention", "retention removed"), ("topic", "the new log is")]:
         path, root = tmp_path / what, tmp_path / f"{what}-archive" / "archive"
         path.mkdir()
         root.parent.mkdir()

@@ -129,9 +129,9 @@ def test_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[jop]\n", "jobs.toml: there is no table [jop]; did you mean job?"),
-        ("topic = 'x'\n", "jobs.toml: there is no table [topic]; there are common, job, other"),
-        ("job = 5\n", "jobs.toml: job is no table; write [job]"),
+        ("[jop]\n", "jobs.toml: no table [jop]; did you mean job?"),
+        ("topic = 'x'\n", "jobs.toml: no table [topic]; there are common, job, other"),
+        ("job = 5\n", "jobs.toml: job is not a table; write [job]"),
         ("[job]\nrat = 5\n", "jobs.toml, [job]: there is no 'rat'; did you mean rate?"),
         ("[common]\nrat = 5\n", "jobs.toml, [common]: there is no 'rat'; did you mean rate?"),
         ("[other]\ndepth = -1\n", "jobs.toml, [other], depth is '-1': expected a whole number"),
@@ -158,9 +158,9 @@ def test_topics_and_addresses() -> None:
         ([], "none"),
         (["--topic=a", "--topics=b,c"], "--topic and --topics"),
     ]:
-        with pytest.raises(UsageError, match=f"is needed: {what} is given"):
+        with pytest.raises(UsageError, match=f"is required: {what} is set"):
             options(*words).require_one_subject()
-    with pytest.raises(UsageError, match="--topics-pattern needs --lookupd-http-address"):
+    with pytest.raises(UsageError, match="--topics-pattern requires --lookupd-http-address"):
         options("--topics-pattern=a.*").require_one_subject()
     with pytest.raises(UsageError, match="--rate is needed"):
         options().require("rate")

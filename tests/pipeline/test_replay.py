@@ -57,10 +57,10 @@ def test_what_is_done_is_read_again(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--topic was 'orders' and is 'bills'; name another --s"):
         rounds.load(path, asked | {"topic": "bills"})
     path.write_text(json.dumps(json.loads(path.read_text()) | {"v": 2}))
-    with pytest.raises(rounds.Damaged, match="version 2, and this nsqcy knows 1"):
+    with pytest.raises(rounds.Damaged, match="version 2, but this nsqcy supports version 1"):
         rounds.load(path, asked)
     path.write_text("{}")
-    with pytest.raises(rounds.Damaged, match="is no plan of a replay"):
+    with pytest.raises(rounds.Damaged, match="is not the plan of a replay"):
         rounds.load(path, asked)
 
 
@@ -95,7 +95,9 @@ def test_what_is_done_needs_no_java(
     rounds.save(tmp_path / "x.json", plan(asked=asked, done=4, rows=250))
     assert main(["replay", "--topic=orders", "--to=again", f"--state={tmp_path}/x.json"]) == 0
     warning, done = map(json.loads, capsys.readouterr().out.splitlines())
-    assert warning["text"].endswith("x.json says that this was done; remove it to do it again")
+    assert warning["text"].endswith(
+        "x.json records this replay as done; remove the file to repeat it"
+    )
     assert done["rows"] == 250
 
 
@@ -133,8 +135,8 @@ def test_rounds_are_done_once(
     assert main(words) == 0
     assert work.done == list(enumerate(plan().rounds()))
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert said[0]["text"] == "going on with round 3"
-    assert said[1]["text"].endswith("some of it may be there twice")
+    assert said[0]["text"] == "continuing with round 3"
+    assert said[1]["text"].endswith("some rows may be duplicated")
     assert [(line["done"], line["total"]) for line in said if line["event"] == "progress"] == [
         (250, 254),
         (254, 254),
@@ -153,9 +155,9 @@ def test_of_nothing_there_is_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in [
         (["--topic=a"], "--to is needed"),
-        (["--to=b"], "exactly one of --topic, --topics, --topics-pattern is needed"),
+        (["--to=b"], "exactly one of --topic, --topics and --topics-pattern is required"),
         (["--to=b", "--topic=a", "--root=nowhere"], "there is no archive at nowhere"),
-        (["--to=b", f"--root={tmp_path}"], "of an archive --topic or --topics is needed"),
+        (["--to=b", f"--root={tmp_path}"], "--root requires --topic or --topics"),
         (["--to=b", "--topic=a", "--start=today"], "--start is 'today': expected ISO 8601"),
         (["--to=b#ephemeral", "--topic=a"], "--to is 'b#ephemeral': expected a topic name"),
     ]:

@@ -152,7 +152,7 @@ def test_states_are_read_as_they_were_written(tmp_path: Path) -> None:
     advance(state, count(orders(0), 10, 5), count(orders(0, channel="c"), 3, kind=FINISH))
     minutes.save(tmp_path, state)
     assert minutes.load(tmp_path) == state
-    for text, said in (("{}", "is no state of a rollup"), ('{"v": 9}', "version 9, and this")):
+    for text, said in (("{}", "is not the state of a rollup"), ('{"v": 9}', "version 9, but this")):
         minutes.state_path(tmp_path).write_text(text)
         with pytest.raises(minutes.Damaged, match=said):
             minutes.load(tmp_path)
@@ -234,7 +234,7 @@ def test_mistakes(
     minutes.save(tmp_path, State("query", 3))
     words = ["rollup", "--topic=a", f"--root={tmp_path}", "--plots=no"]
     assert main(words) == 2
-    assert "has counts, and the checkpoint is gone: take another --root" in capsys.readouterr().err
+    assert "has counts, but its checkpoint is gone: use another --root" in capsys.readouterr().err
     assert main(["rollup"]) == 2
     monkeypatch.setattr("nsqcy.pipeline.session.find_spec", lambda name: None)
     assert main(["rollup", "--topic=a", "--plots=yes"]) == 1

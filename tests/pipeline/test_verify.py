@@ -50,7 +50,7 @@ def test_an_archive_that_is_whole(archive: HandmadeArchive, verify: Lines) -> No
 
 
 def test_a_topic_that_is_not_there(verify: Lines) -> None:
-    assert verify("--topic=invoices") == (1, ["there are no rows of topic 'invoices'"])
+    assert verify("--topic=invoices") == (1, ["no rows of topic 'invoices'"])
 
 
 def test_what_it_says(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_deleted_row(archive: HandmadeArchive, verify: Lines) -> None:
     name = path.relative_to(archive.root)
     code, (changed, count, gap) = verify()
     assert code == 1
-    assert changed.startswith(f"{name} was changed: its checksum is ")
+    assert changed.startswith(f"{name} has changed: its checksum is ")
     assert count == f"{name} has 99 rows instead of 100"
     assert gap == f"topic 'orders', log {LOG}: seq 55 to 55 are missing (1 rows)"
 
@@ -93,7 +93,7 @@ def test_a_swapped_file(archive: HandmadeArchive, verify: Lines) -> None:
     path = files(archive)[2]
     save(path, table(LOG, range(105, 205), "nobod"))
     code, (changed,) = verify()
-    assert code == 1 and f"{path.relative_to(archive.root)} was changed" in changed
+    assert code == 1 and f"{path.relative_to(archive.root)} has changed" in changed
 
 
 def test_a_flipped_bit(archive: HandmadeArchive, verify: Lines) -> None:
@@ -102,7 +102,7 @@ def test_a_flipped_bit(archive: HandmadeArchive, verify: Lines) -> None:
     data[data.index(b"body 150") + 6] ^= 1
     path.write_bytes(data)
     code, (changed,) = verify()
-    assert code == 1 and f"{path.relative_to(archive.root)} was changed" in changed
+    assert code == 1 and f"{path.relative_to(archive.root)} has changed" in changed
 
 
 def test_two_files_in_each_others_place(archive: HandmadeArchive, verify: Lines) -> None:
@@ -117,7 +117,7 @@ def test_two_files_in_each_others_place(archive: HandmadeArchive, verify: Lines)
 
 def test_a_row_twice(archive: HandmadeArchive, verify: Lines) -> None:
     archive.batch({LOG: range(300, 306)})
-    again = f"topic 'orders', log {LOG}: seq 300 to 304 are there more than once (5 rows)"
+    again = f"topic 'orders', log {LOG}: seq 300 to 304 are duplicated (5 rows)"
     assert verify() == (1, [again])
 
 
@@ -126,21 +126,23 @@ def test_a_file_of_nobody(archive: HandmadeArchive, verify: Lines) -> None:
     copy = path.with_name("copy.parquet")
     shutil.copy(path, copy)
     name = str(copy.relative_to(archive.root))
-    assert verify() == (1, [f"{name} is in no manifest"])
+    assert verify() == (1, [f"{name} is not in a manifest"])
 
 
 def test_a_batch_under_way(archive: HandmadeArchive, verify: Lines) -> None:
     (path,) = archive.batch({LOG: range(305, 400)}, finished=False)
     code, (note,) = verify()
     assert code == 0
-    assert note.startswith(f"{path.relative_to(archive.root)} is of a batch that is not finished")
+    assert note.startswith(f"{path.relative_to(archive.root)} belongs to an unfinished batch")
 
 
 def test_a_batch_that_has_lost_its_manifest(archive: HandmadeArchive, verify: Lines) -> None:
     """Others of its query came after it, so nobody will write it again."""
     manifests.manifest_path(archive.root, "1f3c9a2e-000000001").unlink()
     code, (stray, gap) = verify()
-    assert code == 1 and stray == f"{files(archive)[2].relative_to(archive.root)} is in no manifest"
+    assert (
+        code == 1 and stray == f"{files(archive)[2].relative_to(archive.root)} is not in a manifest"
+    )
     assert "seq 105 to 204 are missing" in gap
 
 
@@ -148,7 +150,7 @@ def test_what_cannot_be_read(archive: HandmadeArchive, verify: Lines) -> None:
     path = files(archive)[0]
     path.write_bytes(path.read_bytes()[:100])
     code, (changed, broken) = verify()
-    assert code == 1 and " was changed: " in changed
+    assert code == 1 and " has changed: " in changed
     assert broken.startswith(f"{path.relative_to(archive.root)} cannot be read: ")
 
 
@@ -178,7 +180,7 @@ def test_many_gaps_are_summed_up(archive: HandmadeArchive, verify: Lines) -> Non
 
 def test_files_without_manifests(archive: HandmadeArchive, verify: Lines) -> None:
     shutil.rmtree(manifests.hidden(archive.root, "manifests"))
-    note = "there are no manifests: only what is in the files is checked"
+    note = "no manifests: only the files are checked"
     assert verify() == (0, [note])
     files(archive)[2].unlink()
     assert verify()[0] == 1
@@ -197,12 +199,12 @@ def test_a_broken_manifest(archive: HandmadeArchive, capsys: pytest.CaptureFixtu
         "crc": 1,
     }
     for content, said in [
-        (b"{", "is no manifest"),
-        (b'{"v": 2}', "version 2, and this nsqcy knows 1"),
-        (b"[" * 100_000, "is no manifest"),
-        (b'{"v": 1, "batch": "\xff", "files": []}', "is no manifest"),
-        (b'{"v": 1, "batch": 5, "files": []}', "is no manifest"),
-        (json.dumps({"v": 1, "batch": "b", "files": [row]}).encode(), "is no manifest"),
+        (b"{", "is not a manifest"),
+        (b'{"v": 2}', "version 2, but this nsqcy supports version 1"),
+        (b"[" * 100_000, "is not a manifest"),
+        (b'{"v": 1, "batch": "\xff", "files": []}', "is not a manifest"),
+        (b'{"v": 1, "batch": 5, "files": []}', "is not a manifest"),
+        (json.dumps({"v": 1, "batch": "b", "files": [row]}).encode(), "is not a manifest"),
         (
             json.dumps({"v": 1, "batch": "b", "files": [row | {"path": "p", "to": 1.5}]}).encode(),
             "is no",
@@ -218,7 +220,7 @@ def test_rows_of_two_logs_in_a_file(archive: HandmadeArchive, verify: Lines) -> 
 
     path = files(archive)[0]
     save(path, pa.concat_tables([table(LOG, [1]), table(OTHER, [1])]))
-    assert any("rows of 2 logs, and a file has those of one" in text for text in verify()[1])
+    assert any("rows of 2 logs, but a file must have rows of one" in text for text in verify()[1])
 
 
 def test_while_compact_runs(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> None:

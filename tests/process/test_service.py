@@ -83,7 +83,7 @@ def test_the_watchdog_is_fed_only_while_all_workers_beat(toy, manager, worker):
     manager.until("WATCHDOG")
     pid = nsqd.pid_of(worker)
     os.kill(pid, signal.SIGSTOP)
-    manager.until("STATUS", f"silent: worker {worker}")
+    manager.until("STATUS", f"no heartbeat: worker {worker}")
     assert manager.hear_all(10 * 0.05) == []
     os.kill(pid, signal.SIGCONT)
     assert manager.hear()["STATUS"] == serving(nsqd, 2)

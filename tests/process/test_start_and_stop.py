@@ -123,7 +123,7 @@ def test_a_worker_that_is_down_when_the_end_comes_is_not_missed(toy):
         pids = wait_until(lambda: pids if len(pids := nsqd.worker_pids()) == 2 else None)
         os.kill(pids[1], signal.SIGKILL)
         wait_until(lambda gone=pids[1]: not is_alive(gone))
-    nsqd.wait_line("starting again in 0.4 s")
+    nsqd.wait_line("restarting in 0.4 s")
     assert nsqd.stop() == 0
     assert nsqd.lines[-1].endswith("NSQ: bye")
 

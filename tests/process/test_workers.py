@@ -118,7 +118,7 @@ def test_a_worker_without_a_beat_is_aborted(toy):
     assert client.ask("!hang") == "hanging"
     assert client.line() == ""
     nsqd.wait_line("worker 1: up again")
-    assert nsqd.seen(r"worker 1: silent for \d+ s, SIGABRT")
+    assert nsqd.seen(r"worker 1: no heartbeat for \d+ s, sending SIGABRT")
     assert nsqd.seen("toy_engine.py.* in _command")
     assert other.worker() == 0
 
@@ -132,7 +132,7 @@ def test_a_stopped_worker_is_not_murdered_and_others_serve(toy):
     # Once it lags, what comes is given to the other worker.
     wait_until(lambda: all(nsqd.connect_and_ask() for _ in range(3)))
     assert eval(asking.ask("!workers"))[1]["pid"] == pid
-    assert not nsqd.seen("silent for")
+    assert not nsqd.seen("no heartbeat for")
     os.kill(pid, signal.SIGCONT)
     assert client.worker() == 1
 
@@ -289,7 +289,7 @@ def test_backoff_grows_for_a_worker_that_keeps_dying(toy):
     for round_ in range(3):
         os.kill(nsqd.pid_of(1), signal.SIGKILL)
         wait_until(lambda count=round_: count_lines(nsqd, "worker 1: up again") > count)
-    delays = [line.rpartition(" in ")[2] for line in nsqd.lines if "starting again in" in line]
+    delays = [line.rpartition(" in ")[2] for line in nsqd.lines if "restarting in" in line]
     assert delays == ["0 s", "0.1 s", "0.2 s"]
 
 

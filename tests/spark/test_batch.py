@@ -74,10 +74,13 @@ def test_bounds(options: dict[str, str], expected: tuple[int, int], broker: LogB
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"endingOffsets": f'{{"t": {{"{A}": 40}}}}'}, "it went on to seq 40, but ends before 11"),
+        (
+            {"endingOffsets": f'{{"t": {{"{A}": 40}}}}'},
+            "it had rows up to seq 40, but now ends before 11",
+        ),
         (
             {"startingOffsets": f'{{"t": {{"{A}": 40}}}}'},
-            "it went on to seq 40, but ends before 11",
+            "it had rows up to seq 40, but now ends before 11",
         ),
         ({"startingOffsets": f'{{"t": {{"{B}": 4}}}}'}, f"log {B} is on none of 1 nsqds"),
     ],
@@ -149,7 +152,7 @@ def test_a_topic_without_retention(broker: LogBroker) -> None:
     assert loading(given(broker)) == (
         f"nsq: topic 't' keeps no log on nsqd {broker.address}; start nsqd with "
         "--retention-time, or "
-        "give the topic a policy of retention"
+        "set a retention policy for the topic"
     )
 
 
@@ -174,7 +177,8 @@ def test_one_does_not_answer(broker: LogBroker) -> None:
     other.close()
     both = {"nsqdTcpAddresses": f"{broker.address},{other.address}"}
     assert refusal(broker, Unreachable, **both) == (
-        f"nsq: no answer from nsqd {other.address}; failOnUnreachable=false goes on without"
+        f"nsq: no answer from nsqd {other.address}; set failOnUnreachable=false "
+        "to continue without it"
     )
     assert seqs(broker, failOnUnreachable="false", **both) == list(range(1, 11))
 
@@ -201,7 +205,7 @@ def test_a_bad_block_is_asked_for_again(broker: LogBroker) -> None:
     assert seqs(broker) == list(range(1, 11))
     broker.spoil = spoiling(2, 3)
     assert refusal(broker, CorruptBlock) == (
-        f"nsq: the checksum of a block is wrong, twice, from nsqd {broker.address}; reading "
+        f"nsq: a block has a wrong checksum, twice, from nsqd {broker.address}; reading "
         "topic 't', "
         f"log {A}, seq 1 to 11, at seq 7"
     )
@@ -215,7 +219,7 @@ def test_a_block_of_other_records(broker: LogBroker) -> None:
     from nsqcy.base.crc import crc32c
 
     broker.spoil = shift
-    assert "a block of other records than was asked for, twice" in refusal(broker, CorruptBlock)
+    assert "a block of other records than requested, twice" in refusal(broker, CorruptBlock)
 
 
 def test_a_connection_that_is_lost(broker: LogBroker) -> None:
@@ -244,9 +248,9 @@ def test_retention_passes_a_task(broker: LogBroker) -> None:
                 list(reader.read(part))
             assert str(caught.value) == (
                 f"nsq: rows are lost: topic 't', log {A}, seq 1 to 11 on nsqd "
-                f"{broker.address}: seq 1 is to "
-                f"be read, but retention has let go of it; the first there is is {first}; "
-                f"failOnDataLoss=false goes on without them"
+                f"{broker.address}: seq 1 "
+                f"cannot be read: it was removed by retention; the first available seq is {first}; "
+                f"set failOnDataLoss=false to continue without them"
             )
         else:
             assert sum(each.num_rows for each in reader.read(part)) == 11 - first
@@ -281,7 +285,7 @@ def test_damaged_records(broker: LogBroker) -> None:
     assert refusal(broker, DataLoss) == (
         f"nsq: rows are lost: topic 't', log {A}, seq 1 to 11 on nsqd {broker.address}: 2 "
         "records from "
-        "seq 5 on are damaged on its disk; failOnDataLoss=false goes on without them"
+        "seq 5 are damaged on its disk; set failOnDataLoss=false to continue without them"
     )
     assert seqs(broker, failOnDataLoss="false") == [1, 2, 3, 4, 6, 8, 9, 10]
 
@@ -296,7 +300,7 @@ def test_what_is_refused_is_not_tried_again(broker: LogBroker) -> None:
 @pytest.mark.parametrize(
     ("options", "said", "text"),
     [
-        ({}, ["IDENTIFY"], "{} demands authSecret"),
+        ({}, ["IDENTIFY"], "{} requires authSecret"),
         ({"authSecret": "hunter2"}, ["IDENTIFY", "AUTH"], "{} refused: E_AUTH_FAILED not ***"),
         ({"tls": "true"}, ["IDENTIFY"], "{} does not offer TLS"),
     ],
@@ -314,7 +318,7 @@ def test_who_is_not_let_in_does_not_knock_again(
 def test_an_answer_that_makes_no_sense(broker: LogBroker) -> None:
     broker.refuse = lambda line: "E_LOG_GONE 1" if "FETCH" in line else ""
     assert refusal(broker, Refused, failOnDataLoss="false") == (
-        f"nsq: {broker.address} has it from seq 1 on, and does not give seq 1"
+        f"nsq: {broker.address} has it from seq 1, but does not send seq 1"
     )
 
 

@@ -125,13 +125,13 @@ def damage(name: str) -> bytes:
     ("name", "text"),
     [
         ("short", "a block of 40 bytes"),
-        ("magic", "what came is no block"),
-        ("version", "a block of version 2, and only 1 is known"),
-        ("bit", "the checksum of a block is wrong"),
-        ("size", "what came is no block"),
-        ("log", "a block of something else than was asked for"),
-        ("empty", "a block of something else than was asked for"),
-        ("offsets", "the columns of a block end behind it"),
+        ("magic", "the bytes are not a block"),
+        ("version", "a block has version 2 instead of 1"),
+        ("bit", "a block has a wrong checksum"),
+        ("size", "the bytes are not a block"),
+        ("log", "a block of another log, or without records"),
+        ("empty", "a block of another log, or without records"),
+        ("offsets", "the columns extend beyond the end of the block"),
     ],
 )
 def test_blocks_that_are_none(name: str, text: str) -> None:
@@ -142,7 +142,7 @@ def test_blocks_that_are_none(name: str, text: str) -> None:
 
 def test_a_block_without_a_column() -> None:
     data = pa.py_buffer(bytes(block(LOG_ID, 1, [Record(b"hello")], ["id"])))
-    with pytest.raises(CorruptBlock, match="a block of other columns than were asked for"):
+    with pytest.raises(CorruptBlock, match="a block without the requested columns"):
         decoder(["body"]).parse(data)
 
 
@@ -155,7 +155,7 @@ def test_offsets_that_lead_elsewhere(offsets: tuple[int, ...]) -> None:
     struct.pack_into("<4I", data, 64 + 24, *offsets)
     seal(data)
     reader = decoder(["body"])
-    with pytest.raises(CorruptBlock, match="the columns of a block make no sense"):
+    with pytest.raises(CorruptBlock, match="invalid columns in a block"):
         reader.rows(reader.parse(pa.py_buffer(bytes(data))))
 
 
@@ -163,7 +163,7 @@ def test_headers_that_are_none() -> None:
     reader = decoder(["headers"])
     for headers in (b"\5tr", b"\1\xff\0\0"):
         data = bytes(block(LOG_ID, 1, [Record(b"", headers=headers)], ["id", "headers"]))
-        with pytest.raises(CorruptBlock, match="the columns of a block make no sense"):
+        with pytest.raises(CorruptBlock, match="invalid columns in a block"):
             reader.rows(reader.parse(pa.py_buffer(data)))
 
 

@@ -127,8 +127,8 @@ def test_what_was_known_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     found.refresh()
     assert found.nsqds("t") == ["a:1"]
     assert caplog.messages[-1].startswith(
-        f"nsq: none of 1 lookupds answered: {one.address}: "
-    ) and caplog.messages[-1].endswith("; going on with the nsqds known so far")
+        f"nsq: none of 1 nsqlookupds answered: {one.address}: "
+    ) and caplog.messages[-1].endswith("; continuing with the nsqds known so far")
 
 
 def test_no_lookupd_answers_at_first() -> None:
@@ -136,7 +136,7 @@ def test_no_lookupd_answers_at_first() -> None:
         pass
     with pytest.raises(Unreachable) as caught:
         discovery(one).refresh(tries=2)
-    assert str(caught.value).startswith(f"nsq: none of 1 lookupds answered: {one.address}: ")
+    assert str(caught.value).startswith(f"nsq: none of 1 nsqlookupds answered: {one.address}: ")
 
 
 def test_lookupds_are_asked_three_times_more() -> None:
@@ -145,7 +145,7 @@ def test_lookupds_are_asked_three_times_more() -> None:
         with pytest.raises(Unreachable) as caught:
             NsqDataSource(given | {"fetchOffset.retryIntervalMs": "1"}).schema()
         assert str(caught.value) == (
-            f"nsq: none of 2 lookupds answered: {one.address}: HTTP Error 500: Internal Server "
+            f"nsq: none of 2 nsqlookupds answered: {one.address}: HTTP Error 500: Internal Server "
             f"Error; {two.address}: HTTP Error 500: Internal Server Error"
         )
         assert len(one.asked) == len(two.asked) == 4
@@ -186,7 +186,7 @@ def test_a_topic_that_no_nsqd_has(brokers: list[LogBroker]) -> None:
         options = {"lookupdHttpAddresses": one.address, "topic": "t"}
         with pytest.raises(Refused) as caught:
             rows(batch(options))
-        text = f"nsq: topic 't' not found on 0 nsqds (lookupd {one.address})"
+        text = f"nsq: topic 't' not found on 0 nsqds (nsqlookupd {one.address})"
         assert str(caught.value) == text
 
 

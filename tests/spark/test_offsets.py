@@ -49,24 +49,24 @@ def test_offsets_are_sorted_texts() -> None:
     [
         (
             {"v": 2, "pos": {}},
-            "the checkpoint has offsets of version 2, and this nsqcy knows 1; use the nsqcy "
+            "the checkpoint has offsets of version 2; this nsqcy supports version 1: use the nsqcy "
             "that wrote it, "
             "or a new checkpointLocation",
         ),
-        ({"v": 1}, "the checkpoint has an offset that is none: {'v': 1}"),
+        ({"v": 1}, "the checkpoint has an invalid offset: {'v': 1}"),
         (
             {"v": 1, "pos": {}, "split": 3},
-            "the checkpoint has an offset that is none: {'v': 1, 'pos': {}, 'split': 3}",
+            "the checkpoint has an invalid offset: {'v': 1, 'pos': {}, 'split': 3}",
         ),
         (
             {"v": 1, "pos": {"t": {"l": math.inf}}},
-            "the checkpoint has an offset that is none: {'v': 1, 'pos': {'t': {'l': inf}}}",
+            "the checkpoint has an invalid offset: {'v': 1, 'pos': {'t': {'l': inf}}}",
         ),
         (
             {"v": 1, "pos": {}, "split": ["a", 1]},
-            "the checkpoint has an offset that is none: {'v': 1, 'pos': {}, 'split': ['a', 1]}",
+            "the checkpoint has an invalid offset: {'v': 1, 'pos': {}, 'split': ['a', 1]}",
         ),
-        ({"v": 1, "pos": 5}, "the checkpoint has an offset that is none: {'v': 1, 'pos': 5}"),
+        ({"v": 1, "pos": 5}, "the checkpoint has an invalid offset: {'v': 1, 'pos': 5}"),
     ],
 )
 def test_checkpoints_that_are_refused(value: dict[str, object], text: str) -> None:
@@ -102,25 +102,24 @@ def test_losses() -> None:
     assert (found.pos, found.start) == ({"t": {"new": 11}}, {"t": {"new": 11}})
     assert found.losses[0].rows == 6
     assert str(found.losses[0].error()) == (
-        "nsq: rows are lost: topic 't', log new on nsqd a:1: seq 5 is to be read, but the "
-        "first there "
-        "is is 11: retention has let go of 6 rows; failOnDataLoss=false goes on without them"
+        "nsq: rows are lost: topic 't', log new on nsqd a:1: seq 5 cannot be read: retention "
+        "removed 6 rows, and the first available seq is 11; set failOnDataLoss=false to continue "
+        "without them"
     )
     found = settled({"new": 25}, NEW)
     assert found.pos == {"t": {"new": 21}}
     assert found.losses[0].text == (
-        "rows are lost: topic 't', log new on nsqd a:1: it went on to seq 25, but ends "
-        "before 21: it is "
-        "an older copy of itself, or what a crash has left"
+        "rows are lost: topic 't', log new on nsqd a:1: it had rows up to seq 25, but now "
+        "ends before 21: it was restored from an older copy, or a crash has cut it"
     )
     found = settled({"gone": 25}, NEW)
     assert found.pos == {"t": {"new": 11}}
     assert found.losses[0].text == (
-        "rows are lost: topic 't', log gone is on none of 2 nsqds (a:1,b:1), and seq 25 is "
-        "to be read; "
-        "a new incarnation is new"
+        "rows are lost: topic 't', log gone is on none of 2 nsqds (a:1,b:1), and seq 25 "
+        "cannot be read; "
+        "the new log is new"
     )
-    assert settled({"gone": 25}).losses[0].text.endswith("; there is no other")
+    assert settled({"gone": 25}).losses[0].text.endswith("; there is no new log")
 
 
 def test_a_log_that_was_read_may_vanish() -> None:

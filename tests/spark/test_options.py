@@ -104,19 +104,19 @@ def test_every_option_has_a_bad_value() -> None:
     [
         (
             {"nsqdTcpAddresses": "a:1"},
-            "exactly one of topic, topics, topicsPattern is needed: none is given",
+            "exactly one of topic, topics and topicsPattern is required: none is set",
         ),
         (
             GOOD | {"topics": "a,b"},
-            "exactly one of topic, topics, topicsPattern is needed: topic and topics is given",
+            "exactly one of topic, topics and topicsPattern is required: topic and topics is set",
         ),
         (
             {"topic": "a"},
-            "one of lookupdHttpAddresses, nsqdTcpAddresses is needed: none is given",
+            "one of lookupdHttpAddresses and nsqdTcpAddresses is required",
         ),
         (
             {"topicsPattern": "a.*", "nsqdTcpAddresses": "a:1"},
-            "topicsPattern needs lookupdHttpAddresses: they know the topics",
+            "topicsPattern needs lookupdHttpAddresses, which list the topics",
         ),
         (GOOD | {"fetchBytes": "9m"}, "option 'fetchBytes' is '9m': expected at most 8m"),
         (
@@ -127,10 +127,10 @@ def test_every_option_has_a_bad_value() -> None:
             GOOD | {"startingOffsets": '{"other": {"x": 1}}'},
             "option 'startingOffsets' names topic 'other', which is not read",
         ),
-        (GOOD | {"tls.caFile": "x"}, "option 'tls.caFile' is of no use without tls=true"),
+        (GOOD | {"tls.caFile": "x"}, "option 'tls.caFile' requires tls=true"),
         (
             GOOD | {"tls": "true", "tls.keyFile": "x"},
-            "option 'tls.keyFile' is of no use without tls.certFile",
+            "option 'tls.keyFile' requires tls.certFile",
         ),
         (
             GOOD | {"startingOffset": "latest"},
@@ -138,11 +138,11 @@ def test_every_option_has_a_bad_value() -> None:
         ),
         (
             GOOD | {"subscribe": "t"},
-            "unknown option 'subscribe'; there are "
+            "unknown option 'subscribe'; allowed are "
             + ", ".join(name for name in options.names() if name not in WRITING),
         ),
         (GOOD | {"idempotent": "true"}, "option 'idempotent' is not for reading"),
-        (GOOD | {"path": "x"}, "there is no path: option 'topic' names the topic"),
+        (GOOD | {"path": "x"}, "option 'path' does not exist: option 'topic' names the topic"),
     ],
 )
 def test_bad_combinations(given: dict[str, str], text: str) -> None:
@@ -154,13 +154,13 @@ def test_bad_combinations(given: dict[str, str], text: str) -> None:
     [
         (
             {"topic": "a"},
-            "one of lookupdHttpAddresses, nsqdTcpAddresses is needed: none is given",
+            "one of lookupdHttpAddresses and nsqdTcpAddresses is required",
         ),
         (
             GOOD | {"parallelTasks": "1"},
-            "option 'parallelTasks' is of no use without maxMessagesPerSecond",
+            "option 'parallelTasks' requires maxMessagesPerSecond",
         ),
-        (GOOD | {"tls.certFile": "x"}, "option 'tls.certFile' is of no use without tls=true"),
+        (GOOD | {"tls.certFile": "x"}, "option 'tls.certFile' requires tls=true"),
         (GOOD | {"startingoffsets": "latest"}, "option 'startingOffsets' is not for writing"),
         (GOOD | {"batchbites": "1m"}, "unknown option 'batchbites'; did you mean 'batchBytes'?"),
     ],
@@ -195,7 +195,7 @@ def test_columns_are_those_of_the_schema_that_was_asked_for() -> None:
     wrong = schema("seq", "body")
     wrong.fields[0].name = wrong.names[0] = "offset"
     with pytest.raises(
-        NsqError, match=r"^nsq: there is no column 'offset'; there are topic, nsqd,"
+        NsqError, match=r"^nsq: column 'offset' does not exist; allowed are topic, nsqd,"
     ):
         NsqDataSource(GOOD).reader(wrong)
     wrong = schema("seq", "body")

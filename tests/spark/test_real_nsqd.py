@@ -237,14 +237,14 @@ def test_auth(start: Callable[..., Nsqd], auth_server: AuthServer, topic: str) -
     assert len(rows(batch(options | {"authSecret": "spark-reads"}))) == 2
     auth_server.says("spark-writes", grant(topic, permissions=["publish"]))
     auth_server.says("spark-reads-only", grant(topic, permissions=["subscribe"]))
-    for secret, text in [("spark-reads-only", "E_UNAUTHORIZED"), ("", "demands authSecret")]:
+    for secret, text in [("spark-reads-only", "E_UNAUTHORIZED"), ("", "requires authSecret")]:
         with pytest.raises(Exception, match=text) as caught:
             write(given(daemon, topic, authSecret=secret), {"body": [b"c"]})
         assert "spark-reads" not in str(caught.value)
     write(given(daemon, topic, authSecret="spark-writes"), {"body": [b"c"]})
     for secret, text in [
         ("spark-reads-others", "E_UNAUTHORIZED"),
-        ("", "demands authSecret"),
+        ("", "requires authSecret"),
     ]:
         with pytest.raises(Exception, match=text) as caught:
             rows(batch(options | {"authSecret": secret}))

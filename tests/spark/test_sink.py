@@ -175,7 +175,7 @@ def test_a_stream_whose_batches_have_no_names(
     rows = table({"body": bodies(5)})
     run(writer(to(broker), rows, stream=True), rows)
     assert broker.bodies() == bodies(5)
-    assert "a batch that is repeated is published twice" in caplog.messages[0]
+    assert "a repeated batch is published twice" in caplog.messages[0]
 
 
 def test_very_many_tasks(broker: ChunkBroker) -> None:
@@ -305,11 +305,11 @@ def test_nsqds_that_lookupds_know(brokers: list[ChunkBroker]) -> None:
     options["fetchOffset.numRetries"] = "1"
     for more in ({}, {"nsqdTcpAddresses": brokers[2].address}):
         text = refusal(Unreachable, writer, options | more, rows)
-        assert text.startswith(f"nsq: none of 2 lookupds answered: {one.address}: ")
+        assert text.startswith(f"nsq: none of 2 nsqlookupds answered: {one.address}: ")
     with LookupPages() as one:
         options["lookupdHttpAddresses"] = one.address
         text = refusal(Unreachable, writer, options, rows)
-        assert text == f"nsq: no nsqd is known to lookupd {one.address}"
+        assert text == f"nsq: no nsqd is known to nsqlookupd {one.address}"
 
 
 def test_an_nsqd_that_does_not_answer(brokers: list[ChunkBroker]) -> None:
@@ -336,7 +336,10 @@ def test_failover(brokers: list[ChunkBroker], caplog: pytest.LogCaptureFixture) 
     found = [body for broker in brokers for body in broker.bodies()]
     assert set(found) == set(bodies(60))
     assert 60 < len(found) < 90
-    assert any(f"; it goes to nsqd {brokers[2].address}, and" in each for each in caplog.messages)
+    assert any(
+        f"; publishing to nsqd {brokers[2].address} instead, some" in each
+        for each in caplog.messages
+    )
     brokers[2].close()
     assert "publishing to topic 't', task 0, at row" in refusal(Unreachable, run, made, rows)
 
@@ -355,7 +358,7 @@ def test_an_nsqd_without_chunks(caplog: pytest.LogCaptureFixture) -> None:
         "rows are published at least once"
     ]
     assert refusal(Refused, write, to(broker), {"body": [b"x"], "headers": [b""]}) == (
-        f"nsq: {broker.address} knows no headers of messages (version nsqd/1.3.0); leave the "
+        f"nsq: {broker.address} does not support message headers (version nsqd/1.3.0); leave the "
         "column out"
     )
     broker.close()
@@ -385,7 +388,7 @@ def test_what_nsqd_refuses_is_not_tried_again(broker: ChunkBroker) -> None:
 # what is refused before anything is sent
 
 
-TOPIC = "is no topic: 1 to 64 of .a-zA-Z0-9_-"
+TOPIC = "is not a topic name: 1 to 64 of .a-zA-Z0-9_-"
 WRONG: list[tuple[str, list[Any], pa.DataType, str]] = [
     ("body", [b"x", None], pa.binary(), "its body is null"),
     ("body", [b"x", b""], pa.binary(), "its body is empty"),
@@ -398,14 +401,14 @@ WRONG: list[tuple[str, list[Any], pa.DataType, str]] = [
         "defer_ms",
         [0, 5],
         pa.int64(),
-        "its defer_ms is 5, and deferred messages are published at least once: idempotent=false "
-        "allows that",
+        "its defer_ms is 5, and deferred messages are published at least once: set idempotent=false "
+        "to allow that",
     ),
     ("headers", [{}, {"A": ""}], STRINGS, "header name 'A' (allowed are 1 to 255 of a-z, 0-9 and"),
     ("headers", [{}, {"a": "x" * 5000}], STRINGS, "headers of 5004 bytes (at most 4096)"),
     ("headers", [{}, {str(i): "" for i in range(33)}], STRINGS, "33 headers (at most 32)"),
-    ("headers", [{}, {"ttl": "0"}], STRINGS, "header 'ttl' is no number of milliseconds"),
-    ("headers", [b"", b"\5x"], pa.binary(), "header 0 ends behind the last of 2 bytes"),
+    ("headers", [{}, {"ttl": "0"}], STRINGS, "header 'ttl' is not a number of milliseconds"),
+    ("headers", [b"", b"\5x"], pa.binary(), "header 0 extends beyond the last of 2 bytes"),
     ("headers", [b"", b"\1a\0\0" * 2], pa.binary(), "header 'a' twice"),
 ]
 
@@ -420,8 +423,7 @@ def test_bad_rows(
     columns = {"body": [b"x"] * 51} | {name: column}
     said = refusal(Refused, write, to(broker, maxMessageBytes="100"), columns, **{name: kind})
     assert said.startswith(
-        "nsq: 3 of 51 rows of task 0 cannot be published, and none of them was; the first is row "
-        f"1: {why}"
+        f"nsq: 3 of 51 rows of task 0 cannot be published, and none was; the first is row 1: {why}"
     )
     assert broker.connections == 0
 
@@ -430,7 +432,7 @@ def test_the_first_bad_row_is_counted_over_batches(broker: ChunkBroker) -> None:
     rows = table({"body": [b"x"] * 70 + [None, b""]})
     made = writer(to(broker), rows)
     assert refusal(Refused, run, made, rows, task=3, piece=30) == (
-        "nsq: 2 of 72 rows of task 3 cannot be published, and none of them was; the first is row "
+        "nsq: 2 of 72 rows of task 3 cannot be published, and none was; the first is row "
         "70: its body is null"
     )
 
@@ -440,13 +442,19 @@ def test_the_first_bad_row_is_counted_over_batches(broker: ChunkBroker) -> None:
     [
         ({"body": pa.int64()}, "column 'body' is bigint, not binary or string"),
         ({"text": pa.string()}, "column 'text' cannot be written; there are body or value, topic,"),
-        ({"topic": pa.string()}, "exactly one of the columns body, value is needed: none is there"),
+        (
+            {"topic": pa.string()},
+            "exactly one of the columns body and value is required: neither exists",
+        ),
         (
             {"body": pa.string(), "value": pa.string()},
-            "exactly one of the columns body, value is needed: both are there",
+            "exactly one of the columns body and value is required: both exist",
         ),
         ({"body": pa.string(), "topic": pa.int32()}, "column 'topic' is int, not string"),
-        ({"body": pa.string(), "defer_ms": pa.float64()}, "column 'defer_ms' is double, not a wh"),
+        (
+            {"body": pa.string(), "defer_ms": pa.float64()},
+            "column 'defer_ms' is double, not an int",
+        ),
         (
             {"body": pa.string(), "headers": pa.string()},
             "column 'headers' is string, not map<string,string>, map<string,binary> or binary",
@@ -462,13 +470,13 @@ def test_columns(columns: dict[str, pa.DataType], text: str) -> None:
 def test_columns_and_options() -> None:
     rows = table({"body": [b"x"]})
     here = {"nsqdTcpAddresses": "a:1"}
-    text = "nsq: option 'topic' or a column topic is needed: none is given"
+    text = "nsq: option 'topic' or a column topic is required"
     assert refusal(OptionError, writer, here, rows) == text
     here["topic"] = "t"
-    text = "nsq: option 'partitioner' hashes 'user': no such column"
+    text = "nsq: option 'partitioner' hashes 'user', which is not a column"
     assert refusal(OptionError, writer, here | {"partitioner": "hash(user)"}, rows) == text
     wrong = pa.schema({"body": pa.binary(), "user": pa.float64()}).empty_table()
-    text = "nsq: column 'user' is double, not binary, string or a whole number"
+    text = "nsq: column 'user' is double, not binary, string or an integer"
     assert refusal(OptionError, writer, here | {"partitioner": "hash(user)"}, wrong) == text
 
 

@@ -145,10 +145,9 @@ def test_retention_passes_a_batch_that_crashed_first(query: Start, broker: LogBr
     with pytest.raises(DataLoss) as caught:
         query(checkpoint)
     assert str(caught.value) == (
-        f"nsq: rows are lost: topic 't', log {A} on nsqd {broker.address}: seq 1 is to be "
-        "read, but the "
-        "first there is is 5: retention has let go of 4 rows; failOnDataLoss=false goes on "
-        "without them"
+        f"nsq: rows are lost: topic 't', log {A} on nsqd {broker.address}: seq 1 cannot be read: "
+        "retention removed 4 rows, and the first available seq is 5; set failOnDataLoss=false to "
+        "continue without them"
     )
     engine = query(checkpoint, failOnDataLoss="false")
     assert seqs(engine) == numbers(5, 11)
@@ -160,7 +159,7 @@ def test_retention_passes_a_query_that_stopped(
     checkpoint = Checkpoint()
     query(checkpoint, maxOffsetsPerTrigger="2").trigger()
     broker.topics["t"].logs[0].let_go(5)
-    with pytest.raises(DataLoss, match=r"seq 3 is to be read, but the first .* is 6: .* 3 rows;"):
+    with pytest.raises(DataLoss, match=r"seq 3 cannot be read: retention removed 3 rows, .* is 6;"):
         query(checkpoint).trigger()
     engine = query(checkpoint, failOnDataLoss="false")
     engine.run()
@@ -173,7 +172,7 @@ def test_an_older_copy_of_a_log(query: Start, broker: LogBroker) -> None:
     checkpoint = Checkpoint()
     query(checkpoint).run()
     broker.topics["t"].logs[0].cut(6)
-    with pytest.raises(DataLoss, match="it went on to seq 11, but ends before 6"):
+    with pytest.raises(DataLoss, match="it had rows up to seq 11, but now ends before 6"):
         query(checkpoint).trigger()
 
 
@@ -185,8 +184,8 @@ def test_a_topic_that_was_made_anew(query: Start, broker: LogBroker) -> None:
         query(checkpoint).trigger()
     assert str(caught.value) == (
         f"nsq: rows are lost: topic 't', log {A} is on none of 1 nsqds ({broker.address}), "
-        "and seq 3 is to "
-        f"be read; a new incarnation is {B}; failOnDataLoss=false goes on without them"
+        "and seq 3 "
+        f"cannot be read; the new log is {B}; set failOnDataLoss=false to continue without them"
     )
     engine = query(checkpoint, failOnDataLoss="false")
     engine.run()
@@ -227,7 +226,7 @@ def test_the_rest_of_a_planned_range_is_gone(query: Start, broker: LogBroker) ->
     topic = broker.topics["t"]
     topic.logs[0].cut(8)
     topic.begin(B)
-    with pytest.raises(DataLoss, match="it went on to seq 11, but ends before 8"):
+    with pytest.raises(DataLoss, match="it had rows up to seq 11, but now ends before 8"):
         query(checkpoint)
     assert seqs(query(checkpoint, failOnDataLoss="false")) == numbers(1, 8)
 
@@ -349,7 +348,7 @@ def test_starting_positions(query: Start, broker: LogBroker) -> None:
     engine.run()
     assert seqs(engine) == numbers(7, 11)
     with pytest.raises(
-        DataLoss, match=f"log {B} is on none of 1 nsqds .*, and seq 4 is to be read"
+        DataLoss, match=f"log {B} is on none of 1 nsqds .*, and seq 4 cannot be read"
     ):
         query(startingOffsets=f'{{"t": {{"{B}": 4}}}}').trigger()
 
@@ -360,7 +359,7 @@ def test_checkpoints_of_other_topics(query: Start) -> None:
     with pytest.raises(OptionError) as caught:
         query(checkpoint, topic="u").trigger()
     assert str(caught.value) == (
-        "nsq: the checkpoint is of topics t, and the query reads u; use a new checkpointLocation"
+        "nsq: the checkpoint has topics t, but the query reads u; use a new checkpointLocation"
     )
 
 
@@ -448,7 +447,9 @@ class TestManyNodes:
         brokers[1].answer_waiting()
         assert engine.trigger()
         assert len(brokers[2].asked) == asked
-        text = f"nsq: nsqd {address} did not answer within 1 s; its logs are held where they are"
+        text = (
+            f"nsq: nsqd {address} did not answer within 1 s; its logs are held at their positions"
+        )
         assert caplog.messages == [text]
         brokers[2].silent = False
         brokers[2].topics["t"].publish(5)
@@ -474,8 +475,8 @@ class TestManyNodes:
         with pytest.raises(Unreachable) as caught:
             everywhere(failOnUnreachable="true").trigger()
         assert str(caught.value) == (
-            f"nsq: no answer from nsqd {brokers[2].address}; failOnUnreachable=false goes on "
-            "without"
+            f"nsq: no answer from nsqd {brokers[2].address}; set failOnUnreachable=false to "
+            "continue without it"
         )
 
     def test_a_planned_range_that_is_away(

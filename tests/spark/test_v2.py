@@ -54,7 +54,7 @@ def test_what_it_says_of_itself(server: Any) -> None:
 def test_auth(server: Any) -> None:
     settings = {"topic_log": 1, "auth_required": True}
     nsqd = server(settings=settings)
-    assert refusal(nsqd, Access()) == f"nsq: {nsqd.address} demands authSecret"
+    assert refusal(nsqd, Access()) == f"nsq: {nsqd.address} requires authSecret"
     Connection(nsqd.address, Access(auth_secret=SECRET)).close()
     assert nsqd.link(1).bodies[-1] == SECRET.encode()
 
@@ -117,7 +117,7 @@ def test_what_is_no_answer(data: bytes, server: Any) -> None:
         return True
 
     nsqd = server(script=script)
-    with pytest.raises(NsqError, match=r"^nsq: 127.0.0.1:\d+ sent what is no frame of a response$"):
+    with pytest.raises(NsqError, match=r"^nsq: 127.0.0.1:\d+ sent an invalid frame$"):
         Connection(nsqd.address, Access())
 
 
@@ -149,11 +149,11 @@ def test_addresses() -> None:
     [
         ("LOG_META", (ERROR, b"E_LOG_GONE soon"), "refused: E_LOG_GONE soon"),
         ("LOG_META", (ERROR, b"E_LOG_RANGE " + b"9" * 5000), "refused: E_LOG_RANGE 999"),
-        ("LOG_META", (RESPONSE, b"{"), "answered by what is no JSON"),
-        ("LOG_META", (RESPONSE, b"[" * 100_000), "answered by what is no JSON"),
+        ("LOG_META", (RESPONSE, b"{"), "answered with invalid JSON"),
+        ("LOG_META", (RESPONSE, b"[" * 100_000), "answered with invalid JSON"),
         ("LOG_SEEK", (RESPONSE, b'{"seq": "1"}'), "answered LOG_SEEK without a seq"),
-        ("LOG_META", (RESPONSE, b'{"incarnations": [{}]}'), "answered LOG_META by what is none"),
-        ("LOG_META", (RESPONSE, b"{}"), "answered LOG_META by what is none"),
+        ("LOG_META", (RESPONSE, b'{"incarnations": [{}]}'), "sent an invalid answer to LOG_META"),
+        ("LOG_META", (RESPONSE, b"{}"), "sent an invalid answer to LOG_META"),
     ],
 )
 def test_answers_that_make_no_sense(

@@ -111,7 +111,7 @@ cdef str headers_fault(const uint8_t *at, size_t n):
     if fault == TOO_MANY:
         return f"more than {HEADERS_COUNT} headers"
     if fault == CUT:
-        return f"header {number + 1} ends behind the last of {n} bytes"
+        return f"header {number + 1} extends beyond the last of {n} bytes"
     name = at[place + 1:place + 1 + at[place]].decode("ascii", "backslashreplace")
     if fault == BAD_NAME:
         return f'header name "{name}" ({ALLOWED_NAMES})'

@@ -26,7 +26,10 @@ cdef bytes SYNC_FLUSH = b"\x00\x00\x00\xff\xff"
 cdef class DeflateLayer(ByteLayer):
     """One end of a stream of deflate."""
 
-    def __cinit__(self, int level=6):
+    def __init__(self, int level=6):
+        """
+        level: of zlib
+        """
         self.level = level
         self.inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         self.input = ByteQueue()

@@ -1,7 +1,7 @@
 """The framing format of snappy: chunks of at most 64 KiB, each with a checksum.
 
-Owns the frames and their checksums; cramjam, which python-snappy is made of, compresses the blocks.
-It is called with buffers of ours, so that a chunk allocates no bytes object. Knows no sockets.
+Owns the frames and their checksums. cramjam, which python-snappy is made of, compresses the blocks:
+it writes into buffers of ours, so that a chunk allocates no bytes object. Knows no sockets.
 """
 
 from cpython.memoryview cimport PyMemoryView_FromMemory

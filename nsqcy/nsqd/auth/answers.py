@@ -1,7 +1,7 @@
-"""What an auth server's answer allows a client, and for how long.
+"""Answers of auth servers: what they allow a client, and for how long.
 
-Pure: reads answers and decides; who asks the servers is auth_client.py. Nothing here, the text of
-an error included, says what a client's secret is.
+Pure: reads answers and decides; client.py sends the queries. No text here, errors included,
+contains a client's secret.
 """
 
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ from nsqcy.ipc.quota import Quota
 from nsqcy.util import gojson
 
 MAX_ANSWER = 1 << 20  # bytes of an answer
-MAX_EXPRESSIONS = 2000  # of an answer, which bound the time of a decision
+MAX_EXPRESSIONS = 2000  # of an answer; they bound the time of a decision
 MAX_EXPRESSION = 64 << 10  # bytes of one, compiled
-MAX_STEPS = 100_000  # of all of them, compiled, which bound their memory
-MAX_DECISIONS = 1000  # remembered of one answer
-MAX_TTL = 10 * 365 * 86400  # seconds; for ever, in the life of a connection
+MAX_STEPS = 100_000  # of all of them, compiled; they bound memory
+MAX_DECISIONS = 1000  # remembered for each answer
+MAX_TTL = 10 * 365 * 86400  # seconds; longer than any connection lasts
 PERMISSIONS = frozenset({"subscribe", "publish"})
 
 
 class AuthFailure(NsqError):
-    """Nobody knows what the client may do. The text is for the log and holds no secret."""
+    """The permissions of a client are unknown. The text is for the log and contains no secret."""
 
 
 class Covers(Protocol):
-    """Something that a client is allowed."""
+    """One permission of a client."""
 
     def covers(self, permission: str, topic: str, channel: str) -> bool: ...
 
@@ -50,7 +50,7 @@ class Grant(NamedTuple):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Authorization:
-    """What one answer says. Several connections may share it."""
+    """The content of an answer. Several connections may share it."""
 
     source: bytes = field(repr=False)
     ttl: int  # seconds
@@ -61,11 +61,13 @@ class Authorization:
     _decisions: dict[tuple[str, str, str], bool] = field(default_factory=dict, repr=False)
 
     def permits(self, topic: str, channel: str) -> bool:
-        """Whether the client may subscribe to the channel; without one, publish to the topic."""
+        """Return whether the client may subscribe to the channel; without one, publish to the
+        topic."""
         return self._allows("subscribe" if channel else "publish", topic, channel)
 
     def permits_log(self, topic: str) -> bool:
-        """Whether the client may read the topic's log: what any channel of it would get."""
+        """Return whether the client may read the topic's log, which is what any channel of it
+        gets."""
         return self._allows("subscribe", topic, "")
 
     def _allows(self, permission: str, topic: str, channel: str) -> bool:
@@ -79,7 +81,7 @@ class Authorization:
 
     @property
     def response(self) -> bytes:
-        """What the client is told."""
+        """Return the answer to the client's AUTH."""
         return gojson.encode(
             {
                 "identity": self.identity,
@@ -104,7 +106,7 @@ _ANSWER: gojson.Fields = {
 
 
 def parse(body: bytes) -> Authorization:
-    """Read the body of an answer; raises AuthFailure."""
+    """Parse the body of an answer. Raises AuthFailure."""
     if len(body) > MAX_ANSWER:
         raise AuthFailure(f"the answer has more than {MAX_ANSWER} bytes")
     try:
@@ -149,12 +151,12 @@ _OPTIONS = _options()
 
 
 def _compile(text: str) -> Any:
-    # RE2, as NSQ has it: what `re` takes more would be a surprise there, and `re` can take hours
-    # over twenty characters.
+    # RE2, as in NSQ: `re` accepts more, which would surprise users of NSQ, and can take hours for
+    # twenty characters.
     try:
         return re2.compile(text, _OPTIONS)
     except re2.error as error:
         reason = error.args[0]
-        # Behind the colon it quotes the expression, in which a server may send anything back.
+        # After the colon it quotes the expression, in which a server may echo anything.
         shown = str(reason, "utf-8", "replace").partition(":")[0]
         raise AuthFailure(f"invalid expression: {shown}") from None

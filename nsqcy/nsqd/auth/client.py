@@ -1,8 +1,8 @@
-"""Asking auth servers what a client may do, off the hub.
+"""Queries of auth servers, off the hub.
 
-`Servers` makes one query, blocking, in whichever thread calls it; `Authorizer` is its face on a
-hub: sessions ask it, and are told the answer later. What goes wrong is told in words made here, as
-the texts of other people's exceptions may hold the URL, and so the client's secret.
+`Servers` makes one blocking query in the calling thread; `Authorizer` is its interface for a hub:
+sessions request an authorization and get it later. Errors have texts of our own, as those of other
+libraries may contain the URL and so the client's secret.
 """
 
 import random
@@ -29,13 +29,13 @@ from nsqcy.protocol.session import Session
 from nsqcy.util import gojson
 
 MAX_QUERIES = 32  # at a time, in one worker
-IDLE_THREAD = 10.0  # seconds after which a thread without work ends
+IDLE_THREAD = 10.0  # seconds after which an idle thread ends
 _STRAY = re.compile("[\ud800-\udfff]")  # bytes that are not UTF-8, as surrogate escapes
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a server is told of a client."""
+    """Facts about a client for a server."""
 
     secret: bytes = field(repr=False)
     remote_ip: str
@@ -43,7 +43,7 @@ class Question:
     common_name: str
 
     def parameters(self) -> dict[str, str | bytes]:
-        """By name, sorted."""
+        """Return the values by name, sorted."""
         return {
             "common_name": self.common_name,
             "remote_ip": self.remote_ip,
@@ -55,7 +55,7 @@ class Question:
         return urlencode(self.parameters())
 
     def body(self) -> bytes:
-        """As Go has it: each value in an array, U+FFFD for each byte that is not UTF-8."""
+        """Encode as Go does: each value in an array, U+FFFD for each byte that is not UTF-8."""
         texts = {
             name: value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
             for name, value in self.parameters().items()
@@ -72,8 +72,8 @@ class Servers:
         self._web = WebClient(Terms.of(options))
 
     def query(self, question: Question) -> Authorization:
-        """The answer of the first server that gives one, beginning with any; raises AuthFailure
-        with what was wrong with each of them."""
+        """Return the answer of the first server that gives one, beginning with a random one. Raises
+        AuthFailure with the error of each."""
         first = random.randrange(len(self._urls))
         failures = []
         for url in self._urls[first:] + self._urls[:first]:
@@ -94,7 +94,7 @@ class Servers:
         return answer.body
 
     def _request(self, url: Url, question: Question) -> Answer:
-        """One request and its answer, with as much of the body as we look at."""
+        """Make one request; return its answer with the part of the body that is read."""
         headers = {}
         target, body = url.request_uri, None
         if self._post:
@@ -114,7 +114,7 @@ def _url(address: str) -> Url:
 
 
 def _shown(url: Url) -> str:
-    """An address as a log may show it: without what could be a password or a token."""
+    """Return an address for the log, without possible passwords and tokens."""
     if not url.host:
         return "an --auth-http-address"
     return url._replace(auth=None, query=None, fragment=None).url
@@ -124,10 +124,11 @@ def _shown(url: Url) -> str:
 
 
 class Authorizer:
-    """Asks for sessions, a bounded number at a time; each waits, and nobody else does."""
+    """Queries servers for sessions, a bounded number at a time; only the session in question
+    waits."""
 
     def __init__(self, options: NsqdOptions, enter: Callable[[], object], log: Lines) -> None:
-        """enter: called before a session is spoken to, outside of a turn."""
+        """enter: called before a session is called, outside of a turn."""
         self._servers = Servers(options)
         self._enter = enter
         self._log = log
@@ -136,24 +137,25 @@ class Authorizer:
         self._known: WeakValueDictionary[bytes, Authorization] = WeakValueDictionary()
         hub = gevent.get_hub()
         self._pool = ThreadPool(MAX_QUERIES, hub=hub, idle_task_timeout=IDLE_THREAD)
-        # Sessions ask at the end of a turn, where nothing may spawn.
+        # Sessions call at the end of a turn, where nothing may spawn.
         self._wake = hub.loop.async_()
         self._wake.start(self._start)
 
     def ask(self, session: Session) -> None:
-        """Find out what a client may do: its authorized() or auth_failed() follows."""
+        """Find out what a client may do; calls its authorized() or auth_failed() later."""
         self._asked.append(session)
         self._wake.send()
 
     def of_certificate(self, names: Iterable[str]) -> None:
-        """Servers are asked with a secret only."""
+        """Return None: servers are queried only with a secret."""
 
     def restore(self, source: bytes) -> Authorization:
-        """The authorization of a client that another worker has asked for."""
+        """Return the authorization of a client that another worker has authorized."""
         return self._shared(answers.parse(source))
 
     def _shared(self, authorization: Authorization) -> Authorization:
-        """Clients of one service get one answer: keep it, and what follows from it, once."""
+        """Share equal answers and what is derived from them: clients of one service get the same
+        one."""
         return self._known.setdefault(authorization.source, authorization)
 
     def _start(self) -> None:
@@ -171,8 +173,8 @@ class Authorizer:
             self._running -= 1
 
     def _attempt(self, question: Question) -> Authorization | str:
-        """In a thread: the answer, or what is wrong. It raises nothing, as the hub would print the
-        arguments."""
+        """In a thread: return the answer, or the error. It does not raise, as the hub would print
+        the arguments."""
         try:
             return self._servers.query(question)
         except AuthFailure as failure:

@@ -1,7 +1,7 @@
-"""AUTH by the file of users, on the hub: a token, or the name in a verified certificate.
+"""AUTH by the file of users, on the hub: by a token, or by the name in a verified certificate.
 
-Who is not in the file may still be somebody to an auth server, if there are any. Asks nobody
-itself, and nothing here says what a client's secret is.
+Clients that are not in the file may be known to an auth server, if there are any. Sends no queries
+itself, and no text here contains a client's secret.
 """
 
 from collections import deque
@@ -18,12 +18,12 @@ from nsqcy.users.known import Known
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import PUBLISH, SUBSCRIBE, User
 
-TTL = 60  # seconds for which a client may do what the file said when it came
-_MARK = b"user "  # what no answer of an auth server begins with
+TTL = 60  # seconds for which a client may do what the file allowed when it connected
+_MARK = b"user "  # no answer of an auth server begins with it
 
 
 class UserGrant:
-    """One permission of a user, for all topics and channels of which the file gives it."""
+    """One permission of a user, for all topics and channels that the file grants it on."""
 
     __slots__ = ("_permission", "_user")
 
@@ -40,7 +40,7 @@ class UserGrant:
 
 
 def authorization(user: User, quota: Quota | None = None) -> Authorization:
-    """What a user may do over TCP, and how much of it."""
+    """Permissions of a user over TCP, and the quotas."""
     held = [name for name in (PUBLISH, SUBSCRIBE) if getattr(user, name)]
     return Authorization(
         source=_MARK + user.name.encode(),
@@ -53,15 +53,15 @@ def authorization(user: User, quota: Quota | None = None) -> Authorization:
 
 
 class Asked(Protocol):
-    """Who asks auth servers."""
+    """Queries auth servers."""
 
     def ask(self, session: Session) -> None: ...
     def restore(self, source: bytes) -> Authorization: ...
 
 
 class FileAuthorizer:
-    """The first that knows a client counts: the file by its token, the file by its certificate, the
-    auth servers by what it says."""
+    """Uses the first that knows a client: the file by its token, the file by its certificate, the
+    auth servers by its secret."""
 
     def __init__(
         self,
@@ -71,30 +71,30 @@ class FileAuthorizer:
         enter: Callable[[], object],
         log: Lines,
     ) -> None:
-        """enter: called before a session is spoken to, outside of a turn."""
+        """enter: called before a session is called, outside of a turn."""
         self._known = known
         self._quotas = quotas
         self._servers = servers
         self._enter = enter
         self._log = log
         self._asking: deque[Session] = deque()
-        # Sessions ask in the middle of a turn, where they cannot be answered.
+        # Sessions call in the middle of a turn, where they cannot be answered.
         self._wake = gevent.get_hub().loop.async_()
         self._wake.start(lambda: gevent.spawn(self._answer))
 
     def ask(self, session: Session) -> None:
-        """Find out what a client may do: its authorized() or auth_failed() follows."""
+        """Find out what a client may do; calls its authorized() or auth_failed() later."""
         self._asking.append(session)
         self._wake.send()
 
     def of_certificate(self, names: Iterable[str]) -> Authorization | None:
-        """What a client may do that has said nothing."""
+        """Return what a client without AUTH may do."""
         user = self._known.of_certificate(names)
         return None if user is None else self._authorization(user)
 
     def restore(self, source: bytes) -> Authorization:
-        """The authorization of a client that another worker has let in; by now the file may have
-        forgotten it, or say something else of it."""
+        """Return the authorization of a client that another worker has authorized; the file may
+        have changed since."""
         if source.startswith(_MARK):
             name = source[len(_MARK) :].decode()
             return self._authorization(self._known.users.get(name) or User(name))

@@ -1,6 +1,6 @@
-"""The file of users at one worker: all that needs it is made here.
+"""The file of users in one worker: creates everything that needs it.
 
-Imported by a worker of an nsqd with --auth-file, and by no other.
+Only workers of an nsqd with --auth-file import this module.
 """
 
 import time
@@ -17,7 +17,7 @@ from nsqcy.users.quotas import Quotas
 
 
 class FileUsers:
-    """Who is in the file, by its latest reading, and what there is of their quotas."""
+    """The users of the latest reading of the file, and their quotas."""
 
     def __init__(self, path: str, text: str, table: QuotaTable) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class FileUsers:
         self._quotas = Quotas(table)
 
     def renew(self, text: str) -> None:
-        """The file has been read again, and found good."""
+        """Replace the users after the file was read again and is valid."""
         self._known.users = file.parse(self._path, text)
         self._quotas.renew(self._known.users)
 
@@ -36,9 +36,9 @@ class FileUsers:
     def authorizer(
         self, servers: Asked | None, enter: Callable[[], object], log: Log
     ) -> FileAuthorizer:
-        """Who knows what clients may do over TCP."""
+        """Return the authorizer of clients over TCP."""
         return FileAuthorizer(self._known, self._quotas, servers, enter, log)
 
     def gate(self, log: Log) -> Gate:
-        """What stands before the routes of HTTP."""
+        """Return the check that HTTP requests pass before their route."""
         return Gate(self._known, "nsqd", log, quota=self._quotas.of)

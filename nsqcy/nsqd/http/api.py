@@ -1,6 +1,6 @@
 """nsqd's HTTP API: the table of its routes.
 
-What a route does is in the module of its subject; `context` has what they share.
+The handlers are in modules by subject; `context` has what they share.
 """
 
 from nsqcy.http import pprof
@@ -11,7 +11,7 @@ from nsqcy.nsqd.http.context import Context
 
 
 def tls_required(https_port: int) -> Reply:
-    """What plain HTTP is answered where TLS is required, blanks and all."""
+    """Return the answer to plain HTTP where TLS is required, spaces included."""
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
     return Reply(403, body, JSON, logged=False)
 

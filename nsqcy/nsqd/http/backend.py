@@ -1,4 +1,4 @@
-"""What the HTTP handlers need from the rest of nsqd, as types.
+"""The interface between the HTTP handlers and the rest of nsqd.
 
 The engine, the rings and the control channel to the master are behind it; HTTP knows none of them.
 """
@@ -19,10 +19,11 @@ Done = Callable[[str | None], None]
 
 
 class Backend(Inspected, Protocol):
-    """`publish` is called from the loop and must not block; each other call is made in a greenlet
-    of its own and may.  An exception is answered with 500 INTERNAL_ERROR; one that says
-    NOT_WRITTEN, from whichever process, with 503 and that; and with 503 UNREACHABLE if a worker
-    that is needed is gone, or does not answer.
+    """`publish` is called from the loop and must not block; every other call is made in its own
+    greenlet and may block.
+
+    An exception is answered with 500 INTERNAL_ERROR; NOT_WRITTEN, from any process, with 503 and
+    its text; and with 503 UNREACHABLE if a required worker is gone or does not answer.
     """
 
     def publish(
@@ -37,41 +38,41 @@ class Backend(Inspected, Protocol):
         """Publish all of `bodies`, each with these headers, creating the topic; no bodies only
         create it.
 
-        `done` is called exactly once, at once or later, from the hub or from a greenlet: with None
-        when accepted, as durable as this and as the topic promises; with the reason when none of
-        them is there (an error of TCP with its code, if it is not E_PUB_FAILED); with UNKNOWN when
-        nobody can say.  The bodies never change after the call.
+        `done` is called exactly once, now or later, from the hub or from a greenlet: with None when
+        accepted, with the durability of the request and the topic; with the reason if none was
+        published (a TCP error with its code, unless it is E_PUB_FAILED); with UNKNOWN if the result
+        is unknown. The bodies must not change after the call.
         """
 
     def sink(self, topic: str, headers: bytes = b"") -> Sink | None:
-        """Where bodies can be published to the topic as `publish` does it, when that needs neither
-        a wait nor a delay; None if there is no such thing."""
+        """Return a fast path that publishes to the topic as `publish` does, for publishes that need
+        neither a wait nor a delay; None if there is none."""
 
     def at_owner(self, verb: TopicVerb[Result]) -> Result:
-        """Run a verb where its topic lives; raises Refused."""
+        """Run a verb in the worker of its topic. Raises Refused."""
 
     def at_master(self, verb: MasterVerb[Result]) -> Result:
         """Run a verb in the master."""
 
     def policy(self, topic: str, channel: str) -> dict[str, Any]:
-        """What holds for a topic, or for one of its channels, and who has said so; both need not
-        exist. No channel: ""."""
+        """Return the policy of a topic or of one of its channels, with the origin of each value;
+        neither needs to exist. No channel: ""."""
 
     def stats(self, query: Query) -> bytes:
-        """The page of /stats in the form asked for."""
+        """Return the page of /stats in the requested format."""
 
     def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
-        """The page of /metrics in a form that these headers accept: the type of its content,
-        whether it is compressed by gzip, and the page."""
+        """Return the page of /metrics in a format that these headers accept: content type, whether
+        it is compressed by gzip, and the page."""
 
     def health(self) -> str:
-        """`OK`, or `NOK - ` and the reason."""
+        """Return `OK`, or `NOK - ` and the reason."""
 
     def reasons(self) -> list[str]:
-        """Why nsqd is not ready for clients, a line each; nothing if it is."""
+        """Return the reasons why nsqd is not ready for clients, one a line; empty if it is."""
 
     def live(self) -> str | None:
-        """None if nsqd lives, ready or not; else what is wrong."""
+        """Return None if nsqd is alive, ready or not; otherwise the reason."""
 
     def info(self) -> dict[str, Any]:
-        """The object of /info, keys in its order."""
+        """Return the object of /info, with its keys in order."""

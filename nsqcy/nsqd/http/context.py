@@ -1,4 +1,4 @@
-"""What the handlers of nsqd's routes share: the backend, the options, and errors as HTTP sees them.
+"""Shared by the handlers of nsqd's routes: the backend, the options, and HTTP's errors.
 
 Knows no route.
 """
@@ -12,7 +12,7 @@ from nsqcy.nsqd.http.backend import Backend
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.process.control import is_unreachable
 
-# Of a verb; 404 for what is not found.
+# Of a verb; 404 if the topic or channel does not exist.
 _REFUSED_STATUS: dict[Refusal, int] = {
     "CHANNEL_EXISTS": 409,
     "NOT_READ": 503,

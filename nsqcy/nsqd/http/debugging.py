@@ -12,7 +12,7 @@ _DECIMAL = re.compile(r"[+-]?[0-9]+")
 
 
 def debug_block_rate(api: Context, request: Request) -> None:
-    """There is nothing it could set: what blocks is not counted."""
+    """Accept and ignore the rate: nsqd does not profile blocking."""
     form = parse_query(bytes(request.body.data).decode("latin-1")) or {}
     text = form.get("rate", request.params.get("rate", ""))
     if not _DECIMAL.fullmatch(text):

@@ -1,4 +1,4 @@
-"""The body of an /mpub request, cut into messages: pure functions over bytes."""
+"""The body of an /mpub request, split into messages: pure functions over bytes."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -7,7 +7,7 @@ _INT32 = Struct(">i").unpack_from
 
 
 class BadBody(Exception):
-    """The body cannot be published; `code` says why, in NSQ's words."""
+    """The body cannot be published; `code` is NSQ's word for the reason."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -15,7 +15,7 @@ class BadBody(Exception):
 
 
 def split_text(body: bytes, max_msg_size: int) -> list[bytes]:
-    """One message a line: only LF ends a line, and empty lines are no messages."""
+    """Split by lines: only LF ends a line, and empty lines are not messages."""
     messages = list(filter(None, body.split(b"\n")))
     if messages and max(map(len, messages)) > max_msg_size:
         raise BadBody("MSG_TOO_BIG")
@@ -23,14 +23,14 @@ def split_text(body: bytes, max_msg_size: int) -> list[bytes]:
 
 
 def split_binary(body: bytes, max_msg_size: int, max_body_size: int) -> Sequence[memoryview]:
-    """`int32 count`, then `int32 size` and the bytes of each message; big-endian.
+    """Split `int32 count`, then `int32 size` and the bytes of each message; big-endian.
 
     Bytes after the last message are ignored.
     """
     if len(body) < 4:
         raise BadBody("BAD_BODY")
     (count,) = _INT32(body, 0)
-    # A message takes at least five bytes, so a larger count cannot be true.
+    # A message takes at least five bytes, so a larger count is invalid.
     if count <= 0 or count > (max_body_size - 4) // 5:
         raise BadBody("BAD_BODY")
     view = memoryview(body)

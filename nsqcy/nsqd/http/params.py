@@ -1,4 +1,4 @@
-"""Parameters that several routes of nsqd read alike.
+"""Parameters that several routes of nsqd have in common.
 
 Knows no route.
 """
@@ -12,12 +12,12 @@ BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def topic_of(params: dict[str, str]) -> str:
-    """The topic of the query; refused if its name is invalid."""
+    """Return the topic of the query. Raises Refused if its name is invalid."""
     return valid_topic(params, "INVALID_TOPIC")
 
 
 def any_topic(request: Request) -> str:
-    """The topic of the query; with an invalid name it does not exist."""
+    """Return the topic of the query; one with an invalid name does not exist."""
     topic = required(whole(request), "topic")
     if not names.is_valid_name(topic):
         raise HttpError(404, "TOPIC_NOT_FOUND")

@@ -1,4 +1,4 @@
-"""What is set for a topic or a channel; the values are policy_values'."""
+"""Routes that set the policy of a topic or a channel; policy_values owns the values."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def delete_channel_policy(api: Context, request: Request) -> Reply:
 
 
 def set_rate(api: Context, request: Request) -> None:
-    """A short form of PUT /channel/config."""
+    """Set retention: a short form of PUT /channel/config."""
     topic, channel = topic_and_channel(request)
     text = required(request.params, "rate")
     api.backend.at_owner(verbs.FindChannel(topic, channel))
@@ -74,7 +74,7 @@ def _put_policy(api: Context, request: Request, topic: str, channel: str = "") -
 
 
 def _set_policy(api: Context, topic: str, channel: str, values: dict[str, Any] | None) -> None:
-    """Set keys, or drop them (a key's None, or None for all); raises BadPolicy."""
+    """Set keys, or unset them (a key's None, or None for all). Raises BadPolicy."""
     name = f"{topic}/{channel}" if channel else topic
     if values is not None:
         policy_values.read_all(name, values, api.options)

@@ -1,6 +1,6 @@
-"""Keys of policies as JSON has them: what a client sets, what the file keeps, what is shown.
+"""Values of policies as JSON: what clients set, what the file keeps, what is shown.
 
-A value has one form everywhere: numbers and truth values are JSON's, a duration is a text with its
+A value has one form everywhere: numbers and booleans are JSON's, a duration is a string with its
 unit. Pure functions; they know neither HTTP nor the file.
 """
 
@@ -17,19 +17,19 @@ from nsqcy.options.option import Option, Value
 
 
 class BadPolicy(Exception):
-    """What is wrong, and what is allowed."""
+    """A value is invalid; the text says what is allowed."""
 
     def __init__(self, problem: str, allowed: str) -> None:
         super().__init__(f"{problem} (allowed: {allowed})")
 
 
 def keys_of(name: str) -> Mapping[str, Option]:
-    """The keys of a topic, or of `topic/channel`."""
+    """Return the keys of a topic, or of `topic/channel`."""
     return CHANNEL_KEYS if "/" in name else TOPIC_KEYS
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """The JSON object that a client has sent; raises BadPolicy."""
+    """Parse the JSON object that a client has sent. Raises BadPolicy."""
     try:
         found = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_no_number)
     except RecursionError:
@@ -37,7 +37,7 @@ def parse(body: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise BadPolicy(f"not JSON: {error}", "an object of keys and values") from None
     if not isinstance(found, dict):
-        raise BadPolicy(f"{_json(found)} is no object", "an object of keys and values")
+        raise BadPolicy(f"{_json(found)} is not an object", "an object of keys and values")
     return found
 
 
@@ -55,7 +55,7 @@ def _no_number(text: str) -> None:
 
 
 def read(name: str, key: str, value: Any, options: NsqdOptions) -> Value:
-    """The value of a key of a topic, or of `topic/channel`; raises BadPolicy."""
+    """Parse the value of a key of a topic, or of `topic/channel`. Raises BadPolicy."""
     keys = keys_of(name)
     option = keys.get(key)
     if option is None:
@@ -88,15 +88,15 @@ def _value(option: Option, value: Any) -> Value:
 
 def _allowed(option: Option) -> str:
     if option.kind is INT:
-        return "a whole number"
+        return "an integer"
     if option.kind is DURATION:
         return f"a text: {option.kind.allowed}"
     return option.kind.allowed
 
 
 def read_all(name: str, said: Mapping[str, Any], options: NsqdOptions) -> dict[str, Value]:
-    """What is set, checked: those keys that are not null; raises BadPolicy for the first that is
-    wrong, a key that is unknown even if it is null."""
+    """Return the keys that are not null, checked. Raises BadPolicy for the first invalid one, and
+    for an unknown key even if it is null."""
     found = {}
     for key, value in said.items():
         if value is not None:
@@ -107,12 +107,12 @@ def read_all(name: str, said: Mapping[str, Any], options: NsqdOptions) -> dict[s
 
 
 def merged(before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set after a client has said this: a null takes its key back."""
+    """Merge a client's changes: null unsets a key."""
     return {key: value for key, value in {**before, **said}.items() if value is not None}
 
 
 def view(policies: Policies, options: NsqdOptions, topic: str, channel: str) -> dict[str, Any]:
-    """What holds for a topic, or for a channel, and who has said so."""
+    """Return the policy of a topic or a channel, with the origin of each value."""
     if channel:
         name: dict[str, str] = {"topic": topic, "channel": channel}
         policy: Any = policies.channel(topic, channel)
@@ -133,6 +133,6 @@ def view(policies: Policies, options: NsqdOptions, topic: str, channel: str) -> 
 
 
 def _json(value: Any) -> str:
-    """As a client sees it again, in short, whatever it is."""
+    """Return an abbreviated form of any value, to show it to the client."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:80]}..."

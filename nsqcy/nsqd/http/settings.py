@@ -42,7 +42,8 @@ def get_drain(api: Context, request: Request) -> dict[str, Any]:
 
 
 def put_drain(api: Context, request: Request) -> dict[str, Any]:
-    """Refuse publishes, and exit when consumers have emptied what is here; or no more."""
+    """Start or stop draining: reject publishes, and exit when consumers have emptied all
+    channels."""
     params = whole(request)
     on = _SWITCH.get(bytes(request.body.data).strip())
     if on is None:

@@ -1,4 +1,4 @@
-"""What this nsqd says about itself: health, /info, /stats and /metrics."""
+"""Status of this nsqd: health, /info, /stats and /metrics."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def ping(api: Context, request: Request) -> str:
 
 
 def ready(api: Context, request: Request) -> str:
-    """Whether to send clients here."""
+    """Return whether to send clients to this nsqd."""
     reasons = api.backend.reasons()
     if reasons:
         raise HttpError(503, "\n".join(reasons))
@@ -26,7 +26,7 @@ def ready(api: Context, request: Request) -> str:
 
 
 def live(api: Context, request: Request) -> str:
-    """Whether to leave nsqd alone; one that is not ready need not be killed."""
+    """Return whether nsqd is alive; one that is not ready need not be killed."""
     problem = api.backend.live()
     if problem is not None:
         raise HttpError(503, problem)
@@ -51,7 +51,7 @@ def stats(api: Context, request: Request) -> Reply:
 
 
 def metrics(api: Context, request: Request) -> Reply:
-    """For Prometheus, which asks every few seconds."""
+    """Return metrics for Prometheus, which requests them every few seconds."""
     head = request.head
     content_type, is_compressed, page = api.backend.metrics(
         head.header("Accept"), head.header("Accept-Encoding")

@@ -1,8 +1,8 @@
-"""A new topic's channels, as lookupds know them from other nsqds.
+"""The channels of a new topic, as nsqlookupds know them from other nsqds.
 
-Queries every lookupd whose HTTP address is known, in threads, each topic within the time of one
-request. A lookupd that does not answer holds up only its own queries. Knows nothing of what is done
-with the names.
+Queries every nsqlookupd whose HTTP address is known, in threads, each topic within the time of one
+request. An nsqlookupd that does not answer delays only its own queries. Does not use the names
+itself.
 """
 
 import json
@@ -24,10 +24,10 @@ from nsqcy.nsqd.lookup.registration import Lookup, Peer
 if TYPE_CHECKING:
     from nsqcy.cluster.web_client import Settings
 
-QUERIES_LIMIT = 8  # at a time, of one lookupd
+QUERIES_LIMIT = 8  # at a time, to one nsqlookupd
 THREADS_LIMIT = 256
-SETTLE_LIMIT = 3.0  # seconds a lookupd that has just been added may take to say where its HTTP is
-MAX_WAIT = 50.0  # seconds, where a request may take for ever; workers wait no longer than 60
+SETTLE_LIMIT = 3.0  # seconds in which a new nsqlookupd may report its HTTP address
+MAX_WAIT = 50.0  # seconds, for a request without a time limit; workers wait no longer than 60
 IDLE_THREAD = 10.0
 MAX_ANSWER = 5 << 20
 SECOND = 1_000_000_000
@@ -46,11 +46,11 @@ class ChannelDiscovery:
         self._slots: WeakKeyDictionary[Peer, Semaphore] = WeakKeyDictionary()
 
     def prepare(self) -> None:
-        """Import what takes time: later it would be in the way of somebody."""
+        """Import slow modules now: later it would delay requests."""
         from nsqcy.cluster import web_client  # noqa: F401
 
     def channels(self, topic: str) -> list[str]:
-        """The names of the channels to make, sorted; waits."""
+        """Return the names of the channels to create, sorted; waits."""
         if not self._lookup.addresses:
             return []
         self._await_settled()
@@ -62,7 +62,7 @@ class ChannelDiscovery:
                 topic=topic,
             )
             return []
-        # Two addresses of one lookupd make one query.
+        # Two addresses of one nsqlookupd make one query.
         urls = {_url(info, topic): peer for peer, info in infos.items() if info is not None}
         deadline = time.monotonic() + self._limit
         asked = [gevent.spawn(self._query, peer, url, deadline) for url, peer in urls.items()]
@@ -73,7 +73,7 @@ class ChannelDiscovery:
         return sorted({name for names in answers for name in names if not is_ephemeral(name)})
 
     def _await_settled(self) -> None:
-        """A lookupd that was added this moment may be just about to answer."""
+        """Wait briefly for an nsqlookupd that was just added."""
         waiting = [each.settled for each in self._lookup.addresses]
         gevent.wait(waiting, timeout=SETTLE_LIMIT)
         waiting = [each.settled for each in self._lookup.peers]
@@ -95,7 +95,7 @@ class ChannelDiscovery:
         )
 
     def _query(self, peer: Peer, url: str, deadline: float) -> list[str] | str:
-        """Return what one lookupd knows, or what went wrong."""
+        """Return what one nsqlookupd knows, or the error."""
         slots = self._slots.setdefault(peer, Semaphore(QUERIES_LIMIT))
         slots.acquire()
         self._log.info(f"CI: querying nsqlookupd {url}")
@@ -103,7 +103,7 @@ class ChannelDiscovery:
             hub = gevent.get_hub()
             self._pool = ThreadPool(THREADS_LIMIT, hub=hub, idle_task_timeout=IDLE_THREAD)
         query = self._pool.spawn(_attempt, self._settings, url, deadline)
-        # The thread may outlive this greenlet, and the slot is free only once the thread is.
+        # The thread may outlive this greenlet, and the slot is free only when the thread ends.
         query.rawlink(lambda _: slots.release())
         answer: list[str] | str = query.get()
         return answer
@@ -120,12 +120,12 @@ def _url(info: Info, topic: str) -> str:
 
 
 def _attempt(settings: "Settings", url: str, deadline: float) -> list[str] | str:
-    """In a thread: the answer, or what is wrong."""
+    """In a thread: return the answer, or the error."""
     from dataclasses import replace
 
     from urllib3.util import parse_url
 
-    from nsqcy.cluster import web_client  # urllib3: only for those who have lookupds
+    from nsqcy.cluster import web_client  # urllib3: only needed with nsqlookupds
 
     left = deadline - time.monotonic()
     if left <= 0:

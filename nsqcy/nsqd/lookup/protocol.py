@@ -1,6 +1,6 @@
-"""nsqlookupd's TCP protocol as nsqd speaks it: commands, answers, and the addresses of peers.
+"""nsqlookupd's TCP protocol, nsqd's side: commands, answers, and the addresses of peers.
 
-Bytes and values only. Knows no sockets, no clock and nothing of what nsqd has.
+Bytes and values only. Knows no sockets, no clock and no topics.
 """
 
 import socket
@@ -16,15 +16,15 @@ MAGIC = b"  V1"
 PING = b"PING\n"
 REGISTER, UNREGISTER = "REGISTER", "UNREGISTER"
 
-Where = tuple[Any, ...]  # as sockets take it
+Where = tuple[Any, ...]  # as sockets expect it
 
 
 class PeerFailure(NsqError):
-    """A lookupd said what nobody can go on after."""
+    """An nsqlookupd sent something after which the connection cannot continue."""
 
 
 class Command(NamedTuple):
-    """A topic, or a channel of it, comes or goes."""
+    """A topic or a channel is created or deleted."""
 
     verb: str
     topic: str
@@ -48,7 +48,7 @@ def identify(identity: Mapping[str, Any]) -> bytes:
 
 
 def identity(settings: Any) -> dict[str, Any]:
-    """What nsqd says of itself; `settings` are its options."""
+    """An nsqd's report about itself; `settings` are its options."""
     return {
         "broadcast_address": settings.broadcast_address,
         "hostname": socket.gethostname(),
@@ -61,10 +61,10 @@ def identity(settings: Any) -> dict[str, Any]:
 
 
 class Answers:
-    """Cuts what a lookupd sends into its answers."""
+    """Splits the bytes of an nsqlookupd into answers."""
 
     def __init__(self, maximum: int) -> None:
-        """most: bytes of one answer"""
+        """maximum: bytes of one answer"""
         self._maximum = maximum
         self._data = bytearray()
 
@@ -72,7 +72,7 @@ class Answers:
         self._data += data
 
     def next(self) -> bytes | None:
-        """The next answer; None if it is not there yet. Raises PeerFailure."""
+        """Return the next answer; None if it has not come yet. Raises PeerFailure."""
         if len(self._data) < 4:
             return None
         (size,) = struct.unpack_from(">i", self._data)
@@ -85,12 +85,12 @@ class Answers:
         return answer
 
     def __bool__(self) -> bool:
-        """Whether something is left."""
+        """Return whether bytes are left."""
         return bool(self._data)
 
 
 class Info(NamedTuple):
-    """What a lookupd says of itself."""
+    """An nsqlookupd's report about itself."""
 
     tcp_port: int
     http_port: int
@@ -121,7 +121,7 @@ def parse_info(answer: bytes) -> Info:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; raises ValueError in Go's words."""
+    """Split `host:port`. Raises ValueError with Go's text."""
     host, colon, port = address.strip().rpartition(":")
     if not colon:
         raise ValueError("missing port in address")
@@ -134,7 +134,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def literal(host: str, port: int) -> Where | None:
-    """Where `host` is, if it is no name."""
+    """Return the address if `host` is not a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)
@@ -145,10 +145,10 @@ def literal(host: str, port: int) -> Where | None:
 
 
 def places(found: Iterable[Where]) -> Iterator[tuple[Where, ...]]:
-    """The lookupds behind a name with these addresses, each with what else may lead to it.
+    """Return the nsqlookupds behind a name with these addresses, each with its other addresses.
 
-    Every IPv4 address is a lookupd. An IPv6 address beside them is another way to the same one, and
-    a lookupd only where there is no IPv4.
+    Every IPv4 address is an nsqlookupd. An IPv6 address beside them belongs to the same one, and is
+    an nsqlookupd only if there is no IPv4 address.
     """
     four = sorted({where for where in found if len(where) == 2})
     six = sorted({where for where in found if len(where) == 4})

@@ -1,11 +1,11 @@
-"""nsqd's side of discovery: a greenlet for each lookupd, which is told what topics there are.
+"""nsqd's side of discovery: a greenlet for each nsqlookupd registers the topics with it.
 
-A lookupd is sent all topics first, and then each change at once. Nothing is sent to one that is
-away, or kept for it: when it is back it is sent all topics again. Knows no workers and no clients.
+An nsqlookupd is sent all topics first, and then each change at once. Nothing is kept for one that
+is away: when it is back, it is sent all topics again. Knows no workers and no clients.
 
     connect ──► IDENTIFY ──► all topics ──► changes, and PING every 15 s
        ▲                                   │
-       └── after a while, longer each time ◄── any error, or an end
+       └── after a while, longer each time ◄── any error, or end of input
 """
 
 import random
@@ -37,10 +37,10 @@ from nsqcy.util.self_connect import refuse_itself
 STEP_LIMIT = 1.0  # seconds for a connect, a write and each answer
 PING_EVERY = 15.0
 RETRY_FIRST, MAX_RETRY = 0.1, 15.0  # seconds before the next attempt
-RESOLVE_EVERY = 15.0  # seconds between looks at what a name stands for
+RESOLVE_EVERY = 15.0  # seconds between two resolutions of a name
 NAMES_AT_ONCE = 8
-IDLE_THREAD = 60.0  # seconds after which a thread without work ends
-MAX_PENDING = 10_000  # changes a lookupd may be behind; one further behind is told all anew
+IDLE_THREAD = 60.0  # seconds after which an idle thread ends
+MAX_PENDING = 10_000  # changes an nsqlookupd may be behind; beyond that it is sent everything again
 BATCH = 200  # commands sent before their answers are awaited
 PIECE = 1 << 16
 
@@ -58,7 +58,7 @@ class Peer:
 
     def __init__(self, lookup: "Lookup", name: str, targets: tuple[Where, ...]) -> None:
         self.name = name
-        self.info: Info | None = None  # what it last said of itself
+        self.info: Info | None = None  # its last report about itself
         self.settled = Event()  # it has answered, or failed to, once
         self._lookup = lookup
         self._targets = targets
@@ -67,21 +67,21 @@ class Peer:
         self._answers = protocol.Answers(lookup.max_answer)
         self._doing = "connecting"
         self._told = False  # it knows all topics, as of when `_sync` was made
-        self._behind = False  # too much has changed to tell
+        self._behind = False  # too many changes to send one by one
         self._sync: list[bytes] = []
         self._pending: deque[Command] = deque()
         self._wake = Event()
-        self.caught_up = Event()  # it knows all there is to tell, or is not connected
+        self.caught_up = Event()  # it is up to date, or not connected
         self.caught_up.set()
         self._greenlet = gevent.spawn(self._run)
 
     @property
     def told(self) -> bool:
-        """Whether it is connected and knows what is here."""
+        """Return whether it is connected and up to date."""
         return self._told
 
     def change(self, command: Command) -> None:
-        """Something came or went."""
+        """Send the creation or deletion of a topic or channel."""
         if not self._told:
             return  # it will be among the known topics
         if len(self._pending) < MAX_PENDING:
@@ -158,11 +158,11 @@ class Peer:
             try:
                 return _dial(where)
             except OSError:
-                pass  # the next address leads to the same lookupd
+                pass  # the next address leads to the same nsqlookupd
         return _dial(self._targets[-1])
 
     def _serve(self) -> None:
-        # Both at one moment: what changes from here on is a change.
+        # At the same moment: everything after it is a change.
         self._sync = self._lookup.everything()
         self._told = True
         self.caught_up.clear()
@@ -170,7 +170,7 @@ class Peer:
         while True:
             left = ping_due - time.monotonic()
             if self._behind:
-                self._doing = "telling changes"
+                self._doing = "sending changes"
                 raise PeerFailure("too far behind")
             if left <= 0:
                 self._ping()
@@ -229,10 +229,10 @@ class Peer:
                 raise TimeoutError
 
     def _idle(self, limit: float) -> None:
-        """Wait for a change, or for the peer to say what nobody asked for: its end."""
+        """Wait for a change, or for unsolicited input, which means the end of the connection."""
         self._wake.clear()
         if self._answers:
-            raise PeerFailure("an answer to nothing")
+            raise PeerFailure("unsolicited answer")
         watcher = gevent.get_hub().loop.io(self._sock.fileno(), 1)
         watcher.start(self._wake.set)
         try:
@@ -246,7 +246,7 @@ class Peer:
             data = self._sock.recv(1)
         except BlockingIOError:
             return
-        raise PeerFailure("an answer to nothing" if data else "EOF")
+        raise PeerFailure("unsolicited answer" if data else "EOF")
 
 
 def _dial(where: Where) -> Any:
@@ -264,11 +264,11 @@ def _dial(where: Where) -> Any:
 
 
 class Address:
-    """One address of the configuration: the lookupds it stands for, now and later."""
+    """One address of the configuration: the nsqlookupds behind it, now and later."""
 
     def __init__(self, lookup: "Lookup", text: str) -> None:
         self.places: list[tuple[Where, ...]] = []
-        self.settled = Event()  # a look at the name has succeeded or failed
+        self.settled = Event()  # a resolution of the name has succeeded or failed
         self._lookup = lookup
         self._text = text
         self._greenlet: gevent.Greenlet | None = None
@@ -290,7 +290,7 @@ class Address:
             self._greenlet.kill(block=False)
 
     def title(self, place: tuple[Where, ...]) -> str:
-        """What a log calls it."""
+        """Return its name in the log."""
         if self._greenlet is None or len(self.places) == 1:
             return self._text.strip()
         return f"{self._text.strip()} at {place[0][0]}"
@@ -317,7 +317,7 @@ class Address:
 
 
 def _attempt(look_up: Callable[[str, int], list[Where]], host: str, port: int) -> list[Where] | str:
-    """In a thread. It raises nothing, as the hub would print it."""
+    """In a thread. It does not raise, as the hub would print the error."""
     try:
         return look_up(host, port)
     except (OSError, UnicodeError) as error:
@@ -325,13 +325,13 @@ def _attempt(look_up: Callable[[str, int], list[Where]], host: str, port: int) -
 
 
 def resolve(host: str, port: int) -> list[Where]:
-    """All addresses of a name; blocks. Raises OSError or UnicodeError."""
+    """Return all addresses of a name; blocks. Raises OSError or UnicodeError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [each[4] for each in found]
 
 
 class Lookup:
-    """All lookupds of the configuration, and what they are told."""
+    """Registration with all nsqlookupds of the configuration."""
 
     def __init__(
         self,
@@ -341,7 +341,8 @@ class Lookup:
         lines: logger.Log,
         look_up: Callable[[str, int], list[Where]] = resolve,
     ) -> None:
-        """max_answer: bytes of a lookupd's answer; look_up: blocks, and is called in a thread"""
+        """max_answer: bytes of an nsqlookupd's answer; look_up: blocks, and is called in a
+        thread"""
         self.log = lines
         self.identity = identity
         self.max_answer = max_answer
@@ -361,7 +362,7 @@ class Lookup:
         return list(self._addresses.values())
 
     def set_addresses(self, texts: Iterable[str]) -> None:
-        """Those that stay are left alone."""
+        """Change the addresses; connections to those that stay continue."""
         wanted = dict.fromkeys(text.strip() for text in texts)
         for text in self._addresses.keys() - wanted:
             self._addresses.pop(text).close()
@@ -371,7 +372,7 @@ class Lookup:
         self.reconcile()
 
     def reconcile(self) -> None:
-        """Have a peer for each lookupd that the addresses stand for, and no other."""
+        """Have one peer for each nsqlookupd behind the addresses, and no other."""
         wanted: dict[Where, tuple[str, tuple[Where, ...]]] = {}
         for address in self._addresses.values():
             for place in address.places:
@@ -388,8 +389,8 @@ class Lookup:
                 self._peers[where] = Peer(self, name, place)
 
     def resolve(self, host: str, port: int) -> list[Where] | str:
-        """All addresses of a name, or what went wrong; in a thread of our own pool: names may take
-        long, and the files that others write must not."""
+        """Return all addresses of a name, or the error; in our own thread pool: names may take long
+        and must not delay writes of files."""
         if self._pool is None:
             hub = gevent.get_hub()
             self._pool = ThreadPool(NAMES_AT_ONCE, hub=hub, idle_task_timeout=IDLE_THREAD)
@@ -397,7 +398,8 @@ class Lookup:
         return found
 
     def close(self) -> None:
-        """Nobody is told: a lookupd forgets what belongs to a connection that ends."""
+        """Close all connections. No unregistration is sent: an nsqlookupd forgets what belongs to a
+        connection that ends."""
         for address in self._addresses.values():
             address.close()
         for peer in self._peers.values():
@@ -407,10 +409,10 @@ class Lookup:
         self._addresses = {}
         self._peers = {}
 
-    # -- what they are told
+    # -- what is registered
 
     def everything(self) -> list[bytes]:
-        """All known topics; a topic goes with its channels where it has any."""
+        """Yield all known topics; a topic with channels comes with them."""
         if self._withdrawn:
             return []
         return [command.wire for name in self._known_topics for command in self._registering(name)]
@@ -421,7 +423,7 @@ class Lookup:
         return [Command(REGISTER, name, channel) for channel in channels]
 
     def change(self, command: Command) -> None:
-        """Something came or went."""
+        """Register or unregister a topic or channel."""
         if not self._withdrawn:
             self._tell(command)
 
@@ -430,12 +432,12 @@ class Lookup:
             peer.change(command)
 
     def withdraw(self, limit: float) -> None:
-        """Have nobody sent here any more, until restore(): nothing is registered. Returns when all
-        lookupds that are connected know, or after so many seconds."""
+        """Unregister everything until restore(), so that no clients are sent here. Returns when all
+        connected nsqlookupds know, or after this many seconds."""
         if not self._withdrawn:
             self._withdrawn = True
             for name in self._known_topics:
-                # Its channels first: with the topic, lookupds take away all that is left of it.
+                # Channels first: with the topic, nsqlookupds remove everything below it.
                 for pair in reversed(self._known_topics.pairs(name)):
                     self._tell(Command(UNREGISTER, *pair))
         self._await_all(limit)

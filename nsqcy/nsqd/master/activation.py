@@ -1,7 +1,7 @@
-"""Which of the sockets that a service manager has opened is for what.
+"""Assignment of the sockets that a service manager has opened.
 
-Owns the choice alone: by the name the manager gives it, else by the address that the options have
-for a kind, else by the order tcp, http, https. Imported before everything heavy.
+Owns the choice alone: by the name that the manager gives it, else by the address that the options
+have for a kind, else by the order tcp, http, https. Imported before everything heavy.
 """
 
 from nsqcy.errors import StartError, Stop
@@ -11,8 +11,11 @@ from nsqcy.process.service import Inherited
 
 
 def assign(inherited: list[Inherited], addresses: dict[str, str]) -> list[Listener]:
-    """A listener for each socket. `addresses` has the address of each kind there can be, empty for
-    one that is not wanted unless a socket has its name. On an error all are closed."""
+    """Return a listener for each socket.
+
+    `addresses` has the address of each kind, empty for a kind that is used only if a socket has its
+    name. On an error all are closed.
+    """
     try:
         return _assign(inherited, addresses)
     except Stop:

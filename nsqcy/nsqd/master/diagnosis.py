@@ -1,6 +1,6 @@
-"""What this nsqd says about itself: whether it is ready, and what its processes do.
+"""Diagnosis of this nsqd: whether it is ready, and what its processes do.
 
-Owns the questions to workers; readiness decides.
+Owns the queries to workers; readiness decides.
 """
 
 import os
@@ -33,7 +33,7 @@ class Diagnosis:
         self._guard = guard
 
     def reasons(self) -> list[str]:
-        """Why nsqd is not ready for clients; empty if it is. Waits for the workers."""
+        """Return why nsqd is not ready for clients; empty if it is. Waits for the workers."""
         if self._phase.ending:
             return ["exiting"]
         answers = {
@@ -45,7 +45,7 @@ class Diagnosis:
         return [self._drain.reason(), *found] if self._drain.under_way else found
 
     def inspect(self, what: str) -> str:
-        """What `debug.tell` says in every process."""
+        """Return what `debug.tell` reports in every process."""
         told = [f"== master, pid {os.getpid()}\n{debug.tell(what)}"]
         pids = {each.index: each.pid for each in self._workers}
         for index, answer in self._workers.gather(InspectWorker(what)).items():

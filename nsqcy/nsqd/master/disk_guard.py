@@ -1,7 +1,7 @@
-"""The room that is to be left on the disk of the data path (--min-free-disk).
+"""Minimum free space on the disk of the data path (--min-free-disk).
 
-Owns the looking, once a second and in a thread: a disk that hangs must not stop the hub. Knows
-neither workers nor topics; whoever is told refuses what would have to be written.
+Owns the check, once a second and in a thread: a disk that hangs must not stop the hub. Knows
+neither workers nor topics; those that it notifies reject what would be written.
 """
 
 import os
@@ -23,7 +23,8 @@ def free_bytes(path: str) -> int:
 
 
 class DiskGuard:
-    """`changed` is called with why nothing may be written, and with None when it may again."""
+    """`changed` is called with the reason when nothing may be written, and with None when writes
+    are allowed again."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class DiskGuard:
         self._greenlet: Any = None
 
     def start(self) -> None:
-        """Look, and again and again from now on; waits for the first time."""
+        """Check now and then periodically; waits for the first check."""
         self.look()
         self._greenlet = gevent.spawn(self._watch)
 
@@ -52,7 +53,7 @@ class DiskGuard:
             self._greenlet.kill(block=False)
 
     def look(self) -> None:
-        """Waits for the disk."""
+        """Check; waits for the disk."""
         try:
             short = self._pool.apply(self._free, (self._path,)) < self._minimum
             refusal = f"fewer than {self._minimum} bytes are free on disk" if short else None

@@ -1,11 +1,12 @@
-"""Draining: nsqd takes no publishes any more, is emptied by its consumers, and exits.
+"""Draining: nsqd rejects publishes, its consumers empty it, and it exits.
 
-Owns the order of it, and the counting. Knows no workers and no lookupds: `DrainEffects` do.
+Owns the order of the steps, and the counting. Knows no workers and no nsqlookupds: `DrainEffects`
+does.
 
-    begin ──► lookupds are told ──► publishes are refused ──► looks at what is left
-                                                                │            │
-                                       nothing, twice in a row ─┘            └─ its time is over
-                                       exit 0                                   exit 3
+    begin ──► unregister ──► reject publishes ──► count what is left
+                                                    │            │
+                           nothing, twice in a row ─┘            └─ time limit
+                           exit 0                                   exit 3
 """
 
 import heapq
@@ -21,12 +22,12 @@ from nsqcy.logging.types import Lines
 EMPTY, NOT_EMPTY = 0, 3  # exit codes
 LOOK_EVERY = 0.25  # seconds
 TELL_EVERY = 10.0  # seconds between lines in the log
-SHOWN = 100  # channels that are named
+SHOWN = 100  # number of channels that are named
 
 
 class Rest(NamedTuple):
-    """What a channel's consumers are not done with; of a topic, whose channel is "", what no
-    channel has been given."""
+    """Messages of a channel that its consumers have not finished; for a topic, whose channel is "",
+    messages that no channel has received."""
 
     topic: str
     channel: str
@@ -46,7 +47,7 @@ class Rest(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """What is left in so many topics and channels. `places` are those with the most."""
+    """Totals over this many topics and channels. `places` are those with the most."""
 
     number: int = 0
     waiting: int = 0
@@ -64,7 +65,7 @@ class Remains(NamedTuple):
 
 
 def summed(places: Iterable[Rest]) -> Remains:
-    """Of one worker."""
+    """The totals of one worker."""
     found = list(places)
     return Remains(
         len(found),
@@ -76,7 +77,7 @@ def summed(places: Iterable[Rest]) -> Remains:
 
 
 def merged(parts: Iterable[Sequence[Any]]) -> Remains:
-    """Of all workers, from what they sent: a Remains each."""
+    """The totals of all workers, given a Remains of each."""
     number = waiting = in_flight = deferred = 0
     places: list[Rest] = []
     for part in parts:
@@ -93,34 +94,34 @@ def _maximum(places: list[Rest]) -> list[Rest]:
 
 
 class DrainEffects(Protocol):
-    """What the master does for it; each of these may wait."""
+    """Actions of the master; each method may wait."""
 
     def withdraw(self) -> None:
-        """Have lookupds send nobody here; returns when they know."""
+        """Have nsqlookupds send no clients here; returns when they know."""
 
     def restore(self) -> None:
         """Have them send clients here again."""
 
     def refuse_publishes(self, refuse: bool) -> None:
-        """In every worker, and in those that will be started; returns when they do."""
+        """Reject publishes in every worker, and in those that start later; returns when all do."""
 
     def remains(self) -> Remains | None:
-        """What is left; None while not all workers can tell."""
+        """Return what is left; None while some worker does not answer."""
 
     def end(self, code: int) -> None:
         """Exit."""
 
 
 class Drain:
-    """Of one nsqd."""
+    """The draining of one nsqd."""
 
     def __init__(self, effects: DrainEffects, log: Lines) -> None:
         self.since = 0.0  # wall clock, s; 0: there is none
-        self.left: Remains | None = None  # as of the latest look
+        self.left: Remains | None = None  # as of the latest count
         self._effects = effects
         self._log = log
         self._deadline = 0.0  # monotonic, s; 0: none
-        self._turns = BoundedSemaphore()  # who begins it and who ends it, one after the other
+        self._turns = BoundedSemaphore()  # serialises its begin and its end
         self._greenlet: gevent.Greenlet | None = None
 
     @property
@@ -128,8 +129,11 @@ class Drain:
         return self.since > 0
 
     def begin(self, limit: float | None) -> None:
-        """Returns when no publish is accepted any more. `limit`: seconds after which nsqd exits in
-        any case; None: as said before, or never. Once begun, only the limit is new."""
+        """Begin; return when no publish is accepted any more.
+
+        `limit`: seconds after which nsqd exits in any case; None: the limit of the previous call,
+        or none. After the first call, only the limit changes.
+        """
         with self._turns:
             if limit is not None:
                 self._deadline = time.monotonic() + limit
@@ -143,7 +147,7 @@ class Drain:
             self._greenlet = gevent.spawn(self._watch)
 
     def cancel(self) -> None:
-        """Go on as if there had been none."""
+        """End it as if it had not begun."""
         with self._turns:
             if not self.under_way:
                 return
@@ -157,13 +161,13 @@ class Drain:
             )
 
     def stop(self) -> None:
-        """Look no more: nsqd exits, or goes on."""
+        """Stop counting: nsqd exits, or continues."""
         if self._greenlet is not None:
             self._greenlet.kill(block=False)
             self._greenlet = None
 
     def state(self) -> dict[str, Any]:
-        """As /config/drain shows it."""
+        """Return its state as /config/drain shows it."""
         shown: dict[str, Any] = {"draining": self.under_way}
         if self.under_way:
             shown["since"] = int(self.since)
@@ -174,13 +178,14 @@ class Drain:
         return shown
 
     def reason(self) -> str:
-        """Why nobody should publish here."""
+        """Return why clients should not publish here."""
         if self.left is None:
             return "draining"
         return f"draining: {self.left.messages} messages are left"
 
     def _watch(self) -> None:
-        """What moves from a worker's topic to another's may be seen in neither of them, once."""
+        """Require two empty counts in a row: a message on its way between two workers' topics may
+        be missing from one count."""
         told_at = 0.0
         was_empty = False
         while True:

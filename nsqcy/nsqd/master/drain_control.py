@@ -1,6 +1,6 @@
-"""What draining does to the rest of nsqd: `drain.DrainEffects`, and the switch.
+"""Effects of draining on the rest of nsqd: `drain.DrainEffects`, and the switch.
 
-Owns how nsqlookupds and workers hear of it; the order is drain's.
+Owns how nsqlookupds and workers are notified; the order is drain's.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from nsqcy.nsqd.master.drain import Drain, Remains, merged
 from nsqcy.nsqd.master.workers import Phase, Workers
 from nsqcy.nsqd.worker.messages import GetRemains, SetDraining
 
-LOOKUPS_LIMIT = 5.0  # seconds nsqlookupds may take to unregister topics
+LOOKUPS_LIMIT = 5.0  # seconds in which nsqlookupds must unregister topics
 
 
 class DrainControl:
@@ -45,7 +45,7 @@ class DrainControl:
         return self._drain.under_way
 
     def set(self, on: bool, limit: float | None) -> dict[str, Any]:
-        """Begin to drain, with a limit in seconds, or end it; returns the state."""
+        """Begin to drain, with a limit in seconds, or end it; return the state."""
         if on and not self._phase.ending:
             self._drain.begin(limit)
         elif not on:
@@ -55,11 +55,11 @@ class DrainControl:
         return self._drain.state()
 
     def state(self) -> dict[str, Any]:
-        """The object of /config/drain."""
+        """Return the object of /config/drain."""
         return self._drain.state()
 
     def reason(self) -> str:
-        """Why clients should not publish here."""
+        """Return why clients should not publish here."""
         return self._drain.reason()
 
     def stop(self) -> None:

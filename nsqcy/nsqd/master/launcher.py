@@ -1,8 +1,8 @@
-"""Starting worker processes: what each inherits, and the ends the master keeps.
+"""Starting worker processes: what each inherits, and the ends that the master keeps.
 
-Owns everything the processes share: the memory of slots and rings, one wake-up eventfd a worker,
-and the pipe whose end of file tells the workers that the master is gone. Imports nothing heavy, so
-that workers are started, and import what they need, before the master has a hub.
+Owns everything the processes share: the memory of slots and rings, one wake-up eventfd for each
+worker, and the pipe whose end of file tells the workers that the master is gone. Imports nothing
+heavy, so that workers start, and import their modules, before the master has a hub.
 """
 
 import mmap
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqcy.process import ancillary, spawn
 
-if TYPE_CHECKING:  # it imports gevent, for which this module is too early
+if TYPE_CHECKING:  # it imports gevent, which is too early for this module
     from nsqcy.process.heartbeat import Slots
 
 WORKER = "nsqcy.nsqd.worker.main"
@@ -21,7 +21,7 @@ RINGS = "nsqcy.ipc.ring"
 
 
 class Born(NamedTuple):
-    """A worker process that was started, and our ends of its two channels."""
+    """A started worker process, and our ends of its two channels."""
 
     worker: int
     pid: int
@@ -30,8 +30,10 @@ class Born(NamedTuple):
 
 
 class Launcher:
-    """Starts workers. `context` is what every worker is told, as JSON; whoever changes something
-    changes it there, for workers to come. `rings` and `engine` name a module and, in it, a class.
+    """Starts workers.
+
+    `context` is what every worker receives, as JSON; changes to it apply to later workers. `rings`
+    and `engine` name a module and a class in it.
     """
 
     def __init__(

@@ -13,12 +13,12 @@ from nsqcy.nsqd.worker.messages import OptionChanged, RenewTls, RenewUsers
 
 
 class Reread(NamedTuple):
-    """What the configuration and the files it names say after a SIGHUP."""
+    """Result of reading the configuration and its files again after a SIGHUP."""
 
     log_level: int
     tls: dict[str, Any] | None = None  # material of nsqcy.nsqd.worker.tls
     lookupds: tuple[str, ...] | None = None
-    users: str | None = None  # the file of them
+    users: str | None = None  # the text of the file of users
 
 
 class LiveOptions:
@@ -39,7 +39,7 @@ class LiveOptions:
             self._on_change["lookupd_tcp_address"] = lookup.set_addresses
 
     def connect_lookupds(self) -> None:
-        """Begin to announce topics to the nsqlookupds that are configured."""
+        """Begin to register with the configured nsqlookupds."""
         if self._lookup is not None:
             self._lookup.set_addresses(self.lookupds)
 
@@ -58,7 +58,7 @@ class LiveOptions:
     def adopt(self, found: Reread) -> None:
         """Apply what was read again."""
         self.change("log_level", found.log_level)
-        # Those that were set by HTTP stay, unless the configuration has changed too.
+        # Options set by HTTP stay, unless the configuration has changed too.
         if found.lookupds is not None and list(found.lookupds) != self.lookupds:
             self.lookupds = list(found.lookupds)
             self.change("lookupd_tcp_address", self.lookupds)

@@ -1,12 +1,12 @@
-"""The master: wires its parts, starts and ends nsqd.
+"""The master: connects its parts, starts and stops nsqd.
 
-Owns the order in which nsqd starts and ends, and its signals. What the parts do is theirs:
-worker_lifecycle, workers, topic_registry, requests, policy_store, live_options, drain_control,
-diagnosis. Speaks no client's protocol.
+Owns the order of start and shutdown, and the signals. The parts are worker_lifecycle, workers,
+topic_registry, requests, policy_store, live_options, drain_control and diagnosis. Speaks no client
+protocol.
 
 Start: sockets bound and workers started (by main); nsqd.dat read; all workers up; all topics
-loaded; lookupds connected to; nsqd.dat written; accepting. End: listening sockets closed; workers
-stop and save; nsqd.dat written; "NSQ: bye".
+loaded; nsqlookupds connected; nsqd.dat written; accepting. Shutdown: listening sockets closed;
+workers stop and save; nsqd.dat written; "NSQ: bye".
 """
 
 import faulthandler
@@ -49,9 +49,9 @@ CLEAN, FAILED = 0, 1
 
 
 class Master:
-    """One nsqd. `run` lives until the end and gives the exit code.
+    """One nsqd. `run` blocks until the end and returns the exit code.
 
-    `reread` reads the configuration again; None if it is wrong now. `saved` is what was set for
+    `reread` reads the configuration again; None if it is invalid now. `saved` is what was set for
     topics and channels over HTTP.
     """
 
@@ -127,7 +127,7 @@ class Master:
         self._done: AsyncResult = AsyncResult()
 
     def run(self, born: Iterable[Born]) -> int:
-        """Live with the workers that `main` has started."""
+        """Run with the workers that `main` has started."""
         self._lifecycle.begin(born)
         self._watch_signals()
         self._notifier.status("starting")
@@ -142,7 +142,7 @@ class Master:
         try:
             self._topics.load()
             if self._options.lookupds:
-                self._topics.prepare_discovery()  # while the workers import what they need
+                self._topics.prepare_discovery()  # while the workers import their modules
             self._lifecycle.wait_for_all()
             self._lifecycle.load_all()
             if self._guard is not None:
@@ -188,7 +188,7 @@ class Master:
             raise StartError(f"failed to persist metadata - {error}") from None
 
     def _start_failed(self, text: str) -> None:
-        # A worker that answered before it died said more; let that be heard first.
+        # A worker that answered before it died reported more; wait for that first.
         gevent.sleep(0.01)
         if self._phase.ending:
             return
@@ -198,7 +198,7 @@ class Master:
             self._abandon(f"failed to start - {text}")
 
     def _abandon(self, text: str) -> None:
-        """Nothing has been served: nothing to save."""
+        """End without saving: no client was served."""
         self._phase.ending = True
         self._watchdog.stop()
         self._notifier.status(text)
@@ -213,7 +213,7 @@ class Master:
         self._end(FAILED)
 
     def _refuse(self, reason: str | None) -> None:
-        """Have every worker, and those that start later, refuse what would be written."""
+        """Have every worker, and those that start later, reject what would be written."""
         self._launcher.context["refusal"] = reason
         self._workers.notify(RefusePublishes(reason))
 
@@ -224,7 +224,7 @@ class Master:
         return self._workers.ask_ready(WriteMetrics(compress, (buffer,)))
 
     def _facts(self) -> Whole:
-        """What metrics show beside the workers' shares."""
+        """Return what metrics show beside the workers' shares."""
         lookup = self._topics.lookup
         return Whole(
             workers=self._lifecycle.describe(),
@@ -250,7 +250,7 @@ class Master:
             watcher.start(action)
             self._watchers.append(watcher)
         faulthandler.enable()  # the SIGABRT of a service manager's watchdog leaves the stacks
-        # After the watcher, whose handler it calls on: our stacks first, then the workers'.
+        # After the watcher, whose handler it calls: our stacks first, then the workers'.
         faulthandler.register(signal.SIGQUIT, all_threads=True, chain=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
 

@@ -1,6 +1,6 @@
 """nsqd.dat: the names of topics and channels and whether they are paused.
 
-`KnownTopics` is what the master knows of them, from what workers report; `load` and `dump` are the
+`KnownTopics` is the master's table of them, from the reports of workers; `load` and `dump` are the
 file's format, byte for byte NSQ's; `Store` writes it, off the hub, one write at a time. Knows no
 messages and no processes.
 """
@@ -26,7 +26,7 @@ _TOPIC_SUFFIX = ".topic"
 
 
 class Topic:
-    """A known topic: paused or not, and the same of its channels, by name."""
+    """A known topic: whether it is paused, and the same of its channels, by name."""
 
     __slots__ = ("channels", "paused")
 
@@ -36,7 +36,7 @@ class Topic:
 
 
 class KnownTopics:
-    """All topics and channels there are. What was deleted is gone from it at once."""
+    """All existing topics and channels. Deleted ones are removed at once."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
@@ -48,27 +48,28 @@ class KnownTopics:
         return topic in self._topics
 
     def replace(self, other: "KnownTopics") -> None:
-        """Become like another one."""
+        """Copy the content of another one."""
         self._topics = dict(other._topics)
 
     def get(self, topic: str) -> Topic | None:
-        """The topic of that name."""
+        """Return the topic of that name."""
         return self._topics.get(topic)
 
     def pairs(self, topic: str) -> list[tuple[str, str]]:
-        """The topic, without a channel, and each of its channels; nothing if it is not there."""
+        """Yield the topic, without a channel, and each of its channels; nothing if it does not
+        exist."""
         found = self._topics.get(topic)
         return [] if found is None else [(topic, name) for name in ("", *found.channels)]
 
     def create_topic(self, topic: str) -> bool:
-        """Whether it is new."""
+        """Add a topic; return whether it is new."""
         if topic in self._topics:
             return False
         self._topics[topic] = Topic()
         return True
 
     def create_channel(self, topic: str, channel: str) -> bool:
-        """Whether it is new; its topic comes to be with it."""
+        """Add a channel, and its topic if necessary; return whether it is new."""
         self.create_topic(topic)
         channels = self._topics[topic].channels
         if channel in channels:
@@ -77,16 +78,16 @@ class KnownTopics:
         return True
 
     def delete_topic(self, topic: str) -> bool:
-        """Whether it was there."""
+        """Remove a topic; return whether it existed."""
         return self._topics.pop(topic, None) is not None
 
     def delete_channel(self, topic: str, channel: str) -> bool:
-        """Whether it was there."""
+        """Remove a channel; return whether it existed."""
         found = self._topics.get(topic)
         return found is not None and found.channels.pop(channel, None) is not None
 
     def pause_topic(self, topic: str, paused: bool) -> bool:
-        """Whether that changed anything."""
+        """Return whether that changed anything."""
         found = self._topics.get(topic)
         if found is None or found.paused == paused:
             return False
@@ -94,7 +95,7 @@ class KnownTopics:
         return True
 
     def pause_channel(self, topic: str, channel: str, paused: bool) -> bool:
-        """Whether that changed anything."""
+        """Return whether that changed anything."""
         found = self._topics.get(topic)
         if found is None or found.channels.get(channel) in (None, paused):
             return False
@@ -102,8 +103,8 @@ class KnownTopics:
         return True
 
     def forget_ephemeral(self, topics: set[str]) -> list[str]:
-        """Among `topics`, drop what lived in the memory of a worker that died; gives the topics
-        dropped."""
+        """Drop those of `topics` that existed only in the memory of a worker that died; return
+        them."""
         found = topics & self._topics.keys()
         for topic in found:
             channels = self._topics[topic].channels
@@ -115,7 +116,7 @@ class KnownTopics:
         return dropped
 
     def entry(self, topic: str) -> dict[str, Any]:
-        """What a worker is told of a topic it has to load."""
+        """Return the description with which a worker loads a topic."""
         found = self._topics[topic]
         return {
             "name": topic,
@@ -127,7 +128,7 @@ class KnownTopics:
 
 
 def dump(known_topics: KnownTopics) -> bytes:
-    """The content of nsqd.dat: durable topics and their durable channels."""
+    """Return the content of nsqd.dat: durable topics and their durable channels."""
     topics = []
     for name in known_topics:
         if is_ephemeral(name):
@@ -149,9 +150,9 @@ class _Entry(NamedTuple):
 
 
 def load(data_path: str, log: Lines) -> KnownTopics:
-    """What nsqd.dat says, and the `.topic` directories it does not know of.
+    """Read nsqd.dat, and the `.topic` directories that it does not contain.
 
-    Raises StartError, with NSQ's text, when the file is there and cannot be used.
+    Raises StartError, with NSQ's text, if the file exists but is unusable.
     """
     path = os.path.join(data_path, FILE)
     known_topics = KnownTopics()
@@ -194,7 +195,7 @@ def _fill(known_topics: KnownTopics, content: bytes, log: Lines) -> None:
 
 
 def _adopt(known_topics: KnownTopics, data_path: str, log: Lines) -> None:
-    """Topics whose directory is there though the file does not name them."""
+    """Add topics that have a directory but are not in the file."""
     with os.scandir(data_path or ".") as entries:
         found = [
             entry.name for entry in entries if entry.name.endswith(_TOPIC_SUFFIX) and entry.is_dir()
@@ -211,7 +212,7 @@ def _adopt(known_topics: KnownTopics, data_path: str, log: Lines) -> None:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """The JSON object of the file; ValueError in the words of Go's parser."""
+    """Parse the JSON object of the file. Raises ValueError with the text of Go's parser."""
     text = content.decode("utf-8", "replace")
     try:
         value = json.loads(text, parse_constant=_no_constant)
@@ -254,7 +255,7 @@ def _value_reason(rest: str) -> str:
 
 
 def _kind(value: object) -> str:
-    """Go's word for a JSON value of the wrong kind."""
+    """Return Go's word for a JSON value of the wrong type."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):
@@ -265,7 +266,7 @@ def _kind(value: object) -> str:
 
 
 def _field(item: dict[str, Any], name: str) -> Any:
-    """A field, by its name in any case, as Go reads it; the last one wins."""
+    """Return a field, by its name in any case, as Go reads it; the last one wins."""
     found = None
     for key, value in item.items():
         if key.lower() == name:
@@ -300,14 +301,15 @@ def _entry(item: Any, where: str) -> _Entry:
 
 
 def replace_file(data_path: str, content: bytes) -> None:
-    """Put `content` in the place of nsqd.dat, so that a crash leaves the old or the new file."""
+    """Replace nsqd.dat by `content`; a crash leaves the old or the new file."""
     files.replace(data_path or ".", FILE, content)
 
 
 class Store:
-    """Writes the known topics to nsqd.dat, off the hub: one write at a time, however many ask.
+    """Writes the known topics to nsqd.dat, off the hub: one write at a time for any number of
+    callers.
 
-    Each who waits gets a write that began after it asked, so what it changed is in it.
+    Each waiting caller gets a write that began after its call, so the file has its change.
     """
 
     def __init__(self, known_topics: KnownTopics, data_path: str, log: Lines) -> None:
@@ -321,14 +323,14 @@ class Store:
         self._writer: gevent.Greenlet | None = None
 
     def persist(self) -> None:
-        """Write, and wait in this greenlet until it is on the disk. Raises OSError."""
+        """Write, and wait in this greenlet until it is on disk. Raises OSError."""
         done = AsyncResult()
         self._waiting.append(done)
         self._start()
         done.get()
 
     def persist_soon(self) -> None:
-        """Write in a moment, together with what else changes until then."""
+        """Write soon, together with further changes until then."""
         self._dirty = True
         if self._timer is None and self._writer is None:
             self._timer = gevent.spawn_later(DEBOUNCE, self._start)
@@ -369,7 +371,7 @@ class Store:
         return error
 
     def _replace(self, content: bytes) -> OSError | None:
-        """In a thread of the pool, which would print what is raised there."""
+        """In a thread of the pool. It does not raise, as the pool would print the error."""
         try:
             replace_file(self._data_path, content)
         except OSError as error:

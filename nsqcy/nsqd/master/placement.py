@@ -1,14 +1,14 @@
-"""Which worker a topic belongs to. A pure data structure: no I/O, no clock.
+"""Assignment of topics to workers. A pure data structure: no I/O, no clock.
 
 Sticky: once placed, a name stays on its worker until the master exits, also after its deletion, so
-that two workers can never both believe that a topic is theirs.
+that a topic never has two owners.
 """
 
 import zlib
 
 
 class Placement:
-    """The table of all topics ever named, and how many live ones each worker has."""
+    """The table of all topics ever named, and the number of live ones on each worker."""
 
     def __init__(self, workers: int) -> None:
         self._placed: dict[str, int] = {}
@@ -16,7 +16,7 @@ class Placement:
         self._counts = [0] * workers
 
     def place(self, topic: str) -> int:
-        """The worker of a topic, chosen now if it is new: fewest topics, ties by hash."""
+        """Return the worker of a topic, chosen now if it is new: fewest topics, ties by hash."""
         worker = self._placed.get(topic)
         if worker is None:
             worker = self._placed[topic] = self._choose(topic)
@@ -26,21 +26,21 @@ class Placement:
         return worker
 
     def retire(self, topic: str) -> None:
-        """The topic was deleted: it keeps its worker but no longer counts."""
+        """Mark a topic as deleted: it keeps its worker but no longer counts."""
         if topic in self._live:
             self._live.remove(topic)
             self._counts[self._placed[topic]] -= 1
 
     def worker_of(self, topic: str) -> int | None:
-        """The worker of a topic, None when it was never placed."""
+        """Return the worker of a topic, None if it was never placed."""
         return self._placed.get(topic)
 
     def counts(self) -> list[int]:
-        """Live topics of each worker."""
+        """Return the number of live topics of each worker."""
         return list(self._counts)
 
     def table(self) -> dict[str, int]:
-        """A copy of the whole table."""
+        """Return a copy of the whole table."""
         return dict(self._placed)
 
     def _choose(self, topic: str) -> int:

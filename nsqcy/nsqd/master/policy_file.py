@@ -1,8 +1,8 @@
-"""policies.json: what was set for topics and channels over HTTP, as it outlives nsqd.
+"""policies.json: what was set for topics and channels over HTTP.
 
-`SavedPolicies` is what the file says, by topic and by "topic/channel". Calls block: a process with
-a hub makes them in a thread. A file that cannot be read is set aside; what is in it and not allowed
-stays in it.
+`SavedPolicies` is the content of the file, by topic and by "topic/channel". Calls block: a process
+with a hub makes them in a thread. An unreadable file is set aside; invalid entries stay in the file
+and are ignored.
 """
 
 import json
@@ -23,18 +23,18 @@ VERSION = 1
 
 
 class SavedPolicies:
-    """What was set, by topic and by "topic/channel", each key with its value as JSON has it."""
+    """The values set, by topic and by "topic/channel", each key with its value as in JSON."""
 
     def __init__(self, data_path: str, said: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self._data_path = data_path
         self._said = {name: dict(values) for name, values in (said or {}).items()}
 
     def names(self, topic: str) -> list[str]:
-        """Those of a topic, and of its channels, that something is set for."""
+        """Return the entries of a topic, and of its channels."""
         return [name for name in self._said if name.partition("/")[0] == topic]
 
     def change(self, name: str, values: Mapping[str, Any] | None) -> "SavedPolicies":
-        """What is set after this was said; None takes everything back."""
+        """Return the policies after this change; None unsets everything."""
         said = dict(self._said)
         left = {} if values is None else merged(said.get(name, {}), values)
         said.pop(name, None)
@@ -45,7 +45,7 @@ class SavedPolicies:
     def values(
         self, options: NsqdOptions, lines: Lines | None = None
     ) -> dict[str, dict[str, Value]]:
-        """All that is allowed of what is set; `lines` is told of the rest."""
+        """Return all valid entries; `lines` receives a line about each other one."""
         found: dict[str, dict[str, Value]] = {}
         for name, said in self._said.items():
             values = {}
@@ -65,13 +65,13 @@ class SavedPolicies:
         return found
 
     def write(self) -> None:
-        """Put it on the disk; a crash leaves the old or the new file. Raises OSError."""
+        """Write it to disk; a crash leaves the old or the new file. Raises OSError."""
         content = {"version": VERSION, "set": self._said}
         text = json.dumps(content, indent=1) + "\n"
         files.replace(self._data_path or ".", FILE, text.encode())
 
     def try_to_write(self) -> OSError | None:
-        """In a thread of a pool, which would print what is raised there."""
+        """In a thread of a pool. It does not raise, as the pool would print the error."""
         try:
             self.write()
         except OSError as error:
@@ -80,7 +80,7 @@ class SavedPolicies:
 
 
 def load(data_path: str, lines: Lines) -> SavedPolicies:
-    """What the file says; nothing if there is none, or it is damaged. Raises StartError."""
+    """Read the file; empty if it does not exist or is damaged. Raises StartError."""
     path = os.path.join(data_path, FILE)
     try:
         return look(data_path)
@@ -97,7 +97,7 @@ def load(data_path: str, lines: Lines) -> SavedPolicies:
 
 
 def look(data_path: str) -> SavedPolicies:
-    """The same, and whatever is there stays as it is. Raises ValueError if it is damaged."""
+    """Read the file and leave it as it is. Raises ValueError if it is damaged."""
     path = os.path.join(data_path, FILE)
     try:
         with open(path, "rb") as file:
@@ -110,7 +110,8 @@ def look(data_path: str) -> SavedPolicies:
 
 
 def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
-    """Raises ValueError for what none of ours has written, StartError for what a later one has."""
+    """Parse the content. Raises ValueError if no nsqd has written it, StartError if a later version
+    has."""
     try:
         found = json.loads(content.decode())
     except RecursionError:
@@ -134,7 +135,7 @@ def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
 
 
 def _set_aside(path: str) -> str:
-    """Rename it to a name that nothing has; gives that. Raises StartError."""
+    """Rename it to an unused name and return that. Raises StartError."""
     aside = f"{path}.damaged"
     number = 1
     while os.path.exists(aside):

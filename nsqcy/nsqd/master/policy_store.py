@@ -1,6 +1,6 @@
 """Changes of policies: on disk first, then in every worker and in those that start later.
 
-Owns their order; the form of the file is policy_file's.
+Owns their order; policy_file owns the format of the file.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from nsqcy.nsqd.worker.messages import PoliciesChanged
 
 
 class PolicyStore:
-    """What is set for topics and channels over HTTP."""
+    """Policies of topics and channels that were set over HTTP."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class PolicyStore:
         self._lock = BoundedSemaphore()
 
     def set(self, name: str, values: Mapping[str, Any] | None) -> None:
-        """Set values for a topic, or for `topic/channel`, or drop all of them (None).
+        """Set values for a topic or for `topic/channel`, or unset all of them (None).
 
         Returns when they are on disk and in all workers. Raises NotWritten, and then nothing has
         changed.

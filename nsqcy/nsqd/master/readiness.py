@@ -1,13 +1,13 @@
-"""Whether nsqd is ready for clients, and why not: for load balancers and for those who start it.
+"""Whether nsqd is ready for clients, and why not: for load balancers and start scripts.
 
-Pure: what the processes say comes in, lines for people come out.
+Pure: reports of the processes come in, lines for people come out.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# A log is tried again by those who publish, and whoever asks here may send nobody as long as we
-# are not ready: what failed longer ago than this is no reason any more.
+# Publishers retry a log that failed, but a load balancer may send none as long as nsqd is not
+# ready: an older failure than this is no longer a reason.
 REMEMBERED = 10_000_000_000
 
 
@@ -20,7 +20,7 @@ def reasons(
     disk     why nothing may be written
     now      wall clock, ns
     """
-    # All write to one disk: who has written last knows best.
+    # All workers write to one disk: the latest write decides.
     written = max(
         (each["health_at"] for each in answers.values() if each and each["health"] == "OK"),
         default=0,
@@ -39,5 +39,6 @@ def reasons(
 
 
 def _counts(failed: int, written: int, now: int) -> bool:
-    """Whether a write that failed then is still a reason; the clock may have been set back."""
+    """Return whether a write that failed then is still a reason; the clock may have been set
+    back."""
     return failed > written and abs(now - failed) < REMEMBERED

@@ -1,7 +1,7 @@
-"""What a worker reports to the master about itself and its topics.
+"""Reports of workers to the master about themselves and their topics.
 
 A report is one class: its fields are what is sent, `run` is what the master does. A `Save…` report
-returns when nsqd.dat says so; after a notification nsqd.dat is written later. Workers import this
+returns when nsqd.dat has it; after a notification nsqd.dat is written later. Workers import this
 module, so it imports no part of the master.
 """
 
@@ -23,7 +23,7 @@ class WorkerReport(Call[MasterSide, Result]):
 
 @dataclass(frozen=True)
 class Up(WorkerReport[None]):
-    """The worker has booted and can be told what to load."""
+    """The worker has booted and can load topics."""
 
     worker: int
 
@@ -33,7 +33,7 @@ class Up(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class Place(WorkerReport[int]):
-    """The worker a topic belongs to; the master places it if it is new."""
+    """Return the owner of a topic; the master places it if it is new."""
 
     timeout: ClassVar[float] = PLACE_TIMEOUT
     topic: str
@@ -44,8 +44,7 @@ class Place(WorkerReport[int]):
 
 @dataclass(frozen=True)
 class TopicCreated(WorkerReport[None]):
-    """A topic of the worker exists. is_held: the answer is `EndHold`, with the channels it is to
-    have."""
+    """A topic of the worker exists. is_held: the answer is `EndHold`, with its channels."""
 
     worker: int
     topic: str
@@ -96,7 +95,7 @@ class SaveChannel(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class SaveTopicDeletion(WorkerReport[None]):
-    """A topic is no more."""
+    """A topic was deleted."""
 
     topic: str
 
@@ -107,7 +106,7 @@ class SaveTopicDeletion(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class SaveChannelDeletion(WorkerReport[None]):
-    """A channel is no more."""
+    """A channel was deleted."""
 
     topic: str
     channel: str

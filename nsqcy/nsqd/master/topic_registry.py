@@ -1,4 +1,4 @@
-"""All topics and channels of this nsqd: where they live, nsqd.dat, and what nsqlookupds know.
+"""All topics and channels of this nsqd: their owners, nsqd.dat, and what nsqlookupds know.
 
 Owns the order of these three when a topic or channel changes. Knows no message.
 """
@@ -21,7 +21,7 @@ from nsqcy.nsqd.worker.messages import EndHold, Placed
 
 
 class TopicRegistry:
-    """What workers report about topics, and what nsqd keeps of it."""
+    """Reports of workers about topics, and the part of them that nsqd saves."""
 
     def __init__(
         self, data_path: str, workers: int, alive: Workers, options: NsqdOptions | None, log: Log
@@ -53,16 +53,16 @@ class TopicRegistry:
             self._discovery.prepare()
 
     def persist(self) -> None:
-        """Write nsqd.dat; raises OSError."""
+        """Write nsqd.dat. Raises OSError."""
         self._store.persist()
 
     def topics_of(self, worker: int) -> list[dict[str, Any]]:
-        """The entries of the topics that a worker is to load."""
+        """Return the entries of the topics that a worker must load."""
         topics = [each for each in self.known_topics if self.placement.place(each) == worker]
         return [self.known_topics.entry(topic) for topic in topics]
 
     def worker_died(self, index: int) -> None:
-        """Forget its ephemeral topics and channels."""
+        """Forget the ephemeral topics and channels of a worker that died."""
         placed = self.placement.table().items()
         topics = {name for name, worker in placed if worker == index}
         before = [pair for name in topics for pair in self.known_topics.pairs(name)]
@@ -73,7 +73,7 @@ class TopicRegistry:
                 self._announce(protocol.UNREGISTER, topic, channel)
 
     def place(self, topic: str) -> int:
-        """The owner of a topic; all workers know a new one before it is returned."""
+        """Return the owner of a topic; before that, all workers know a new one."""
         known = self.placement.worker_of(topic) is not None
         worker = self.placement.place(topic)
         if not known:
@@ -81,7 +81,7 @@ class TopicRegistry:
         return worker
 
     def topic_created(self, topic: str) -> bool:
-        """Whether it is new."""
+        """Add a topic; return whether it is new."""
         self.placement.place(topic)
         changed = self.known_topics.create_topic(topic)
         if changed:
@@ -93,36 +93,36 @@ class TopicRegistry:
         gevent.spawn(self._discover_channels, worker, topic)
 
     def channel_created(self, topic: str, channel: str) -> bool:
-        """Whether it is new."""
+        """Add a channel; return whether it is new."""
         changed = self.known_topics.create_channel(topic, channel)
         if changed:
             self._announce(protocol.REGISTER, topic, channel)
         return changed
 
     def topic_deleted(self, topic: str) -> bool:
-        """Whether there was one."""
+        """Remove a topic; return whether it existed."""
         self.placement.retire(topic)
         for pair in self.known_topics.pairs(topic):
             self._announce(protocol.UNREGISTER, *pair)
         return self.known_topics.delete_topic(topic)
 
     def channel_deleted(self, topic: str, channel: str) -> bool:
-        """Whether there was one."""
+        """Remove a channel; return whether it existed."""
         changed = self.known_topics.delete_channel(topic, channel)
         if changed:
             self._announce(protocol.UNREGISTER, topic, channel)
         return changed
 
     def save(self, topic: str, channel: str = "") -> None:
-        """Return when nsqd.dat has a change of a durable topic or channel; raises NotWritten."""
+        """Return when nsqd.dat has a change of a durable topic or channel. Raises NotWritten."""
         if _is_durable(topic, channel):
             try:
                 self._store.persist()
-            except OSError:  # which is logged
+            except OSError:  # a failure is logged
                 raise NotWritten from None
 
     def save_soon(self, topic: str, channel: str = "") -> None:
-        """As `save`, without the wait."""
+        """Like `save`, without the wait."""
         if _is_durable(topic, channel):
             self._store.persist_soon()
 

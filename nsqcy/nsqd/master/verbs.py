@@ -1,7 +1,7 @@
 """The admin verbs of the whole nsqd. Each runs in the master.
 
-A verb is one class: its fields are what the HTTP route has read from the request, `run` is what the
-master does. Workers import this module, so it imports no part of the master.
+A verb is one class: its fields are what the HTTP route has parsed, `run` is what the master does.
+Workers import this module, so it imports no part of the master.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.stats.stats_page import StatsPages
 
 SAVE_TIMEOUT = 30.0  # seconds: the master writes and syncs a file before it answers
-ALL_TIMEOUT = 30.0  # it asks nsqlookupds and all workers
-GATHER_TIMEOUT = 15.0  # for a round of queries under way, and the next one
+ALL_TIMEOUT = 30.0  # it calls nsqlookupds and all workers
+GATHER_TIMEOUT = 15.0  # for a round of calls in progress, and the next one
 
 
 class MasterSide(NamedTuple):
@@ -41,12 +41,12 @@ class MasterSide(NamedTuple):
 
 
 class MasterVerb(Call[MasterSide, Result]):
-    """A verb about the whole nsqd."""
+    """A verb for the whole nsqd."""
 
 
 @dataclass(frozen=True)
 class SetPolicy(MasterVerb[None]):
-    """Set values for a topic or `topic/channel`, or drop all of them (None)."""
+    """Set values for a topic or `topic/channel`, or unset all of them (None)."""
 
     timeout: ClassVar[float] = SAVE_TIMEOUT
     name: str
@@ -70,7 +70,7 @@ class ForgetPolicies(MasterVerb[None]):
 
 @dataclass(frozen=True)
 class ChangeOption(MasterVerb[None]):
-    """Every process has the new value when this returns."""
+    """Set an option. Every process has the new value when this returns."""
 
     timeout: ClassVar[float] = 10.0
     name: str
@@ -83,7 +83,7 @@ class ChangeOption(MasterVerb[None]):
 
 @dataclass(frozen=True)
 class SetDrain(MasterVerb[dict[str, Any]]):
-    """Begin to drain, with a limit in seconds, or end it. Returns the state."""
+    """Begin to drain, with a limit in seconds, or end it. Return the state."""
 
     timeout: ClassVar[float] = ALL_TIMEOUT
     on: bool
@@ -95,7 +95,7 @@ class SetDrain(MasterVerb[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetDrain(MasterVerb[dict[str, Any]]):
-    """The object of /config/drain."""
+    """Return the object of /config/drain."""
 
     timeout: ClassVar[float] = ALL_TIMEOUT
 
@@ -105,7 +105,7 @@ class GetDrain(MasterVerb[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetStats(MasterVerb[bytes]):
-    """The page of /stats."""
+    """Return the page of /stats."""
 
     timeout: ClassVar[float] = GATHER_TIMEOUT
     returns = "blob"
@@ -117,7 +117,7 @@ class GetStats(MasterVerb[bytes]):
 
 @dataclass(frozen=True)
 class GetMetrics(MasterVerb[Answer]):
-    """The plan of the page of /metrics, with its buffer; its content type, and whether it is
+    """Return the plan of the page of /metrics, with its buffer; its content type, and whether it is
     compressed."""
 
     timeout: ClassVar[float] = GATHER_TIMEOUT
@@ -131,7 +131,7 @@ class GetMetrics(MasterVerb[Answer]):
 
 @dataclass(frozen=True)
 class Inspect(MasterVerb[bytes]):
-    """What `debug.tell` says of `what`, in every process."""
+    """Return what `debug.tell` reports about `what`, in every process."""
 
     timeout: ClassVar[float] = 30.0
     returns = "blob"
@@ -143,7 +143,7 @@ class Inspect(MasterVerb[bytes]):
 
 @dataclass(frozen=True)
 class GetReasons(MasterVerb[list[str]]):
-    """Why nsqd is not ready for clients, a line each; empty if it is."""
+    """Return why nsqd is not ready for clients, one reason a line; empty if it is."""
 
     timeout: ClassVar[float] = 5.0
 
@@ -153,7 +153,7 @@ class GetReasons(MasterVerb[list[str]]):
 
 @dataclass(frozen=True)
 class Live(MasterVerb[None]):
-    """Returns if the event loop of the master turns."""
+    """Return if the event loop of the master turns."""
 
     timeout: ClassVar[float] = 2.0
 

@@ -1,9 +1,9 @@
 """Start, death and stop of workers.
 
-Owns what a worker's death means for the others. A worker that died gets no more connections, and
-those it had not taken go to others; the others are told, and answer when they no longer touch its
-rings; the rings are reset; it is started again; it loads its topics; the others are told that it is
-up; it gets connections.
+Owns the consequences of a worker's death. In this order: it gets no more connections, and those
+that it had not accepted go to others; the others are notified, and answer when they no longer touch
+its rings; the rings are reset; it is restarted; it loads its topics; the others are notified that
+it is up; it gets connections.
 """
 
 import signal
@@ -23,14 +23,14 @@ from nsqcy.process.arbiter import Arbiter, describe
 from nsqcy.process.control import ChannelClosed, RemoteError
 from nsqcy.process.handoff import Accepted
 
-STOP_LIMIT = 600.0  # seconds workers may take to save before they are killed
-KILL_LIMIT = 5.0  # seconds a killed worker may take to die
+STOP_LIMIT = 600.0  # seconds in which workers must save before they are killed
+KILL_LIMIT = 5.0  # seconds in which a killed worker must die
 HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
-NAG = 5.0  # seconds between complaints about a worker that does not answer
+NAG = 5.0  # seconds between log lines about a worker that does not answer
 
 
 class WorkerLifecycle:
-    """The arbiter's owner."""
+    """Interface of the arbiter's owner."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class WorkerLifecycle:
         self.arbiter = Arbiter(launcher.workers, self, log)
 
     def begin(self, born: Iterable[Born]) -> None:
-        """Live with the workers that `main` has started."""
+        """Use the workers that `main` has started."""
         for each in born:
             self._workers.add(self._handle(each))
             self.arbiter.born(each.worker, each.pid)
@@ -64,7 +64,7 @@ class WorkerLifecycle:
         self.arbiter.start()
 
     def describe(self) -> list[dict[str, object]]:
-        """The state of each worker, for /metrics."""
+        """Return the state of each worker, for /metrics."""
         return [self._describe(child) for child in self.arbiter.children]
 
     def wait_for_all(self) -> None:
@@ -73,7 +73,7 @@ class WorkerLifecycle:
             handle.up.wait()
 
     def load_all(self) -> None:
-        """Have all workers load their topics; raises StartError."""
+        """Have all workers load their topics. Raises StartError."""
         loads = [gevent.spawn(self._load_quietly, each) for each in self._workers]
         for greenlet in loads:
             error = greenlet.get()
@@ -81,14 +81,14 @@ class WorkerLifecycle:
                 raise StartError(f"failed to load topics - {error}")
 
     def let_in_all(self) -> None:
-        """Every worker gets connections from now on."""
+        """Give every worker connections from now on."""
         for handle in self._workers:
             self._let_in(handle)
 
     def stop(self) -> bool:
-        """Whether all workers that were alive saved everything."""
+        """Stop all workers; return whether all that were alive have saved everything."""
         alive = [child for child in self.arbiter.children if child.pid]
-        self.arbiter.signal_all(signal.SIGCONT)  # one that is stopped has things to save too
+        self.arbiter.signal_all(signal.SIGCONT)  # a stopped worker has things to save too
         for handle in self._workers:
             gevent.spawn(handle.ask, Stop())
         if not self.arbiter.wait(STOP_LIMIT):
@@ -101,20 +101,20 @@ class WorkerLifecycle:
         return all(child.last_exit == arbiter.CLEAN for child in alive)
 
     def kill(self) -> None:
-        """Nothing has been served: nothing to save."""
+        """Kill all workers: no client was served."""
         self.arbiter.halt()
         self.arbiter.signal_all(signal.SIGKILL)
         self._acceptor.close()
         self.arbiter.wait(KILL_LIMIT)
 
     def hung_up(self, handle: WorkerHandle) -> None:
-        """Its control channel broke: without it a worker is of no use."""
+        """Replace a worker whose control channel broke: without it, it is useless."""
         gevent.spawn_later(HUNG_UP_LIMIT, self._dismiss, handle)
 
     # -- the arbiter's owner
 
     def spawn(self, index: int) -> int:
-        """Start a worker again."""
+        """Restart a worker."""
         born = self._launcher.launch(index)
         handle = self._handle(born)
         self._workers.add(handle)
@@ -130,8 +130,8 @@ class WorkerLifecycle:
         if handle is None:
             return
         back = handle.sender.close()
-        handle.channel.drain()  # its last words
-        handle.channel.close("the worker is gone")
+        handle.channel.drain()  # its last messages
+        handle.channel.close("the worker has exited")
         if self._phase.ending:
             _close(back)
         elif not self._phase.started:
@@ -149,7 +149,7 @@ class WorkerLifecycle:
         self.arbiter.restart(index)
 
     def _peer_down(self, handle: WorkerHandle, index: int) -> None:
-        """Until it answers or dies: as long as it may touch the rings they cannot be reset."""
+        """Wait until it answers or dies: as long as it may touch the rings they cannot be reset."""
         greenlet = gevent.spawn(handle.ask, PeerDown(index))
         while not greenlet.ready():
             greenlet.join(NAG)
@@ -160,14 +160,14 @@ class WorkerLifecycle:
                 )
 
     def _welcome(self, handle: WorkerHandle) -> None:
-        """Bring a worker that was started again to where the others are."""
+        """Bring a restarted worker to the state of the others."""
         handle.up.wait()
         error = self._load_quietly(handle)
         if error is not None:
             self._log.error(
                 f"failed to load topics - {error}", event="topics_not_loaded", worker=handle.index
             )
-            return  # it leaves by itself, and is started again
+            return  # it exits by itself, and is restarted
         if self._workers.get(handle.index) is not handle or self._phase.ending:
             return
         peer_up = PeerUp(handle.index, self._slots.view(handle.index).generation)
@@ -196,8 +196,9 @@ class WorkerLifecycle:
         return None
 
     def _load(self, handle: WorkerHandle) -> None:
-        """Have a worker load its topics; tells it all it has missed."""
-        # At the start all come up together; later those that are not up yet say so themselves.
+        """Have a worker load its topics, and send it what it has missed."""
+        # At the start all come up together; later, workers that are not up yet report it
+        # themselves.
         peers = {
             other.index: self._slots.view(other.index).generation
             for other in self._workers

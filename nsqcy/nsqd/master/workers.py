@@ -22,7 +22,7 @@ LAGGING = 2_000_000_000
 
 
 class Phase:
-    """How far the life of this nsqd has come."""
+    """Phase of the life of this nsqd."""
 
     def __init__(self) -> None:
         self.started = False  # it serves clients
@@ -30,14 +30,14 @@ class Phase:
 
 
 class Requests(Protocol):
-    """Who answers workers."""
+    """Answers requests of workers."""
 
     def called(self, request: Request) -> Any: ...
     def notified(self, index: int, request: Request) -> None: ...
 
 
 class WorkerHandle:
-    """One worker process: its channels, and how far it has come.
+    """One worker process: its channels and its state.
 
     It is the handler of its control channel and the acceptor's target.
     """
@@ -53,15 +53,15 @@ class WorkerHandle:
         self.index = born.worker
         self.pid = born.pid
         self.up = Event()
-        self.knows_peers = False  # it has been told which others are up
-        self.ready = False  # and is one of them
+        self.knows_peers = False  # it knows which others are up
+        self.ready = False  # and is up itself
         self.channel = Channel(born.control, self)
         self.sender = Sender(born.handoff, acceptor.resume, acceptor.retry_later)
         self._requests = requests
         self._hung_up = hung_up
         self._slots = slots
         self._beat = 0
-        self._recent = 0  # handed over since the beat that last told the connections
+        self._recent = 0  # handed over since the beat that last reported the connections
         self.channel.start()
 
     def lagging(self) -> bool:
@@ -90,7 +90,7 @@ class WorkerHandle:
         self._hung_up(self)
 
     def ask(self, call: Call[Any, Result]) -> Result | Exception:
-        """The result, or what went wrong."""
+        """Return the result, or the error."""
         try:
             return call.send(self.channel)
         except (CallTimeout, ChannelClosed, RemoteError) as error:
@@ -111,7 +111,7 @@ class Workers:
         return len(self._handles)
 
     def get(self, index: int | None) -> WorkerHandle | None:
-        """The handle of a worker; None if it is not alive."""
+        """Return the handle of a worker; None if it is not alive."""
         return None if index is None else self._handles.get(index)
 
     def add(self, handle: WorkerHandle) -> None:
@@ -132,15 +132,15 @@ class Workers:
             call.notify(handle.channel)
 
     def gather(self, call: Call[Any, Result]) -> dict[int, Result | Exception]:
-        """Ask every worker at once; a result or what went wrong, by worker."""
+        """Call every worker at the same time; return a result or an error, by worker."""
         return _gather(call, self)
 
     def gather_ready(self, call: Call[Any, Result]) -> dict[int, Result | Exception]:
-        """Ask the workers that have loaded their topics."""
+        """Call the workers that have loaded their topics."""
         return _gather(call, (handle for handle in self if handle.ready))
 
     def ask_ready(self, call: Call[Any, Result]) -> dict[int, Result]:
-        """As `gather_ready`, without those that do not answer in time."""
+        """Like `gather_ready`, without those that do not answer in time."""
         found = {}
         for index, result in self.gather_ready(call).items():
             if not isinstance(result, Exception):

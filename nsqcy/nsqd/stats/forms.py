@@ -1,9 +1,9 @@
-"""The forms of /stats: what topics, channels and clients look like as JSON and as text.
+"""The formats of /stats: topics, channels and clients as JSON and as text.
 
-Pure functions of counters (the dicts of `Topic.counters()` and its like).  They know the keys,
-their order and what is left out when; they do not know where the numbers come from.  A page is made
-of pieces: a client's go into its channel's, a channel's into its topic's, and those of all topics,
-from wherever they come, are joined as they are.
+Pure functions of counters (the dicts of `Topic.counters()` and others). They know the keys, their
+order and when one is omitted, but not where the numbers come from. A page consists of pieces: those
+of clients go into their channel's, those of channels into their topic's, and those of all topics
+are joined unchanged.
 """
 
 import gc
@@ -28,8 +28,9 @@ LATENCY = "e2e_processing_latency"
 
 
 class Query(NamedTuple):
-    """What was asked for.  `topic` and `channel` keep only those of that name; "" keeps all.
-    `ledger`: what became of every message of a channel, and what its topic dropped; JSON only."""
+    """A request for /stats. `topic` and `channel` keep only those of that name; "" keeps all.
+    `ledger`: the counts of every outcome of a channel's messages, and of messages dropped by its
+    topic; JSON only."""
 
     json: bool = False
     topic: str = ""
@@ -40,7 +41,7 @@ class Query(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a page begins with.  Both times are wall clock, in nanoseconds."""
+    """Beginning of a page. Both times are wall clock, in nanoseconds."""
 
     health: str
     started: int
@@ -49,15 +50,15 @@ class Head(NamedTuple):
 
 
 class Form(Protocol):
-    """How a page is written.  `topic` of a client's form keeps only that entry of its counts."""
+    """Writes a page. In a client's form, `topic` keeps only that entry of its counts."""
 
     def client(self, counters: Counters, topic: str, now: int) -> str: ...
     def channel(self, counters: Counters, clients: Sequence[str] | None) -> str:
-        """`clients` is None when they are not to be shown."""
+        """`clients` is None if they are not shown."""
 
     def topic(self, counters: Counters, channels: Sequence[str]) -> str: ...
     def producers(self, clients: Iterable[str]) -> str:
-        """Some of the producers; the pieces of all are joined by `page`."""
+        """Write some of the producers; `page` joins the pieces of all."""
 
     def page(
         self,
@@ -67,17 +68,17 @@ class Form(Protocol):
         producers: Sequence[bytes],
         events: Mapping[str, int] | None = None,
     ) -> bytes:
-        """`topics` is None when one was asked for that there is not, `events` when none are
+        """`topics` is None if the requested topic does not exist, `events` if none are
         published."""
 
 
 def form(query: Query) -> Form:
-    """The form a query asks for."""
+    """Return the format that a query requests."""
     return JSON if query.json else TEXT
 
 
 def encode(text: str) -> bytes:
-    """What was not UTF-8 when it came is replaced, as Go does in JSON."""
+    """Replace what was not UTF-8, as Go does in JSON."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -88,7 +89,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def pub_counts(counters: Counters, topic: str) -> list[tuple[str, int]]:
-    """How much a client has published to which topic, or to this one alone."""
+    """Return how much a client has published to each topic, or to this one alone."""
     counts = counters.get("pub_counts")
     if not counts:
         return []
@@ -153,7 +154,7 @@ _CLIENT_KEYS = frozenset(
 
 
 class JsonForm:
-    """`/stats?format=json`.  Keys that NSQ does not have follow NSQ's."""
+    """`/stats?format=json`. Keys that NSQ does not have follow NSQ's."""
 
     def client(self, counters: Counters, topic: str, now: int) -> str:
         return _CLIENT % (
@@ -219,7 +220,8 @@ class JsonForm:
         }
         if head.draining:
             start["draining"] = True
-        # Typed clients tell null from []: no topic of that name is null, no topic at all is [].
+        # Typed clients distinguish null and []: null if no topic has that name, [] if there are no
+        # topics.
         parts = [json_bytes(start)[:-1], b',"topics":']
         parts += [b"null"] if topics is None else [b"[", b",".join(topics), b"]"]
         if memory is not None:
@@ -354,7 +356,8 @@ def _text_latency(counters: Counters) -> str:
 
 
 def humanize(ns: float) -> str:
-    """Nanoseconds with one decimal in the largest unit they exceed one of: `26.9ms`, `0.0ns`."""
+    """Format nanoseconds with one decimal in the largest unit of which there is more than one:
+    `26.9ms`, `0.0ns`."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if ns > size:
             return f"{ns / size:.1f}{unit}"
@@ -369,7 +372,7 @@ TEXT = TextForm()
 
 
 def process_memory() -> dict[str, int]:
-    """This process' part of the memory object.  What only Go's heap has is 0."""
+    """Return this process's part of the memory object. Figures that only Go's heap has are 0."""
     memory = dict.fromkeys(MEMORY_KEYS, 0)
     with open("/proc/self/statm") as statm:
         memory["heap_in_use_bytes"] = int(statm.read().split()[1]) * resource.getpagesize()
@@ -378,7 +381,7 @@ def process_memory() -> dict[str, int]:
 
 
 def merge_events(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | None:
-    """Sums over the workers; None if none are published."""
+    """Return sums over the workers; None if none are published."""
     counts = [part for part in parts if part is not None]
     if not counts:
         return None
@@ -386,7 +389,7 @@ def merge_events(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | 
 
 
 def merge_memory(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Sums over the processes; of pauses the longest."""
+    """Return sums over the processes; of pauses the longest."""
     columns = list(parts)
     return {
         key: (max if key.startswith("gc_pause") else sum)([part[key] for part in columns] or [0])

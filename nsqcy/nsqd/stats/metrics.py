@@ -1,11 +1,11 @@
-"""Metrics of nsqd: the share that each worker makes, and who asks for all shares.
+"""Metrics of nsqd: the share of each worker, and the collection of all shares.
 
-A worker walks its topics in slices, as for /stats, and writes lines that are ready as they are on
-the shared buffer of the page (metrics_buffer.py); the master plans their order (metrics_page.py),
-and the worker that was asked for the page reads it there.
+A worker walks its topics in slices, as for /stats, and writes complete lines to the shared buffer
+of the page (metrics_buffer.py). The master plans their order (metrics_page.py), and the worker that
+was requested for the page reads it there.
 
-For whoever takes that each family is compressed where it is made. A page is a row of gzip members
-then.
+If the client accepts compression, each family is compressed where it is made, and the page is a
+sequence of gzip members.
 """
 
 import os
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from nsqcy.server.metrics import Exposition
 
 SLICE = 512
-"""Topics and channels that are walked over in one: about 0.3 ms."""
+"""Topics and channels of one slice: about 0.3 ms."""
 
 COMPRESSED_SLICES = 4
-"""Slices that are written together if they are compressed: each piece costs some by itself."""
+"""Slices that are written together when compressed: each piece has an overhead."""
 
 LINES = (*TOPICS, AGES, *CHANNELS)
 """The families whose lines come from workers, in their order."""
@@ -42,7 +42,7 @@ NAMES = (
     AGES.name,
     tuple(family.sample for family in CHANNELS),
 )
-"""Of their samples, as nsqcy.server.metrics wants them."""
+"""Their samples, in the form that nsqcy.server.metrics expects."""
 
 WRITER = "nsqcy.nsqd.stats.metrics_page"
 
@@ -57,10 +57,10 @@ def share(
     compress: bool,
     give_way: Callable[[], None],
 ) -> dict[str, Any]:
-    """Write the lines of a worker to the buffer, slice after slice; return its answer.
+    """Write the lines of a worker to the buffer, slice by slice; return its answer.
 
-    Its `lengths` are the bytes of each of LINES, by slice. `worker`: its own figures, as Metrics
-    reads them.
+    Its `lengths` are the bytes of each of LINES, by slice. `worker`: its own figures, in the form
+    that Metrics reads.
     """
 
     left = 0
@@ -90,7 +90,7 @@ def share(
 
 
 def _walk(lines: "Exposition", slices: int, give_way: Callable[[], None]) -> bool:
-    """Whether there may be more."""
+    """Return whether there may be more."""
     for _ in range(slices):
         give_way()
         if not lines.go_on(SLICE):
@@ -99,12 +99,12 @@ def _walk(lines: "Exposition", slices: int, give_way: Callable[[], None]) -> boo
 
 
 def compressed(part: bytes | memoryview) -> bytes:
-    """As a member of gzip; nothing stays nothing."""
+    """Compress as a gzip member; nothing stays nothing."""
     return bytes(cramjam.gzip.compress(part, level=1)) if part else b""
 
 
 def process_figures() -> dict[str, float]:
-    """What a process tells of itself."""
+    """Return what a process reports about itself."""
     return {"resident": process_memory()["heap_in_use_bytes"], "cpu": time.process_time()}
 
 
@@ -112,7 +112,7 @@ def process_figures() -> dict[str, float]:
 
 
 class Whole(NamedTuple):
-    """What the master knows itself. `workers` is as Master.workers() has them."""
+    """The master's own figures. `workers` is the result of Master.workers()."""
 
     workers: Sequence[Mapping[str, Any]]
     lookupds: Mapping[str, bool]
@@ -129,9 +129,9 @@ class Disk(NamedTuple):
 class Metrics:
     """The master's answers to /metrics.
 
-    `ask_all` asks every worker that is up for its share, in the buffer of that descriptor and
-    compressed or not; it gives them by worker. `whole` tells what the master knows. What writes the
-    page is imported when it is first wanted.
+    `ask_all` calls every worker that is up for its share, in the buffer of that descriptor and
+    compressed or not; it returns them by worker. `whole` returns what the master knows. The writer
+    of the page is imported at its first use.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class Metrics:
         self._sums = [Summed(OTHER), Summed(EPHEMERAL)]
 
     def page(self, accept: str, accept_encoding: str) -> Answer:
-        """Blocks until all workers have answered. The plan of the page as a blob, with its buffer;
-        its content type, and whether it is compressed."""
+        """Block until all workers have answered. Return the plan of the page as a blob, with its
+        buffer; its content type, and whether it is compressed."""
         writer = lazy_imports.module(WRITER)
         form = writer.choose(accept, accept_encoding)
         shared, plan = self._pages.ask(form)

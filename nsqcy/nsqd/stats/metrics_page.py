@@ -1,7 +1,7 @@
-"""The page of nsqd's /metrics, of the shares of all workers and what the master knows itself.
+"""The page of nsqd's /metrics, from the shares of all workers and what the master knows.
 
-Topics and channels are most of it, and are in the shared buffer already, as lines; the rest
-prometheus_client writes, which makes importing this take a moment.
+Topics and channels are most of it and are already in the shared buffer, as lines. prometheus_client
+writes the rest, which makes this module slow to import.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ __all__ = ["Page", "choose"]
 
 _SECOND = 1_000_000_000
 
-# What a worker tells of itself, by its name there.
+# Reports of a worker about itself, by name.
 _OF_WORKERS = {
     "failing": families.WRITES_FAIL,
     "topics": families.TOPIC_COUNT,
@@ -36,7 +36,7 @@ _CONNECTIONS = ("tcp", "http")
 
 
 class Page:
-    """One page. `shares` are those of the workers that have answered, as share() has them."""
+    """One page. `shares` are those of the workers that have answered, as share() returns them."""
 
     def __init__(
         self,
@@ -54,7 +54,8 @@ class Page:
         self._workers = {str(index): share["worker"] for index, share in sorted(shares.items())}
 
     def plan(self, shared: SharedBuffer) -> bytes:
-        """Of what the workers have written to the buffer, and the master does now."""
+        """Return the page, from what the workers have written to the buffer and the master now
+        adds."""
         writer = Writer(shared.fd, 0)
         others = write(self._form, [*self._of_workers(), *self._of_users(), *self._of_nsqd()])
         return plan([*self._of_topics(writer), writer.write(self._pack(others))])
@@ -65,7 +66,7 @@ class Page:
     # Topics and channels
 
     def _of_topics(self, writer: Writer) -> Iterator[Piece]:
-        """Heading and lines of each family."""
+        """Return heading and lines of each family."""
         written = [pieces(index + 1, share["lengths"]) for index, share in self._shares.items()]
         summed = self._summed()
         for number, family in enumerate(LINES):
@@ -75,7 +76,7 @@ class Page:
                 yield writer.write(self._pack(lines(summed[family])))
 
     def _summed(self) -> dict[Family, Metric]:
-        """What topics and channels have together that have no lines."""
+        """Return the totals of topics and channels without lines of their own."""
         samples: dict[Family, list[tuple[list[str], float]]] = {}
         ages = []
         for summed in self._sums:
@@ -117,7 +118,7 @@ class Page:
             yield metric(family, (([name], its[key]) for name, its in events.items()))
 
     def _of_users(self) -> Iterator[Metric]:
-        """Of those who have quotas."""
+        """Of users with quotas."""
         users = together(its["quotas"] for its in self._workers.values())
         for number, family in enumerate(families.USERS):
             unit = _SECOND if family is families.USER_WAITS else 1
@@ -151,8 +152,8 @@ class Page:
 
 
 def together(shares: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, list[int]]:
-    """The figures of each user, of what Quotas.told() has of all workers: who is counted by all
-    together has the same in each share, but for what has come since."""
+    """Return the figures of each user, given Quotas.told() of all workers. A user that is counted
+    by all workers together has the same figures in each share, except for the latest changes."""
     found: dict[str, list[int]] = {}
     for each in chain.from_iterable(shares):
         before = found.get(each["user"])

@@ -1,7 +1,7 @@
-"""What topics and channels have no series of their own, over all workers.
+"""Totals over all workers, for topics and channels that have no series of their own.
 
-Owns what keeps a sum from falling: who reads counters takes that for a restart, and all of the sum
-for growth.
+Owns what keeps a total from decreasing: Prometheus would treat that as a restart, and the whole
+total as growth.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ Values = Sequence[float]
 
 
 class Growing:
-    """Counters that are summed over workers, each of which begins anew when it is restarted.
+    """Counters summed over workers; each worker starts again at 0 after its restart.
 
-    What a worker had counted by the last look stays in the sum; what it counted between that and
+    What a worker had counted by the last scrape stays in the sum; what it counted between that and
     its end is lost.
     """
 
@@ -28,7 +28,7 @@ class Growing:
         if before != generation:
             self._ended = added([self._ended, seen])
             seen = counters
-        # What goes while the worker walks over its topics may be missing in one walk.
+        # Deletions while the worker walks over its topics may be missing in one walk.
         now = [max(pair) for pair in zip(counters, seen, strict=True)]
         self._latest[worker] = generation, now
 
@@ -37,12 +37,13 @@ class Growing:
 
 
 def added(rows: Iterable[Values]) -> Values:
-    """The sums of columns. Rows without any are left out."""
+    """Return the sums of columns. Rows without values are left out."""
     return [sum(column) for column in zip(*filter(None, rows), strict=True)]
 
 
 class Summed:
-    """All that is shown by one name. Of figures, counters grow, and others are as they are now."""
+    """Everything that is shown under one name. Counters accumulate; gauges show the current
+    value."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,7 +51,7 @@ class Summed:
         self._now: list[Mapping[str, Any]] = []
 
     def look(self, shares: Mapping[int, Mapping[str, Any]], generations: Mapping[int, int]) -> None:
-        """What the workers that answered have of it."""
+        """Return the sum over the workers that answered."""
         self._now = list(shares.values())
         for worker, found in shares.items():
             counts, seconds = found["ages"]
@@ -60,11 +61,11 @@ class Summed:
             self._ages.look(worker, generation, [seconds, *counts])
 
     def count(self, what: str) -> int:
-        """So many "topics" or "channels" there are now."""
+        """Set the current number of "topics" or "channels"."""
         return sum(each[what] for each in self._now)
 
     def topics(self) -> Iterator[tuple[Family, float]]:
-        """What is to be shown; nothing as long as nothing was counted."""
+        """Return what to show; nothing as long as nothing was counted."""
         return _shown(TOPICS, self._topics.total(), added(each["topic"] for each in self._now))
 
     def channels(self) -> Iterator[tuple[Family, float]]:
@@ -73,7 +74,7 @@ class Summed:
         )
 
     def ages(self) -> tuple[Values, float] | None:
-        """Counts by bucket, and the sum in seconds."""
+        """Return counts by bucket, and the sum in seconds."""
         seconds, *counts = self._ages.total() or [0.0]
         return (counts, seconds) if any(counts) else None
 

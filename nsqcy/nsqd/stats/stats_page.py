@@ -1,7 +1,7 @@
-"""/stats: the share each worker makes, and the page the master makes of all shares.
+"""/stats: the share of each worker, and the page that the master makes of all shares.
 
-A worker walks its topics in slices, so that deliveries go on between them, and answers with pieces
-of the page that are ready as they are; the master sorts and joins them. Nothing is parsed again.
+A worker walks its topics in slices, so that deliveries continue between them, and answers with
+finished pieces of the page; the master sorts and joins them. Nothing is parsed again.
 
     value   {"known", "health", "health_at", "memory", "producers", "events"}   see pack()
     blob    for each topic u16 length of its name, u32 length of its piece, name, piece;
@@ -61,7 +61,7 @@ class Slices:
         self._left = size
 
     def step(self) -> None:
-        """Before each topic, channel and client."""
+        """Called before each topic, channel and client."""
         if self._left == 0:
             self._give_way()
             self._left = self._size
@@ -69,7 +69,7 @@ class Slices:
 
 
 class Walk:
-    """One share under way. What goes while it waits between slices is not in it."""
+    """One share in progress. Objects deleted between slices are not in it."""
 
     def __init__(self, query: Query, give_way: Callable[[], None], now: int) -> None:
         self._query = query
@@ -78,7 +78,7 @@ class Walk:
         self._slices = Slices(give_way)
 
     def topics(self, topics: Iterable[Topic]) -> Iterator[tuple[bytes, bytes]]:
-        """Name and piece of each topic that is to be shown."""
+        """Yield name and piece of each topic to show."""
         for topic in topics:
             piece = self._topic(topic)
             if piece is not None:
@@ -121,7 +121,7 @@ class Walk:
 
 
 class Health(NamedTuple):
-    """The outcome of a worker's latest write to a log, and when that was."""
+    """The outcome of a worker's latest write to a log, and its time."""
 
     text: str
     at: int
@@ -136,8 +136,8 @@ def pack(
     memory: Mapping[str, int],
     events: Mapping[str, int] | None = None,
 ) -> Answer:
-    """A share as it travels. `known`: there is a topic of the name asked for; `events`: how many
-    were published and dropped, if any are."""
+    """Encode a share. `known`: the requested topic exists; `events`: the numbers published and
+    dropped, if any are published."""
     parts = []
     for name, piece in topics:
         parts += [_ENTRY.pack(len(name), len(piece)), name, piece]
@@ -157,7 +157,7 @@ def pack(
 
 
 class Whole(NamedTuple):
-    """What all shares together say. `topics` are sorted."""
+    """All shares together. `topics` are sorted."""
 
     topics: list[tuple[bytes, bytes]]
     producers: list[bytes]
@@ -169,7 +169,7 @@ class Whole(NamedTuple):
 
 
 def merge(answers: Sequence[Answer], workers: int) -> Whole:
-    """The shares of some of so many workers."""
+    """The shares of some of this many workers."""
     topics: list[tuple[bytes, bytes]] = []
     producers = []
     for answer in answers:
@@ -191,7 +191,7 @@ def merge(answers: Sequence[Answer], workers: int) -> Whole:
 
 
 def overall_health(values: Sequence[Mapping[str, Any]], workers: int) -> str:
-    """Of the workers that answered; what is down comes first."""
+    """Combine the shares of the workers that answered; failures come first."""
     if len(values) < workers:
         missing = workers - len(values)
         return f"NOK - {missing} of {workers} workers are being restarted"
@@ -209,7 +209,7 @@ def _entries(blob: bytes, end: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool = False) -> bytes:
-    """The body of the answer to /stats."""
+    """Return the body of the answer to /stats."""
     topics = [piece for _, piece in whole.topics]
     unknown = bool(query.topic) and not whole.known
     return forms.form(query).page(
@@ -222,10 +222,10 @@ def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool =
 
 
 class StatsPages:
-    """The master's answers to those who ask for the whole.
+    """The master's answers to requests for the whole page.
 
-    `ask_all` asks every worker that is up for its share. `started` is nsqd's start, wall clock ns;
-    `is_draining` tells whether it accepts no more publishes.
+    `ask_all` calls every worker that is up for its share. `started` is nsqd's start, wall clock ns;
+    `is_draining` returns whether it rejects publishes.
     """
 
     def __init__(
@@ -242,11 +242,11 @@ class StatsPages:
         self._pages = RequestCoalescer(self._page)
 
     def page(self, query: Query) -> bytes:
-        """Blocks until all workers have answered."""
+        """Block until all workers have answered."""
         return self._pages.ask(query)
 
     def whole(self, query: Query) -> Whole:
-        """The same before it is a page."""
+        """Return the combined shares without formatting a page."""
         return merge(self._ask_all(query), self._workers)
 
     def _page(self, query: Query) -> bytes:

@@ -1,7 +1,7 @@
-"""statsd: the lines that are pushed, their packets, and the greenlet that pushes by the clock.
+"""statsd: its lines, their packets, and the greenlet that pushes them periodically.
 
-Lines and packets are made by pure functions; `Pusher` knows the socket and the clock. Where the
-figures come from it is told.
+Pure functions make lines and packets; `Pusher` knows the socket and the clock. The caller provides
+the figures.
 """
 
 import json
@@ -21,8 +21,8 @@ from nsqcy.nsqd.stats.stats_page import Whole
 from nsqcy.nsqd.worker.slices import Turns
 
 SECOND = 1_000_000_000
-LOOKUP_LIMIT = 1.0  # seconds a name may take to be resolved
-DEFAULT_PACKET = 4096  # bytes, where the option says nothing useful
+LOOKUP_LIMIT = 1.0  # seconds in which a name must be resolved
+DEFAULT_PACKET = 4096  # bytes, if the option is unusable
 TOPICS_A_TURN = 20
 FIGURES = Query(json=True, include_clients=False)
 
@@ -45,7 +45,7 @@ Counters = Mapping[str, Any]
 
 
 class Settings(Protocol):
-    """The options read here; the prefix is expanded already."""
+    """The options used here; the prefix is already expanded."""
 
     @property
     def statsd_address(self) -> str: ...
@@ -62,9 +62,9 @@ class Settings(Protocol):
 
 
 class Increases:
-    """How much counters have grown since the push before.
+    """Returns how much counters have grown since the previous push.
 
-    One that has shrunk belongs to something that was made anew: all of it is growth.
+    A smaller value belongs to a new object: all of it is growth.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Increases:
         return value - before if value >= before else value
 
     def end_push(self, complete: bool) -> None:
-        """`complete`: what was not seen is gone, and not merely out of reach."""
+        """`complete`: objects that are missing were deleted, and not merely unreachable."""
         self._before = self._now if complete else self._before | self._now
         self._now = {}
 
@@ -91,7 +91,7 @@ class Writer:
         self._increases = Increases()
 
     def topic(self, topic: Counters) -> Iterator[bytes]:
-        """A topic, as /stats shows it, and its channels."""
+        """Return the lines of a topic, as /stats shows it, and its channels."""
         name = topic["topic_name"]
         if self._excluded(name):
             return
@@ -149,7 +149,7 @@ def _percent(quantile: float) -> str:
 
 
 def packets(lines: Iterable[bytes], size: int) -> list[bytes]:
-    """Lines packed into datagrams of at most `size` bytes; a longer one goes alone, unsplit."""
+    """Pack lines into datagrams of at most `size` bytes; a longer one goes alone, unsplit."""
     limit = size if size > 0 else DEFAULT_PACKET
     packed: list[bytes] = []
     open_lines: list[bytes] = []
@@ -166,7 +166,7 @@ def packets(lines: Iterable[bytes], size: int) -> list[bytes]:
 
 
 class Pusher:
-    """Pushes by the clock, first one interval after the start. `gather` gives the figures."""
+    """Pushes periodically, first one interval after the start. `gather` returns the figures."""
 
     def __init__(self, options: Settings, gather: Callable[[Query], Whole], log: Lines) -> None:
         self._options = options
@@ -193,7 +193,7 @@ class Pusher:
         while True:
             due += interval
             late = time.monotonic() - due
-            if late > 0:  # what was missed stays missed
+            if late > 0:  # missed pushes are not repeated
                 due += late // interval * interval
             gevent.sleep(max(0.0, due - time.monotonic()))
             self._push()
@@ -224,17 +224,17 @@ class Pusher:
         self._writer.end_push(whole.complete)
 
     def _send(self, sock: socket.socket, datagrams: list[bytes]) -> None:
-        """Spread over the interval, but for its last second."""
+        """Spread over the interval, except for its last second."""
         for datagram in datagrams:
             try:
                 sock.send(datagram)
             except OSError:
-                pass  # as datagrams are lost: nobody hears of it
+                pass  # like any lost datagram, without a report
             gevent.sleep((self._options.statsd_interval - SECOND) / SECOND / len(datagrams))
 
 
 def dial(address: str) -> socket.socket:
-    """A socket to `host:port`; the name is looked up off the hub."""
+    """Return a socket to `host:port`; the name is resolved off the hub."""
     where = parse(address)
     if where.path is not None:
         raise OSError("missing port in address")

@@ -1,7 +1,7 @@
-"""The engine of a worker: wires its topics, sessions and HTTP to the process around them.
+"""The engine of a worker: connects its topics, sessions and HTTP to the process around them.
 
-Owns the order in which the parts start and stop, and which part a control message is for. What the
-parts do is theirs: topic_verbs, http_backend, worker_stats, session_migration, metadata_notifier.
+Owns the order in which the parts start and stop, and which part handles a control message. The
+parts are topic_verbs, http_backend, worker_stats, session_migration and metadata_notifier.
 """
 
 import functools
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.worker import tls
 
 HOLD_LIMIT = 60_000_000_000
-"""A new topic waits this long for its channels, in ns: longer than the master ever takes."""
+"""How long a new topic waits for its channels, in ns: longer than the master ever takes."""
 
 
 class Streams(Mesh):
@@ -79,7 +79,7 @@ class Streams(Mesh):
 
 
 def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes | None":
-    """TLS, if there is a certificate."""
+    """Return the handshakes of TLS, if there is a certificate."""
     if material is None:
         return None
     from nsqcy.nsqd.worker import tls
@@ -89,7 +89,7 @@ def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes |
 
 
 def _https(handshakes: "tls.Handshakes | None") -> Make | None:
-    """What makes HTTPS connections, if there is a certificate."""
+    """Return the factory of HTTPS connections, if there is a certificate."""
     if handshakes is None:
         return None
     from nsqcy.nsqd.http.https import HttpsConnection  # it imports OpenSSL too
@@ -98,7 +98,7 @@ def _https(handshakes: "tls.Handshakes | None") -> Make | None:
 
 
 def _users(options: NsqdOptions, text: str | None, table: QuotaTable) -> "FileUsers | None":
-    """The users, if there is a file of them."""
+    """Return the users, if there is a file of them."""
     if text is None:
         return None
     from nsqcy.nsqd.auth.users import FileUsers  # few nsqds have one
@@ -119,7 +119,7 @@ class Engine:
         self._options = options = NsqdOptions.restore(boot.context["options"])
         self._peers: set[int] = set()
         shared = boot.shared
-        assert isinstance(shared, Shared)  # toys have their own, but no engine of this kind
+        assert isinstance(shared, Shared)  # test engines have other ones
         self._shared = shared
         notices = MasterNotices(boot.worker, boot.master, self._is_held, boot.log)
         self._notifier = MetadataNotifier(notices.send)
@@ -231,11 +231,11 @@ class Engine:
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
-            gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
-            if self._stopped:  # what was not taken up stays as it is on disk
+            gevent.sleep(0)  # the heartbeat: thousands of topics, or a log to scan, take time
+            if self._stopped:  # what was not loaded stays on disk as it is
                 return
             self._loop.enter()
-        debug.free()  # journals of many messages are taken apart in memory
+        debug.free()  # journals of many messages are parsed in memory
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
@@ -274,7 +274,7 @@ class Engine:
             self._hold_new_topics()
 
     def _hold_new_topics(self) -> None:
-        """Where there are lookupds, a topic waits for the channels that they know it to have."""
+        """With nsqlookupds, a topic waits for the channels that they know."""
         self._shard.hold_new = HOLD_LIMIT if self._options.lookupd_tcp_address else 0
 
     def _is_held(self, topic: str) -> bool:
@@ -297,7 +297,8 @@ class Engine:
         self._migration.begin(session, owner)
 
     def _has_room(self) -> bool:
-        """For one more topic. Workers that look at the same moment may each find the last room."""
+        """Return whether there is room for one more topic. Workers that check at the same moment
+        may each find the last room."""
         return self._shared.topics() < self._options.max_topics
 
     def stop(self) -> None:
@@ -312,12 +313,12 @@ class Engine:
         self._io.close()
         if self._live_objects is not None:
             self._live_objects.tell()
-        self._notifier.finish()  # nsqd.dat is to have what was answered
+        self._notifier.finish()  # nsqd.dat must contain what was acknowledged
 
     # -- authorization
 
     def _authorizer(self, log: Log) -> Any:
-        """Who knows what clients may do; None if all may everything, and then nothing of it is
+        """Return the authorizer; None if every client may do everything, and then nothing of it is
         imported."""
         servers = None
         if self._options.auth_http_address:
@@ -337,7 +338,7 @@ class Engine:
         self._migration.adopt(fd, state, unread, unsent)
 
     def renew_tls(self, material: dict[str, Any]) -> None:
-        """New handshakes use this certificate."""
+        """Use this certificate for new handshakes."""
         from nsqcy.nsqd.worker import tls
 
         if self._handshakes is not None:

@@ -1,7 +1,7 @@
-"""What HTTP needs of nsqd, in a worker: `nsqd.http.backend.Backend` over topics, rings and master.
+"""A worker's backend of HTTP: `nsqd.http.backend.Backend` over topics, rings and master.
 
-Owns the way of a request to where it is answered: a topic's owner, the master, or every worker.
-Knows no route.
+Owns the route of a request to the process that answers it: a topic's owner, the master, or every
+worker. Knows no HTTP route.
 """
 
 import os
@@ -49,7 +49,7 @@ class HttpBackend:
         enter: Callable[[], None],
         give_way: Callable[[], None],
     ) -> None:
-        """peers: the other workers that are up, kept by the caller."""
+        """peers: the other workers that are up, maintained by the caller."""
         self._index = boot.worker
         self._workers = boot.workers
         self._master = boot.master
@@ -88,7 +88,7 @@ class HttpBackend:
         return self._publisher.sink(topic.encode(), self._enter, headers)
 
     def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
-        """Only create the topic, wherever it is to live: there is no command to send its owner."""
+        """Only create the topic, on any worker: there is no command to send to its owner."""
         try:
             self.at_owner(CreateTopic(topic))
         except Refused:
@@ -101,7 +101,7 @@ class HttpBackend:
     # -- topics and channels
 
     def at_owner(self, verb: TopicVerb[Result]) -> Result:
-        """Run a verb at the owner of its topic; raises Refused."""
+        """Run a verb at the owner of its topic. Raises Refused."""
         topic = verb.topic.encode()
         if verb.creates and self._manager.owner(topic) is None:
             self._placements.place(verb.topic)
@@ -157,7 +157,7 @@ class HttpBackend:
         }
 
     def health(self) -> str:
-        """Of every worker that is up, this one too."""
+        """Return the shares of every worker that is up, this one included."""
         asked = [gevent.spawn(self._peer_health, peer) for peer in sorted(self._peers)]
         own = self._owned.health()
         gevent.joinall(asked)
@@ -195,6 +195,6 @@ class HttpBackend:
         return self._profiler.profile(seconds)
 
     def port(self, kind: str) -> int:
-        """Of a listener ("tcp", "http", "https"); 0 if there is none."""
+        """Return the port of a listener ("tcp", "http", "https"); 0 if there is none."""
         listener = self._listeners.get(kind)
         return int(listener["port"]) if listener else 0

@@ -1,7 +1,7 @@
-"""What is alive in the compiled parts of a process: the counters of a debug build.
+"""Live objects of the compiled parts of a process: the counters of a debug build.
 
-A debug build's worker logs them in one line, on SIGUSR1 and at a clean exit. Tests read it: what
-garbage has increased must have decreased again. A release build counts nothing.
+A debug build's worker logs them in one line, on SIGUSR1 and at a clean exit. Tests read it: garbage
+must have decremented what it has incremented. A release build counts nothing.
 """
 
 import gc
@@ -21,7 +21,7 @@ from nsqcy.storage.block_pool import BlockPool
 
 
 def count(manager: SessionManager, pool: BlockPool) -> dict[str, int]:
-    """Objects alive, by kind. Those of Python's that are garbage are collected first."""
+    """Return the live objects by kind, after collecting Python's garbage."""
     gc.collect()
     shard = manager.shard
     found = {
@@ -40,7 +40,7 @@ def count(manager: SessionManager, pool: BlockPool) -> dict[str, int]:
 
 
 class LiveObjects:
-    """Counts them on request. `name` says whose the figures are."""
+    """Counts them on request. `name` names the process."""
 
     def __init__(self, name: str, manager: SessionManager, pool: BlockPool, log: Lines) -> None:
         self._name = name

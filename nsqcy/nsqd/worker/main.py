@@ -1,10 +1,10 @@
 """A worker process: `python -m nsqcy.nsqd.worker.main BOOT-FD`, started by the master.
 
-Owns the life of the process: its signals, its hub, its beat, its two channels to the master and
-its end. What it does for clients is the engine's, which is plugged in by name.
+Owns the lifecycle of the process: its signals, its hub, its heartbeat, its two channels to the
+master and its end. The engine, which is plugged in by name, serves the clients.
 
-It leaves when the master tells it to, and when the master is gone; signals for the whole group
-(^C, a service manager's SIGTERM) are for the master to act on. Exit codes: process/arbiter.py.
+It exits on request of the master, and when the master is gone. It ignores signals for the whole
+group (^C, a service manager's SIGTERM), which the master handles. Exit codes: process/arbiter.py.
 """
 
 import _thread
@@ -36,22 +36,22 @@ ORPHAN_LIMIT = 4.0
 
 
 class Boot(NamedTuple):
-    """What a worker is born with."""
+    """Boot data of a worker."""
 
     worker: int
     workers: int
     generation: int
     lock_fd: int  # the data-path lock, held as long as this process lives
     memory_fd: int
-    wake_fds: list[int]  # eventfds, one a worker, ours among them
-    context: dict[str, Any]  # what the master tells every worker
+    wake_fds: list[int]  # eventfds, one for each worker, ours included
+    context: dict[str, Any]  # what the master sends to every worker
     shared: Slots
     log: log.Log
     master: MasterLink
 
 
 class Engine(Protocol):
-    """What serves clients. Each method runs on the hub's thread.
+    """Serves clients. Each method runs on the hub's thread.
 
     Those marked "waits" run in a greenlet of their own and may block it; the others must not block.
     It is made by `make(boot: Boot) -> Engine`, named in the boot data as "module:make".
@@ -70,7 +70,7 @@ class Engine(Protocol):
         """Serve this socket ("tcp", "http" or "https"); the descriptor is the engine's."""
 
     def connections(self) -> int:
-        """How many connections it serves; asked at each beat."""
+        """Return the number of connections; called at each heartbeat."""
 
     def placed(self, topic: str, worker: int) -> None:
         """A topic has been placed."""
@@ -83,19 +83,19 @@ class Engine(Protocol):
         """Another worker is up, with fresh rings of this generation."""
 
     def option_changed(self, name: str, value: Any) -> None:
-        """An option has been changed; of the log level the log itself already knows."""
+        """An option has changed; the log already knows a new log level."""
 
     def call(self, request: Request) -> Any:
-        """Waits. A call or a notification of the master or of another worker that is none of the
-        above; gives a value or an Answer. Its descriptors are the engine's to close."""
+        """Waits. Handle any other call or notification of the master or another worker; return a
+        value or an Answer. The engine closes its descriptors."""
 
     def stop(self) -> None:
-        """Waits. Close all sockets at once, save everything, and return when it is saved; `load`,
-        if it is under way, takes up nothing more."""
+        """Waits. Close all sockets at once, save everything, and return when it is saved; a `load`
+        in progress loads nothing more."""
 
 
 class Worker:
-    """The control channel's handler, and the order in which things start and end."""
+    """The handler of the control channel, and the order of start and shutdown."""
 
     def __init__(self, data: dict[str, Any], lines: log.Log) -> None:
         fds = data["fds"]
@@ -126,7 +126,7 @@ class Worker:
         self._receiver = Receiver(_socket(fds["handoff"]), self._engine.adopt)
 
     def run(self) -> int:
-        """Live; gives the exit code."""
+        """Run; return the exit code."""
         self._heartbeat.start()
         pipe = gevent.get_hub().loop.io(self._alive, 1)
         pipe.start(gevent.spawn, self._end, arbiter.ORPHANED)
@@ -147,11 +147,11 @@ class Worker:
         return self._engine.call(request)
 
     def notified(self, request: Request) -> None:
-        """Take note of what the master says."""
+        """Handle a notification of the master."""
         self.called(request)
 
     def hung_up(self, reason: str) -> None:
-        """The master is gone, or believes that we are."""
+        """The master is gone, or treats this worker as dead."""
         gevent.spawn(self._end, arbiter.ORPHANED)
 
     # -- messages.Process
@@ -162,7 +162,7 @@ class Worker:
         try:
             self._engine.load(topics, table, peers)
         except Exception:
-            # The master has the text from the answer; the log has the place.
+            # The answer gives the master the text; the log has the traceback.
             self._log.error(
                 f"worker {self.index}: cannot load: {traceback.format_exc()}",
                 event="worker_load_failed",
@@ -204,7 +204,7 @@ class Worker:
                 event="worker_stop_failed",
             )
             code = arbiter.CRASHED
-        # Not before the answer to "stop" has been queued, which this greenlet returns to do.
+        # Only after the answer to "stop" is queued, which happens when this greenlet returns.
         gevent.spawn(self._done.set, code)
 
 
@@ -221,7 +221,7 @@ def _socket(fd: int) -> socket.socket:
 
 
 def _outlive(alive: int) -> None:
-    """A thread: an orphan that cannot save in time must not hold the data path for ever."""
+    """In a thread: an orphan that cannot save in time must not hold the data path forever."""
     os.read(alive, 1)
     time.sleep(ORPHAN_LIMIT)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -245,7 +245,7 @@ def _make_log(settings: dict[str, Any], worker: int) -> log.Log:
 
 
 def main(argv: list[str]) -> int:
-    """Boot and live; gives the exit code."""
+    """Boot and run; return the exit code."""
     _set_signals()
     openfiles.raise_limit()
     data = spawn.unpack(int(argv[1]))
@@ -258,7 +258,7 @@ def main(argv: list[str]) -> int:
             event="worker_boot_failed",
         )
         return arbiter.NOT_BOOTED
-    # What is imported stays; no collection need look at it again, while clients wait for it.
+    # Imported objects stay: garbage collections need not scan them while clients wait.
     gc.freeze()
     return worker.run()
 
@@ -269,5 +269,5 @@ if __name__ == "__main__":
     except BaseException:
         traceback.print_exc()
         status = arbiter.CRASHED
-    # Everything is saved, or cannot be: no finaliser has anything to add.
+    # Everything is saved, or cannot be: finalisers have nothing to add.
     os._exit(status)

@@ -1,6 +1,6 @@
 """A worker's end of the control channel: typed calls to the master and, through it, to workers.
 
-Owns no state but the channel. What can be said is in `master/verbs.py`, `master/reports.py`,
+Owns no state but the channel. The calls are in `master/verbs.py`, `master/reports.py`,
 `worker/topic_verbs.py` and `worker/messages.py`.
 """
 

@@ -1,8 +1,8 @@
-"""What the master and other workers send to a worker, besides the verbs of topics.
+"""Messages to a worker from the master and other workers, except the verbs of topics.
 
 A message is one class: its fields are what is sent, `run` is what the worker does. Those to the
-process concern its life, those to the engine what it serves. The master imports this module, so it
-imports no part of a worker.
+process concern its lifecycle, those to the engine what it serves. The master imports this module,
+so it imports no part of a worker.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from nsqcy.nsqd.calls import Call, Result
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.process.control import Answer
 
-CHANGE_LIMIT = 5.0  # seconds a worker may take to apply a change
-SHARE_LIMIT = 5.0  # seconds it may take to make its share of /stats or /metrics
-REMAINS_LIMIT = 5.0  # seconds it may take to count what is left
-INSPECT_LIMIT = 20.0  # seconds it may take to describe itself
-HEALTH_LIMIT = 2.0  # seconds it may take to report its health; clients wait for it
+CHANGE_LIMIT = 5.0  # seconds in which a worker must apply a change
+SHARE_LIMIT = 5.0  # seconds in which it must return its share of /stats or /metrics
+REMAINS_LIMIT = 5.0  # seconds in which it must count what is left
+INSPECT_LIMIT = 20.0  # seconds in which it must describe itself
+HEALTH_LIMIT = 2.0  # seconds in which it must report its health; clients wait for it
 PEER_HEALTH_LIMIT = 5.0  # the same, through the master
-ADOPT_LIMIT = 5.0  # seconds it may take to go on with a session
+ADOPT_LIMIT = 5.0  # seconds in which it must take over a session
 
 
 # To the process
@@ -38,7 +38,7 @@ class Process(Protocol):
 
 
 class ProcessMessage(Call[Process, Result]):
-    """A message about the life of the worker."""
+    """A message about the lifecycle of the worker."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class PeerUp(ProcessMessage[None]):
 
 @dataclass(frozen=True)
 class PeerDown(ProcessMessage[None]):
-    """Another worker died; its rings are not in use here when this returns."""
+    """Another worker died; its rings are unused here when this returns."""
 
     timeout: ClassVar[None] = None
     worker: int
@@ -137,8 +137,8 @@ class EngineMessage(Call[Engine, Result]):
 
 @dataclass(frozen=True)
 class AdoptSession(EngineMessage[None]):
-    """Go on with a session of another worker: its state, its socket, and in `blob` the bytes that
-    it has not read (`unread` of them) and not sent."""
+    """Take over a session of another worker: its state, its socket, and in `blob` the bytes that it
+    has not parsed (`unread` of them) and not sent."""
 
     timeout: ClassVar[float] = ADOPT_LIMIT
     state: dict[str, Any]
@@ -153,7 +153,7 @@ class AdoptSession(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class RenewTls(EngineMessage[None]):
-    """The certificate files were read again. material: of `nsqcy.nsqd.worker.tls`."""
+    """The certificate files were read again. material: see `nsqcy.nsqd.worker.tls`."""
 
     material: dict[str, Any]
 
@@ -173,7 +173,7 @@ class RenewUsers(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class EndHold(EngineMessage[None]):
-    """Give a new topic the channels that nsqlookupds know it to have."""
+    """Create the channels of a new topic that nsqlookupds know."""
 
     topic: str
     channels: list[str]
@@ -184,7 +184,7 @@ class EndHold(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class PoliciesChanged(EngineMessage[None]):
-    """changed: all values that are set, by topic or `topic/channel`."""
+    """changed: all policies that are set, by topic or `topic/channel`."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
     changed: dict[str, dict[str, Any]]
@@ -195,7 +195,7 @@ class PoliciesChanged(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class RefusePublishes(EngineMessage[None]):
-    """Refuse publishes for this reason, or accept them again (None)."""
+    """Reject publishes for this reason, or accept them again (None)."""
 
     reason: str | None
 
@@ -205,7 +205,7 @@ class RefusePublishes(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class SetDraining(EngineMessage[None]):
-    """Refuse publishes because nsqd drains, or accept them again."""
+    """Reject publishes because nsqd drains, or accept them again."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
     draining: bool
@@ -216,7 +216,7 @@ class SetDraining(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class GetShare(EngineMessage[Answer]):
-    """The worker's share of /stats."""
+    """Return the worker's share of /stats."""
 
     timeout: ClassVar[float] = SHARE_LIMIT
     returns = "answer"
@@ -240,7 +240,8 @@ class WriteMetrics(EngineMessage[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetRemains(EngineMessage[Any]):
-    """What consumers of the worker's topics are not done with: the fields of a `drain.Remains`."""
+    """Return what consumers of the worker's topics have not finished: the fields of a
+    `drain.Remains`."""
 
     timeout: ClassVar[float] = REMAINS_LIMIT
 
@@ -250,7 +251,7 @@ class GetRemains(EngineMessage[Any]):
 
 @dataclass(frozen=True)
 class InspectWorker(EngineMessage[bytes]):
-    """What `debug.tell` says of `what` in the worker."""
+    """Return what `debug.tell` reports about `what` in the worker."""
 
     timeout: ClassVar[float] = INSPECT_LIMIT
     returns = "blob"
@@ -262,7 +263,7 @@ class InspectWorker(EngineMessage[bytes]):
 
 @dataclass(frozen=True)
 class GetHealth(EngineMessage[dict[str, Any]]):
-    """The outcome of the worker's latest write to a log, and when it was."""
+    """Return the outcome of the worker's latest write to a log, and its time."""
 
     timeout: ClassVar[float] = HEALTH_LIMIT
 
@@ -272,6 +273,6 @@ class GetHealth(EngineMessage[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetPeerHealth(GetHealth):
-    """The same, of another worker."""
+    """Return the same, of another worker."""
 
     timeout: ClassVar[float] = PEER_HEALTH_LIMIT

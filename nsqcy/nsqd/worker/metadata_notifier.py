@@ -1,4 +1,5 @@
-"""Events of topics and channels on their way to the master, which keeps nsqd.dat and nsqlookupds.
+"""Events of topics and channels on their way to the master, which maintains nsqd.dat and
+nsqlookupds.
 
 Owns their order. Knows no topic and no session.
 """
@@ -23,7 +24,7 @@ Notify = Callable[[str, str, str | None], None]
 
 
 class MetadataNotifier:
-    """Runs `notify` for each event, in order and in a greenlet of its own.
+    """Runs `notify` for each event, in order and in its own greenlet.
 
     Events come from the end of a turn, where nothing may wait or spawn.
     """
@@ -40,7 +41,7 @@ class MetadataNotifier:
         self._wake.send()
 
     def finish(self) -> None:
-        """Return when `notify` has run for all events until now."""
+        """Return when `notify` has run for all events so far."""
         self._wake.stop()
         self._wake.close()
         if self._running:

@@ -1,7 +1,7 @@
-"""IDENTIFY: from the JSON a client sends to the settings of its connection.
+"""IDENTIFY: from a client's JSON to the settings of its connection.
 
-Owns the rules of NSQ's IDENTIFY (which fields there are, what they may hold, in which order they
-are checked) and the answer. Pure; knows no connection. See the tests of case ids C050 to C083.
+Owns the rules of NSQ's IDENTIFY (its fields, their limits, the order of the checks) and the answer.
+Pure; knows no connection. See the tests of case ids C050 to C083.
 """
 
 from dataclasses import dataclass, replace
@@ -21,9 +21,9 @@ TOPIC_LOG = 1  # version of the LOG_ commands
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What was agreed. Durations in ns; a heartbeat_interval of 0 means none; without a durability
-    that of the connection stays as it is; asked_timeout: the client has said its msg_timeout, and a
-    channel's does not count."""
+    """Result of a negotiation. Durations in ns; a heartbeat_interval of 0 means none; without a
+    durability the connection keeps its own; asked_timeout: the client has set msg_timeout, so a
+    channel's does not apply."""
 
     client_id: str
     hostname: str
@@ -47,7 +47,7 @@ class Identity:
 
 
 class Current(Protocol):
-    """What holds on the connection so far; a field that is 0 or absent leaves it as it is."""
+    """The current settings of the connection; a field that is 0 or absent keeps its value."""
 
     heartbeat_interval: int
     output_buffer_size: int
@@ -58,7 +58,7 @@ class Current(Protocol):
 
 
 def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
-    """Read the body of an IDENTIFY; raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
+    """Parse the body of an IDENTIFY. Raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
     wanted = _decode(body)
     heartbeat = _heartbeat(wanted["heartbeat_interval"], options, current)
     timeout = _buffer_timeout(wanted["output_buffer_timeout"], options, current)
@@ -71,7 +71,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
     msg_timeout = _msg_timeout(wanted["msg_timeout"], options, current)
     durability = _durability(wanted["durability"])
     negotiated = wanted["feature_negotiation"]
-    # What a connection has been upgraded to stays as it is, and nothing is added.
+    # An upgraded connection stays as it is; nothing is added.
     upgrades = negotiated and not current.upgraded
     identity = Identity(
         client_id=wanted["client_id"],

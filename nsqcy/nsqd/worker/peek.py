@@ -1,7 +1,7 @@
-"""A page of messages that are looked at: what is asked for, and its form.
+"""Pages of messages to view: the request, and the form of the answer.
 
-Owns the parameters and the JSON of /channel/peek and /topic/peek, and the order of what waits. How
-messages are found is nsqcy.broker.peek's affair; knows neither topics nor workers.
+Owns the parameters and the JSON of /channel/peek and /topic/peek, and the order of waiting
+messages. nsqcy.broker.peek finds the messages; this module knows neither topics nor workers.
 """
 
 import re
@@ -13,7 +13,7 @@ from nsqcy.broker.peek import Peek, PeekedMessage
 from nsqcy.errors import HttpError
 from nsqcy.util.gotext import json_bytes
 
-BACKLOG = "backlog"  # what a topic has for itself
+BACKLOG = "backlog"  # the topic's own messages
 QUEUED, IN_FLIGHT, DEFERRED = STATES = ("queued", "in_flight", "deferred")
 COUNT, MAX_COUNT = 20, 100
 BYTES, MAX_BYTES = 64 << 10, 512 << 10  # bytes of a body
@@ -23,11 +23,11 @@ _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 
 
-Placed = tuple[str, PeekedMessage]  # where a page begins with it
+Placed = tuple[str, PeekedMessage]  # starts the name of a page
 
 
 class Look(NamedTuple):
-    """What is to be looked at: so many messages from a place on, so many bytes of each body."""
+    """A request for this many messages after a place, and this many bytes of each body."""
 
     state: str
     maximum: int
@@ -62,7 +62,7 @@ def _number(params: dict[str, str], name: str, default: int, minimum: int, maxim
 
 
 def after(look: Look) -> tuple[int, int] | None:
-    """The place as Peek has it."""
+    """Return the place in Peek's form."""
     if look.state in (IN_FLIGHT, DEFERRED):
         return look.start
     seq, passed = look.start or (0, 0)
@@ -77,7 +77,7 @@ def page(look: Look, peek: Peek) -> bytes:
 
 
 def _by_time(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
-    """Each behind the one before."""
+    """Yield messages in their order."""
     before, seq = look.start or (-(1 << 63) + 1, 0)
     found: list[Placed] = []
     size = 0
@@ -92,8 +92,7 @@ def _by_time(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
 
 
 def _waiting(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
-    """In the order in which they would be delivered: what is queued again before the first record
-    that its place is not before."""
+    """Merge in delivery order: requeued messages come before the first record after their place."""
     entries, records = peek.entries, peek.records
     passed = look.start[1] if look.start else 0
     found: list[Placed] = []
@@ -118,7 +117,7 @@ def _waiting(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
 
 
 def _size(message: PeekedMessage) -> int:
-    """Bytes of JSON, at most."""
+    """Return an upper bound of the bytes of JSON."""
     return 400 + 4 * len(message.body) // 3 + 6 * len(message.headers)
 
 

@@ -1,6 +1,6 @@
 """Requests to the master for the owner of a topic.
 
-Owns the wait for the answer. Knows no session: `placed` tells those that wait.
+Owns the wait for the answer. Knows no session: `placed` notifies those that wait.
 """
 
 from collections import deque

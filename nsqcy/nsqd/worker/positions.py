@@ -1,6 +1,6 @@
-"""Where in a topic's log a channel is to begin or to go on: what `start=` and `to=` say.
+"""Positions in a topic's log at which a channel begins or continues: `start=` and `to=`.
 
-Pure: reads a text and knows no topic. What it means there is the topic's business.
+Pure: parses text and knows no topic. The topic decides what a position means.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -13,8 +13,8 @@ _MAX_POSITION = (1 << 63) - 1
 
 
 class Place(NamedTuple):
-    """A record: the one of a sequence number, or else the first that was published at a time (ns
-    since 1970) or later."""
+    """A record: that of a sequence number, or the first published at a time (ns since 1970) or
+    later."""
 
     seq: int = 0
     time: int | None = None
@@ -25,7 +25,7 @@ LATEST = Place(_MAX_POSITION)
 
 
 def parse(text: str) -> Place:
-    """ValueError if it is none of those that are allowed."""
+    """Parse a position. Raises ValueError if it is not one of the allowed kinds."""
     if text == "earliest":
         return EARLIEST
     if text == "latest":

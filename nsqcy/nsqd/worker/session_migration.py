@@ -1,7 +1,6 @@
-"""Connection migration: the hand-over of a session to the worker that owns its topic.
+"""Connection migration: hand-over of a session to the worker that owns its topic.
 
-Owns the exchange with the other worker and its outcome; what is handed over is the session's
-affair.
+Owns the exchange with the other worker and its outcome; the session owns its content.
 """
 
 import os
@@ -18,7 +17,7 @@ from nsqcy.server.transport import Loop, accept_migration
 
 
 class SessionMigration:
-    """Sessions that leave this worker, and those that arrive."""
+    """Sessions that leave this worker, and sessions that arrive."""
 
     def __init__(self, loop: Loop, master: MasterLink) -> None:
         self._loop = loop
@@ -33,7 +32,7 @@ class SessionMigration:
         self._wake.send()
 
     def adopt(self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes) -> None:
-        """Go on with a session that another worker has handed over."""
+        """Take over a session from another worker."""
         self._loop.enter()
         accept_migration(self._loop, fd, state, unread, unsent)
 
@@ -42,7 +41,7 @@ class SessionMigration:
             gevent.spawn(self.hand_over, *self._leaving.popleft())
 
     def hand_over(self, session: Session, owner: int) -> None:
-        """Move a session through the master; it stays here if the other worker refuses."""
+        """Migrate a session through the master; it stays here if the other worker refuses."""
         if session.closed:
             return
         state, unread, unsent = session.pack()
@@ -52,7 +51,7 @@ class SessionMigration:
         except (CallTimeout, ChannelClosed, RemoteError) as error:
             self._loop.enter()
             if is_unreachable(error):
-                # Whether it had it, and has executed what it brought along, cannot be known.
+                # It is unknown whether the other worker received it and executed its commands.
                 session.leave()
             else:
                 session.stay()

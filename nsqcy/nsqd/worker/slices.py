@@ -1,7 +1,7 @@
-"""Long work on a hub, a slice a turn.
+"""Long work on a hub, one slice a turn.
 
-A greenlet that merely sleeps for no time goes on before the loop has polled, for milliseconds on
-end. Here one greenlet at a time goes on, once for each time that the loop polls.
+A greenlet that sleeps for no time continues before the loop has polled, for milliseconds on end.
+Here one greenlet at a time continues, once each time the loop polls.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from gevent.hub import Waiter
 
 
 class Turns:
-    """Greenlets that wait for a turn of this hub's loop of their own."""
+    """Greenlets that wait for their own turn of this hub's loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[Waiter] = deque()
@@ -19,7 +19,7 @@ class Turns:
         self._next.start(self._resume)
 
     def wait(self) -> None:
-        """Return in a turn in which nobody else who waits here does."""
+        """Return in a turn in which no other waiting greenlet continues."""
         waiter = Waiter()
         self._waiting.append(waiter)
         self._next.send()

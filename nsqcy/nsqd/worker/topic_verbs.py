@@ -1,7 +1,7 @@
-"""The admin verbs of topics and channels. Each runs at the worker that owns the topic.
+"""The admin verbs of topics and channels. Each runs in the worker that owns the topic.
 
-A verb is one class: its fields are what the HTTP route has read from the request, `run` is what the
-owner does. Knows no HTTP and no other worker; `calls` carries a verb between processes.
+A verb is one class: its fields are what the HTTP route has parsed, `run` is what the owner does.
+Knows no HTTP and no other worker; `calls` carries a verb between processes.
 """
 
 from collections.abc import Callable
@@ -41,30 +41,31 @@ class TopicOwner:
         self._wake.start(lambda: None)
 
     def find(self, name: str) -> Topic | None:
-        """The topic, if there is one now."""
+        """Return the topic, or None."""
         self._enter()
         return self.shard.topic(name.encode())
 
     def topic(self, name: str) -> Topic:
-        """The topic; raises Refused."""
+        """Return the topic. Raises Refused."""
         found = self.find(name)
         if found is None:
             raise Refused("TOPIC_NOT_FOUND")
         return found
 
     def topic_of(self, topic: str, channel: str) -> Topic:
-        """The topic, which has that channel; raises Refused."""
+        """Return the topic if it has that channel. Raises Refused."""
         found = self.topic(topic)
         if channel not in found.channels:
             raise Refused("CHANNEL_NOT_FOUND")
         return found
 
     def channel(self, topic: str, channel: str) -> Channel:
-        """The channel; raises Refused."""
+        """Return the channel. Raises Refused."""
         return self.topic_of(topic, channel).channels[channel]
 
     def resolve(self, topic: str, place: Place) -> tuple[Topic, int]:
-        """The topic, and a place in its log as a sequence number; waits for the log if need be."""
+        """Return the topic and the sequence number of a place in its log; waits for the log if
+        necessary."""
         found = self.topic(topic)
         while place.time is not None:
             seq = found.seq_at(place.time)
@@ -75,25 +76,25 @@ class TopicOwner:
         return found, place.seq
 
     def health(self) -> dict[str, Any]:
-        """The outcome of this worker's latest write to a log, and when it was."""
+        """Return the outcome of this worker's latest write to a log, and its time."""
         return {"health": self.shard.health, "health_at": self.shard.health_at}
 
     def save_channel(self, topic: Topic, channel: str) -> None:
-        """Return when nsqd.dat names a new channel of a durable topic: it survives a kill."""
+        """Return when nsqd.dat has a new channel of a durable topic, so that it survives a kill."""
         if topic.durability != "memory":
             self.master.call(SaveChannel(topic.name, channel))
 
     def wake(self) -> None:
-        """Have the event loop poll without waiting: at the end of a turn nothing else does."""
+        """Have the event loop poll without blocking: nothing else does at the end of a turn."""
         self._wake.send()
 
 
 class TopicVerb(Call[TopicOwner, Result]):
-    """A verb about one topic."""
+    """A verb for one topic."""
 
     timeout: ClassVar[float] = 5.0
     creates: ClassVar[bool] = False
-    """Whether a topic that has no owner is given one first."""
+    """Whether a topic without an owner gets one first."""
     topic: str
 
 
@@ -102,7 +103,7 @@ class TopicVerb(Call[TopicOwner, Result]):
 
 @dataclass(frozen=True)
 class CreateTopic(TopicVerb[None]):
-    """Refused as TOO_MANY_TOPICS if there is no room for it."""
+    """Create a topic. Raises Refused (TOO_MANY_TOPICS) if the limit is reached."""
 
     creates: ClassVar[bool] = True
     topic: str
@@ -118,7 +119,7 @@ class CreateTopic(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class DeleteTopic(TopicVerb[None]):
-    """Its policies stay: `forget_policies` drops them."""
+    """Delete a topic. Its policies stay: `forget_policies` removes them."""
 
     topic: str
 
@@ -129,7 +130,7 @@ class DeleteTopic(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class EmptyTopic(TopicVerb[None]):
-    """Drop what the topic holds for channels to come."""
+    """Drop the messages that the topic keeps for future channels."""
 
     topic: str
 
@@ -139,7 +140,7 @@ class EmptyTopic(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class PauseTopic(TopicVerb[None]):
-    """The new state is in nsqd.dat when this returns."""
+    """Pause or resume a topic. nsqd.dat has the new state when this returns."""
 
     topic: str
     paused: bool
@@ -151,7 +152,7 @@ class PauseTopic(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class DescribeLog(TopicVerb[dict[str, Any]]):
-    """The facts of a topic's log; with `at`, also the sequence number of that place."""
+    """Return the facts of a topic's log; with `at`, also the sequence number of that place."""
 
     topic: str
     at: Place | None
@@ -169,7 +170,7 @@ class DescribeLog(TopicVerb[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class CreateChannel(TopicVerb[None]):
-    """The channel begins with what its topic holds."""
+    """Create a channel, which receives the messages that its topic keeps for future channels."""
 
     topic: str
     channel: str
@@ -184,7 +185,7 @@ class CreateChannel(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class FindChannel(TopicVerb[None]):
-    """Refused if there is no such channel."""
+    """Raise Refused if the channel does not exist."""
 
     topic: str
     channel: str
@@ -195,7 +196,7 @@ class FindChannel(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class DeleteChannel(TopicVerb[None]):
-    """Its policies stay: `forget_policies` drops them."""
+    """Delete a channel. Its policies stay: `forget_policies` removes them."""
 
     topic: str
     channel: str
@@ -217,7 +218,7 @@ class EmptyChannel(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class PauseChannel(TopicVerb[None]):
-    """The new state is in nsqd.dat when this returns."""
+    """Pause or resume a channel. nsqd.dat has the new state when this returns."""
 
     topic: str
     channel: str
@@ -230,8 +231,8 @@ class PauseChannel(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class SeekChannel(TopicVerb[int]):
-    """Move a channel to a place in its topic's log, or create one there. Returns the sequence
-    number that it begins with."""
+    """Move a channel to a place in its topic's log, or create one there. Return the sequence number
+    at which it begins."""
 
     topic: str
     channel: str
@@ -252,8 +253,8 @@ class SeekChannel(TopicVerb[int]):
 
 @dataclass(frozen=True)
 class Redrive(TopicVerb[int]):
-    """Send at most `limit` messages (0: all) of a dead-letter channel back to their topics.
-    Returns how many."""
+    """Send at most `limit` messages (0: all) of a dead-letter channel back to their topics. Return
+    their number."""
 
     topic: str
     channel: str
@@ -268,7 +269,7 @@ class Redrive(TopicVerb[int]):
 
 @dataclass(frozen=True)
 class ListDeferred(TopicVerb[dict[str, Any]]):
-    """The next deferred messages of a channel, and the place to continue after."""
+    """Return the next deferred messages of a channel, and the place to continue after."""
 
     topic: str
     channel: str
@@ -295,7 +296,7 @@ class ListDeferred(TopicVerb[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Peek(TopicVerb[bytes]):
-    """A page of messages as JSON, of a channel or, with "", of the topic's own backlog."""
+    """Return a page of messages as JSON, of a channel or, with "", of the topic's own backlog."""
 
     returns = "blob"
     topic: str
@@ -331,7 +332,7 @@ class Peek(TopicVerb[bytes]):
 
 @dataclass(frozen=True)
 class CancelMessage(TopicVerb[None]):
-    """Drop a deferred message; that is on disk when this returns, or it raises NotWritten."""
+    """Drop a deferred message. Its removal is on disk when this returns. Raises NotWritten."""
 
     topic: str
     channel: str

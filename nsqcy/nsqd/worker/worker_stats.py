@@ -1,7 +1,8 @@
-"""What a worker reports about itself: its share of /stats and of /metrics, and its remains.
+"""Reports of a worker about itself: its share of /stats and of /metrics, and its remaining
+messages.
 
-Owns the walks over topics, in slices, so that deliveries go on between them. The master joins the
-shares of all workers.
+Owns the walks over topics, in slices, so that deliveries continue between them. The master joins
+the shares of all workers.
 """
 
 import os
@@ -109,7 +110,7 @@ class WorkerStats:
         return [found] if found is not None else []
 
     def remains(self) -> Remains:
-        """What consumers of this worker's topics are not done with."""
+        """Return what consumers of this worker's topics have not finished."""
         self._give_way()
         return summed(self._rests())
 
@@ -121,7 +122,7 @@ class WorkerStats:
                 yield from (Rest(topic.name, *each) for each in topic.remains())
 
     def inspect(self, what: str) -> bytes:
-        """What `debug.tell` says of `what`."""
+        """Return what `debug.tell` reports about `what`."""
         text = debug.tell(what)
         if what == "memory":
             text += debug.table(self._counters())

@@ -150,5 +150,5 @@ def test_only_the_child_itself_says_that_it_is_ready() -> None:
 
 def test_how_it_ended() -> None:
     assert how_it_ended(3) == "exited with 3"
-    assert how_it_ended(-9) == "was ended by SIGKILL"
-    assert how_it_ended(-99) == "was ended by signal 99"
+    assert how_it_ended(-9) == "was killed by SIGKILL"
+    assert how_it_ended(-99) == "was killed by signal 99"

@@ -766,14 +766,14 @@ def test_nsqcy_config_check(capfd: pytest.CaptureFixture[str], write: Write) -> 
     path = write("unknown = 1\nid = 5\nmax_rdy_count = 6\n")
     assert command.main(["config", "check", path]) == 0
     said = capfd.readouterr()
-    assert said.out == f"{path}: fit for nsqd, 2 options set\n"
+    assert said.out == f"{path}: valid for nsqd, 2 options set\n"
     assert said.err.startswith("warning: ")
 
 
 def test_nsqcy_config_check_of_topics(capfd: pytest.CaptureFixture[str], write: Write) -> None:
     path = ini(write, "workers = 1", "[topic x]", "durability = os")
     assert command.main(["config", "check", path]) == 0
-    assert capfd.readouterr().out == f"{path}: fit for nsqd, 2 options set\n"
+    assert capfd.readouterr().out == f"{path}: valid for nsqd, 2 options set\n"
     path = ini(write, "[topic x]", "durability = disk")
     assert command.main(["config", "check", path]) == 1
     assert 'invalid value "disk" (allowed: memory, os or fsync)' in capfd.readouterr().err
@@ -782,10 +782,10 @@ def test_nsqcy_config_check_of_topics(capfd: pytest.CaptureFixture[str], write: 
 def test_nsqcy_config_of_nsqlookupd(capfd: pytest.CaptureFixture[str], write: Write) -> None:
     path = write("[nsqlookupd]\ntombstone_lifetime = 1m\n")
     assert command.main(["config", "check", path]) == 0
-    assert capfd.readouterr().out == f"{path}: fit for nsqlookupd, 1 options set\n"
+    assert capfd.readouterr().out == f"{path}: valid for nsqlookupd, 1 options set\n"
     path = write("tombstone_lifetime = 1500\n")
     assert command.main(["config", "check", path, "nsqlookupd"]) == 0
-    assert capfd.readouterr() == (f"{path}: fit for nsqlookupd, 1 options set\n", "")
+    assert capfd.readouterr() == (f"{path}: valid for nsqlookupd, 1 options set\n", "")
     assert command.main(["config", "check", path, "nsq_stat"]) == 2
     assert capfd.readouterr().out == ""
     assert command.main(["config", "sample", "nsqlookupd"]) == 0

@@ -794,7 +794,8 @@ def test_whoever_reaches_a_unix_socket_may() -> None:
 def test_without_a_profiler_it_says_what_to_install(start: Callable[..., Server]) -> None:
     http = start("--profiler", "no-such-program").connect()
     answer = http.request("GET", "/debug/pprof/profile?seconds=1")
-    assert (answer.status, answer.body) == (501, b'no profiler here: pip install "nsqcy[debug]"')
+    reason = b'no profiler is installed: pip install "nsqcy[debug]"'
+    assert (answer.status, answer.body) == (501, reason)
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
 
 

@@ -389,7 +389,7 @@ def test_a_peer_that_never_reads_is_given_up(monkeypatch):
     for _ in range(2000):
         channel.notify("note", blob=b"x" * 1000)
     wait_until(lambda: peer.hung)
-    assert peer.hung == ["its queue is full"]
+    assert peer.hung == ["the send queue is full"]
     theirs.close()
 
 

@@ -193,9 +193,9 @@ def test_sockets_of_another_process_are_not_ours(hand_over) -> None:
             lambda: socket.socket(type=socket.SOCK_DGRAM),
             "is of type SOCK_DGRAM (allowed: listening",
         ),
-        (lambda: socket.socket(), "does not listen (Accept=no is needed) (allowed: listening"),
+        (lambda: socket.socket(), "does not listen (set Accept=no) (allowed: listening"),
         (lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW), "is of family 16 (allowed"),
-        (lambda: io.FileIO(os.devnull), "is no socket (Socket operation on non-socket)"),
+        (lambda: io.FileIO(os.devnull), "is not a socket (Socket operation on non-socket)"),
     ],
 )
 def test_what_is_no_listening_stream_socket_is_refused(hand_over, sock, reason: str) -> None:
@@ -231,8 +231,15 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 @pytest.mark.parametrize(
     ("soft", "hard", "lines"),
     [
-        (100, 200, ["INFO: open files: limit raised from 100 to 200", "WARNING: open files: 200"]),
-        (200, 200, ["INFO: open files: limit is 200", "WARNING: open files: 200"]),
+        (
+            100,
+            200,
+            [
+                "INFO: open files: limit raised from 100 to 200",
+                "WARNING: open files: a limit of 200",
+            ],
+        ),
+        (200, 200, ["INFO: open files: limit is 200", "WARNING: open files: a limit of 200"]),
         (100, 20_000, ["INFO: open files: limit raised from 100 to 20000"]),
     ],
 )
