@@ -76,8 +76,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def placed(workers: int) -> dict[str, Any]:
-    """Options of a daemon with so many workers. Connections stay where they are, so that most of
-    them speak to a topic of another worker (moves have tests of their own)."""
+    """Return the options of a daemon with `workers` workers. Connections do not migrate, so most of
+    them use a topic of another worker. Connection migration has its own tests."""
     return {"workers": workers, "move_sessions": False if workers > 1 else None}
 
 
@@ -158,7 +158,7 @@ def tuned_daemon(
 
 @pytest.fixture(scope="session")
 def auth_server() -> Iterator[AuthServer]:
-    """What it answers depends on the secret: use one of your own."""
+    """Auth server whose answer depends on the secret. Use a secret of your own."""
     server = AuthServer()
     yield server
     server.close()
@@ -177,7 +177,7 @@ def guarded_daemon(
 
 
 class Idler:
-    """A connection that says nothing after the magic, and what it was told, with the times."""
+    """A connection that sends nothing after the magic. `events` has the timed received frames."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.events: list[tuple[float, Frame]] = []
@@ -214,7 +214,7 @@ def idler(shared_daemon: Callable[[], Nsqd]) -> Iterator[Idler]:
 
 @pytest.fixture
 def shared(shared_daemon: Callable[[], Nsqd], idler: Idler) -> Iterator[Nsqd]:
-    """The daemon of default options that most tests share. Use names of your own."""
+    """Daemon with default options, shared by many tests. Use names of your own."""
     daemon = shared_daemon()
     yield daemon
     daemon.hang_up()
@@ -222,7 +222,7 @@ def shared(shared_daemon: Callable[[], Nsqd], idler: Idler) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def plain(plain_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """A daemon of one worker, for tests of what speaks to daemons. Use names of your own."""
+    """Daemon with one worker, for tests of the clients of daemons. Use names of your own."""
     daemon = plain_daemon()
     yield daemon
     daemon.hang_up()
@@ -254,7 +254,7 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address that nobody listens on."""
+    """An address without a listener."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"

@@ -1,11 +1,11 @@
-"""Run the unit tests that belong to what has changed: `make quick`.
+"""Run the unit tests of the changed files: `make quick`.
 
     python tests/quick.py [--base main] [--list] [PYTEST ARGUMENTS]
 
-Changed is what differs from the merge base with main, committed or not. The tests of a package are
-those of its folder in tests/unit. They run with the tests of packages above it that import what has
-changed, directly or not, and with tests/meta. No daemon starts, and tests marked `slow` are left to
-`make test`.
+A file has changed if it differs from the merge base with main, committed or not. The tests of a
+package are in its folder in tests/unit. Tests of higher packages that import a changed file,
+directly or not, run as well, and so does tests/meta. No daemon starts. `make test` runs the tests
+marked `slow`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from support.package_order import imports, ours, package, sources  # noqa: E402
 ALWAYS = ["tests/meta", "tests/unit/test_names.py"]
 EVERYTHING = ["tests/meta", "tests/unit"]
 LEFT_OUT = "not slow and not soak and not dist and not spark"
-# What lies outside of the packages, and the folder of tests/unit that looks at it.
+# Paths outside the packages, and the folder of tests/unit that tests each.
 OUTSIDE = {
     "Dockerfile": "conf",
     "conf": "conf",
@@ -113,7 +113,7 @@ def tests_of(touched: set[str]) -> set[str]:
 
 @functools.cache
 def graph() -> Graph:
-    """What each module of nsqcy and each helper of the tests imports of all these."""
+    """Return the imports of each nsqcy module and each test helper among these files."""
     found: Graph = {}
     for name, path in sources():
         found.setdefault(name, set()).update(ours(imports(path)) - {name})

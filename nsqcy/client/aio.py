@@ -81,7 +81,7 @@ __all__ = [
     "finish",
 ]
 
-MAX_STRETCH = 0.01  # seconds handlers that never wait may keep the loop
+MAX_STRETCH = 0.01  # seconds for which handlers that never wait may occupy the loop
 
 Outcome = object | Awaitable[object]  # of a function or coroutine function
 Handler = Callable[[Message], Outcome]
@@ -129,7 +129,7 @@ class _Driver(asyncio.Protocol):
         self._face.rearm()
 
     def wake(self) -> None:
-        """Something waits to be sent: at the end of this turn of the loop, with what comes."""
+        """Something waits to be sent: send it at the end of this turn of the loop."""
         if not self._flushing:
             self._flushing = True
             self._face.loop.call_soon(self.flush)
@@ -162,7 +162,7 @@ class _Driver(asyncio.Protocol):
 class _Face:
     """The Net of a core."""
 
-    core: Any  # a Core; each kind of face says which
+    core: Any  # a Core, of a type that each public class chooses
     loop: asyncio.AbstractEventLoop
     now: Callable[[], float]  # of the loop, once there is one
 
@@ -171,7 +171,7 @@ class _Face:
         self._timer: asyncio.TimerHandle | None = None
         self._lookups: Lookups | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._own: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()  # not the program's
+        self._own: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()  # internal ones
         self._ended = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None  # since the first close()
         self.transports: set[asyncio.Transport] = set()  # those that have not been closed yet
@@ -196,7 +196,7 @@ class _Face:
     # -- the rest
 
     def rearm(self) -> None:
-        """Have the core ticked when it wants to be."""
+        """Call the core's tick when it is due."""
         due = INFINITE if self._ended.is_set() else self.core.due
         if self._timer is not None:
             if self._timer.when() == due:
@@ -238,7 +238,7 @@ class _Face:
         self.rearm()
 
     def _hook(self, hook: Callable[..., Outcome] | None) -> Callable[..., object] | None:
-        """A callback for the core; a task awaits what it returns."""
+        """Return a callback for the core; a task awaits its result."""
         if hook is None:
             return None
 
@@ -259,7 +259,7 @@ class _Face:
     async def _close(self, *, graceful: bool) -> None:
         """Stop, and wait for the end, except in a task that the end waits for.
 
-        The end comes without its caller too: a close() that is cancelled still ends everything.
+        The end continues without its caller: a cancelled close() still ends everything.
         """
         now = self.now()
         self.core.stop(now, graceful=graceful)
@@ -273,12 +273,12 @@ class _Face:
             await asyncio.shield(self._ending)
 
     def _waits_for(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether the end depends on this task."""
+        """Return whether the end depends on this task."""
         return task in self._tasks
 
     async def _end(self, deadline: float | None) -> None:
-        """The core has ended, or will: wait for that, and until all bytes are sent. Functions of
-        the program have until `deadline`: they may have something to do after the last answer."""
+        """Wait until the core has ended and all bytes are sent. Callbacks have until `deadline`:
+        they may have work to do after the last answer."""
         await self._ended.wait()
         self.rearm()
         if deadline is not None:
@@ -391,7 +391,7 @@ class Consumer(ConsumerView, _Face):
         self.message_handler = message_handler
         self._concurrency = concurrency
         self._queue = deque()
-        self._waiters: deque[asyncio.Future[None]] = deque()  # who wait for one
+        self._waiters: deque[asyncio.Future[None]] = deque()  # who wait for a message
         self._workers: set[asyncio.Task[None]] = set()  # that run handlers
         self._iterations: weakref.WeakSet[_Iteration] = weakref.WeakSet()
         self._paused = 0  # max_in_flight before the pause
@@ -425,7 +425,7 @@ class Consumer(ConsumerView, _Face):
         except asyncio.CancelledError:
             await self.close()
             raise
-        await self.close()  # it has been; wait for handlers, and for bytes to be sent
+        await self.close()  # already closed; wait for handlers, and for bytes to be sent
 
     async def join(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until the consumer has ended; return whether it has."""
@@ -530,7 +530,7 @@ class Consumer(ConsumerView, _Face):
         self._spawn(self._give_up(message))
 
     async def _wait(self, deadline: float | None = None) -> bool:
-        """Until there may be a message; False when that took too long."""
+        """Wait until there may be a message; return False after the timeout."""
         waiter = self.loop.create_future()
         self._waiters.append(waiter)
         came = False
@@ -587,7 +587,7 @@ class Consumer(ConsumerView, _Face):
                 except asyncio.CancelledError as error:
                     if me.cancelling():
                         raise
-                    await self._raised(message, error)  # of something it has waited for
+                    await self._raised(message, error)  # cancelled by the task that it awaited
                 else:
                     self.core.handled(message, result)
                 if self.now() - began > MAX_STRETCH:
@@ -662,7 +662,7 @@ class _Awaited(Publish):
 
     def done(self, error: Error | None) -> None:
         future: asyncio.Future[bytes] = self.waiter
-        if future.done():  # cancelled, or its time was over
+        if future.done():  # cancelled, or timed out
             return
         if error is None:
             future.set_result(OK)
@@ -861,7 +861,7 @@ class Producer(ProducerView, _Face):
         return future
 
     async def _have_room(self, timeout: float | None = None) -> float | None:
-        """Wait until publishes have been answered; gives what is left of the time."""
+        """Wait until publishes have been answered; return the rest of the time."""
         deadline = None if timeout is None else self.now() + timeout
         try:
             async with asyncio.timeout_at(deadline):

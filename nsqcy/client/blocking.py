@@ -44,7 +44,7 @@ from nsqcy.client.options import Address, Addresses, ConsumerKeywords, ProducerK
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.runtime import Event, Future, Gate, Kind, runtime_of
 
-GRACE = 2.0  # seconds beyond close_timeout, within which an end comes by itself
+GRACE = 2.0  # seconds after close_timeout in which the end comes by itself
 AT_EXIT = 1.0  # seconds that an unclosed consumer or producer may delay the program's exit
 
 # Results that mypy accepts: a coroutine is not one of them, as it would never be awaited. b"OK" is
@@ -61,7 +61,7 @@ class _Waiters:
         self._gates: deque[Gate] = deque()
 
     def wait(self, is_there: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait until it is there, another waiter may have taken it, or the timeout is over."""
+        """Wait until the event, another waiter's use of it, or the timeout."""
         gate = self._runtime.gate()
         self._gates.append(gate)
         passed = False
@@ -168,10 +168,10 @@ class Consumer(ConsumerView):
         self._concurrency = concurrency
         self._queue = deque()
         self._hopeless: deque[Message] = deque()  # delivered, for on_giving_up
-        self._gives_up = False  # a thread handles them
+        self._gives_up = False  # threads handle messages
         self._waiters = _Waiters(self._loop)
         self._inside: list[object] = []  # threads that iterate, handle, or wait for the end
-        self._handlers: deque[Event] = deque()  # of workers that go on
+        self._handlers: deque[Event] = deque()  # of workers that continue
         self._closed = False
         self._paused = 0  # max_in_flight before the pause
 
@@ -261,7 +261,7 @@ class Consumer(ConsumerView):
             return
         deadline = self._loop.now() + self.core.options.close_timeout
         self._loop.ended.wait(self.core.options.close_timeout + GRACE)
-        if graceful:  # handlers may have something to do after they have answered
+        if graceful:  # handlers may have work to do after they have answered
             for ended in list(self._handlers):
                 ended.wait(max(0.0, deadline - self._loop.now()))
 
@@ -354,7 +354,7 @@ class Consumer(ConsumerView):
         return bool(self._queue) or self._closed
 
     def _deliver(self, messages: list[Message]) -> None:
-        """The loop has these."""
+        """The loop has messages."""
         if self._closed:
             for message in messages:
                 message.requeue(0, backoff=False)
@@ -381,7 +381,7 @@ class Consumer(ConsumerView):
         finally:
             ended.set()
             self._handlers.remove(ended)
-            if not self._closed:  # it was ended by something that is not an error
+            if not self._closed:  # it ended by an exception that is not an error
                 self._spawn_worker(handler)
 
     def _give_up(self, message: Message) -> None:
@@ -420,7 +420,7 @@ class Consumer(ConsumerView):
             ended.set()
             self._handlers.remove(ended)
             with self._loop.lock:
-                if self._hopeless:  # it was ended by something that is not an error
+                if self._hopeless:  # it ended by an exception that is not an error
                     self._begin_giving_up()
                 else:
                     self._gives_up = False
@@ -478,7 +478,7 @@ class _Awaited(Publish):
 
 
 def _resolve(future: Future, error: Error | None) -> None:
-    if future.done():  # cancelled, or its time was over
+    if future.done():  # cancelled, or timed out
         return
     with suppress(Exception):  # cancelled just now
         if error is None:
@@ -561,7 +561,7 @@ class Producer(ProducerView):
             self._loop.ended.wait(self.core.options.close_timeout + GRACE)
 
     def _close_at_exit(self) -> None:
-        """A producer was forgotten; what it has been given is not."""
+        """The program forgot the producer; its pending publishes are still sent."""
         self._loop.call(self._stop, True)
         if not self._loop.ended.wait(AT_EXIT):
             self.close(graceful=False)
@@ -722,7 +722,7 @@ class Producer(ProducerView):
 
 
 def _first_error(futures: Iterable[Future]) -> Exception | None:
-    """Of those that are awaited here, all of them."""
+    """Return all that are awaited here."""
     first = None
     for future in futures:
         try:

@@ -31,7 +31,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """What was published."""
+        """Content of the message, as published."""
 
     @property
     def timestamp(self) -> int:

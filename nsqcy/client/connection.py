@@ -1,8 +1,8 @@
 """One connection to an nsqd, sans I/O.
 
-Owns the handshake (magic, IDENTIFY, TLS, compression, AUTH), heartbeats, silence, and the way of
-bytes through the layers. Tells its owner, a consumer or producer, what comes of it. Knows no
-socket, no clock, no other connection: bytes and the time come in by its methods.
+Owns the handshake (magic, IDENTIFY, TLS, compression, AUTH), heartbeats, the time limit of silence,
+and the path of bytes through the layers. Notifies its owner, a consumer or producer. Knows no
+socket, no clock, no other connection: methods receive bytes and the time.
 """
 
 import json
@@ -26,8 +26,8 @@ HEARTBEAT = b"_heartbeat_"
 CLOSE_WAIT = b"CLOSE_WAIT"
 NOP = b"NOP\n"
 RESPONSE, ERROR = 0, 1
-OLD_MAX_READY = 2500  # of an nsqd that does not say
-MIN_HANDSHAKE = 10.0  # seconds allowed at least: an auth server may have a say in it
+OLD_MAX_READY = 2500  # of an nsqd that does not report one
+MIN_HANDSHAKE = 10.0  # minimum seconds: an auth server may be involved
 
 _Step = Callable[[bytes, float], None]
 
@@ -39,23 +39,23 @@ class Owner(Protocol):
         """The handshake is over."""
 
     def messages(self, connection: "Connection", messages: list[Message], now: float) -> None:
-        """These have been delivered."""
+        """Messages have been delivered."""
 
     def accepted(self, connection: "Connection", count: int, now: float) -> None:
-        """So many OKs."""
+        """This number of OKs."""
 
     def response(self, connection: "Connection", data: bytes, now: float) -> None:
-        """Another answer that is not of the handshake and no heartbeat."""
+        """Another answer, neither of the handshake nor a heartbeat."""
 
     def refused(self, connection: "Connection", error: NsqdError, now: float) -> None:
-        """An error frame; after a fatal one the connection is of no use: nsqd closes it."""
+        """An error frame; after a fatal one the connection is unusable: nsqd closes it."""
 
     def heartbeat(self, connection: "Connection") -> None:
-        """nsqd has asked whether we live, and was answered."""
+        """nsqd has sent a heartbeat, and was answered."""
 
 
 class State(Enum):
-    """Where a connection is in its life."""
+    """State of a connection."""
 
     CONNECTING = "connecting"
     HANDSHAKE = "handshake"
@@ -67,8 +67,9 @@ class State(Enum):
 class Connection:
     """A connection of `owner` to the nsqd at `address`.
 
-    Its driver calls begin() once the socket is connected, feed() with what it receives, sends what
-    take() gives whenever `codec.wake` is called, calls check() by `due`, and close() at the end.
+    Its driver calls begin() once the socket is connected, feed() with received bytes, sends the
+    result of take() whenever `codec.wake` is called, calls check() by `due`, and close() at the
+    end.
     """
 
     def __init__(self, address: Address, options: ConnectionOptions, owner: Owner) -> None:
@@ -79,11 +80,11 @@ class Connection:
         self.ready = 0  # the RDY last sent
         self.max_ready = OLD_MAX_READY
         self.last_message = -math.inf
-        self.due = math.inf  # when check() is next wanted
+        self.due = math.inf  # when to call check() next
         self.failure: NsqdError | None = None  # why nsqd is about to close it
-        self.driver: Any = None  # whatever moves its bytes
-        self.peer: Any = None  # what its owner knows of that nsqd
-        self.drained = False  # nsqd has said that it delivers nothing more
+        self.driver: Any = None  # moves its bytes
+        self.peer: Any = None  # its owner's record of that nsqd
+        self.drained = False  # nsqd has announced that it delivers nothing more
         self._owner = owner
         self._layers: list[ByteLayer] = []
         self._step: _Step | None = None  # takes the next answer of the handshake
@@ -95,7 +96,7 @@ class Connection:
     # -- what its driver calls
 
     def begin(self, now: float) -> None:
-        """The socket is connected: shake hands, unless that comes too late."""
+        """The socket is connected: shake hands, unless it is too late."""
         if self.state is not State.CONNECTING:
             return
         self.state = State.HANDSHAKE
@@ -106,8 +107,8 @@ class Connection:
         self.codec.write(MAGIC + command_with_body(b"IDENTIFY", (), identity))
 
     def feed(self, data: bytes, now: float) -> None:
-        """Bytes from nsqd. Raises LayerError, ProtocolError, NsqdError (a refused handshake) and
-        ConnectionFailed; the connection is of no use then."""
+        """Take bytes from nsqd. Raises LayerError, ProtocolError, NsqdError (a refused handshake)
+        and ConnectionFailed; the connection is unusable then."""
         if self.state is State.CLOSED:
             return
         self._last_received = now
@@ -117,7 +118,7 @@ class Connection:
             self._through(0, data, now)
 
     def take(self) -> bytes:
-        """The bytes to send now."""
+        """Return the bytes to send now."""
         data = self.codec.take()
         for layer in reversed(self._layers):
             if data:
@@ -126,7 +127,7 @@ class Connection:
         return data
 
     def check(self, now: float) -> None:
-        """Raises ConnectionFailed when nsqd has been silent for too long."""
+        """Raise ConnectionFailed if nsqd has been silent for too long."""
         if now < self.due:
             return
         if self.state is State.HANDSHAKE:
@@ -134,7 +135,7 @@ class Connection:
         self._watch(now)
 
     def close(self) -> None:
-        """The socket is gone: what is answered from now on is dropped."""
+        """The socket is closed: later answers are dropped."""
         self.state = State.CLOSED
         self.due = math.inf
         self.ready = 0
@@ -144,34 +145,35 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Messages delivered and not answered."""
+        """Number of messages delivered and not answered."""
         return self.codec.in_flight
 
     def blames(self, error: NsqError) -> str:
-        """The error, with the address of this connection."""
+        """Return the error, with the address of this connection."""
         text = str(error)
         address = str(self.address)
         return text if address in text else f"{address}: {text}"
 
     def send_ready(self, count: int) -> None:
-        """Ask for at most `count` messages in flight."""
+        """Request at most `count` messages in flight."""
         self.ready = count
         self.codec.write(command(b"RDY", b"%d" % count))
 
     def subscribe(self, topic: str, channel: str, now: float) -> None:
-        """Become a consumer of this channel."""
+        """Subscribe to this channel."""
         self.last_message = now
         self.codec.write(command(b"SUB", topic.encode(), channel.encode()))
 
     def stop(self) -> None:
-        """Ask nsqd for an end: it delivers nothing more, and takes the answers that are left."""
+        """Request the end from nsqd: it delivers nothing more, and accepts the remaining
+        answers."""
         self.state = State.CLOSING
         self.codec.write(command(b"CLS"))
 
     # -- receiving
 
     def _through(self, depth: int, data: bytes, now: float) -> None:
-        """Bytes of the layer at `depth`, 0 being the socket's side."""
+        """Take bytes of the layer at `depth`, 0 being the socket's side."""
         if depth == len(self._layers):
             self._frames(data, now)
             return
@@ -190,13 +192,13 @@ class Connection:
             self._rouse()
 
     def _rouse(self) -> None:
-        """A layer may have something to send that the codec knows nothing of."""
+        """Send what a layer has to send without the codec."""
         if self.codec.wake is not None:
             self.codec.wake()
 
     def _frames(self, data: bytes, now: float) -> None:
         while self._step is not None:
-            # One answer at a time: what follows may belong to a layer that is put on by it.
+            # One answer at a time: the bytes after it may belong to a layer that it adds.
             messages, frames = self.codec.feed(data, 1)
             if messages:
                 raise ProtocolError(f"{self.address} sent a message during the handshake")
@@ -227,7 +229,7 @@ class Connection:
             self._owner.accepted(self, accepted, now)
 
     def _answer(self, type_: int, data: bytes, now: float) -> None:
-        """The next answer of the handshake."""
+        """Take the next answer of the handshake."""
         if type_ == ERROR:
             raise NsqdError(data.decode("utf-8", "replace"))
         if type_ != RESPONSE:
@@ -266,7 +268,7 @@ class Connection:
 
     def _identified(self, data: bytes, now: float) -> None:
         try:
-            # OK is what an nsqd says that knows no features.
+            # An nsqd without feature negotiation answers OK.
             settings = {} if data == b"OK" else json.loads(data)
         except (ValueError, RecursionError):
             settings = None
@@ -294,7 +296,7 @@ class Connection:
         self._upgrade(now)
 
     def _agreed(self, name: str, settings: dict[str, Any]) -> bool:
-        """Whether this layer comes next; what was not asked for is nothing to go on with."""
+        """Return whether this layer comes next; an unrequested one is an error."""
         if settings.get(name) is not True:
             return False
         if not getattr(self.options, name):
@@ -302,7 +304,7 @@ class Connection:
         return True
 
     def _upgrade(self, now: float) -> None:
-        """The next layer, or what comes after the last."""
+        """Add the next layer, or continue after the last."""
         if self._upgrades:
             self._layers.append(self._upgrades.pop(0)())
             self._step = self._upgraded
@@ -337,7 +339,7 @@ class Connection:
         self._owner.ready(self, now)
 
     def _watch(self, now: float) -> None:
-        """Notice two heartbeats that did not come."""
+        """Detect two missing heartbeats."""
         if self._silence is None:
             self.due = math.inf
             return

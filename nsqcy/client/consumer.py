@@ -1,8 +1,8 @@
 """Decisions of a consumer, sans I/O.
 
-Owns what becomes of a message before and after its handler, what a lost connection means, and the
-end. Its nsqds are core.py's, RDY and backoff flow.py's. Knows no socket and no thread: a face (aio,
-blocking) is its Net, moves the bytes, keeps the time and runs the handlers.
+Owns the outcome of a message before and after its handler, the effects of a lost connection, and
+the end. core.py owns its nsqds, flow.py RDY and backoff. Knows no socket and no thread: its Net
+(aio, blocking) moves the bytes, keeps the time and runs the handlers.
 """
 
 import inspect
@@ -22,19 +22,19 @@ from nsqcy.client.options import Addresses, consumer_options
 from nsqcy.names import is_valid_name, quote
 
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
-ASK_SOON = 0.2  # seconds from a lost connection to the query of lookupds
-FINISHED, REQUEUED = 0, 1  # as client/codec.pxd has them
+ASK_SOON = 0.2  # seconds from a lost connection to the query of nsqlookupds
+FINISHED, REQUEUED = 0, 1  # as in client/codec.pxd
 NOT_AWAITED = "it returned an awaitable, which only nsqcy.client.aio awaits"
 
 
 class Net(AnyNet, Protocol):
-    """Calls of a consumer to its face."""
+    """Calls of a consumer to its Net."""
 
     def deliver(self, messages: list[Message]) -> None:
-        """Hand these messages to the user."""
+        """Deliver these messages to the program."""
 
     def give_up(self, message: Message) -> None:
-        """Call on_giving_up with it; given_up() or raised() takes the outcome."""
+        """Call on_giving_up with it; given_up() or raised() gets the outcome."""
 
 
 class ConsumerCore(Core[Nsqd]):
@@ -84,7 +84,7 @@ class ConsumerCore(Core[Nsqd]):
 
     @property
     def due(self) -> float:
-        """When tick() is next wanted."""
+        """Return when to call tick() next."""
         if not self.running:
             return math.inf
         due = self._next()
@@ -121,8 +121,8 @@ class ConsumerCore(Core[Nsqd]):
         self._forget(connection.address, nsqd)
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
-        """End: nsqds deliver nothing more, and what is in flight may still be answered, for
-        close_timeout seconds; or at once."""
+        """End: nsqds deliver nothing more, and messages in flight may still be answered, for
+        close_timeout seconds; or end at once."""
         if not self.running:
             return
         if not graceful:
@@ -159,7 +159,7 @@ class ConsumerCore(Core[Nsqd]):
                 self.flow.failure(now)
 
     def delay_of(self, attempts: int) -> int:
-        """Milliseconds until a failed message comes again."""
+        """Return the milliseconds until a failed message is delivered again."""
         return self.options.delay_of(attempts)
 
     def answered(self, now: float) -> None:
@@ -174,7 +174,7 @@ class ConsumerCore(Core[Nsqd]):
             return
         if message.is_async():
             return
-        with suppress(AlreadyAnswered):  # by the handler, or code that got the message from it
+        with suppress(AlreadyAnswered):  # by the handler, or by code that got the message from it
             if result is False:
                 message.requeue(backoff=self.options.backoff_on_requeue)
             else:
@@ -245,14 +245,14 @@ class ConsumerCore(Core[Nsqd]):
             self._net.deliver(messages)
 
     def accepted(self, connection: Connection, count: int, now: float) -> None:
-        """Of SUB: only now it is known to work."""
+        """Handle the answer to SUB: only now the connection is known to work."""
         self.nsqds[connection.address].failures = 0
 
     def response(self, connection: Connection, data: bytes, now: float) -> None:
         self.answered(now)
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
-        if not error.fatal:  # of others lost() will tell
+        if not error.fatal:  # lost() reports others
             log.warning("[%s] %s", self.name, connection.blames(error))
             self.tell(self.on_error, error)
 

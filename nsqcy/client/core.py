@@ -1,8 +1,8 @@
 """Common part of consumers and producers, sans I/O: their nsqds.
 
-Owns which nsqds there are, fixed ones and those lookupds name; a connection to each, when it is
-made again, and when lookupds are asked. Knows no socket and no thread: a face (aio, blocking) is
-its Net. What a lost connection means to messages and publishes is consumer.py's and producer.py's.
+Owns the list of nsqds, fixed ones and those that nsqlookupds name; a connection to each, when to
+reconnect, and when to query nsqlookupds. Knows no socket and no thread: its Net (aio, blocking)
+does. consumer.py and producer.py handle the effects of a lost connection on messages and publishes.
 """
 
 import logging
@@ -27,32 +27,32 @@ log = logging.getLogger("nsqcy.client")
 
 
 class Net(Protocol):
-    """Calls of a core to its face."""
+    """Calls of a core to its Net."""
 
     def now(self) -> float:
         """Seconds, monotonic."""
 
     def connect(self, connection: Connection) -> None:
-        """Begin to connect; connected() or lost() will tell."""
+        """Begin to connect; connected() or lost() follows."""
 
     def disconnect(self, connection: Connection) -> None:
         """Send what waits and close the socket; lost() is not called."""
 
     def look_up(self) -> None:
-        """Begin to ask lookupds; found() will tell."""
+        """Begin to query nsqlookupds; found() follows."""
 
     def stopped(self) -> None:
         """Nothing more will happen."""
 
 
 class Nsqd:
-    """An nsqd that a connection is wanted to."""
+    """An nsqd that needs a connection."""
 
     __slots__ = ("connection", "failures", "fixed", "listed", "retry_at")
 
     def __init__(self, *, fixed: bool) -> None:
         self.fixed = fixed
-        self.listed = not fixed  # in the last answers of lookupds
+        self.listed = not fixed  # in the last answers of nsqlookupds
         self.connection: Connection | None = None
         self.failures = 0  # since it last worked
         self.retry_at = -math.inf
@@ -100,7 +100,7 @@ class Core(Owner, Generic[N]):
     # -- what its face calls
 
     def start(self, now: float) -> None:
-        """Connect, and ask lookupds."""
+        """Connect, and query nsqlookupds."""
         self.running = True
         if self.lookupd_http_addresses:
             self._ask_at = now
@@ -108,7 +108,7 @@ class Core(Owner, Generic[N]):
 
     @property
     def due(self) -> float:
-        """When tick() is next wanted."""
+        """Return when to call tick() next."""
         raise NotImplementedError
 
     def tick(self, now: float) -> None:
@@ -116,11 +116,11 @@ class Core(Owner, Generic[N]):
         raise NotImplementedError
 
     def connected(self, connection: Connection, now: float) -> None:
-        """A socket is there."""
+        """A socket is connected."""
         connection.begin(now)
 
     def received(self, connection: Connection, data: bytes, now: float) -> None:
-        """Bytes have come."""
+        """Bytes have arrived."""
         try:
             connection.feed(data, now)
         except Error as error:
@@ -128,11 +128,12 @@ class Core(Owner, Generic[N]):
             self.lost(connection, error, now)
 
     def lost(self, connection: Connection, error: Error, now: float) -> None:
-        """A connection could not be made, or is no more."""
+        """A connection failed or was lost."""
         raise NotImplementedError
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
-        """Handle the answers of the lookupds. A silent one does not hide the others' answers."""
+        """Handle the answers of the nsqlookupds. One that does not answer does not hide the others'
+        answers."""
         self._asking = False
         silent = False
         for text in errors:
@@ -156,7 +157,7 @@ class Core(Owner, Generic[N]):
             self.tick(now)
 
     def ask_now(self, now: float) -> None:
-        """Ask lookupds out of turn."""
+        """Query nsqlookupds now."""
         if self.lookupd_http_addresses:
             self._ask_at = now
             self.tick(now)
@@ -166,23 +167,23 @@ class Core(Owner, Generic[N]):
         raise NotImplementedError
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
-        """End, at once or when what is under way has been answered."""
+        """End, now or when pending work has been answered."""
         raise NotImplementedError
 
     @property
     def connections(self) -> list[Connection]:
-        """Those that are there or being made."""
+        """Connections that are open or being established."""
         return [each.connection for each in self.nsqds.values() if each.connection is not None]
 
     # -- for consumers and producers
 
     @property
     def _connects(self) -> bool:
-        """Whether nsqds are still wanted."""
+        """Return whether nsqds are still wanted."""
         return self.running
 
     def _next(self) -> float:
-        """When something of this is due."""
+        """Return when something of this is due."""
         due = self._give_up_at
         connects = self._connects
         if connects and not self._asking:
@@ -195,7 +196,7 @@ class Core(Owner, Generic[N]):
         return due
 
     def _check(self, now: float) -> None:
-        """Give up connections whose nsqds say nothing."""
+        """Close connections whose nsqds are silent."""
         for connection in self.connections:
             try:
                 connection.check(now)
@@ -204,7 +205,7 @@ class Core(Owner, Generic[N]):
                 self.lost(connection, error, now)
 
     def _reach_out(self, now: float) -> None:
-        """Ask lookupds and connect, where that is due."""
+        """Query nsqlookupds and connect, where that is due."""
         if now >= self._ask_at and not self._asking:
             self._ask(now)
         for address, nsqd in list(self.nsqds.items()):
@@ -215,7 +216,7 @@ class Core(Owner, Generic[N]):
 
     def _ask(self, now: float) -> None:
         wait = self.lookup_options.lookupd_poll_interval
-        if self._asked == 0:  # programs that start together do not ask together for ever
+        if self._asked == 0:  # programs that start together must not query in step forever
             wait += self.random.random() * self.lookup_options.lookupd_poll_jitter * wait
         self._asked += 1
         self._ask_at = now + wait
@@ -223,12 +224,12 @@ class Core(Owner, Generic[N]):
         self._net.look_up()
 
     def _retry(self, nsqd: N, now: float, wait: float) -> None:
-        """Connect again after about that many seconds."""
+        """Reconnect after about this many seconds."""
         nsqd.failures += 1
         nsqd.retry_at = now + wait * self.random.uniform(0.5, 1.0)
 
     def _forget(self, address: Address, nsqd: N) -> None:
-        """Forget an nsqd that is not listed any more and not connected."""
+        """Forget an nsqd that is neither listed nor connected."""
         if not (nsqd.fixed or nsqd.listed or nsqd.connection):
             self.nsqds.pop(address, None)
 

@@ -28,7 +28,7 @@ from nsqcy.config.options import FLOAT, INT, STRING
 from nsqcy.options.fields import declared, option
 from nsqcy.options.option import Rule
 
-STARVED = 0.85  # of its RDY in flight, and a lane may soon get no more
+STARVED = 0.85  # share of its RDY in flight, above which a lane may soon get no more
 
 
 class Lane(Protocol):
@@ -50,7 +50,7 @@ class Lane(Protocol):
         """When a message came last; at first, when it subscribed."""
 
     def send_ready(self, count: int) -> None:
-        """Writes RDY and sets `ready`. Must not call back: who fails here is removed later."""
+        """Write RDY and set `ready`. Must not call back: a failed connection is removed later."""
 
 
 class State(Enum):
@@ -84,7 +84,7 @@ def demand(name: str, value: object, rule: Rule) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
-    """A wait is `backoff_multiplier` * 2 ** level, or a part of it."""
+    """Return a wait: `backoff_multiplier` * 2 ** level, or a part of it."""
 
     max_in_flight: int = option(
         1, INT, "maximum number of messages in flight, over all connections", MAX_IN_FLIGHT
@@ -124,7 +124,7 @@ class FlowSettings:
 
     @property
     def top_level(self) -> int:
-        """The highest level whose wait is not too long."""
+        """Return the highest level whose wait is not too long."""
         level = 0
         wait = self.backoff_multiplier * 2
         while wait <= self.max_backoff_duration:
@@ -134,10 +134,10 @@ class FlowSettings:
 
 
 def shares(lanes: Collection[Lane], budget: int) -> dict[Lane, int]:
-    """All of the budget, as evenly as the lanes' limits allow."""
+    """Divide the budget as evenly as the lanes' limits allow."""
     found = {}
     left = len(lanes)
-    # Those that may have least come first: what they cannot take is there for the others.
+    # Lanes with the smallest limits come first: the others get what these cannot take.
     for lane in sorted(lanes, key=attrgetter("max_ready")):
         found[lane] = min(lane.max_ready, budget // left)
         budget -= found[lane]
@@ -182,18 +182,20 @@ class Flow:
 
     @property
     def is_starved(self) -> bool:
-        """Some lane may get no more until something is answered: a batch should be done now."""
+        """Return whether some lane may get no more until messages are answered: a batch should end
+        now."""
         return any(lane.in_flight >= max(1, int(lane.ready * STARVED)) for lane in self.lanes)
 
     def add(self, lane: Lane, now: float) -> None:
         """A connection has subscribed; its `ready` is 0."""
-        # Many consumers find the same lanes in the same order, and shall not go around in step.
+        # Many consumers find the same lanes in the same order; without this they would move in
+        # step.
         self.lanes.insert(self.random.randint(0, len(self.lanes)), lane)
         self._since[lane] = now
         self._spread(now)
 
     def remove(self, lane: Lane, now: float) -> None:
-        """A connection is lost, with its RDY and what it had in flight, or never subscribed."""
+        """A connection is lost, with its RDY and its messages in flight, or never subscribed."""
         if self._since.pop(lane, None) is not None:
             self.lanes.remove(lane)
             self._spread(now)
@@ -229,7 +231,7 @@ class Flow:
             self._wait(now)
 
     def tick(self, now: float) -> None:
-        """Does what is due: the end of a wait, or the lanes' turns."""
+        """Do what is due: the end of a wait, or the lanes' turns."""
         if now < self.due:
             return
         if self.state is State.WAITING:
@@ -256,7 +258,7 @@ class Flow:
         return min(self._max_in_flight, 1) if self.state is State.TESTING else self._max_in_flight
 
     def _spread(self, now: float, leaving: Set[Lane] = frozenset()) -> None:
-        """Sends what RDY must change; `leaving` are lanes whose turn is over."""
+        """Send the RDYs that must change; the turn of `leaving` lanes is over."""
         budget = self._budget()
         if len(self.lanes) <= budget:
             self._send(shares(self.lanes, budget), now)
@@ -268,7 +270,7 @@ class Flow:
         self.due = self._resume_at if self.state is State.WAITING else self._next_turns
 
     def _turns(self, budget: int, leaving: Set[Lane]) -> dict[Lane, int]:
-        """RDY 1 for those that have RDY and stay, and for as many more as there may be."""
+        """Give RDY 1 to those that have RDY and stay, and to as many more as possible."""
         holders = [lane for lane in self.lanes if lane.ready and lane not in leaving]
         waiting = [lane for lane in self.lanes if not lane.ready]
         kept = holders[:budget]
@@ -291,7 +293,7 @@ class Flow:
         return idle and not lane.in_flight
 
     def _send(self, targets: dict[Lane, int], now: float) -> None:
-        """Brings all lanes to their targets, 0 if not named: first down, then up."""
+        """Bring all lanes to their targets, 0 if not named: first down, then up."""
         lost: list[Lane] = []
         got: list[Lane] = []
         for lane in self.lanes:
@@ -308,6 +310,6 @@ class Flow:
                     self._since[lane] = now
                 lane.send_ready(count)
         if lost or got:
-            self.random.shuffle(lost)  # at the same time: none before another
+            self.random.shuffle(lost)  # at the same time, in no order
             moved = {*lost, *got}
             self.lanes = [lane for lane in self.lanes if lane not in moved] + lost + got

@@ -1,4 +1,4 @@
-"""Asking lookupds where a consumer or producer connects to; it waits, so it runs in a thread."""
+"""Queries of nsqlookupds for a consumer or producer; they block, so they run in a thread."""
 
 import logging
 
@@ -11,7 +11,7 @@ log = logging.getLogger("nsqcy.client")
 
 
 class Lookups:
-    """The lookupds of one consumer (of `topic`), or of a producer, who wants every nsqd."""
+    """The nsqlookupds of one consumer (of `topic`), or of a producer, which uses every nsqd."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Lookups:
         """Query all lookupds at once; return the nsqds they know, and their errors."""
         found = self._found()
         errors = [f"{address}: {error}" for address, error in found.errors.items()]
-        for address in found.unknown:  # an answer as good as any: there is no such nsqd
+        for address in found.unknown:  # a valid answer: there is no such nsqd
             log.warning("lookupd %s does not know %s", address, self._topic)
         addresses = [
             Address(each.broadcast_address, each.tcp_port)

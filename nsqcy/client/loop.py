@@ -1,8 +1,7 @@
-"""What drives a core of the blocking client: a thread, or a greenlet, of its own.
+"""Driver of a core of the blocking client: a thread, or a greenlet, of its own.
 
-Owns sockets, timers and waking up. What happens is decided by the core, which is called with its
-lock held; those who must be told of it are told after the lock is free, so that they may wait for
-whoever wants it.
+Owns sockets, timers and wake-ups. The core decides, and is called with its lock held. Callbacks run
+after the lock is free, so that they may wait for threads that want it.
 
     any thread                                      the loop
     message.finish() -> codec -> Driver.wake() ---> dirty: take() and send()
@@ -37,13 +36,13 @@ log = logging.getLogger("nsqcy.client")
 
 
 class Driver:
-    """Moves the bytes of one connection. `wake` and `close` are called from anywhere, all else by
-    the loop."""
+    """Moves the bytes of one connection. Any thread may call `wake` and `close`; only the loop
+    calls the rest."""
 
     def __init__(self, loop: "Loop", connection: Connection) -> None:
         self.connection = connection
         self.closing = False
-        # When a connection that is being made, or sends what is left, has taken too long.
+        # Time limit of connecting, or of sending the rest.
         self.deadline = loop.now() + connection.options.timeout
         self._loop = loop
         self._socket: socket.socket | None = None
@@ -61,7 +60,7 @@ class Driver:
             self._loop.rouse()
 
     def close(self) -> None:
-        """Send what waits, and close. The lock is held."""
+        """Send what waits, and close. The caller has the lock."""
         if self.closing:
             return
         with suppress(LayerError):
@@ -72,7 +71,7 @@ class Driver:
         self.wake()
 
     def connected(self, connected: socket.socket) -> None:
-        """There is a socket, perhaps too late."""
+        """The socket is connected, perhaps too late."""
         if self.closing:
             connected.close()
             return
@@ -82,14 +81,14 @@ class Driver:
         self._loop.tell_connected(self.connection)
 
     def happened(self, events: int) -> None:
-        """The selector has seen something."""
+        """The selector reports an event."""
         if events & EVENT_READ and not self.closing:
             self._receive()
         if events & EVENT_WRITE:
             self.flush()
 
     def flush(self) -> None:
-        """Send what there is."""
+        """Send what waits."""
         self._dirty = False
         had_left = bool(self._unsent)
         if self._socket is not None and self._collect():
@@ -99,10 +98,10 @@ class Driver:
         if self.closing:
             self._release()
         elif had_left:
-            self.wake()  # for what was not collected since
+            self.wake()  # for what was added since
 
     def expire(self) -> None:
-        """Its deadline is over."""
+        """Its deadline has passed."""
         if self.closing:
             self._release()
         else:
@@ -136,7 +135,7 @@ class Driver:
             self.fail("nsqd closed the connection")
 
     def _collect(self) -> bool:
-        """Whether there is something to send."""
+        """Return whether there is something to send."""
         if self._unsent or self.closing:
             return bool(self._unsent)
         try:
@@ -161,12 +160,12 @@ class Driver:
             self._loop.selector.modify(connected, events, self)
 
     def abort(self) -> None:
-        """There is no time to send anything."""
+        """Close at once: there is no time to send anything."""
         self.closing = True
         self._release()
 
     def abandon(self) -> None:
-        """The socket is another process's."""
+        """Close the socket of another process."""
         if self._socket is not None:
             os.close(self._socket.detach())
 
@@ -180,10 +179,10 @@ class Driver:
 
 
 class Loop:
-    """Drives `core`, of which it is the Net; `lock` is the core's.
+    """Drives `core` as its Net; `lock` is the core's.
 
-    `on_messages` is called with what is to be handed out and `on_hopeless` with a message to give
-    up, the lock held; `on_end` when nothing more will happen.
+    With the lock held, `on_messages` is called with messages for the program and `on_hopeless` with
+    a message to give up; `on_end` is called when nothing more will happen.
     """
 
     core: Core[Any]
@@ -209,12 +208,12 @@ class Loop:
         self._begun = False
         self._stopped = False
         self._name = ""
-        self._who: object = None  # the thread or greenlet it runs in
+        self._who: object = None  # the thread or greenlet that runs it
 
     # -- for its Consumer or Producer
 
     def start(self, name: str, ask: Callable[[], Answer] | None) -> None:
-        """Begin; `ask` asks the lookupds."""
+        """Begin; `ask` queries the nsqlookupds."""
         self._name = name
         self._ask = ask
         self.selector = self.runtime.selector()
@@ -230,21 +229,21 @@ class Loop:
         self.rouse()
 
     def rouse(self) -> None:
-        """There is something to do."""
+        """There is work to do."""
         if self._asleep:
             self._asleep = False
             with suppress(OSError):  # full: it will wake; closed: it has ended
                 self._wakes.send(b"\0")
 
     def told_later(self, hook: Callable[..., object] | None) -> Callable[..., object] | None:
-        """A hook that is called when the lock is free."""
+        """Return a hook that is called when the lock is free."""
         if hook is None:
             return None
         return lambda *about: self.later.append((self._tell, (hook, *about)))
 
     @property
     def is_current(self) -> bool:
-        """Whether it is the loop that asks."""
+        """Return whether the caller is the loop."""
         return self._who is not None and self.runtime.current() == self._who
 
     @property
@@ -322,7 +321,7 @@ class Loop:
     def _turn(self) -> None:
         wait = self._wait()
         self._asleep = True
-        if self.dirty or self._calls or self.later:  # since before it was said that we sleep
+        if self.dirty or self._calls or self.later:  # added before it sleeps
             self._asleep = False
             wait = 0.0
         events = self.selector.select(wait)
@@ -351,7 +350,7 @@ class Loop:
             tell(*about)
 
     def _wait(self) -> float | None:
-        """Seconds until something is due."""
+        """Return the seconds until something is due."""
         with self.lock:
             due = INFINITE if self._stopped else self.core.due
             for driver in self.drivers:
@@ -390,7 +389,7 @@ class Loop:
         self.selector.close()
 
     def abandon(self) -> None:
-        """In a child process: its thread is not there, and its connections are the parent's."""
+        """In a child process: its thread does not exist, and its connections are the parent's."""
         self.lock = self.core.lock = self.runtime.lock()
         self.core.running, self.core.closing = False, True
         self.ended = self.runtime.event()

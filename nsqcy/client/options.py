@@ -1,9 +1,9 @@
 """Options of connections, consumers and producers (table: docs/CLIENT.md).
 
-Owns what a value may be: nonsense is a ValueError (a wrong name a TypeError) where the consumer or
-producer is made, and not an error of some nsqd later. Durations are seconds. Knows no connection.
+Owns the allowed values: an invalid one is a ValueError (a wrong name a TypeError) when the consumer
+or producer is created, not a later error of nsqd. Durations are seconds. Knows no connection.
 
-Source: the table "options side by side" of NSQ's clients; the names are pynsq's where it has one.
+Source: the table "options side by side" of NSQ's clients; names are pynsq's where it has one.
 """
 
 import math
@@ -167,7 +167,7 @@ class ConnectionOptions:
     )
     topology_region: str = option("", STRING, "region of this client")
     topology_zone: str = option("", STRING, "zone of this client")
-    # Made once of tls_options: all connections have it.
+    # Made once from tls_options: all connections share it.
     tls_context: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -225,7 +225,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupOptions:
-    """How lookupds are queried."""
+    """Options for querying nsqlookupds."""
 
     lookupd_poll_interval: float = option(60.0, FLOAT, "seconds between queries", POSITIVE)
     lookupd_poll_jitter: float = option(
@@ -241,7 +241,7 @@ class LookupOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """How a consumer answers for its messages."""
+    """Options for answering messages."""
 
     max_tries: int = option(
         5, INT, "deliveries after which a message is given up; 0 for no limit", at_least(0)
@@ -270,7 +270,7 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a producer reacts."""
+    """Options of a producer's own."""
 
     retries: int = option(
         3, INT, "times that a failed publish is sent to another nsqd", at_least(0)
@@ -335,14 +335,14 @@ def _sort(what: str, given: Mapping[str, Any], *parts: Any) -> list[dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an nsqd listens."""
+    """Address of an nsqd."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str, default_port: int = DEFAULT_PORT) -> Self:
-        """`host`, `host:port`, `[v6]:port`. Raises ValueError."""
+        """Parse `host`, `host:port` or `[v6]:port`. Raises ValueError."""
         host, port = text, ""
         if text.startswith("["):
             host, closed, port = text[1:].partition("]")
@@ -363,7 +363,7 @@ class Address:
 
 
 def nsqd_addresses(addresses: Addresses) -> tuple[Address, ...]:
-    """One address or several, each once, in order. Raises ValueError and TypeError."""
+    """Parse one address or several, each once, in order. Raises ValueError and TypeError."""
     return tuple(dict.fromkeys(Address.parse(each) for each in as_strings(addresses)))
 
 
@@ -376,7 +376,7 @@ def as_strings(addresses: Addresses) -> tuple[str, ...]:
 
 
 def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
-    """host:port or URL of one or several. Raises ValueError and TypeError."""
+    """Parse one or several host:port or URLs. Raises ValueError and TypeError."""
     given = tuple(dict.fromkeys(as_strings(addresses)))
     if given:
         # With fixed nsqds no HTTP client is needed.
@@ -388,8 +388,8 @@ def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
 
 
 def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
-    """How servers are verified and who we are. Raises ValueError for an unknown option, and for
-    files that cannot be read."""
+    """Return the TLS context: which servers to trust, and the client's certificate. Raises
+    ValueError for an unknown option, and for files that cannot be read."""
     if isinstance(options, ssl.SSLContext):
         return options
     left = dict(options or {})
@@ -398,7 +398,7 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
         raise ValueError(f"tls_options has no {quote(name)} (allowed: {', '.join(allowed)})")
     try:
         return _make_context(left)
-    except OSError as error:  # that of OpenSSL is one too
+    except OSError as error:  # OpenSSL's error is one too
         raise ValueError(f"tls_options: {error}") from error
 
 

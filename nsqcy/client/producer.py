@@ -1,13 +1,12 @@
 """Decisions of a producer, sans I/O.
 
-Owns which nsqd a publish goes to, the order in which answers belong to publishes, and what is tried
-again where. Its nsqds, one or a pool, are core.py's. Knows no socket and no thread: a face (aio,
-blocking) is its Net.
+Owns the choice of an nsqd for a publish, the assignment of answers to publishes, and retries.
+core.py owns its nsqds, one or a pool. Knows no socket and no thread: its Net (aio, blocking) does.
 
-A publish whose connection is lost may have been done. It is tried on another nsqd, so that with
-more than one nsqd a message may be published twice but does not get lost; with a single one it
-fails, and its caller knows best. What was sent behind a publish that nsqd refuses is not executed,
-so it is tried again wherever there is a connection.
+A publish whose connection is lost may have been executed. It is retried on another nsqd, so with
+more than one nsqd a message may be published twice but is not lost; with a single one it fails, and
+the caller decides. Publishes that follow one that nsqd rejects are not executed, so they are
+retried on any connection.
 """
 
 import math
@@ -37,7 +36,7 @@ from nsqcy.names import is_valid_name, quote
 # Errors after which another nsqd may accept: this one exits, or its disk is full.
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
-MAX_HEADS = 1000  # topics whose command lines are kept
+MAX_HEADS = 1000  # topics whose command lines are cached
 
 
 class Nsqd(AnyNsqd):
@@ -58,7 +57,7 @@ class _GivenUp(Publish):
 
 
 class Heads(dict[str, bytes]):
-    """The command lines of publishes, by topic; each is checked and made when it is first wanted.
+    """The command lines of publishes, by topic; each is checked and created at its first use.
     Raises ValueError for an invalid topic name."""
 
     def __init__(self, verb: bytes) -> None:
@@ -74,14 +73,14 @@ class Heads(dict[str, bytes]):
 
 
 def topic_bytes(topic: str) -> bytes:
-    """Raises ValueError for an invalid topic name."""
+    """Return the command line. Raises ValueError for an invalid topic name."""
     if not isinstance(topic, str) or not is_valid_name(topic):
         raise ValueError(f"{quote(str(topic))} is not a valid topic name")
     return topic.encode()
 
 
 def dpub_head(topic: str, defer: int) -> bytes:
-    """The command line of a DPUB by `defer` milliseconds."""
+    """Return the command line of a DPUB by `defer` milliseconds."""
     if abs(defer) > MAX_DEFERRED:
         raise ValueError(f"a message cannot be deferred by {defer} ms")
     return b"DPUB %b %d\n" % (topic_bytes(topic), defer)
@@ -116,19 +115,19 @@ class ProducerCore(Core[Nsqd]):
             rng=rng,
         )
         self.pending_bytes = 0  # of publishes without an answer
-        self.retried = 0  # how often one was tried again
+        self.retried = 0  # number of retries
         self.waiting: deque[Publish] = deque()  # for a connection
         self.on_retry: Callable[[Publish, Error], object] | None = None
         self._open: deque[Nsqd] = deque()  # those that can be published to; the first is next
         self._lookup_error: Error | None = None
-        self._failures = 0  # attempts to connect that failed since the last round of them
+        self._failures = 0  # failed attempts to connect since the last round of all
         self._next_deadline = math.inf
 
     # -- what its face calls
 
     @property
     def due(self) -> float:
-        """When tick() is next wanted."""
+        """Return when to call tick() next."""
         return min(self._next(), self._next_deadline) if self.running else math.inf
 
     def tick(self, now: float) -> None:
@@ -151,7 +150,7 @@ class ProducerCore(Core[Nsqd]):
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
         error = connection.failure or error
-        if isinstance(error, LayerError):  # no program knows of layers
+        if isinstance(error, LayerError):  # programs do not know layers
             error = ConnectionFailed(connection.blames(error))
         if not was_ready:
             nsqd.error = error
@@ -162,7 +161,7 @@ class ProducerCore(Core[Nsqd]):
         self.tell(self.on_error, error)
         interval = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
         wait = min(interval, self.options.max_reconnect_interval)
-        # At once when it had worked: nsqd may have closed only this connection.
+        # Now, if it had worked: nsqd may have closed only this connection.
         worked = was_ready and not nsqd.failures
         self._retry(nsqd, now, 0 if worked else wait)
         if worked and self.lookupd_http_addresses:
@@ -210,16 +209,16 @@ class ProducerCore(Core[Nsqd]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether some nsqd can be published to now."""
+        """Return whether some nsqd can be published to now."""
         return bool(self._open)
 
     @property
     def is_full(self) -> bool:
-        """Whether publishers had better wait."""
+        """Return whether publishers should wait."""
         return self.pending_bytes >= self.options.max_pending
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
-        """End, after the answers to what was published, if that is within close_timeout."""
+        """End after the answers to pending publishes, or after close_timeout."""
         if not self.running:
             return
         self.closing = True
@@ -230,7 +229,7 @@ class ProducerCore(Core[Nsqd]):
         self._end_if_done()
 
     def answered(self, now: float) -> None:
-        """Nothing depends on what was sent."""
+        """End at once: no answer is awaited."""
 
     # -- what connections say
 
@@ -264,22 +263,22 @@ class ProducerCore(Core[Nsqd]):
         raise ProtocolError(f"{connection.address} answered {data[:80]!r}")
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
-        """The oldest publish is; what was sent behind it is not executed any more."""
-        if not error.fatal:  # nsqd says that to consumers
+        """The oldest publish has failed; those sent after it are not executed."""
+        if not error.fatal:  # nsqd sends that to consumers
             log.warning("[%s] %s", self.name, connection.blames(error))
             return
         nsqd: Nsqd = connection.peer
         elsewhere = error.code in WORTH_ANOTHER
         if nsqd in self._open:
             self._open.remove(nsqd)
-        # One that takes nothing while others do is left alone for longer each time.
+        # An nsqd that accepts nothing while others do is skipped for longer each time.
         nsqd.failures = nsqd.failures + 1 if elsewhere and self._open else 0
         if nsqd.pending:
             publish = nsqd.pending.popleft()
             self._failed(publish, error, elsewhere=elsewhere)
 
     def heartbeat(self, connection: Connection) -> None:
-        """Answered already; it works."""
+        """Reconnect: it has answered before, so it works."""
         connection.peer.failures = 0
 
     # -- the rest
@@ -295,7 +294,7 @@ class ProducerCore(Core[Nsqd]):
     def _failed(
         self, publish: Publish, error: Error, *, elsewhere: bool, untouched: bool = False
     ) -> None:
-        """A try has failed: another, on another nsqd if there is one, or the end."""
+        """A try has failed: retry, on another nsqd if there is one, or fail the publish."""
         publish.tries += 1
         publish.error = error
         can = untouched or (elsewhere and len(self.nsqds) > 1)
@@ -336,7 +335,7 @@ class ProducerCore(Core[Nsqd]):
         publish.done(error)
 
     def _expire(self, now: float) -> None:
-        """Publishes whose time is over. One that was sent keeps its place: its answer may come."""
+        """Fail publishes that have timed out. A sent one keeps its place: its answer may come."""
         late: list[tuple[Publish, Error]] = []
         waiting, self.waiting = self.waiting, deque()
         for publish in waiting:

@@ -1,7 +1,7 @@
-"""Threads or greenlets: what the blocking client waits with.
+"""Threads or greenlets of the blocking client.
 
-Owns the difference between the two and nothing else. Everything is looked up when it is used, so
-that threads are greenlets where gevent has patched `threading`, and nothing breaks.
+Owns the difference between the two and nothing else. Everything is looked up at its use, so threads
+are greenlets where gevent has patched `threading`.
 """
 
 import selectors
@@ -35,16 +35,16 @@ class Future(Protocol):
 
 
 class Gate(Protocol):
-    """Shut; opened once, from anywhere, for the one who waits."""
+    """A gate for one waiter; opened once, from anywhere."""
 
     def release(self) -> object: ...
 
 
 class Runtime(Protocol):
-    """How to run something beside the caller, and how to wait for it."""
+    """Runs functions concurrently, and waits for them."""
 
     def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
-        """Run it beside; it does not keep the program alive."""
+        """Run it concurrently; it does not keep the program alive."""
 
     def call(self, work: Callable[[], Any]) -> Any:
         """Call a function that blocks its thread; only for spawned threads or greenlets."""
@@ -55,7 +55,7 @@ class Runtime(Protocol):
     def selector(self) -> selectors.BaseSelector: ...
 
     def lock(self) -> AbstractContextManager[Any]:
-        """One that its holder can take again."""
+        """Return a lock that its holder can take again."""
 
     def holds(self, lock: Any) -> bool:
         """Return whether the current thread or greenlet holds it."""
@@ -67,7 +67,7 @@ class Runtime(Protocol):
     def gate(self) -> Gate: ...
 
     def pass_gate(self, gate: Gate, timeout: float | None) -> bool:
-        """Wait until it is opened; False when that took too long."""
+        """Wait until it is opened; return False after the timeout."""
 
     def current(self) -> object:
         """Return the identity of the current thread or greenlet."""
@@ -77,7 +77,7 @@ class Runtime(Protocol):
 
 
 class ThreadRuntime:
-    """Threads of the operating system, or what stands in for them."""
+    """Threads of the operating system, or gevent's replacement."""
 
     def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
         threading.Thread(target=work, args=args, name=name, daemon=True).start()
@@ -136,7 +136,7 @@ class GeventRuntime:
 
     def call(self, work: Callable[[], Any]) -> Any:
         if _is_patched():
-            return work()  # what it waits for, it waits for as a greenlet does
+            return work()  # its waits are those of a greenlet
         return self._gevent.get_hub().threadpool.apply(work)
 
     def connect(self, host: str, port: int, timeout: float, source: Source) -> socket.socket:
@@ -178,7 +178,8 @@ class GeventRuntime:
 
 
 def runtime_of(kind: Kind) -> Runtime:
-    """`auto`: gevent where it has patched the standard library, else threads. Raises ValueError."""
+    """Select a runtime. `auto`: gevent where it has patched the standard library, else threads.
+    Raises ValueError."""
     if kind == "auto":
         kind = "gevent" if _is_patched() else "threads"
     if kind == "gevent":

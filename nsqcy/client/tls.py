@@ -49,7 +49,7 @@ class TlsLayer(ByteLayer):
             return
         try:
             self._tls.write(data)
-        except ssl.SSLError as error:  # that it wants to read first is of no use either
+        except ssl.SSLError as error:  # a want-read is an error here, too
             raise _broken(error) from error
 
     def take(self) -> bytes:

@@ -1,1 +1,1 @@
-"""Other libraries' interfaces over nsqcy.client: a program changes an import line."""
+"""Interfaces of other client libraries over nsqcy.client: a program only changes an import line."""

@@ -1,10 +1,10 @@
-"""What messages of pynsq and of gnsq have in common: whether and by whom one is answered."""
+"""Common base of the messages of pynsq and gnsq: whether and by what one is answered."""
 
 from nsqcy import client
 
 
 class Delivered:
-    """A message that the client has delivered, or that nobody has."""
+    """A message that the client has delivered, or one that the program has created."""
 
     def __init__(self) -> None:
         self._delivered: client.Message | None = None
@@ -12,7 +12,7 @@ class Delivered:
         self._has_responded = False
 
     def enable_async(self) -> None:
-        """It is answered later, and not by its handler's end."""
+        """Keep it unanswered when its handler returns."""
         self._is_async = True
 
     def is_async(self) -> bool:

@@ -61,7 +61,7 @@ def enter(page: Any, name: str, password: str = "") -> None:
     press(page, "Log in")
 
 
-def test_who_may_only_view(place: Place, visit: Begin) -> None:
+def test_a_user_with_view_permission_only(place: Place, visit: Begin) -> None:
     """Sees what there is, and no message; no button does anything but log out."""
     visitor = visit(width=390, url=place.url)
     page = visitor.look_at("/topics/kept/c")

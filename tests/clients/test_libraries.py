@@ -45,7 +45,7 @@ def test_publish_batches(library: str, shared: Nsqd, topic: str, publish: Publis
 
 
 @every_library
-def test_headers_are_for_those_who_ask(
+def test_headers_are_sent_only_on_request(
     library: str, shared: Nsqd, topic: str, consume: Consume
 ) -> None:
     publisher = shared.connect()

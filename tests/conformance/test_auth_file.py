@@ -102,7 +102,7 @@ def test_no_token_and_a_wrong_one(daemon: Nsqd) -> None:
 ROUTES_WITH_TOPIC = {Need.PUBLISH: "writer", Need.SUBSCRIBE: "reader", Need.ADMIN: "boss"}
 
 
-def test_every_route_needs_what_it_says(daemon: Nsqd) -> None:
+def test_every_route_requires_its_declared_permission(daemon: Nsqd) -> None:
     names = ("writer", "reader", "boss", "watcher")
     for route in ROUTES:
         path = route.path.replace(":opt", "log_level").replace(":profile", "heap")
@@ -127,7 +127,7 @@ def test_every_route_needs_what_it_says(daemon: Nsqd) -> None:
                 assert found.status == 403, (path, name)
 
 
-def test_what_one_may_one_may(daemon: Nsqd) -> None:
+def test_each_user_can_use_only_its_permissions(daemon: Nsqd) -> None:
     web(daemon, "writer").pub("a.x", b"m")
     assert web(daemon, "writer").post("/mpub", b"m\nn", topic="a.y").status == 200
     assert message(web(daemon, "writer").post("/pub", b"m", topic="b")) == (403, "FORBIDDEN")

@@ -69,7 +69,7 @@ def test_a_lookupd_that_is_down(
 
 
 @pytest.mark.case("CL-040")
-def test_where_lookupds_are_asked(face: Face, mock: Callable[..., MockNsqd]) -> None:
+def test_the_path_of_lookup_queries(face: Face, mock: Callable[..., MockNsqd]) -> None:
     nsqd = mock()
     with LookupPages(("127.0.0.1", nsqd.port)) as pages:
         for address, path in {
@@ -88,7 +88,7 @@ def test_where_lookupds_are_asked(face: Face, mock: Callable[..., MockNsqd]) -> 
 
 
 @pytest.mark.case("CL-041")
-def test_a_topic_nobody_knows(
+def test_an_unknown_topic(
     face: Face, mock: Callable[..., MockNsqd], caplog: pytest.LogCaptureFixture
 ) -> None:
     nsqd = mock()

@@ -198,7 +198,7 @@ def test_ephemeral_topic_drops_what_overflows(small: Nsqd, topic: str) -> None:
 
 
 @pytest.mark.case("C303")
-def test_ephemeral_channel_drops_what_overflows(small: Nsqd, topic: str) -> None:
+def test_an_ephemeral_channel_drops_its_overflow(small: Nsqd, topic: str) -> None:
     small.web.create(topic, "c" + SUFFIX, "d")
     small.connect().pub(topic, *[b"%d" % number for number in range(10)])
     small.web.await_counts(topic, "c" + SUFFIX, depth=3, backend_depth=0, message_count=10)

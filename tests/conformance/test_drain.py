@@ -206,7 +206,7 @@ def scripted() -> Iterator[FakeLookupd]:
     lookupd.close()
 
 
-def test_lookupds_are_told_first(nsqd: Starter, scripted: FakeLookupd) -> None:
+def test_lookupds_are_notified_first(nsqd: Starter, scripted: FakeLookupd) -> None:
     """A publish that is made while a lookupd hears of it is accepted."""
     daemon = nsqd(lookupd_tcp_address=scripted.address)
     names = {f"{topic} {channel}".rstrip() for topic in "tu" for channel in ("", "c", "d")}
@@ -239,7 +239,7 @@ def test_lookupds_are_told_first(nsqd: Starter, scripted: FakeLookupd) -> None:
     }
 
 
-def test_a_lookupd_that_hangs_keeps_nobody(nsqd: Starter, scripted: FakeLookupd) -> None:
+def test_a_hanging_lookupd_does_not_delay_a_drain(nsqd: Starter, scripted: FakeLookupd) -> None:
     daemon = nsqd(lookupd_tcp_address=scripted.address)
     daemon.web.create("t", "c")
     daemon.web.pub("t", b"x")

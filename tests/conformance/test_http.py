@@ -239,7 +239,7 @@ def test_a_delay_starts_with_the_channel(shared: Nsqd, topic: str) -> None:
 
 @pytest.mark.case("HTTP-026")
 @pytest.mark.ours
-def test_what_overflows_keeps_its_delay(nsqd: Starter, topic: str) -> None:
+def test_an_overflowing_message_keeps_its_delay(nsqd: Starter, topic: str) -> None:
     web = nsqd(mem_queue_size=3).web
     for _ in range(5):
         web.pub(topic, b"x", defer=60_000)

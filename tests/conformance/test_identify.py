@@ -245,7 +245,7 @@ def test_order_of_the_checks(shared: Nsqd) -> None:
 
 
 @pytest.mark.case("C073", "C080", "C179")
-def test_limits_of_the_daemon_are_told(tuned: Nsqd) -> None:
+def test_limits_of_the_daemon_are_reported(tuned: Nsqd) -> None:
     answer = tuned.connect().negotiate(topology_zone="x")
     assert (answer["deflate_level"], answer["max_deflate_level"]) == (4, 4)
     assert (answer["topology_region"], answer["topology_zone"]) == ("r", "z")

@@ -157,7 +157,7 @@ def test_a_new_topic_has_the_channels_that_lookupds_know(nsqd: Starter, lookupd:
 
 
 @pytest.mark.case("H11")
-def test_changes_are_told_at_once(one_worker: Nsqd, lookupd: Make) -> None:
+def test_changes_are_reported_at_once(one_worker: Nsqd, lookupd: Make) -> None:
     """In the time harnesses give it, on a machine that does something else now and then."""
     one = lookupd()
     use(one_worker, one)
@@ -248,7 +248,7 @@ def test_a_lookupd_that_makes_no_sense(lookupd: Make, one_worker: Nsqd, bad: byt
 
 @pytest.mark.case("LKP-10")
 @pytest.mark.ours
-def test_whoever_hangs_holds_up_nobody(nsqd: Starter, lookupd: Make) -> None:
+def test_a_hanging_lookupd_does_not_delay_others(nsqd: Starter, lookupd: Make) -> None:
     """Neither other lookupds nor those who publish to a new topic."""
     silent, good = lookupd(), lookupd()
     silent.answers = lambda command: SILENCE

@@ -437,7 +437,7 @@ def test_creating_a_channel(admin: Admin, cluster: Cluster, topic: str) -> None:
         (b"", "EOF"),
     ],
 )
-def test_what_cannot_be_created(body: bytes, text: str, admin: Admin) -> None:
+def test_invalid_topic_creations_are_rejected(body: bytes, text: str, admin: Admin) -> None:
     refused(admin.web.post("/api/topics", body), 400, text)
 
 

@@ -104,7 +104,7 @@ def test_an_nsqd_that_fails_for_a_while(admin: Admin, nsqd: Upstream) -> None:
     assert admin.log_text().count("is left out") == 1
 
 
-def test_without_nsqlookupds_the_known_nodes_are_asked(
+def test_known_nodes_are_queried_without_nsqlookupds(
     admin: Admin, nsqd: Upstream, lookupd: Upstream
 ) -> None:
     eventually(lambda: values(admin, "depth", topic="t0"))

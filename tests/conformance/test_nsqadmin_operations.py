@@ -411,7 +411,7 @@ def test_a_node_is_drained(cluster: Cluster, topic: str) -> None:
 # -- who may, and where it is missing
 
 
-def test_who_may_not_act_sees_no_message(cluster: Cluster, filled: str) -> None:
+def test_a_user_without_permission_sees_no_messages(cluster: Cluster, filled: str) -> None:
     for path in (
         f"/peek/{filled}/c",
         f"/peek/{filled}",

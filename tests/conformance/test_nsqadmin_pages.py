@@ -297,7 +297,7 @@ def test_nobody_may_frame_them(admin: Admin) -> None:
 # -- what their forms do
 
 
-def test_who_may_not_act_has_no_buttons(admin: Admin, nsqd: Upstream) -> None:
+def test_a_user_without_permission_sees_no_buttons(admin: Admin, nsqd: Upstream) -> None:
     for path in ("/topics/t", "/topics/t/c", f"/nodes/{nsqd.address}", "/lookup"):
         page = get(admin, path, user="you")
         assert not page.all("form", method="post")
@@ -385,7 +385,7 @@ def test_deleting_what_is_inactive(admin: Admin, lookupd: Upstream) -> None:
     assert posts(lookupd) == ["/channel/delete?topic=gone&channel=old"]
 
 
-def test_what_went_wrong_is_told(admin: Admin, nsqd: Upstream) -> None:
+def test_failures_are_reported(admin: Admin, nsqd: Upstream) -> None:
     pausing = form(get(admin, "/topics/t"), "pause")
     nsqd.pages["/topic/pause"] = 500
     try:

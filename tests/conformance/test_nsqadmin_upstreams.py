@@ -113,7 +113,7 @@ def test_sums(cluster: Cluster) -> None:
     assert late["clients"] is None
 
 
-def test_each_is_asked_once(cluster: Cluster) -> None:
+def test_each_is_queried_once(cluster: Cluster) -> None:
     for name in "ab":
         cluster.add(name, topic())
     cluster.admin.get("/api/topics/t")
@@ -355,7 +355,7 @@ def test_a_node_that_is_down(cluster: Cluster) -> None:
 
 
 @pytest.mark.ours
-def test_without_lookupds_each_is_asked_where_it_is() -> None:
+def test_each_nsqd_is_queried_directly_without_lookupds() -> None:
     """Also those that announce another address, or the same."""
     told = {"broadcast_address": "nowhere.invalid", "tcp_port": 1, "http_port": 2, "hostname": "h"}
     with (

@@ -108,7 +108,7 @@ def test_a_deleted_topic_leaves_no_files(nsqd: Starter) -> None:
 
 @pytest.mark.case("C304", "C312", "C331")
 @pytest.mark.ours
-def test_what_a_clean_restart_keeps(nsqd: Starter) -> None:
+def test_a_clean_restart_keeps_state(nsqd: Starter) -> None:
     daemon = nsqd()
     web = daemon.web
     producer = daemon.connect()

@@ -148,7 +148,7 @@ def test_only_what_is_unusual_is_in_stats(shared: Nsqd, topic: str) -> None:
         (b'{"prune_messages": 1}', "invalid value type (allowed: true or false)"),
     ],
 )
-def test_bad_values_are_refused_with_what_is_allowed(
+def test_bad_values_are_rejected_with_the_allowed_values(
     shared: Nsqd, topic: str, body: bytes, said: str
 ) -> None:
     status, message = refusal(shared.web.put("/topic/config", body, topic=topic))

@@ -73,7 +73,7 @@ def test_a_certificate_needs_no_auth(starter: Starter, tmp_path: Path) -> None:
         assert secure.post("/pub", b"m", topic="a.x").status == status
 
 
-def test_a_certificate_that_nobody_verified_says_nothing(starter: Starter, tmp_path: Path) -> None:
+def test_an_unverified_certificate_does_not_authenticate(starter: Starter, tmp_path: Path) -> None:
     """Anybody can write a name into one of his own."""
     shown = Certificates(tmp_path, "billing")
     file = users_file.write(tmp_path / "users.ini", BILLS)

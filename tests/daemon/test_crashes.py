@@ -196,7 +196,7 @@ def unread(conn: socket.socket) -> bool:
     raise AssertionError("there is no such connection")
 
 
-def test_http_publishes_whose_owner_dies(four: Nsqd) -> None:
+def test_http_publishes_when_the_owner_dies(four: Nsqd) -> None:
     """Nobody knows whether they are there, so that no answer would be true; but for those that had
     not been sent, which are not."""
     served_by = create(four)

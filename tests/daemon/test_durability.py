@@ -41,7 +41,7 @@ def holds(daemon: Nsqd, topic: str, bodies: Counter[bytes]) -> bool:
     return found == bodies
 
 
-def test_what_was_finished_and_written_down_stays_finished(nsqd: Starter) -> None:
+def test_messages_finished_before_a_checkpoint_stay_finished(nsqd: Starter) -> None:
     daemon = nsqd(sync_timeout="100ms", mem_queue_size=0)
     daemon.web.create("t", "c")
     producer = daemon.connect()
@@ -72,7 +72,9 @@ def written(journal: Path) -> tuple[int, int] | None:
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_what_was_asked_for_survives_the_end_of_all(nsqd: Starter, durability: str) -> None:
+def test_durable_messages_survive_the_death_of_all_processes(
+    nsqd: Starter, durability: str
+) -> None:
     daemon = nsqd()
     web = daemon.web
     for topic in [*TOPICS, "risked"]:
@@ -134,7 +136,7 @@ def test_it_moves_with_the_session(starter: Starter) -> None:
     assert holds(daemon, topic, Counter({body: published, b"moved": 1}))
 
 
-def test_what_was_created_is_named_at_the_answer(nsqd: Starter) -> None:
+def test_created_names_are_on_disk_before_the_answer(nsqd: Starter) -> None:
     daemon = nsqd(durability="os")
     for topic in TOPICS:
         daemon.web.create(topic)

@@ -311,7 +311,7 @@ def test_odd_names_are_names(door: Door, name: str) -> None:
         "%D9%A1",
     ],
 )
-def test_what_is_no_name(door: Door, text: str) -> None:
+def test_invalid_topic_names(door: Door, text: str) -> None:
     answer = get(door, b"/topic/create?topic=" + text.encode("latin-1"), b"POST")
     assert (answer.status, answer.json()) == (400, {"message": "INVALID_TOPIC"})
     answer = get(door, b"/topic/delete?topic=" + text.encode("latin-1"), b"POST")

@@ -218,7 +218,7 @@ def test_what_is_wrong(admin: Admin) -> None:
     eventually(lambda: "log-in of anna failed, from 10.9.9.8" in admin.log_text())
 
 
-def test_pages_of_other_sites_log_nobody_in_or_out(admin: Admin) -> None:
+def test_pages_of_other_sites_cannot_log_a_user_in_or_out(admin: Admin) -> None:
     assert enter(admin, "anna", ANNA, Origin="http://evil.com").status == 403
     mine = {"Cookie": cookie(enter(admin, "anna", ANNA))}
     for other in ({"Origin": "http://evil.com"}, {"Sec-Fetch-Site": "cross-site"}):

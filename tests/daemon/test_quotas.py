@@ -101,7 +101,7 @@ def test_bytes_have_a_rate(daemon: Nsqd) -> None:
     assert large.post("/pub", b"m", topic="t").status == 429
 
 
-def test_connections_are_those_of_all_workers(daemon: Nsqd) -> None:
+def test_the_connection_limit_counts_all_workers(daemon: Nsqd) -> None:
     conns = [connect(daemon, "few") for _ in range(CONNECTIONS)]
     refused = daemon.connect()
     refused.command("AUTH", body=token("few").encode())

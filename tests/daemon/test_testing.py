@@ -117,7 +117,7 @@ def test_a_start_that_fails_says_why() -> None:
             first.start()
 
 
-def test_a_death_of_its_own_is_told() -> None:
+def test_a_death_of_its_own_is_reported() -> None:
     with pytest.raises(DaemonError, match="nsqd was killed by SIGKILL"), testing.nsqd() as nsqd:
         nsqd.process.kill()
     with pytest.raises(ZeroDivisionError), testing.nsqd() as nsqd:

@@ -1,4 +1,4 @@
-"""What other people's test suites and scripts demand of the command, beyond the protocol.
+"""Demands of other test suites and scripts on the command, beyond the protocol.
 
 Their demands are numbered (H01 to H22).
 """
@@ -80,7 +80,7 @@ def test_stderr_ends_with_the_daemon(nsqd: Starter) -> None:
 @pytest.mark.case("H08")
 def test_https_opens_by_itself_with_a_certificate(nsqd: Starter, tmp_path: Path) -> None:
     with socket.socket() as taken:
-        with contextlib.suppress(OSError):  # then somebody else has taken it
+        with contextlib.suppress(OSError):  # another process already uses the port
             taken.bind(("0.0.0.0", 4152))
             taken.listen()
         assert "HTTPS" not in nsqd(https_address=None).log_text()

@@ -113,6 +113,6 @@ def test_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert quick.changed("main") == ["edited", "moved", "new place", "unknown"]
 
 
-def test_it_lists_what_it_would_run() -> None:
+def test_it_lists_the_tests_it_would_run() -> None:
     words = [sys.executable, "tests/quick.py", "--list", "--base=HEAD"]
     assert run(ROOT, *words).startswith("quick: tests/meta ")

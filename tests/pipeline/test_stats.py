@@ -163,7 +163,7 @@ def test_nsqds_of_lookupd(pages: Pages, tmp_path: Path) -> None:
     assert http_address({"broadcast_address": "::1", "http_port": 4151}) == "[::1]:4151"
 
 
-def test_who_does_not_answer_is_said_once(
+def test_an_unreachable_nsqd_is_reported_once(
     pages: Pages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [f"--nsqd-http-address={pages.address}", "--polls=3", f"--root={tmp_path}"]

@@ -187,7 +187,7 @@ def test_handing_over_under_load_loses_nothing(toy):
     assert answers == {True: 1600}
 
 
-def test_workers_killed_under_load_leave_nobody_waiting(toy):
+def test_workers_killed_under_load_leave_no_client_waiting(toy):
     nsqd = toy(workers=3).ready()
     where = nsqd.address()
     ended = Counter()

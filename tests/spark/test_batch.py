@@ -199,7 +199,7 @@ def spoiling(*which: int) -> Any:
     return spoil
 
 
-def test_a_bad_block_is_asked_for_again(broker: LogBroker) -> None:
+def test_a_bad_block_is_requested_again(broker: LogBroker) -> None:
     broker.max_records = 3
     broker.spoil = spoiling(1)
     assert seqs(broker) == list(range(1, 11))
@@ -290,7 +290,7 @@ def test_damaged_records(broker: LogBroker) -> None:
     assert seqs(broker, failOnDataLoss="false") == [1, 2, 3, 4, 6, 8, 9, 10]
 
 
-def test_what_is_refused_is_not_tried_again(broker: LogBroker) -> None:
+def test_a_rejected_request_is_not_retried(broker: LogBroker) -> None:
     broker.refuse = lambda line: "E_UNAUTHORIZED AUTH failed" if "META" in line else ""
     text = refusal(broker, Refused)
     assert text == f"nsq: {broker.address} refused: E_UNAUTHORIZED AUTH failed"

@@ -55,7 +55,7 @@ def discovery(*lookupds: LookupPages, **options: str) -> Discovery:
     return Discovery(parse(quick | subject | {"lookupdHttpAddresses": addresses} | options))
 
 
-def test_all_lookupds_are_asked() -> None:
+def test_all_lookupds_are_queried() -> None:
     with Pages({"t": ["a:1", "[::1]:2"]}) as one, Pages({"t": ["b:3"]}, wrapped=True) as two:
         found = discovery(one, two, nsqdTcpAddresses="c:4")
         found.refresh()
@@ -139,7 +139,7 @@ def test_no_lookupd_answers_at_first() -> None:
     assert str(caught.value).startswith(f"nsq: none of 1 nsqlookupds answered: {one.address}: ")
 
 
-def test_lookupds_are_asked_three_times_more() -> None:
+def test_lookupds_are_queried_three_more_times() -> None:
     with LookupPages(status=500) as one, LookupPages(status=500) as two:
         given = {"lookupdHttpAddresses": f"{one.address},{two.address}", "topic": "t"}
         with pytest.raises(Unreachable) as caught:
@@ -151,7 +151,7 @@ def test_lookupds_are_asked_three_times_more() -> None:
         assert len(one.asked) == len(two.asked) == 4
 
 
-def test_they_are_not_asked_all_the_time() -> None:
+def test_they_are_not_queried_all_the_time() -> None:
     with Pages({"t": ["a:1"]}) as one:
         found = discovery(one, discoveryInterval="1h")
         found.refresh()

@@ -45,7 +45,7 @@ class Unit:
         os.kill(self._pid(), signal.SIGHUP)
 
     def is_active(self) -> bool:
-        """Nobody here is the parent that a zombie waits for."""
+        """Return whether the service runs. A zombie does not count: nothing here reaps it."""
         try:
             stat = Path(f"/proc/{self._pid()}/stat").read_text()
         except OSError:
@@ -63,7 +63,7 @@ class Unit:
         return shlex.split(command) + shlex.split((self.root / f"{self.name}.flags").read_text())
 
     def _default(self, name: str) -> str:
-        """What /etc/default says of a variable."""
+        """Return the value of a variable in /etc/default."""
         file = self.root / f"etc/default/{self.name}"
         text = file.read_text() if file.exists() else ""
         found = re.findall(rf"^{name}=(.*)$", text, re.MULTILINE)

@@ -89,7 +89,7 @@ class HandmadeArchive:
 
 
 def rows_by_glob(root: Path) -> list[tuple[str, int, bytes]]:
-    """What a reader sees that knows nothing of us: log_id, seq, body."""
+    """Return the rows as an independent Parquet reader sees them: log_id, seq, body."""
     import pyarrow.dataset as ds
 
     found = ds.dataset(root, format="parquet", partitioning="hive").to_table(

@@ -1,4 +1,4 @@
-"""`nsqcy-pipeline archive` as a process that may be killed, and what it has on disk."""
+"""`nsqcy-pipeline archive` as a process that tests may kill, and its files on disk."""
 
 import os
 import signal
@@ -98,8 +98,8 @@ def publish(daemon: Nsqd, first: int, end: int) -> None:
 
 
 class Producer:
-    """Publishes from a number on until it is stopped, whatever happens to nsqd. `taken` are the
-    numbers of which nsqd said OK; one that was not answered is not sent again."""
+    """Publisher of consecutive numbers that runs until it is stopped, also while nsqd is down.
+    `taken` has the numbers that nsqd acknowledged. Unanswered numbers are not sent again."""
 
     def __init__(self, daemon: Nsqd, first: int = 0, pause: float = 0.0) -> None:
         self._daemon = daemon

@@ -1,4 +1,4 @@
-"""Somebody who looks at nsqadmin with a browser, and sees what goes wrong there."""
+"""A visit to nsqadmin with a browser that records the errors of each page."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ PATIENCE = 20_000  # ms: machines of CI are slow
 
 
 class Visit:
-    """A page, and what went wrong on it: errors, what its policy forbids, requests to others."""
+    """A page and its problems: errors, policy violations, requests to other hosts."""
 
     def __init__(self, page: Any, url: str) -> None:
         self.page, self.url = page, url

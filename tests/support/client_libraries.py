@@ -63,7 +63,7 @@ def need_all() -> None:
 
 
 def command_of(library: str, script: str) -> list[str]:
-    """What runs a program, given without the end of its name."""
+    """Return the command that runs a program, given without its file extension."""
     if library in JAVASCRIPT:
         return ["node", str(PROGRAMS / f"{script}.js")]
     path = PROGRAMS / f"{script}.py"
@@ -144,7 +144,7 @@ class Program:
 
 
 class Consumer(Program):
-    """Collects what it is sent."""
+    """Program that collects received messages."""
 
     def __init__(
         self, library: str, daemon: Nsqd | None, topic: str, channel: str, **options: Any
@@ -167,7 +167,7 @@ class Consumer(Program):
 
 
 class Producer(Program):
-    """Publishes what it is given, one publish after the other."""
+    """Program that publishes one message after the other."""
 
     def __init__(self, library: str, daemon: Nsqd, topic: str, **options: Any) -> None:
         self.answers: list[str] = []

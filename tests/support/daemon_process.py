@@ -79,7 +79,7 @@ class Service(Logged):
         return code
 
     def destroy(self) -> None:
-        """Whatever happened: nothing of it is left."""
+        """Kill the process, in any state."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

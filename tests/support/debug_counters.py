@@ -1,4 +1,4 @@
-"""The counters of a debug build, asked of the workers of a daemon. A release build has none."""
+"""Counters of a debug build, read from the workers of a daemon. A release build has none."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def told(text: str) -> Counters:
 
 
 def census(daemon: Nsqd) -> Counters:
-    """What is alive in each worker now."""
+    """Return the live objects of each worker."""
     before = len(daemon.log_text())
     workers = daemon.workers()
     for pid in workers:

@@ -1,4 +1,4 @@
-"""Messages that tell where they begin and end, to check a file of them to the byte."""
+"""Messages with marked ends, so that tests can check a file of them to the byte."""
 
 import gzip
 import re
@@ -15,7 +15,7 @@ def record(number: int, filler: bytes = b"") -> bytes:
 
 
 def unpacked(name: str, data: bytes) -> bytes:
-    """What is in a file; an error if it is no whole file of its kind."""
+    """Return the content of a file; fail if the file is incomplete or malformed."""
     if name.endswith(".gz"):
         assert data, f"{name} is empty"
         return gzip.decompress(data)

@@ -1,5 +1,5 @@
-"""What was published by whom, and how often each message came to each channel; and publishers that
-keep such a tally while nsqds come and go.
+"""Tally of published messages and of their deliveries to each channel, and publishers that keep
+such a tally while nsqds come and go.
 
 A message is its publisher's name and a number, so that it is known by its body.
 """
@@ -31,7 +31,7 @@ class Tally:
         self._received[channel][body] += 1
 
     def lost(self, channel: str) -> set[bytes]:
-        """Those that somebody was told are kept, and that never came."""
+        """Return the acknowledged messages that the channel never received."""
         return self.accepted - self._received[channel].keys()
 
     def unexpected(self, channel: str) -> set[bytes]:
@@ -105,7 +105,7 @@ class PoolPublisher(Publisher):
 
 
 class PlainPublisher(Publisher):
-    """A connection to one nsqd, without a library. What that has not accepted goes to the next."""
+    """Publisher without a library. It sends a message that one nsqd does not accept to the next."""
 
     def __init__(self, tally: Tally, name: str, topic: str, addresses: Sequence[Address]) -> None:
         super().__init__(tally, name)

@@ -66,7 +66,7 @@ def run(messages: list[Message], crc: bool = False) -> bytearray:
 
 
 def message(seq: int, size: int = 20, delay: int = 0) -> Message:
-    """A message whose whole content follows from its seq."""
+    """Return a message with content derived from its seq."""
     body = (b"%d " % seq * (size // 2 + 1))[:size]
     return Message(seq, body, seq * 16 + 1, 1_700_000_000_000_000_000 + seq, delay)
 

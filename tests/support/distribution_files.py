@@ -1,4 +1,4 @@
-"""What an sdist and a wheel have to hold, and what they must not, by the names of their files."""
+"""Required and forbidden files of an sdist and a wheel, by name."""
 
 import re
 import tomllib
@@ -59,7 +59,7 @@ def compiled_modules() -> set[str]:
 
 
 def unwanted(names: set[str]) -> set[str]:
-    """What a wheel has that is no part of the packages, of their metadata or of share/."""
+    """Return the files of a wheel outside the packages, their metadata and share/."""
     places = ("nsqcy/*", "pyspark_nsq/*", "nsqcy-*.dist-info/*", "nsqcy-*.data/data/share/nsqcy/*")
     return {
         name

@@ -30,7 +30,7 @@ class Block(NamedTuple):
         return ["bash", "-euo", "pipefail", "-c", text]
 
     def is_what(self, output: str, ports: Mapping[int, int]) -> bool:
-        """Whether that is what the page says it prints."""
+        """Return whether the output matches the page."""
         printed = _with_ports(self.printed.strip(), ports)
         wanted = ".*".join(map(re.escape, printed.split("...")))
         return not self.printed or bool(re.fullmatch(wanted, output.strip(), re.DOTALL))
@@ -48,7 +48,7 @@ def blocks(page: str, word: str = "test") -> list[Block]:
 
 
 class Reader:
-    """Who types them, with the commands of a Python."""
+    """Reader who types the examples, with the commands of a Python installation."""
 
     def __init__(
         self, folder: Path, python: str = sys.executable, ports: Mapping[int, int] | None = None
@@ -60,7 +60,7 @@ class Reader:
         self.environment = os.environ | {"HOME": str(folder), "PATH": path}
 
     def type(self, block: Block, timeout: float = 60.0) -> None:
-        """It has to end well, and to print what the page says."""
+        """Run a block, which must succeed and print the output on the page."""
         done = subprocess.run(
             block.command(self._ports, self._python),
             cwd=self._folder,

@@ -1,6 +1,6 @@
-"""A scripted auth server, in threads of the test: what it answers depends on the secret.
+"""Scripted auth server in threads of the test. Its answer depends on the secret.
 
-Owns one listening socket and the record of what it was asked. Knows nothing of nsqd.
+Owns one listening socket and the record of its requests. Knows nothing of nsqd.
 """
 
 import json
@@ -38,7 +38,7 @@ def answer(*grants: dict[str, Any], ttl: Any = 3600, **other: Any) -> bytes:
 
 @dataclass
 class Reply:
-    """What a request gets: `raw` instead of an HTTP answer, `open` to keep it waiting."""
+    """Reply to a request: `raw` instead of an HTTP answer, `open` to keep it waiting."""
 
     body: bytes = field(default_factory=answer)
     status: int = 200
@@ -89,7 +89,7 @@ class AuthServer:
         return f"{self._server.server_address[0]}:{self.port}"
 
     def says(self, secret: str, *grants: dict[str, Any], **other: Any) -> None:
-        """From now on, what to answer to this secret."""
+        """Set the answer to this secret."""
         self.replies[secret] = Reply(answer(*grants, **other))
 
     def asked(self, secret: str) -> list[Asked]:
@@ -97,7 +97,7 @@ class AuthServer:
 
     @contextmanager
     def silent(self, secret: str) -> Iterator[None]:
-        """Whoever comes with this secret waits until the end of the block."""
+        """Keep requests with this secret waiting until the end of the block."""
         gate = threading.Event()
         self.replies[secret] = Reply(open=gate)
         try:

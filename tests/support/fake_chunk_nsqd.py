@@ -1,5 +1,5 @@
-"""A scripted nsqd that takes messages: MPUB, DPUB, and LOG_PUB as docs/PROTOCOL.md has it. What
-becomes of a command is up to the test."""
+"""Scripted nsqd that accepts MPUB, DPUB, and LOG_PUB as in docs/PROTOCOL.md. The test decides the
+outcome of each command."""
 
 import struct
 from collections.abc import Callable
@@ -21,14 +21,14 @@ class Taken:
 
 
 class ChunkBroker:
-    """`topics` has what was published, `asked` the commands. `meddle` is asked what is to happen to
-    each: nothing special (""), LOSE, DROP, or an error."""
+    """`topics` has the published messages, `asked` the commands. `meddle` returns the outcome of
+    each command: nothing special (""), LOSE, DROP, or an error."""
 
     def __init__(self, settings: dict[str, Any] | None = None, port: int = 0) -> None:
         self.topics: dict[str, list[Taken]] = {}
         self.asked: list[str] = []
         self.meddle: Meddle = lambda _line: ""
-        self.silent_for = 0  # so many commands; their answers come with that of the next
+        self.silent_for = 0  # number of commands that are answered together with the next
         self._owed = 0
         self._highest: dict[tuple[str, ...], int] = {}
         agreed = {"topic_log": 1, "headers": True} if settings is None else settings

@@ -1,5 +1,5 @@
-"""A scripted nsqd with logs in memory: what a test wants retention, crashes and disks to do is done
-at once. Blocks are made from the text of docs/PROTOCOL.md alone."""
+"""Scripted nsqd with logs in memory. A test triggers retention, crashes and disk failures, which
+take effect at once. Blocks are made from the text of docs/PROTOCOL.md alone."""
 
 import json
 import struct
@@ -43,7 +43,7 @@ class FakeLog:
         self.first_seq += count
 
     def cut(self, end: int) -> None:
-        """A crash: what was from there on is gone."""
+        """Crash: lose the messages from there on."""
         del self.records[end - self.first_seq :]
 
 
@@ -56,7 +56,7 @@ class FakeTopic:
         self.publish(count)
 
     def publish(self, *what: int | bytes) -> None:
-        """Messages; a number stands for so many of them."""
+        """Publish messages. A number stands for that many generated ones."""
         for each in what:
             for body in [each] if isinstance(each, bytes) else self._bodies(each):
                 log = self.logs[-1]
@@ -73,7 +73,7 @@ class FakeTopic:
 
 
 class LogBroker:
-    """An nsqd with `topics`, which a test changes as it likes. `asked` are the commands it got.
+    """An nsqd with `topics`, which a test changes as it likes. `asked` has the received commands.
 
     `spoil` may change each block, `refuse` answers a command with an error."""
 
@@ -107,11 +107,11 @@ class LogBroker:
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits for more of a topic."""
+        """Whether a client waits for more messages of a topic."""
         return bool(self._waiting)
 
     def answer_waiting(self) -> None:
-        """To those who wait for more of a topic, of which there has to be some."""
+        """Answer the clients that wait for more of a topic. There must be new messages."""
         for link, topic, words in self._waiting:
             with link:
                 link.answer(self.log_meta(topic, words[0]))

@@ -1,4 +1,4 @@
-"""HTTP answers of a lookupd, in a thread of the test, and what it was asked."""
+"""HTTP server that answers as a lookupd, in a thread of the test, and records its requests."""
 
 import json
 import threading
@@ -7,7 +7,7 @@ from typing import Any, Self
 
 
 class LookupPages:
-    """Names `producers`, as (host, port), to whoever asks for whatever topic."""
+    """Lookupd that returns `producers`, as (host, port), for every topic."""
 
     def __init__(self, *producers: tuple[str, int], status: int = 200) -> None:
         self.producers = list(producers)

@@ -30,14 +30,14 @@ class Wire:
             quiet = not (self.flush() | self.hear())
 
     def flush(self) -> bool:
-        """What waits is sent."""
+        """Send the pending output."""
         sent = self.connection.take()
         self.peer.feed(sent)
         self.net.core.answered(self.net.time)
         return bool(sent)
 
     def hear(self) -> bool:
-        """What the peer has said arrives."""
+        """Deliver the output of the peer."""
         said = self.peer.take()
         if said and not self.closed:
             self.net.core.received(self.connection, said, self.net.time)
@@ -101,11 +101,11 @@ class Net:
     # -- what tests do
 
     def pending(self) -> list[Wire]:
-        """Those that nobody has answered yet."""
+        """Return the connection attempts that are still unanswered."""
         return [each for each in self.wires if not each.open and not each.closed]
 
     def tick(self, seconds: float = 0.0) -> None:
-        """Time goes by, and what is due in it is done when it is due."""
+        """Advance the clock and run each timer when it is due."""
         end = self.time + seconds
         for _ in range(10000):
             due = self.core.due

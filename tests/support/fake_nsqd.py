@@ -1,4 +1,4 @@
-"""A scripted nsqd: it writes down what clients say, and says what a test wants.
+"""Scripted nsqd that records the commands of clients and sends what a test wants.
 
 `Peer` is one connection without a socket; `MockNsqd` listens, in threads of the test. Both answer
 as a good nsqd does unless `script` says otherwise. They keep no messages.
@@ -70,8 +70,8 @@ Script = Callable[["Peer", str, bytes], object]
 
 
 class Peer:
-    """One connection, sans I/O. `script(peer, line, body)` is asked about each command: a true
-    answer means that it has dealt with it."""
+    """One connection, sans I/O. `script(peer, line, body)` gets each command first. A true result
+    means that it has handled the command."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Peer:
         return True
 
     def obey(self, verb: str) -> None:
-        """What a good nsqd does."""
+        """Answer as a good nsqd does."""
         if verb == "IDENTIFY":
             self._identify()
         elif verb == "AUTH":
@@ -213,7 +213,7 @@ class Link(Peer):
         self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
-        """What is said within leaves at the end of it."""
+        """Buffer the output until the end of the block."""
         self._lock.acquire()
         return self
 

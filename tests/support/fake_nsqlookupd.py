@@ -1,4 +1,4 @@
-"""A scripted lookupd, in threads of the test: TCP and HTTP, and a record of what it was told.
+"""Scripted lookupd in threads of the test: TCP and HTTP, and a record of its commands.
 
 Knows nothing of nsqd. `answers` decides what a command gets; without it, what a good lookupd says.
 """
@@ -23,7 +23,7 @@ Answer = bytes | None
 
 
 class Link:
-    """One connection, and what came over it."""
+    """One connection and the data it received."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

@@ -13,7 +13,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 class Lines:
-    """Takes what operators are told."""
+    """Log that keeps its lines."""
 
     def __init__(self) -> None:
         self.all: list[str] = []

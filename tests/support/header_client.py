@@ -10,7 +10,7 @@ from support.worker_core import MESSAGE, Client, Core, Delivery
 
 
 def whole(body: bytes, encoded: bytes = b"") -> bytes:
-    """A message as who has negotiated headers sends it."""
+    """Encode a message for a client that has negotiated headers."""
     return struct.pack(">H", len(encoded)) + encoded + body
 
 
@@ -36,7 +36,7 @@ class HeaderClient(Client):
         return self.publish("t", whole(body, message_headers.from_text(wanted)), delay)
 
     def delivered(self) -> list[Headered]:
-        """What was delivered since the last call."""
+        """Return the messages delivered since the last call."""
         self.look()
         found = [Headered(data) for kind, data in self.heard if kind == MESSAGE]
         self.heard = [frame for frame in self.heard if frame[0] != MESSAGE]

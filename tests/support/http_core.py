@@ -26,7 +26,7 @@ ELAPSED = re.compile(r" [\d.]+(µs|ms|s)$")
 
 
 class Backend:
-    """Publishes; makes and deletes topics. Whatever else is asked of it is a bug of its own."""
+    """Backend that publishes and that creates and deletes topics. Any other call is a bug."""
 
     def __init__(self, core: Core, short: bool) -> None:
         self._core = core
@@ -72,7 +72,7 @@ class Loop(Watchers):
         return self.asyncs[-1]
 
     def ready(self) -> list[Callable[[], None]]:
-        """What is to be called back now."""
+        """Return the callbacks that are due now."""
         calls = [each.callback for each in self.asyncs if each.sent]
         for each in self.asyncs:
             each.sent = False
@@ -85,7 +85,7 @@ class Loop(Watchers):
 
 
 class Connection(HttpConnection):
-    """`general`: what has gone the general way."""
+    """`general`: the requests that did not take the fast path."""
 
     __slots__ = ("general",)
 
@@ -138,7 +138,7 @@ class Client:
         return progress
 
     def ask(self, data: bytes) -> bytes:
-        """What it is answered, but for the date."""
+        """Send data and return the answer without its date."""
         self.send(data)
         self._web.settle()
         output, self.output = self.output, b""

@@ -76,7 +76,7 @@ WORKLOADS = {
 
 
 def before_stopping() -> str:
-    """The script that nsqd's pod is told to run first."""
+    """Return the script that nsqd's pod runs first."""
     hook = WORKLOADS["nsqd"].container["lifecycle"]["preStop"]["exec"]["command"]
     assert hook[:2] == ["/bin/sh", "-c"] and len(hook) == 3
     script: str = hook[2]

@@ -1,8 +1,8 @@
 """A cluster of our own under load: an nsqlookupd, nsqds, an nsqadmin that samples them quickly.
 
-Its topics have a story each: `orders` are consumed, some of them at the second try; of `mails` some
-are deferred; `invoices` pile up, as nobody reads them; `audit` has no channel. `trouble` makes one
-more, of which every page beyond NSQ's has something to show.
+Each topic has its own traffic. `orders` are consumed, some of them at the second attempt. Some
+`mails` are deferred. `invoices` pile up without a consumer. `audit` has no channel. `trouble` adds
+a topic that gives every page beyond NSQ's something to show.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Lively:
 
     @property
     def base(self) -> str:
-        """What nsqadmin's paths begin with."""
+        """Return the prefix of nsqadmin's paths."""
         return str(self.admin.options.get("base_path", ""))
 
     def begin(self) -> None:
@@ -153,8 +153,8 @@ def lively(
 
 @contextlib.contextmanager
 def trouble(live: Lively) -> Iterator[None]:
-    """`refunds` on the first nsqd: `bank` has messages of every state, two of which have died, and
-    `report` is paused, with some that nobody reads; a reader of its log is far behind."""
+    """Create `refunds` on the first nsqd. `bank` has messages in every state, including two dead
+    ones. `report` is paused with unread messages. A reader of the topic's log is far behind."""
     nsqd = live.nsqds[0]
     nsqd.web.create("refunds", "bank", "report")
     nsqd.web.create("refunds-dead", "look")

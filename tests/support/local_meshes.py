@@ -9,7 +9,7 @@ WINDOW = 262144
 
 
 class End(BytesEnd):
-    """Remembers all that happened; consumes at once unless told otherwise."""
+    """Handler that records all events. It consumes at once by default."""
 
     def __init__(self, lazy: bool = False) -> None:
         self.stream: Stream | None = None

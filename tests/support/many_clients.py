@@ -37,7 +37,7 @@ def homes_of(daemon: Nsqd, sockets: Iterable[Socket], pids: list[int] | None = N
 
 
 def pss(daemon: Nsqd) -> int:
-    """Bytes of memory of all its processes, what they share counted once."""
+    """Return the memory of all its processes in bytes; shared memory counts once."""
     total = 0
     for pid in [daemon.process.pid, *daemon.workers()]:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()

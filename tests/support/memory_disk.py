@@ -56,7 +56,7 @@ class MemoryDisk(Disk):
     # --- for tests ------------------------------------------------------------------------------
 
     def die(self) -> None:
-        """What the kernel does about a process that is gone."""
+        """Close its descriptors as the kernel does for a process that exited."""
         for fd in list(self.descriptors):
             self._drop(fd)
         self.fail_at = 0
@@ -78,7 +78,7 @@ class MemoryDisk(Disk):
         return [path for path, inode in self._files("", self.root) if inode.note is not None]
 
     def put(self, path: str, data: bytes) -> Inode:
-        """A file somebody else wrote."""
+        """Create a file as another process would."""
         folder = self.root
         for part in path.split("/")[1:-1]:
             below = folder.names.setdefault(part, Folder())

@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Connection:
-    """A raw client: sends what it is told, parses strictly what comes back."""
+    """Raw client that sends any bytes and parses the answers strictly."""
 
     def __init__(
         self, address: str, receive_buffer: int = 0, tls: ssl.SSLContext | None = None

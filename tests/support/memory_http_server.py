@@ -83,9 +83,9 @@ FAILURES = {
 
 
 class MemoryBackend:
-    """Topics as dicts.  Publishing to `fail` fails, and nobody knows what became of what goes to
-    `unknown`; `boom` raises, `late-boom` after `done`. Who pauses a topic of FAILURES meets what it
-    says there."""
+    """Topics as dicts. A publish to `fail` fails; the outcome of one to `unknown` is unknown.
+    `boom` raises, `late-boom` after `done`.
+    Pausing a topic of FAILURES raises the error listed there."""
 
     def __init__(self, slow: bool) -> None:
         self.slow = slow
@@ -109,7 +109,7 @@ class MemoryBackend:
         if failed is None:
             self.create_topic(topic)
             found = self.topics[topic]
-            # What was published is shown as extra keys of the topic in /stats.
+            # /stats shows the published messages as extra keys of the topic.
             if found["message_count"] < 50:
                 found["bodies"] += [bytes(b).decode("latin-1") for b in bodies]
             found["delay_ms"] = delay_ms

@@ -82,7 +82,7 @@ class Worker(Mesh):
                 end.pump()
 
     def close_streams(self) -> None:
-        """Whoever opened a stream closes it when all has been sent and received."""
+        """Close the streams that this worker opened once all is sent and received."""
         for name, end in self.ends.items():
             if name.startswith(f"{self.index}-") and not end.left and end.got == self.total:
                 end.stream.close()

@@ -47,7 +47,7 @@ class Scrape:
         return (dict(labels) for found, labels in self._values if found == name)
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum over all samples that have at least these labels."""
+        """Return the sum of all samples that include these labels."""
         wanted = set(labels.items())
         return sum(v for (found, has), v in self._values.items() if found == name and wanted <= has)
 

@@ -22,7 +22,7 @@ class Message(NamedTuple):
 
 
 def message(number: int, size: int = 20, attempts: int = 0) -> Message:
-    """A message whose whole content follows from its number."""
+    """Return a message with content derived from its number."""
     body = (b"<%06d>" % number).ljust(size, b"-")[: max(size, 8)]
     return Message(EPOCH + number, attempts, b"%016x" % (FIRST_ID + number), body)
 
@@ -80,8 +80,8 @@ def write_queue(
     limit: int = 100 << 20,
     unsynced: int = 0,
 ) -> None:
-    """A queue with `content` in it, of which the first `read` messages are consumed, and the last
-    `unsynced` ones missing in the metadata; files roll at `limit` bytes."""
+    """Write a queue of `content`. Its first `read` messages are consumed, and the last `unsynced`
+    ones are missing from the metadata. Files roll at `limit` bytes."""
     files = [bytearray()]
     ends = []
     for one in content:
@@ -104,7 +104,7 @@ def read_meta(directory: Path, queue: str) -> tuple[int, tuple[int, int], tuple[
 
 
 def read_queue(directory: Path, queue: str) -> list[Message]:
-    """What nsqd delivers of a queue that was closed cleanly; its metadata must agree."""
+    """Return the messages nsqd delivers from a cleanly closed queue; its metadata must agree."""
     if not meta_file(directory, queue).exists():
         assert not data_file(directory, queue).exists()
         return []

@@ -25,7 +25,7 @@ class ToFile:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *args: str, limit: str = "") -> "ToFile":
-        """limit: what ulimit is told."""
+        """`limit`: the arguments of ulimit."""
         words = [*tool_process.command("nsq_to_file"), *self.args, *args]
         if limit:
             words = ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", *words]

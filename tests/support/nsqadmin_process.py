@@ -13,12 +13,12 @@ class Admin(Service):
     wanted = frozenset({"HTTP"})
 
     def __init__(self, **options: Any) -> None:
-        # Without samples whoever is asked is asked for what a test does, and for nothing else.
+        # Without samples, upstreams get only the queries that a test causes.
         ours = {} if "NSQADMIN_BINARY" in os.environ else {"history_interval": "0s"}
         super().__init__(**(ours | options))
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """What a path of the API shows."""
+        """Return the JSON at a path of the API."""
         answer = self.web.get(path, **query)
         assert answer.status == 200, answer
         shown: dict[str, Any] = answer.json()
@@ -31,7 +31,7 @@ class Admin(Service):
         return self.web.delete(path, json.dumps(fields).encode() if fields else None)
 
     def point_at(self, *lookupds: str) -> None:
-        """From now on these nsqlookupds are asked."""
+        """Make nsqadmin query these nsqlookupds."""
         path = "/config/nsqlookupd_http_addresses"
         answer = self.web.put(path, json.dumps(lookupds).encode())
         assert answer.json() == [*lookupds], answer

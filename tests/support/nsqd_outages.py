@@ -1,4 +1,4 @@
-"""Nsqds that nsqlookupd knows, of which one hangs or is gone for a while."""
+"""Nsqds registered with nsqlookupd; one hangs or is down for a while."""
 
 import signal
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def hanging(daemon: Nsqd) -> Iterator[None]:
 
 @contextmanager
 def gone(daemon: Nsqd) -> Iterator[None]:
-    """Stopped, and started again with what it had."""
+    """Stop nsqd during the block, then start it again with its data."""
     daemon.hang_up()
     daemon.stop()
     yield

@@ -218,7 +218,7 @@ class Nsqd(Logged):
         return self.start()
 
     def destroy(self) -> None:
-        """Whatever happened: no process of this daemon is left."""
+        """Kill every process of this daemon, in any state."""
         self.hang_up()
         if self._process is None:
             return
@@ -243,7 +243,7 @@ class Nsqd(Logged):
         return self.home_of_port(conn.socket.getsockname()[1])
 
     def home_of_port(self, port: int) -> int | None:
-        """The same of somebody else's connection, by its client's port."""
+        """Return the same for any connection, by its client's port."""
         for pid in self.workers():
             for each in psutil.Process(pid).net_connections(kind="tcp"):
                 if each.raddr and each.raddr.port == port:

@@ -104,7 +104,7 @@ class Lookupd(Service):
 
     @property
     def tcp_address(self) -> str:
-        """What nsqd is told: `--lookupd-tcp-address`."""
+        """Return the value for nsqd's `--lookupd-tcp-address`."""
         return self.addresses["TCP"]
 
     @property

@@ -109,7 +109,7 @@ def shown(stats: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(daemon: Nsqd) -> dict[str, Any]:
-    """All that a client can find out of a data path. Consumes what is not deferred."""
+    """Return all that a client can read from a data path. Consumes messages unless deferred."""
     stats = stats_of(daemon)
     found: dict[str, Any] = {"stats": stats, "channels": {}, "policies": {}}
     for topic, channels in sorted(stats.items()):

@@ -1,4 +1,4 @@
-"""Expressions of PromQL against the table of metrics: names and labels that nobody tells.
+"""Check of PromQL expressions against the table of metrics: unknown names and labels.
 
 Only as much of the language as our rules and dashboard use: labels to group by stand before what
 is grouped, `sum by (a) (b)`.
@@ -46,7 +46,7 @@ def mistakes(expression: str) -> Iterator[str]:
 
 
 def _grouped(rest: str) -> str:
-    """What the parentheses hold that it begins with."""
+    """Return the content of the leading parentheses."""
     assert rest.startswith("("), f"labels stand before what is grouped: {rest}"
     depth = 0
     for at, character in enumerate(rest):

@@ -1,8 +1,8 @@
-"""What a disk may hold after its power was lost, from the record of the calls that were made.
+"""Possible contents of a disk after a power loss, derived from the recorded file calls.
 
-Of a file there is what was synced, and of the rest whatever chance says: nothing, all, a beginning
-that ends anywhere, or any of its sectors, each as it was at some time. Of a directory there is what
-was synced, and any of its changes since, in any order.
+A file keeps its synced data. A random part of the rest survives: nothing, all, a prefix of any
+length, or any of its sectors, each as it was at some time. A directory keeps its synced entries,
+and any of its later changes in any order.
 """
 
 import os
@@ -51,7 +51,7 @@ class File:
         self.failed = False  # a sync failed: no later one says anything about these changes
 
     def content(self, changes: int | None = None) -> bytearray:
-        """With so many of the changes; with all of them."""
+        """Return the content after the first `changes` changes, or after all of them."""
         content = bytearray(self.durable)
         for change in self.changes[:changes]:
             change.apply(content)

@@ -1,4 +1,4 @@
-"""What is different under AddressSanitizer (`make asan`; docs/internals/testing.md)."""
+"""Differences under AddressSanitizer (`make asan`; docs/internals/testing.md)."""
 
 import os
 

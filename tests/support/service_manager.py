@@ -12,7 +12,7 @@ Datagram = dict[str, str]
 
 
 class Manager:
-    """The end that hears. `@name` is an abstract socket, anything else a path."""
+    """The receiving end. `@name` is an abstract socket, anything else a path."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -21,7 +21,7 @@ class Manager:
         self._sock.bind("\0" + address[1:] if address.startswith("@") else address)
 
     def environ(self, watchdog: float = 0.0) -> dict[str, str]:
-        """What a service is started with."""
+        """Return the environment of a service."""
         found = {"NOTIFY_SOCKET": self.address}
         if watchdog:
             found["WATCHDOG_USEC"] = str(int(watchdog * 1_000_000))

@@ -1,4 +1,4 @@
-"""A host that is made up: what a runbook says to type is typed on it.
+"""Simulated host on which tests type the commands of a runbook.
 
 A directory stands for /, with an nsqcy as docs/runbooks/install.md installs it and the units of
 conf/systemd; `tests/stand_ins` has the system's commands.
@@ -32,7 +32,7 @@ LIMIT = 30.0  # seconds that a command may take
 
 
 def blocks(page: str) -> list[str]:
-    """What a runbook has to type."""
+    """Return the shell blocks of a runbook."""
     return SHELL.findall((RUNBOOKS / f"{page}.md").read_text())
 
 
@@ -69,11 +69,11 @@ class BareHost:
         file.chmod(0o755)
 
     def flags(self, unit: str, *flags: str) -> None:
-        """What a daemon is started with on this host, whatever its configuration says."""
+        """Set the flags of a daemon on this host, beside its configuration."""
         (self.path / f"{unit}.flags").write_text(shlex.join(flags))
 
     def type(self, text: str) -> str:
-        """What a command prints; it must succeed."""
+        """Run a command, which must succeed, and return its output."""
         for usual, ours in self.names.items():
             text = text.replace(usual, ours)
         for usual, port in self.ports.items():
@@ -110,7 +110,7 @@ class BareHost:
         self._kill(self.path / "nsqd.pid")
 
     def end(self) -> None:
-        """Whatever happened: no daemon of this host is left."""
+        """Kill every daemon of this host, in any state."""
         for pidfile in self.path.glob("*.pid"):
             self._kill(pidfile)
 
@@ -130,7 +130,7 @@ class BareHost:
 
 
 class Host(BareHost):
-    """One on which nsqcy is installed, with so many workers."""
+    """Host with nsqcy installed, with `workers` workers."""
 
     def __init__(self, path: Path, workers: int, *flags: str) -> None:
         super().__init__(path, *flags)

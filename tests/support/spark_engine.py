@@ -18,7 +18,7 @@ class Crash(Exception):
 
 @dataclass
 class Checkpoint:
-    """What is on disk. The sink has each batch once, whatever was written for it before."""
+    """State on disk. The sink has each batch once and replaces earlier writes of it."""
 
     offsets: list[str] = field(default_factory=list)
     commits: int = 0
@@ -88,7 +88,7 @@ class Engine:
         return True
 
     def run(self) -> None:
-        """To the end of what there is."""
+        """Run triggers until there is no more data."""
         while self.trigger():
             pass
 

@@ -18,7 +18,7 @@ Rows = dict[str, Any]
 
 @dataclass
 class Context:
-    """What a task knows of itself."""
+    """Stand-in for the TaskContext of Spark."""
 
     task: int
     properties: dict[str, str]

@@ -46,7 +46,7 @@ def stream(options: dict[str, str], *names: str) -> NsqStreamReader:
 
 
 def rows(reader: NsqReader) -> list[dict[str, Any]]:
-    """What a batch query gets, in the order of its tasks."""
+    """Return the rows of a batch query, in the order of its tasks."""
     found = []
     for part in reader.partitions():
         for each in reader.read(part):

@@ -75,7 +75,7 @@ class Standalone:
             return 0
 
     def log(self) -> str:
-        """The ends of everybody's."""
+        """Return the ends of all log files."""
         paths = [*self._folder.glob("*.log"), *self._folder.glob("worker*/*/*/stderr")]
         return "\n".join(f"== {path}\n{path.read_text()[-3000:]}" for path in paths)
 
@@ -97,12 +97,12 @@ def bare_python(folder: Path) -> dict[str, str]:
 
 
 def submit(*words: str, **more: str) -> str:
-    """What a program prints that spark-submit runs."""
+    """Return the output of a program that spark-submit runs."""
     return drive(str(SPARK_HOME / "bin/spark-submit"), *words, **more)
 
 
 def drive(*command: str, **more: str) -> str:
-    """What a driver prints, which has to end well."""
+    """Return the output of a driver, which must succeed."""
     ours = {
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",

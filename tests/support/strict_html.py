@@ -34,7 +34,7 @@ class Element:
 
     @property
     def fields(self) -> dict[str, str]:
-        """What a form sends when its only button is pressed."""
+        """Return the fields a form sends when its only button is pressed."""
         given = {each.attributes["name"]: each.attributes["value"] for each in self.all("input")}
         button = self.one("button").attributes
         return given | {button["name"]: button["value"]}

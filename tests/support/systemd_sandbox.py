@@ -20,7 +20,7 @@ EPERM = 0x00050001  # SCMP_ACT_ERRNO(EPERM)
 
 
 def missing() -> str:
-    """What this needs and cannot find here; empty if nothing."""
+    """Return the missing requirement; empty if there is none."""
     if not shutil.which("systemd-analyze"):
         return "systemd is not installed"
     if not ctypes.util.find_library("seccomp"):
@@ -52,7 +52,7 @@ def members(group: str) -> set[str]:
 
 
 def allowed(unit: Path) -> set[str]:
-    """What the unit's filter leaves: its first line allows, `~` takes away."""
+    """Return the system calls the unit's filter allows: its first line allows, `~` removes."""
     found: set[str] = set()
     for line in values(unit, "SystemCallFilter"):
         calls = set[str]()

@@ -1,4 +1,4 @@
-"""Files of users for tests: who there is, with which token or certificate, and what each may do."""
+"""Users files for tests: users with their tokens or certificates and their permissions."""
 
 import ssl
 from pathlib import Path
@@ -27,7 +27,7 @@ def write(path: Path, *sections: str) -> Path:
 
 
 def bearer(name: str) -> dict[str, str]:
-    """The header that says who sends a request."""
+    """Return the header that authenticates a request."""
     return {"Authorization": f"Bearer {token(name)}"}
 
 
@@ -43,7 +43,7 @@ class Certificates:
             certificates.make(name, by=authority).save(folder)
 
     def options(self, policy: str) -> dict[str, object]:
-        """Of an nsqd that asks clients for theirs."""
+        """Return the options of an nsqd that requests client certificates."""
         return {
             "tls_client_auth_policy": policy,
             "tls_root_ca_file": self._folder / "ca.pem",
@@ -52,7 +52,7 @@ class Certificates:
         }
 
     def of(self, name: str) -> ssl.SSLContext:
-        """What a client with this name shows."""
+        """Return the TLS context of the client with this name."""
         context = trusting()
         context.load_cert_chain(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         return context

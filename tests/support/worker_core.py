@@ -97,7 +97,7 @@ class Delivery:
 
 
 class Client:
-    """A connection. What it was sent is known at once, whether it reads it or not."""
+    """A connection. Tests see sent data at once, whether the client reads it or not."""
 
     def __init__(self, core: "Core", number: int = 1, **identity: Any) -> None:
         self.transport = BytesTransport(core.manager, f"127.0.0.1:{number}")
@@ -232,7 +232,7 @@ class Core:
         tls_cert: str = "",
         migrate: Callable[[Session, int], None] | None = None,
     ) -> None:
-        """`pool`: that of a core before this one, of which nothing is left in it."""
+        """`pool`: the empty block pool of an earlier core."""
         self.path = path
         self.now, self.wall = now, wall
         self.clients: list[Client] = []
@@ -321,7 +321,7 @@ class Core:
         return found.channels[channel].counters()
 
     def live(self) -> dict[str, int]:
-        """What is still held; all zero when every topic is gone."""
+        """Return the resources in use; all zero when every topic is gone."""
         found = {"blocks": self.pool.blocks, "entries": self.pool.entries}
         found["deferred"] = self.pool.deferred
         found["resident"] = self.pool.resident_bytes
@@ -337,7 +337,7 @@ class Core:
         self.settle()
 
     def copied(self) -> Path:
-        """A copy beside it of what is on disk at this moment."""
+        """Copy the current content of the disk to a path beside it."""
         assert self.path is not None
         return shutil.copytree(self.path, self.path.with_name(f"{self.path.name}-copy"))
 

@@ -9,5 +9,5 @@ cdef extern from "crc32c.h" nogil:
 
 
 def crc32c(const unsigned char[::1] data not None):
-    """The checksum of these bytes."""
+    """Return the checksum of these bytes."""
     return _crc32c(0, &data[0], data.shape[0]) if data.shape[0] else 0

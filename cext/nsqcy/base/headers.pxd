@@ -12,16 +12,16 @@ from libc.stdint cimport int64_t, uint8_t
 
 
 cdef enum:
-    MAX_HEADERS = 4096         # bytes of all of a message
+    MAX_HEADERS = 4096         # bytes of all headers of a message
     HEADERS_COUNT = 32
     HEADERS_SIZE = 2            # bytes of the length before them
-    HEADERS_ROOM = 4098         # bytes that may come on top of a body
+    HEADERS_ROOM = 4098         # bytes that they may add to a body
 
-# Whether n bytes are headers.
+# Whether n bytes are valid headers.
 cdef bint headers_are_valid(const uint8_t *at, size_t n) noexcept nogil
 
-# The time to live that valid headers give, in ms; 0: they give none.
+# The time to live in valid headers, in ms; 0: none.
 cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil
 
-# Why they are not, for people.
+# Why they are invalid, for people.
 cdef str headers_fault(const uint8_t *at, size_t n)

@@ -1,4 +1,4 @@
-"""Headers of a message: checked, and between bytes and Python.
+"""Headers of a message: validation, and conversion between bytes and Python.
 
 Owns their form, which is the same on the wire and in a record. Knows no message and no connection.
 """
@@ -17,9 +17,9 @@ cdef enum Fault:
     FAULTLESS = 0
     TOO_LONG = 1
     TOO_MANY = 2
-    CUT = 3             # one ends beyond the last byte
+    CUT = 3             # one extends beyond the last byte
     BAD_NAME = 4
-    TWICE = 5           # a name that was there before
+    TWICE = 5           # a duplicate name
     BAD_TTL = 6
 
 cdef enum:
@@ -38,12 +38,12 @@ cdef inline bint is_name(const uint8_t *name, size_t length) noexcept nogil:
 
 
 cdef inline bint is_ttl(const uint8_t *header) noexcept nogil:
-    """Whether a header, which begins with the length of its name, is the one of that name."""
+    """Return whether a header, which begins with the length of its name, has that name."""
     return memcmp(header, b"\3ttl", 4) == 0
 
 
 cdef int64_t ttl_of(const uint8_t *text, size_t n) noexcept nogil:
-    """Its value; -1 if that is none."""
+    """Return its value; -1 if it is invalid."""
     cdef int64_t ttl = 0
     cdef size_t i
     if n == 0 or n > TTL_DIGITS:
@@ -65,7 +65,7 @@ cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil:
 
 
 cdef Fault find_fault(const uint8_t *at, size_t n, size_t *place, size_t *number) noexcept nogil:
-    """Describe the first error, in the header at `place`, which has `number` headers before it."""
+    """Describe the first error, in the header at `place`, after `number` headers."""
     cdef size_t starts[HEADERS_COUNT]
     cdef size_t count = 0
     cdef size_t name_end
@@ -121,8 +121,7 @@ cdef str headers_fault(const uint8_t *at, size_t n):
 
 
 def encode(pairs not None):
-    """Headers as bytes, of (name, value), which are bytes too. Raises ValueError that says what is
-    wrong with them."""
+    """Encode (name, value) pairs of bytes. Raises ValueError that describes the error."""
     cdef bytearray whole = bytearray()
     cdef bytes headers
     cdef uint8_t size[2]
@@ -145,7 +144,7 @@ def encode(pairs not None):
 
 
 def decode(bytes headers not None):
-    """A dict of what encode() gave; bytes that are not UTF-8 become surrogates. Raises
+    """Return a dict of what encode() returned; bytes that are not UTF-8 become surrogates. Raises
     ValueError."""
     cdef const uint8_t *at = headers
     cdef size_t left = len(headers)
@@ -166,8 +165,7 @@ def decode(bytes headers not None):
 
 
 def from_text(headers not None):
-    """Headers as bytes, of a mapping of str to str. Raises ValueError as encode() does, and
-    TypeError."""
+    """Encode a mapping of str to str. Raises ValueError as encode() does, and TypeError."""
     pairs = []
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):

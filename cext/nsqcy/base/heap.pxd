@@ -21,26 +21,25 @@ cdef struct Heap:
     uint32_t capacity
 
 cdef void heap_init(Heap *heap) noexcept nogil
-# Gives the memory back; nodes still inside are not told.
+# Frees the memory; nodes still inside are not changed.
 cdef void heap_free(Heap *heap) noexcept nogil
-# 0, or -1 when there is no memory (the heap is as it was).  The node must be in no heap.
+# 0, or -1 without memory (the heap is unchanged).  The node must be in no heap.
 cdef int heap_push(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
-# A node in no heap is left alone.
+# A node in no heap is left unchanged.
 cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil
 # The node must be in this heap.
 cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
-# The node due first, or NULL.  Equal times come out in an order that depends on nothing but the
-# calls made so far.
+# The node due first, or NULL.  The order of equal times depends only on the calls so far.
 cdef HeapNode *heap_peek(Heap *heap) noexcept nogil
 
 
 cdef inline int64_t heap_first_due(const Heap *heap) noexcept nogil:
-    """When the first node is due; the end of time if there is none."""
+    """Return when the first node is due; the end of time if there is none."""
     return heap.slots[0].due if heap.size else 0x7fffffffffffffff
 
 
 cdef inline int64_t heap_due(const Heap *heap, const HeapNode *node) noexcept nogil:
-    """When a node of this heap is due."""
+    """Return when a node of this heap is due."""
     return heap.slots[node.index].due
 
 

@@ -44,9 +44,9 @@ cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil:
     if hole != heap.size:
         last = heap.slots[heap.size]
         _place(heap, hole, last.node, last.due)
-    # At an eighth the halved heap is still mostly empty: no growing and shrinking in turns.
+    # At an eighth, the halved heap is still mostly empty: it does not grow and shrink in turns.
     if heap.size < heap.capacity // 8 and heap.capacity > CAPACITY_MIN:
-        _resize(heap, heap.capacity // 2)   # in vain: it stays as large as it was
+        _resize(heap, heap.capacity // 2)   # failed: it keeps its size
 
 
 cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil:
@@ -73,7 +73,7 @@ cdef inline void _put(Heap *heap, uint32_t index, HeapNode *node, int64_t due) n
 
 
 cdef inline void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
-    """Put `node` into a slot from where something else has gone, which the slot still tells of."""
+    """Put `node` into a slot that was freed, whose content is outdated."""
     if due < heap.slots[hole].due:
         _sift_up(heap, hole, node, due)
     else:

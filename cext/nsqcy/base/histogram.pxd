@@ -1,4 +1,4 @@
-# How long things took, by powers of four; see histogram.h.
+# Durations, counted by powers of four; see histogram.h.
 from libc.stdint cimport int64_t, uint64_t
 
 
@@ -14,7 +14,7 @@ cdef extern from "histogram.h" nogil:
     void histogram_merge(Histogram *into, const Histogram *other)
 
 
-# The power of two of the first bound, in ns, of what is measured.
+# The power of two of the first bound, in ns, of each kind of duration.
 cdef enum:
     FIRST_OF_AGES = 18          # of messages when they are finished: 0.26 ms to 18 minutes
     FIRST_OF_SYNCS = 16         # 66 us to 4.6 minutes
@@ -22,6 +22,6 @@ cdef enum:
 
 
 cdef inline tuple histogram_facts(const Histogram *h):
-    """The counts, and the sum in seconds."""
+    """Return the counts, and the sum in seconds."""
     cdef int i
     return [h.counts[i] for i in range(HISTOGRAM_BOUNDS + 1)], h.sum / 1e9

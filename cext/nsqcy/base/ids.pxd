@@ -22,7 +22,7 @@ cdef class IdSource:
     cdef:
         uint64_t *_word       # shared: the first tick that is not leased
         uint64_t _node        # already shifted into place
-        uint64_t _next        # the id to give next
+        uint64_t _next        # the id to return next
         uint64_t _end         # one past the last id of the lease; == _next: used up
         int64_t _lease_until  # wall clock, ns: from here on the lease is out of date
         Py_buffer _view
@@ -31,7 +31,7 @@ cdef class IdSource:
     cdef void lift(self, uint64_t id) noexcept nogil
 
     cdef inline uint64_t next(self, int64_t wall_ns) noexcept nogil:
-        """The next id: above every id this source gave before, unique over all sources."""
+        """Return the next id: above every earlier id of this source, unique over all sources."""
         if self._next == self._end or wall_ns >= self._lease_until:
             self._lease(wall_ns)
         self._next += 1

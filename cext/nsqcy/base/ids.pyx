@@ -1,6 +1,6 @@
 """Message ids: 63 bits of time, node and sequence, unique over all workers of a node.
 
-Owns how ids are made and written.  Knows neither messages nor topics, and reads no clock.
+Owns how ids are generated and formatted. Knows neither messages nor topics, and reads no clock.
 """
 
 cimport cython
@@ -16,14 +16,14 @@ cdef uint64_t SEQUENCES = 1 << ID_SEQUENCE_BITS
 
 
 def format_id(uint64_t id):
-    """The 16 hex digits clients see."""
+    """Return the 16 hex digits that clients see."""
     cdef unsigned char text[16]
     hex16_format(text, id)
     return PyBytes_FromStringAndSize(<char *> text, 16)
 
 
 def parse_id(const unsigned char[::1] text not None):
-    """The id written as `text`, or None when it is not 16 lower-case hex digits."""
+    """Parse `text`; None if it is not 16 lower-case hex digits."""
     cdef uint64_t id = 0
     if text.shape[0] != 16 or hex16_parse(&text[0], &id) < 0:
         return None
@@ -32,7 +32,7 @@ def parse_id(const unsigned char[::1] text not None):
 
 @cython.final
 cdef class IdSource:
-    """Gives ids without sleeping and without failing, whatever the clock does.
+    """Returns ids without sleeping and without failing, whatever the clock does.
 
     All sources of a node share one 8-byte lease word (in shared memory, zero at first).
     """
@@ -52,7 +52,7 @@ cdef class IdSource:
         PyBuffer_Release(&self._view)
 
     cdef void _lease(self, int64_t wall_ns) noexcept nogil:
-        """Take the tick of the clock, or the first free one when that is later."""
+        """Lease the tick of the clock, or the first free one if that is later."""
         cdef:
             int64_t clock = (wall_ns >> ID_TICK_NS_BITS) - EPOCH_TICKS
             uint64_t free = load_acquire_u64(self._word)
@@ -66,7 +66,7 @@ cdef class IdSource:
         self._lease_until = <int64_t> (tick + 1 + EPOCH_TICKS) << ID_TICK_NS_BITS
 
     cdef void lift(self, uint64_t id) noexcept nogil:
-        """From now on give only ids above `id`, and so will sources without a lease."""
+        """From now on return only ids above `id`; so do sources without a lease."""
         cdef:
             uint64_t after = (id >> ID_TICK_SHIFT) + 1
             uint64_t free = load_acquire_u64(self._word)
@@ -76,9 +76,9 @@ cdef class IdSource:
             self._end = self._next
 
     def raise_above(self, uint64_t id):
-        """Start past `id`, the largest id on disk."""
+        """Start after `id`, the largest id on disk."""
         self.lift(id)
 
     def next_id(self, int64_t wall_ns):
-        """The next id at this wall-clock time (ns since 1970)."""
+        """Return the next id at this wall-clock time (ns since 1970)."""
         return self.next(wall_ns)

@@ -23,14 +23,14 @@ ctypedef struct Sketch:
     Sample *samples
     uint32_t size
     uint32_t room
-    uint64_t count              # values the samples stand for
+    uint64_t count              # number of values that the samples represent
     int64_t *fresh
     uint32_t fresh_count
     uint32_t fresh_room
 
 
 cdef class Percentiles:
-    """Which quantiles are wanted, and how far back they look."""
+    """The wanted quantiles, and the length of the window."""
     cdef readonly tuple quantiles
     cdef readonly int64_t window        # ns
 

@@ -3,10 +3,10 @@
 Owns samples. Knows neither messages nor channels, and reads no clock.
 
 The sketch is that of Greenwald and Khanna, "Space-Efficient Online Computation of Quantile
-Summaries" (2001), with a buffer in front: of n values it knows the rank of any to ERROR * n, and
-so do several that are merged. (NSQ has the targeted variant, which is for quantiles of different
-accuracy. With one for all it saves next to nothing, and some orders of values make it keep every
-one of them.)
+Summaries" (2001), with a buffer in front: of n values it knows any rank to ERROR * n, also after
+several sketches are merged. (NSQ uses the targeted variant, for quantiles of different accuracy.
+With one accuracy for all it saves next to nothing, and for some orders of values it keeps all of
+them.)
 """
 
 cimport cython
@@ -27,7 +27,7 @@ cdef double LIFT = 0.01         # a quantile is searched this far above its rank
 # -- sorting --
 
 cdef void sort(int64_t *values, int64_t n) noexcept nogil:
-    """Quicksort; calling back for each comparison would be most of the cost of a value."""
+    """Quicksort; a callback for each comparison would be most of the cost of a value."""
     cdef int64_t pivot, value
     cdef int64_t i, j
     while n > 16:
@@ -98,7 +98,7 @@ cdef int reserve_fresh(Sketch *sketch) noexcept nogil:
 
 
 cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) noexcept nogil:
-    """Add `n` samples, which stand for `count` values; -1 if there is no memory. The rank
+    """Add `n` samples, which represent `count` values; -1 if there is no memory. The rank
     uncertainty of a sample grows by that between its neighbours of the other side."""
     cdef uint32_t i = into.size
     cdef uint32_t j = n
@@ -125,7 +125,7 @@ cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) n
 
 
 cdef void thin(Sketch *sketch) noexcept nogil:
-    """Drop samples whose ranks the next one may stand for as well. The first and the last stay."""
+    """Drop samples whose ranks the next one may represent as well. The first and the last stay."""
     cdef Sample *samples = sketch.samples
     cdef uint64_t maximum = <uint64_t>(2 * ERROR * <double>sketch.count)
     cdef uint64_t width
@@ -159,7 +159,7 @@ cdef int merge_fresh(Sketch *into, Sketch *source) noexcept nogil:
 
 
 cdef inline void insert(Sketch *sketch, int64_t value) noexcept nogil:
-    """Without memory for it the value is not counted."""
+    """Add a value. Without memory it is not counted."""
     if sketch.fresh_count == sketch.fresh_room and reserve_fresh(sketch) < 0:
         return
     sketch.fresh[sketch.fresh_count] = value
@@ -181,8 +181,11 @@ cdef int absorb(Sketch *into, Sketch *source) noexcept nogil:
 
 
 cdef int64_t query(const Sketch *sketch, double quantile) noexcept nogil:
-    """The value of a quantile; 0 if there is none. It is looked for a little above its place, as by
-    NSQ: of few values, a high quantile is the greatest. That one is exact."""
+    """Return the value of a quantile; 0 if there is none.
+
+    It is searched a little above its rank, as in NSQ: with few values, a high quantile is the
+    maximum, which is exact.
+    """
     cdef double n = <double>sketch.count
     cdef double rank = min(n, ceil(quantile * n) + ceil(LIFT * n) + 1)
     cdef uint64_t minimum = 0
@@ -252,13 +255,13 @@ cdef class Latency:
         return total
 
     cpdef void add(self, int64_t value, int64_t now) noexcept nogil:
-        """One more value."""
+        """Add one value."""
         if now >= self.ends:
             self.rotate(now)
         insert(&self.halves[self.current], value)
 
     cpdef void rotate(self, int64_t now) noexcept nogil:
-        """Forget what is older than the window, give its memory back."""
+        """Drop values older than the window, and free their memory."""
         cdef int64_t passed
         if now < self.ends:
             return

@@ -35,13 +35,13 @@ cdef class Channel(Dispatch):
     cdef int64_t prune_after                # ns; 0: never
     cdef bint prune_messages                # also if it has some
     cdef dict unusual                       # of its policy: what /stats shows
-    cdef int64_t used_at                    # when it was last seen to be in use
+    cdef int64_t used_at                    # when it was last in use
     cdef uint64_t born_seq                  # fan-out position when it was created
     cdef readonly uint64_t emptied_count
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t finish_count
-    cdef Series series                      # whose figures its are shown with
+    cdef Series series                      # whose figures include its own
 
     cdef bint is_unused(self) noexcept
     cdef void carry(self, uint64_t ahead) noexcept

@@ -1,12 +1,12 @@
-"""Channels: what happens to a message until it is finished.
+"""Channels: the lifecycle of a message until it is finished.
 
-Owns the commands of consumers about messages in flight, what time does to messages, the policy of
-the channel and its counters. The layers below own the parts: dispatch, expiry, dead_lettering,
+Owns the commands of consumers about messages in flight, the effects of time on messages, the policy
+of the channel and its counters. The layers below own the parts: dispatch, expiry, dead_lettering,
 redelivery, channel_consumers, message_events, inflight, deferral, channel_cursor. Knows blocks and
 entries, but neither connections nor clocks: the caller sets `scheduler.now`.
 
-The balance that holds at any time:
-received = finished + queued + in flight + deferred + dropped + sampled out; see Channel.ledger().
+Invariant: received = finished + queued + in flight + deferred + dropped + sampled out; see
+Channel.ledger().
 """
 
 cimport cython
@@ -53,11 +53,11 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum:
-    DROP_AT_ONCE = 4096             # messages; what else is dropped is freed bit by bit
+    DROP_AT_ONCE = 4096             # messages; further dropped ones are freed bit by bit
 
 cdef double MAX_RATE = 1e9
 
-# Objects alive, counted in the debug build.
+# Live objects, counted in the debug build.
 cdef Py_ssize_t live_channels = 0
 
 
@@ -91,8 +91,8 @@ cdef class Channel(Dispatch):
             self.watched = True
 
     def __dealloc__(self):
-        # A channel that was not closed is garbage together with its topic, parts of which may be
-        # cleared already: do not touch it.
+        # A channel that was not closed is garbage together with its topic, whose parts may
+        # already be cleared: do not touch it.
         global live_channels
         if NSQCY_DEBUG:
             live_channels -= 1
@@ -117,7 +117,7 @@ cdef class Channel(Dispatch):
             self.give_timeout(consumer)
 
     cdef bint is_unused(self) noexcept:
-        """Whether its time to be pruned has come. Looked at once a second."""
+        """Return whether it is time to prune it. Checked once a second."""
         if self.consumers or self.held() and not self.prune_messages:
             self.used_at = self.scheduler.now
             return False
@@ -126,16 +126,16 @@ cdef class Channel(Dispatch):
     # -- numbers --
 
     cdef void carry(self, uint64_t ahead) noexcept:
-        """Finish the restore: the messages in the channel are those of a restart. `ahead` of the
-        records to skip have not been fanned out again yet."""
+        """Finish the restore: the messages in the channel are those from before a restart. `ahead`
+        of the records to skip have not been fanned out again yet."""
         self.born_seq = self.window.fanout.seq
         self.skipped -= self.surplus() + ahead
         self.carried += self.held()
         self.skipped += ahead
 
     cdef void replay(self, uint64_t skipped) noexcept:
-        """Its cursor was put back, before so many records that are for nobody. What it gets once
-        more has had its delays."""
+        """The cursor was moved back, by this many records that are not for it. Messages that it
+        gets again have had their delays."""
         self.skipped = skipped
         self.finished_count = 0
         self.replay_end = self.window.fanout.seq
@@ -143,14 +143,14 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     cdef uint64_t activity(self) noexcept:
-        """Between two publishes, it grows with whatever happens to a message."""
+        """Return a number that, between two publishes, grows with every event of a message."""
         return (self.cursor.seq + self.taken[0] + self.taken[1] + self.taken[2]
                 + self.finish_count + self.requeue_count + self.timeout_count
                 - self.queued - self.in_flight_count - self.deferred_count)
 
     @property
     def message_count(self):
-        """Messages received from the topic since the channel was made or loaded."""
+        """Return the messages received from the topic since the channel was created or loaded."""
         return self.window.fanout.seq - self.born_seq
 
     def counters(self):
@@ -179,7 +179,7 @@ cdef class Channel(Dispatch):
         return shown
 
     cdef void add_figures(self, uint64_t *figures) noexcept:
-        """Add what metrics show of the channel; of one that is gone its counters are right."""
+        """Add the metrics of the channel; the counters of a deleted one are still valid."""
         figures[CHANNEL_MESSAGES] += self.window.fanout.seq - self.born_seq
         figures[CHANNEL_DELIVERIES] += self.taken[0] + self.taken[1] + self.taken[2]
         figures[CHANNEL_FINISHES] += self.finish_count
@@ -197,9 +197,12 @@ cdef class Channel(Dispatch):
         figures[CHANNEL_PAUSED] += self.paused
 
     def ledger(self):
-        """What became of every message that it received from the topic, or back from a restart.
-        All that takes one away is counted, but for damage on disk: what no file gives back any
-        more is what is missing in the sum."""
+        """Return the outcome of every message that it received from the topic or restored after a
+        restart.
+
+        Everything that removes a message is counted, except damage on disk: a message that no file
+        returns any more is missing in the sum.
+        """
         cdef uint64_t received = self.message_count + self.carried + self.surplus()
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
                                + self.dropped_count + self.full_count + self.emptied_count
@@ -229,7 +232,8 @@ cdef class Channel(Dispatch):
     # -- commands of consumers --
 
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
-        """The message in flight with this id, taken off the table if the consumer owns it."""
+        """Return the message in flight with this id, removed from the table if the consumer owns
+        it."""
         cdef uint32_t slot = self.table_find(id)
         cdef Entry *entry = self.table[slot]
         if entry == NULL:
@@ -258,7 +262,7 @@ cdef class Channel(Dispatch):
         return DONE
 
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *:
-        """Put a message back: at once to the tail, or deferred for `delay` ns."""
+        """Requeue a message: now at the tail, or deferred for `delay` ns."""
         cdef Outcome outcome
         cdef Entry *entry = self.held_by(consumer, id, &outcome)
         if entry == NULL:
@@ -275,13 +279,13 @@ cdef class Channel(Dispatch):
             self.defer_entry(entry, self.scheduler.now + delay)
             return DONE
         if self.ephemeral:
-            # Messages fanned out earlier come before it in the queue.
+            # Messages that were fanned out earlier come before it in the queue.
             self.collect()
         self.queue_entry(entry, 0)
         return DONE
 
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:
-        """Give the consumer its whole message timeout again, up to max-msg-timeout in all."""
+        """Restart the consumer's message timeout, up to max-msg-timeout in all."""
         cdef uint32_t slot = self.table_find(id)
         cdef Entry *entry = self.table[slot]
         cdef InFlightList *in_flight_list
@@ -293,15 +297,15 @@ cdef class Channel(Dispatch):
         in_flight_list = <InFlightList *>entry.in_flight_list
         if in_flight_list.consumer != <void *>consumer:
             return NOT_OWNER
-        # Milliseconds modulo 2^32: right for attempts of up to 24 days. The delivery was rounded up
-        # and now is rounded down, so that a message is never taken back early.
+        # Milliseconds modulo 2^32: enough for attempts of up to 24 days. The time of delivery was
+        # rounded up and is now rounded down, so that a message never times out early.
         delivered = entry.node.tag
         held = <int64_t><int32_t>(<uint32_t>(self.scheduler.now // 1000000) - delivered) * 1000000
         held = max(<int64_t>0, held)
         if held + consumer.msg_timeout >= self.scheduler.max_msg_timeout:
             deadline = self.scheduler.now + self.scheduler.max_msg_timeout - held
         if entry.round != self.round:
-            # It need not come to stand where a snapshot still comes by.
+            # A snapshot that is in progress need not find it again.
             self.pack(<Deferred *>entry)
         self.list_remove(entry)
         self.list_add_uninlined(in_flight_list, entry, deadline)
@@ -311,7 +315,7 @@ cdef class Channel(Dispatch):
     # -- time passes --
 
     cdef int expire(self, int budget) except -1:
-        """Handle what is due, at most `budget` messages; returns how many."""
+        """Handle what is due, at most `budget` messages; return their number."""
         cdef int left = budget
         cdef HeapNode *node
         if self.ephemeral:
@@ -331,7 +335,7 @@ cdef class Channel(Dispatch):
         return budget - left
 
     cdef int expire_in_flight_list(self, InFlightList *in_flight_list, int budget) except -1:
-        """Time out what a consumer held for too long; returns how many."""
+        """Time out messages that a consumer held for too long; return their number."""
         cdef Entry *entry = in_flight_list.first
         cdef int expired = 0
         cdef bint is_last
@@ -342,7 +346,7 @@ cdef class Channel(Dispatch):
             self.timeout_count += 1
             if self.watched:
                 self.report(TIMEOUT, entry)
-            # The last message of a client that left: its list goes with it.
+            # The last message of a client that left: its list is freed with it.
             is_last = in_flight_list.count == 1 and in_flight_list.consumer == NULL
             if self.is_exhausted(entry):
                 self.dead_letter_timed_out(entry)
@@ -368,7 +372,7 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     def set_rate(self, double rate):
-        """Send consumers at most so many messages a second from now on; 0: as many as they take."""
+        """Send consumers at most this many messages a second from now on; 0: no limit."""
         if not 0 <= rate <= MAX_RATE:
             raise ValueError(f"a rate of {rate}")
         if rate == self.rate:
@@ -380,9 +384,8 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     def redrive(self, uint64_t limit):
-        """Have the next messages that wait, so many at most (0: all), go back to where their
-        headers say that they came from. Those that do not say stay. Returns how many are looked
-        at."""
+        """Send the next waiting messages, at most this many (0: all), back to the topics in their
+        headers. Messages without these headers stay. Return the number of messages to check."""
         cdef uint64_t count = self.depth()
         if limit:
             count = min(count, limit)

@@ -1,7 +1,7 @@
 """The consumers of a channel.
 
 Owns the list of consumers, the ring of those with room, and their message timeout. Knows neither
-what they are sent nor what they send.
+their output nor their input.
 """
 
 from nsqcy.channels.ready_ring cimport enter_ring, init_place, init_ring, leave_ring
@@ -21,7 +21,7 @@ cdef class ChannelConsumers(MessageEvents):
         return 0
 
     cdef void remove_consumer(self, Consumer consumer) noexcept:
-        """The client left; what it holds stays in flight until its deadlines."""
+        """The client left; its messages stay in flight until their deadlines."""
         cdef InFlightList *in_flight_list = consumer.in_flight_list
         if consumer.waiting:
             consumer.waiting = False
@@ -43,7 +43,7 @@ cdef class ChannelConsumers(MessageEvents):
             consumer.msg_timeout = self.msg_timeout or consumer.usual_timeout()
 
     cdef void check_ready(self, Consumer consumer) noexcept:
-        """Enter the consumer into its ring, or take it out, as its ready count says."""
+        """Add the consumer to its ring or remove it, depending on its ready count."""
         cdef bint ready = (
             consumer.channel is self and consumer.in_flight < consumer.ready_count
             and consumer.has_room())

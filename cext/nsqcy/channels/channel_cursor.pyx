@@ -1,7 +1,7 @@
 """The cursor of a channel: the next record of its topic that is for this channel.
 
-Owns the position in the window, the ranges at or after it that the channel need not see, and how
-many records it will step over. Knows neither consumers nor what becomes of a record that was taken.
+Owns the position in the window, the ranges at or after it that the channel need not see, and the
+number of records it will skip. Knows neither consumers nor what happens to a record that was taken.
 """
 
 from libc.stdlib cimport free, realloc
@@ -15,7 +15,7 @@ from nsqcy.storage.record cimport (
 
 
 cdef class ChannelCursor:
-    """Where one channel stands in the window of its topic."""
+    """The position of one channel in the window of its topic."""
 
     def __dealloc__(self):
         free(self.finished)
@@ -23,8 +23,8 @@ cdef class ChannelCursor:
     # -- numbers --
 
     cdef uint64_t ahead(self) noexcept:
-        """Of the records that it will step over, those that have not been fanned out yet: a start
-        has found them finished."""
+        """Return how many of the records to skip have not been fanned out yet: a start has found
+        them finished."""
         cdef uint64_t end = max(<uint64_t>self.window.fanout.seq, <uint64_t>self.cursor.seq)
         cdef uint64_t count = 0
         cdef uint32_t i
@@ -33,9 +33,11 @@ cdef class ChannelCursor:
         return count
 
     cdef uint64_t surplus(self) noexcept:
-        """So many records that it was to step over are in no file, as it holds fewer. Each of them
-        was taken off what a start has given back, wherever it was lost and at whatever start: that
-        is known only where the cursor comes near the end."""
+        """This many records that it would skip are not on disk, as it has fewer.
+
+        Each of them was subtracted from what a start has restored, wherever and at whatever start
+        it was lost: that is known only when the cursor comes near the end.
+        """
         cdef uint64_t end = self.window.fanout.seq
         cdef uint64_t room = self.ahead()
         if self.cursor.seq < end:
@@ -45,7 +47,7 @@ cdef class ChannelCursor:
     # -- reading --
 
     cdef Record *find_record(self) except? NULL:
-        """The same wherever the cursor stands."""
+        """The same wherever the cursor is."""
         cdef Block *block
         cdef Record *record
         cdef uint64_t seq
@@ -59,7 +61,7 @@ cdef class ChannelCursor:
                     self.skipped = self.ahead()
                 return NULL
             if self.cursor.seq != seq and (self.window.hole_count or self.finished_count):
-                # Behind what is in no file any more, which may be in the midst of a range.
+                # After the records that are missing on disk, which may be in the middle of a range.
                 self.skip_missing(seq, self.finished, self.finished_count)
                 self.skip_missing(seq, self.window.holes, self.window.hole_count)
                 continue
@@ -77,7 +79,8 @@ cdef class ChannelCursor:
             self.cursor.offset += record.length
 
     cdef int add_finished(self, uint64_t start, uint64_t end) except -1:
-        """Records start .. end - 1, behind those of the ranges before, are not for this channel."""
+        """Mark records start .. end - 1, after those of the earlier ranges, as not for this
+        channel."""
         cdef Hole *grown = <Hole *>realloc(
             self.finished, (self.finished_count + 1) * sizeof(Hole))
         if grown == NULL:
@@ -113,13 +116,13 @@ cdef class ChannelCursor:
                 self.skipped -= end - start
 
     cdef bint passes(self, const Record *record) noexcept:
-        """Whether a record is not for the cursor: it is damaged, or an entry already."""
+        """Return whether a record is not for the cursor: it is damaged, or an entry already."""
         return record.attributes & RECORD_DAMAGED or record.attributes & RECORD_DELAYED and (
             record.seq >= self.replay_end
             or record.attributes & RECORD_ADDRESSED and record_address(record) != self.address)
 
     cdef void step_over(self, Record *record) noexcept:
-        """A record that is not for this cursor: delayed (deferred when it was fanned out) or
+        """Skip a record that is not for this cursor: delayed (deferred when it was fanned out) or
         damaged."""
         # Compiled into dispatch, a branch here costs every delivery a dozen instructions.
         self.skipped -= (self.skipped != 0 and record.attributes & RECORD_DELAYED != 0

@@ -1,4 +1,4 @@
-# The entries of one channel as a snapshot of the journal has them.
+# The entries of one channel, as in a snapshot of the journal.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -10,7 +10,7 @@ cdef packed struct PackedEntry:
     uint64_t seq
     uint64_t segment
     uint64_t offset
-    int64_t due                 # wall clock, ns; not fanned out yet: the delay; moving: its number
+    int64_t due                 # wall clock, ns; not fanned out: delay; transferred: number
     uint16_t attempts
     uint8_t state
     uint8_t reason              # moving: MoveReason
@@ -22,10 +22,10 @@ cdef class Packing:
     cdef uint64_t *ids              # of them
     cdef uint32_t count
     cdef uint32_t room
-    cdef bint failed                # there was no memory: it is not complete
+    cdef bint failed                # out of memory: it is incomplete
 
-    # An entry in whatever state; one whose record is in memory only is left out.
+    # An entry in any state; one whose record is in memory only is left out.
     cdef void add(self, const Deferred *entry, int64_t due) noexcept
-    # Entries added since the last call, as two arrays.
+    # Return the entries added since the last call, as two arrays.
     cdef tuple take(self)
     cdef bint grow(self) noexcept

@@ -1,4 +1,4 @@
-# Figures of each topic and channel, by number: first counters, which outlive their owner in sums,
+# Figures of each topic and channel, by number: first counters, whose totals outlive their owner,
 # then gauges.
 from libc.stdint cimport uint64_t
 
@@ -31,16 +31,16 @@ cdef enum:
     CHANNEL_FIGURES = 12
 
 
-# The series with which a topic or channel is shown.
+# The series in which a topic or channel is shown.
 cdef enum Series:
     UNDECIDED = 0               # not decided yet
     OWN = 1                     # by themselves
     OTHERS = 2                  # summed with those beyond the maximum
-    EPHEMERALS = 3              # of all that are ephemeral
+    EPHEMERALS = 3              # of all ephemeral ones
     SERIES = 4
 
 
-# The figures of all that are shown as one.
+# The combined figures of one series.
 ctypedef struct Sums:
     uint64_t topic[TOPIC_FIGURES]
     uint64_t channel[CHANNEL_FIGURES]

@@ -10,13 +10,13 @@ from nsqcy.storage.record cimport Record
 
 # Why a message moves to another topic.
 cdef enum TransferReason:
-    OUT_OF_ATTEMPTS = 0         # it was delivered as often as may be
+    OUT_OF_ATTEMPTS = 0         # it has had all its attempts
     TOO_OLD = 1
-    REDRIVEN = 2                # back to where it came from
+    REDRIVEN = 2                # back to its origin
 
 
 cdef class Transfer(Consumer):
-    """Holds the messages that move from its channel to other topics, until they are there."""
+    """Holds the messages on their way from its channel to other topics, until they have arrived."""
     cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1
     cdef bint send_back(self, Entry *entry, const Record *record) except -1
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1
@@ -28,7 +28,7 @@ cdef class DeadLettering(Redelivery):
     cdef Transfer transfer                  # None: nothing has moved yet
     cdef readonly uint64_t dead_lettered_count
     cdef uint64_t redriven_count
-    cdef uint64_t exhausted_count           # out of attempts, and no topic for them
+    cdef uint64_t exhausted_count           # out of attempts, without a dead-letter topic
 
     cdef int dead_letter(self, Entry *entry, TransferReason reason, str client) except -1
     cdef int dead_letter_timed_out(self, Entry *entry) except -1

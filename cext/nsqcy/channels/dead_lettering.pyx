@@ -1,6 +1,6 @@
-"""Messages of a channel that are out of attempts or too old, or go back to where they came from.
+"""Messages of a channel that are out of attempts or too old, or are redriven.
 
-Owns the decision where such a message goes, and what the channel counts of it. Transfer sends the
+Owns the decision where such a message goes, and the channel's counters of it. Transfer sends the
 message (nsqcy.broker.dead_letters implements it).
 """
 
@@ -13,17 +13,16 @@ from nsqcy.storage.entry cimport TRANSFERRING, NEVER, Deferred
 
 cdef class Transfer(Consumer):
     cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1:
-        """Hold a message from now on, whose id and timestamp are known, and move it. `client`: who
-        had it last."""
+        """Add a message whose id and timestamp are known, and move it. `client`: its last
+        consumer."""
         raise NotImplementedError
 
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
-        """The same of one that a start has found on its way, in the order of their numbers."""
+        """Add a message that a start has found on its way, in the order of their numbers."""
         raise NotImplementedError
 
     cdef bint send_back(self, Entry *entry, const Record *record) except -1:
-        """Hold a message from now on, and move it to where its headers say that it came from; not
-        if they do not say."""
+        """Add a message, and move it to the origin in its headers, if there is one."""
         raise NotImplementedError
 
     cdef int go_on(self) except -1:
@@ -59,7 +58,7 @@ cdef class DeadLettering(Redelivery):
     # -- messages of the transfer --
 
     cdef int add_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
-        """Add a message to the transfer, behind those with smaller numbers."""
+        """Add a message to the transfer, after those with smaller numbers."""
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
         self.list_add_uninlined(self.transfer.in_flight_list, entry, <int64_t>(NEVER + number))

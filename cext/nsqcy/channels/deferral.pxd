@@ -21,9 +21,9 @@ cdef class Deferral(ChannelCursor):
     cdef Heap timers                        # of these, and of in-flight lists
     cdef Timer alarm                        # this channel in the scheduler's timers
     cdef readonly uint64_t deferred_count
-    cdef set cancelled                      # seqs of records that a start will fan out in vain
+    cdef set cancelled                      # seqs of records that the fan-out after a start skips
     cdef readonly uint64_t cancelled_count
-    cdef Packing packing                    # of the checkpoint that is under way
+    cdef Packing packing                    # of the checkpoint in progress
 
     cdef inline void touch_dirty(self) noexcept:
         """Have dispatch called this turn."""

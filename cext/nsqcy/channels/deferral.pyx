@@ -1,8 +1,8 @@
-"""Deferral: the messages of a channel that are for later, and when the channel wakes up.
+"""Deferral: the deferred messages of a channel, and when the channel wakes up.
 
-Owns the pages of deferred messages, the heap of timers (theirs, and those of what is in flight) and
-the alarm that stands for the earliest of these with the scheduler. Knows neither the queue nor
-consumers: where a message goes when it is due is the channel's.
+Owns the pages of deferred messages, the heap of timers (theirs, and those of messages in flight)
+and the alarm for the earliest of these in the scheduler. Knows neither the queue nor consumers: the
+channel decides where a message goes when it is due.
 """
 
 from nsqcy.base.heap cimport (
@@ -55,10 +55,10 @@ cdef class Deferral(ChannelCursor):
     # -- deferring --
 
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
-        """A record with a delay was fanned out: it is deferred here until `due`."""
+        """A record with a delay was fanned out: defer it here until `due`."""
         cdef Deferred *deferred
         if delayed.seq < self.cursor.seq:
-            # Found by a start: it was fanned out before the channel was made.
+            # A start found that it was fanned out before the channel was created.
             return 0
         if self.cancelled is not None and self.was_cancelled(delayed.seq):
             return 0
@@ -77,7 +77,7 @@ cdef class Deferral(ChannelCursor):
         return True
 
     cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL:
-        """Have a message wait until `due`: what it is, is copied."""
+        """Defer a message until `due`: its fields are copied."""
         cdef Deferred *deferred = self.pool.new_deferred(&self.pages, message.id)
         deferred[0] = message[0]
         deferred.state = DEFERRED
@@ -90,7 +90,7 @@ cdef class Deferral(ChannelCursor):
         return deferred
 
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1:
-        """A message that was handed out is for later: it becomes a smaller thing."""
+        """Defer a message that was handed out: it becomes a smaller object."""
         cdef Deferred *deferred = self.defer(<const Deferred *>entry, due)
         cdef Block *block = entry.block
         deferred.node.tag = ENTRY_TIMER
@@ -118,7 +118,7 @@ cdef class Deferral(ChannelCursor):
         return NULL
 
     cdef uint64_t cancel(self, uint64_t id) noexcept:
-        """Drop a deferred message; returns its seq, 0 if there is none."""
+        """Drop a deferred message; return its seq, 0 if there is none."""
         cdef Deferred *deferred = self.find_deferred(id)
         cdef uint64_t seq
         if deferred == NULL:
@@ -133,9 +133,9 @@ cdef class Deferral(ChannelCursor):
         return seq
 
     def upcoming(self, int limit, after):
-        """The next deferred messages in the order of their due times, so many at most: (place,
-        seq, due, id, attempts, size) each, the due time on the wall clock. `after` is the place of
-        the last one that is not wanted, or None."""
+        """Return the next deferred messages in the order of their due times, at most this many:
+        (place, seq, due, id, attempts, size) each, the due time on the wall clock. `after` is the
+        place after which they begin, or None."""
         cdef Listing listing = Listing(limit, after, IN_FLIGHT_TIMER)
         cdef int64_t ahead = self.scheduler.wall - self.scheduler.now
         cdef const Deferred *deferred
@@ -154,7 +154,7 @@ cdef class Deferral(ChannelCursor):
     # -- checkpoints --
 
     cdef void pack(self, Deferred *entry) noexcept:
-        """Have a checkpoint that is under way contain a message as it is now."""
+        """Have a checkpoint in progress contain a message as it is now."""
         cdef int64_t due = 0
         if entry.state == DEFERRED:
             due = self.scheduler.wall - self.scheduler.now + heap_due(&self.timers, &entry.node)

@@ -11,7 +11,7 @@ from nsqcy.storage.entry cimport Deferred, Page, deferred_of
 
 
 @cython.final
-@cython.no_gc_clear      # or it could not give back what the window has
+@cython.no_gc_clear      # or it could not release its part of the window
 cdef class Discarded:
     cdef int free_some(self, int budget) noexcept:
         """Free messages up to the budget; return the rest of it: 0 if messages may be left."""
@@ -28,7 +28,7 @@ cdef class Discarded:
         while self.pages.first != NULL and budget > 0:
             page = self.pages.first
             deferred = deferred_of(page)
-            left = page.used            # the page goes with the last one
+            left = page.used            # the page is freed with the last one
             budget -= left
             while left:
                 if deferred.block != NULL:

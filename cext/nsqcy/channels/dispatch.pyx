@@ -14,13 +14,13 @@ from nsqcy.storage.record cimport RECORD_EXPIRES, is_spoiled
 
 
 cdef enum:
-    REDRIVEN_AT_ONCE = 256          # messages on their way back
+    REDRIVEN_AT_ONCE = 256          # messages that are redriven
 
     # Of a rate, in ns: unused credit expires after BURST; a late turn may catch up on MAKE_UP, so
     # that the rate is kept on a busy machine too.
     BURST = 10000000
     MAKE_UP = 100000000
-    PACE = 1000000              # between two wake-ups: at a high rate several messages go at each
+    PACE = 1000000              # between two wake-ups
 
 cdef double SECOND = 1e9
 
@@ -31,7 +31,7 @@ cdef class Dispatch(Expiry):
         self.pacer.owner = <void *>self
 
     cdef int dispatch(self, int budget) except -1:
-        """Deliver messages or step over records, at most `budget` of both; returns the rest of the
+        """Deliver messages or skip records, at most `budget` of both; return the rest of the
         budget, 0 if more could be delivered now."""
         if self.redriving:
             budget = self.redrive_some(budget)
@@ -50,7 +50,7 @@ cdef class Dispatch(Expiry):
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
-        """The same, as far as the rate lets messages go."""
+        """The same, as far as the rate allows."""
         cdef double now = self.scheduler.now
         cdef double gap = SECOND / self.rate
         cdef uint64_t before = self.in_flight_count
@@ -89,13 +89,14 @@ cdef class Dispatch(Expiry):
         return max(0, budget - self.stepped)
 
     cdef int collect(self) except -1:
-        """An ephemeral channel turns what was fanned out into explicit entries, dropping the newest
-        beyond mem-queue-size, as nothing else may keep them."""
+        """Turn the messages fanned out to an ephemeral channel into explicit entries, as nothing
+        else may keep them; drop the newest beyond mem-queue-size."""
         cdef Record *record
         cdef uint64_t seq
         while self.cursor.seq < self.window.fanout.seq:
             if self.queued >= self.mem_queue_size:
-                # Before the record is looked at: it has blocks leave memory when it reads others.
+                # Before using the record: dropping reads others, which may push its block out of
+                # memory.
                 seq = self.cursor.seq
                 self.dispatch(1)
                 if self.cursor.seq != seq:
@@ -118,8 +119,8 @@ cdef class Dispatch(Expiry):
     # -- the next message --
 
     cdef Entry *take(self, int maximum) except? NULL:
-        """The next message to deliver, off the queue or the window, with its block in memory; NULL
-        also when this dispatch has stepped over so many records."""
+        """Take the next message to deliver from the queue or the window, with its block in memory;
+        NULL also when this dispatch has skipped the allowed number of records."""
         cdef Record *record
         if not self.sifts:
             if self.queue_is_next(self.queue_first):
@@ -130,7 +131,7 @@ cdef class Dispatch(Expiry):
         return self.take_sifted(maximum)
 
     cdef Entry *take_sifted(self, int maximum) except? NULL:
-        """The same where the next one may be none to deliver."""
+        """The same, where the next message may not be deliverable."""
         cdef Entry *entry
         cdef Record *record
         while True:
@@ -142,7 +143,7 @@ cdef class Dispatch(Expiry):
                 record = self.record_at_cursor()
                 if record == NULL:
                     if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
-                        # It has just stepped over the last records before the queued one.
+                        # It has just skipped the last records before the queued one.
                         continue
                     return NULL
                 if not self.leaves_out(record):
@@ -152,7 +153,7 @@ cdef class Dispatch(Expiry):
                 return NULL
 
     cdef inline Entry *take_record(self, Record *record) except NULL:
-        """Off the window."""
+        """Take it from the window."""
         cdef Entry *entry = self.entry_at_cursor(record)
         self.window_step(record)
         return entry
@@ -194,7 +195,8 @@ cdef class Dispatch(Expiry):
     # -- without consumers --
 
     cdef int clear_out(self, int budget) except -1:
-        """Drop what is too old, then what is too much; returns what is left of the budget."""
+        """Drop messages that are too old, then those that are too many; return the rest of the
+        budget."""
         self.stepped = 0
         if self.ttl or self.window.perishable:
             self.drop_expired(budget)
@@ -203,8 +205,8 @@ cdef class Dispatch(Expiry):
         return max(0, budget - self.stepped)
 
     cdef int drop_oldest(self, int budget) except -1:
-        """Drop what waits longest until no more is there than may be, with what is left of a
-        budget; returns what is left then."""
+        """Drop the oldest waiting messages beyond the limit, within a budget; return the rest of
+        it."""
         cdef Entry *entry
         while budget > self.stepped and self.is_over():
             entry = self.take(budget)

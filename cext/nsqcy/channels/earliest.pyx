@@ -12,8 +12,8 @@ from nsqcy.storage.entry cimport Deferred
 
 @cython.final
 cdef class Listing:
-    """So many at most, and only what comes behind `after`: the time and the seq of the last message
-    that is not wanted, or None."""
+    """At most this many, and only those after `after`: time and seq of the last message before
+    them, or None."""
 
     def __cinit__(self, int limit, after, uint32_t left_out):
         self.slots = <HeapSlot *>malloc(max(1, limit) * sizeof(HeapSlot))
@@ -34,8 +34,8 @@ cdef class Listing:
         return (<const Deferred *>one.node).seq > (<const Deferred *>other.node).seq
 
     cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept:
-        """The node is looked at only if its due time does not say enough: there may be a million,
-        and each lies elsewhere."""
+        """Offer a node. It is read only if its due time does not decide: there may be a million,
+        scattered in memory."""
         cdef const HeapSlot *last = &self.slots[0]
         if slot.due < self.border.due or (self.count == self.limit and slot.due > last.due):
             return False
@@ -68,7 +68,7 @@ cdef class Listing:
         self.slots[hole] = slot[0]
 
     cdef void sift_down(self, const HeapSlot *slot) noexcept:
-        """In the place of the last one, which it was offered instead of."""
+        """Replace the last one."""
         cdef int hole = 0
         cdef int child
         while 2 * hole + 1 < self.count:
@@ -83,7 +83,7 @@ cdef class Listing:
         self.slots[hole] = slot[0]
 
     def sorted_indices(self):
-        """Where they are, the first one first."""
+        """Return them in their order."""
         cdef int i
         keys = []
         for i in range(self.count):

@@ -37,7 +37,7 @@ cdef class Events:
     cdef readonly uint64_t published
     cdef readonly uint64_t dropped
     cdef public object publish          # publish(lines, done); done(None) or done(reason) follows
-    cdef str client                     # of the line made last, and as it has it
+    cdef str client                     # of the latest line, in its form
     cdef bytes client_json
 
     cdef void add(self, EventKind kind, uint64_t id, uint16_t attempts, int64_t time,

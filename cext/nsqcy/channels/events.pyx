@@ -1,4 +1,4 @@
-"""Events of messages: gathered as they happen, told in batches, one JSON line each.
+"""Events of messages: collected as they happen, published in batches, one JSON line each.
 
 Owns the ring between channels and the publisher, the choice of messages, and the format of a line.
 Knows neither channels nor topics. Events without room are counted and dropped: events never delay
@@ -18,14 +18,14 @@ cdef extern from "Python.h":
 
 cdef enum:
     RING = 16384            # events that can wait: a mebibyte
-    BATCH = 1024            # lines made in a turn
-    MAX_CLIENT = 512       # characters of what a client calls itself
+    BATCH = 1024            # lines written in a turn
+    MAX_CLIENT = 512       # maximum characters of a client's name
 
 cdef tuple KINDS = (b"finish", b"requeue", b"timeout", b"dead-letter", b"expired")
 
 
 def names_of(str topic not None, str channel not None):
-    """Topic and channel as a line has them; neither has a character that JSON would escape."""
+    """Set topic and channel as in a line; neither has a character that JSON would escape."""
     return f'"topic":"{topic}","channel":"{channel}"'.encode()
 
 
@@ -36,9 +36,8 @@ cdef class Events:
             raise MemoryError()
 
     def __init__(self, double sample=1.0):
-        """
-        sample: the share of messages whose events are kept, 0 to 1: all of a message's or none
-        """
+        """sample: the share of messages that have events, 0 to 1: all events of a message or
+        none"""
         self.all_of_them = sample >= 1
         self.below = <uint64_t>(min(sample, 0.9999999999999999) * 18446744073709551616.0)
 
@@ -76,7 +75,7 @@ cdef class Events:
         Py_INCREF(client)
 
     cdef int flush(self) except -1:
-        """Publish what waits: a batch a turn, and not before the last one was accepted."""
+        """Publish waiting events: a batch a turn, and only after the previous one was accepted."""
         cdef list lines
         if self.waiting == 0 or self.under_way:
             return 0
@@ -90,7 +89,7 @@ cdef class Events:
         return 0
 
     def done(self, reason):
-        """A batch was accepted, or was not: its events are gone then."""
+        """A batch was accepted or rejected: in either case its events are done."""
         if reason is None:
             self.published += self.under_way
         else:

@@ -9,11 +9,11 @@ from nsqcy.storage.record cimport Record
 
 cdef class Expiry(DeadLettering):
     cdef uint16_t max_attempts              # 0: any number
-    cdef bint sifts                         # what is queued may be too old, or out of attempts
-    cdef int64_t ttl                        # ns from the publish; 0: for ever
-    cdef uint64_t max_messages             # that wait; the oldest beyond them go. 0: any number
+    cdef bint sifts                         # queued messages may be too old, or out of attempts
+    cdef int64_t ttl                        # ns from the publish; 0: forever
+    cdef uint64_t max_messages             # more are dropped, the oldest first; 0: no limit
     cdef uint64_t max_bytes
-    cdef int stepped                        # records it has stepped over in this dispatch
+    cdef int stepped                        # records skipped in this dispatch
     cdef uint64_t expired_count             # too old to be delivered
 
     cdef void set_ttl(self, int64_t ttl) noexcept
@@ -28,5 +28,5 @@ cdef class Expiry(DeadLettering):
     cdef int drop_expired(self, int budget) except -1
 
     cdef inline bint is_exhausted(self, const Entry *entry) noexcept:
-        """Whether a message has been delivered as often as may be."""
+        """Return whether a message has had all its attempts."""
         return self.max_attempts and entry.attempts >= self.max_attempts

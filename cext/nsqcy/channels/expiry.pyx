@@ -1,7 +1,7 @@
-"""Messages of a channel that are not to be delivered any more.
+"""Messages of a channel that must not be delivered any more.
 
-Owns the limits: how old a message may be, how often it is delivered, how many may wait. Knows
-neither consumers nor the order of delivery.
+Owns the limits: the age of a message, its attempts, the number that wait. Knows neither consumers
+nor the order of delivery.
 """
 
 from nsqcy.channels.dead_lettering cimport OUT_OF_ATTEMPTS, TOO_OLD
@@ -15,7 +15,7 @@ cdef class Expiry(DeadLettering):
         self.sifts = ttl != 0 or self.max_attempts != 0
 
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept:
-        """The oldest messages go when more wait than this; 0: any number."""
+        """Drop the oldest messages when more wait than this; 0: no limit."""
         if messages != self.max_messages or bytes != self.max_bytes:
             self.max_messages = messages
             self.max_bytes = bytes
@@ -26,15 +26,15 @@ cdef class Expiry(DeadLettering):
                 or self.max_bytes and self.window.bytes_from(&self.cursor) > self.max_bytes)
 
     cdef bint is_expired(self, const Record *record) noexcept:
-        """Whether a message is too old to be delivered."""
+        """Return whether a message is too old to be delivered."""
         return (self.ttl and record.timestamp + self.ttl <= self.scheduler.wall
                 or record_expiry(record) <= self.scheduler.wall)
 
     # -- dropping --
 
     cdef bint drop_queued(self) except -1:
-        """Drop the first message of the queue if it is too old, or was delivered as often as may
-        be, as far as a start knows."""
+        """Drop the first message of the queue if it is too old, or has had all its attempts as far
+        as a start knows."""
         cdef Entry *entry = self.queue_first
         cdef const Record *record = self.record_of(entry)
         if record == NULL:
@@ -52,7 +52,7 @@ cdef class Expiry(DeadLettering):
         return False
 
     cdef bint drop_spoiled(self, Entry *entry) except -1:
-        """Drop a message that cannot be delivered, as it is damaged or too old; whether it was."""
+        """Drop a message that is damaged or too old; return whether it was."""
         cdef const Record *record = self.record_of(entry)
         if record == NULL:
             self.drop_entry(entry)
@@ -73,14 +73,14 @@ cdef class Expiry(DeadLettering):
         return 0
 
     cdef void report_expired(self, const Record *record, uint16_t attempts) noexcept:
-        """A message leaves, as it is too old."""
+        """A message leaves because it is too old."""
         self.expired_count += 1
         if self.events is not None:
             self.events.add(EXPIRED, record.id, attempts, self.scheduler.wall, 0,
                             self.scheduler.wall - record.timestamp, self.event_names, "")
 
     cdef bint leaves_out(self, Record *record) except -1:
-        """Step over the record at the cursor if it is not to be delivered from there."""
+        """Skip the record at the cursor if it must not be delivered from there."""
         cdef Entry *entry
         if not record.attributes and not self.ttl:
             return False
@@ -89,14 +89,15 @@ cdef class Expiry(DeadLettering):
             return True
         if self.is_expired(record):
             entry = self.entry_at_cursor(record)
-            # First: what a dead letter publishes may have the record's block leave memory.
+            # First: publishing a dead letter may push the record's block out of memory.
             self.window_step(record)
             self.dead_letter_expired(entry, record)
             return True
         return False
 
     cdef int drop_expired(self, int budget) except -1:
-        """Drop what is too old where the next message would be taken, also without consumers."""
+        """Drop messages that are too old where the next one would be taken, also without
+        consumers."""
         cdef Entry *entry
         cdef Record *record
         while budget > self.stepped:

@@ -9,7 +9,7 @@ from nsqcy.storage.entry cimport IN_FLIGHT, Entry
 
 
 cdef enum:
-    MOVED_SLOTS = 8                 # of a table that was outgrown, with each entry that comes
+    MOVED_SLOTS = 8                 # of an outgrown table, with each new entry
 
 
 cdef Py_ssize_t in_flight_lists_alive() noexcept
@@ -34,7 +34,7 @@ cdef inline uint32_t home_slot(uint32_t mask, uint64_t id) noexcept nogil:
 
 
 cdef inline uint32_t find_slot(Entry **table, uint32_t mask, uint64_t id) noexcept nogil:
-    """The slot of an id, or that of the NULL that ends the search."""
+    """Return the slot of an id, or that of the NULL that ends the search."""
     cdef uint32_t slot = home_slot(mask, id)
     while table[slot] != NULL and table[slot].id != id:
         slot = (slot + 1) & mask
@@ -49,7 +49,7 @@ cdef inline void enter_slot(Entry **table, uint32_t mask, Entry *entry) noexcept
 
 
 cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcept nogil:
-    """Empty a slot; entries behind it that were pushed past it move up."""
+    """Empty a slot; entries after it that were pushed past it move up."""
     cdef uint32_t hole = slot
     cdef uint32_t home
     while True:
@@ -63,18 +63,18 @@ cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcep
     table[hole] = NULL
 
 
-# A table that has become too small gives its entries to a larger one bit by bit: a few slots with
-# each entry that comes, and every entry that is looked for.
+# A table that has become too small moves its entries to a larger one bit by bit: a few slots with
+# each new entry, and every entry that is looked up.
 cdef class InFlight(Deferral):
     cdef readonly uint64_t in_flight_count
     cdef Entry **table                      # in flight, by id: open addressing
     cdef uint32_t table_mask
-    cdef Entry **outgrown                   # the table before, until all have moved; NULL: none
+    cdef Entry **outgrown                   # the previous table, until all have moved; NULL: none
     cdef uint32_t outgrown_mask
     cdef uint32_t outgrown_left             # its slots from this one on are empty
     cdef InFlightList *in_flight_lists
     cdef InFlightList *unpacked_in_flight_list  # the next of a checkpoint; NULL: all were visited
-    cdef Entry *unpacked_in_flight          # and the next message of that; NULL: it is at its end
+    cdef Entry *unpacked_in_flight          # and its next message; NULL: it is at its end
 
     cdef int list_add_uninlined(
         self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1
@@ -89,7 +89,7 @@ cdef class InFlight(Deferral):
 
     cdef inline int list_add(
             self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
-        """Enter a message into a consumer's list, in the order of deadlines: nearly always last."""
+        """Add a message to a consumer's list, in the order of deadlines: nearly always last."""
         cdef Entry *before = in_flight_list.last
         entry.state = IN_FLIGHT
         entry.due = deadline
@@ -118,7 +118,7 @@ cdef class InFlight(Deferral):
         return 0
 
     cdef inline void list_remove(self, Entry *entry) noexcept:
-        """Take a message out of its consumer's list."""
+        """Remove a message from its consumer's list."""
         cdef InFlightList *in_flight_list = <InFlightList *>entry.in_flight_list
         if self.unpacked_in_flight == entry:
             self.unpacked_in_flight = entry.next
@@ -143,7 +143,7 @@ cdef class InFlight(Deferral):
         return 0
 
     cdef inline uint32_t table_find(self, uint64_t id) noexcept:
-        """The slot of an id, or that of the NULL that ends the search."""
+        """Return the slot of an id, or that of the NULL that ends the search."""
         cdef uint32_t slot = find_slot(self.table, self.table_mask, id)
         if self.table[slot] == NULL and self.outgrown != NULL:
             return self.find_outgrown(id, slot)

@@ -15,7 +15,7 @@ from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
 cdef enum:
     MIN_TABLE = 16
 
-# Objects alive, counted in the debug build.
+# Live objects, counted in the debug build.
 cdef Py_ssize_t live_in_flight_lists = 0
 
 
@@ -35,7 +35,7 @@ cdef class InFlight(Deferral):
 
     def __dealloc__(self):
         while self.in_flight_lists != NULL:
-            # Beside it in the heap are entries, which may be gone with their pool.
+            # The heap also has entries, which may be freed with their pool.
             self.in_flight_lists.timer.index = HEAP_NOWHERE
             self.free_in_flight_list(self.in_flight_lists)
         free(self.table)
@@ -45,8 +45,8 @@ cdef class InFlight(Deferral):
 
     cdef int list_add_uninlined(
             self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
-        """list_add() for rare callers: compilers do not inline a function with many callers, and
-        a delivery needs it inlined."""
+        """list_add() for rare callers: compilers do not inline a function with many callers, and a
+        delivery needs it inlined."""
         return self.list_add(in_flight_list, entry, deadline)
 
     cdef InFlightList *new_in_flight_list(self, void *consumer) except NULL:
@@ -102,8 +102,8 @@ cdef class InFlight(Deferral):
         return 0
 
     cdef void move_some(self, uint32_t slots) noexcept:
-        """Empty so many more slots of the outgrown table, from its end on: what a search passes on
-        its way to an entry that stays has to stay as well."""
+        """Empty this many more slots of the outgrown table, from its end on: the entries that a
+        search passes must stay as long as its target does."""
         while slots and self.outgrown_left:
             slots -= 1
             while self.outgrown[self.outgrown_left - 1] != NULL:
@@ -118,13 +118,13 @@ cdef class InFlight(Deferral):
         clear_slot(self.outgrown, self.outgrown_mask, slot)
 
     cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept:
-        """The same for one that may be in the outgrown table; `slot` is where it belongs."""
+        """The same for one that may be in the outgrown table; `slot` is its new place."""
         cdef uint32_t before = find_slot(self.outgrown, self.outgrown_mask, id)
         if self.outgrown[before] != NULL:
             self.move_one(before)
         return slot
 
     cdef int64_t age_of(self, uint64_t id) noexcept:
-        """The time since the publish of a message in flight, ns; 0: it is not."""
+        """Return the time since the publish of a message in flight, ns; 0: it is not in flight."""
         cdef const Entry *entry = self.table[self.table_find(id)]
         return 0 if entry == NULL else self.scheduler.wall - entry.timestamp

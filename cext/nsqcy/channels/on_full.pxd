@@ -2,7 +2,7 @@
 
 
 cdef enum OnFull:
-    REJECT = 0                  # publishes are refused
+    REJECT = 0                  # publishes are rejected
     DROP_OLDEST = 1             # the message that has waited longest is dropped
     DROP_NEWEST = 2             # the new message is dropped
 

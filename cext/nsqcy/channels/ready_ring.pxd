@@ -22,7 +22,7 @@ ctypedef struct ReadyRing:
 
 
 cdef inline void init_place(RingPlace *place, void *consumer) noexcept nogil:
-    """A place outside of every ring."""
+    """Initialise a place outside of every ring."""
     place.prev = place.next = place
     place.consumer = consumer
 
@@ -49,14 +49,14 @@ cdef inline void leave_ring(RingPlace *place) noexcept nogil:
 
 
 cdef inline void pass_turn(ReadyRing *ring, int locality, RingPlace *place) noexcept nogil:
-    """Go to the end of its ring: consumers take turns."""
+    """Move to the end of its ring: consumers take turns."""
     if place.next != place.prev:
         leave_ring(place)
         enter_ring(ring, locality, place)
 
 
 cdef inline RingPlace *next_in_turn(ReadyRing *ring) noexcept nogil:
-    """The next consumer that can take a message; NULL if none can."""
+    """Return the next consumer that can take a message; NULL if none can."""
     cdef int i
     for i in range(LOCALITIES):
         if ring.heads[i].next != &ring.heads[i]:

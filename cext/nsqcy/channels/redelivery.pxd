@@ -12,10 +12,10 @@ from nsqcy.storage.record cimport Record
 
 
 # A place in a walk over a channel's entries that takes many turns. Entries come and go meanwhile:
-# one that moves may be missed, or met twice.
+# one that moves may be missed, or visited twice.
 ctypedef struct Walk:
     uint8_t part            # WalkPart
-    uint32_t left           # of the timers or of the table: slots before this one are to be visited
+    uint32_t left           # of the timers or of the table: slots before this one remain
     Entry *queued           # of the queue: the next one
 
 
@@ -27,13 +27,13 @@ cdef enum WalkPart:
 
 cdef class Redelivery(ChannelConsumers):
     cdef readonly bint ephemeral
-    cdef uint64_t mem_queue_size            # messages: its policy, from here on
+    cdef uint64_t mem_queue_size            # messages, by the policy
     cdef Entry *queue_first                 # redelivery, oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
     cdef ReadAhead prefetch                 # records of the queue; None: its blocks are in memory
     cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
-    cdef Walk place                         # of the compaction that is under way
+    cdef Walk place                         # of the compaction in progress
     cdef Entry *unpacked                    # of the queue: the next one that it visits
 
     cdef uint64_t depth(self) noexcept
@@ -55,12 +55,13 @@ cdef class Redelivery(ChannelConsumers):
         self.pool.free_entry(entry)
 
     cdef inline bint queue_is_next(self, const Entry *first) noexcept:
-        """Whether the first message of the queue, if there is one, comes before the cursor's."""
+        """Return whether the first message of the queue, if there is one, comes before the
+        cursor's."""
         return first != NULL and (<size_t>first.in_flight_list <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq)
 
     cdef inline Entry *take_queued(self) except? NULL:
-        """The first message of the queue; NULL if its record has to be read first."""
+        """Return the first message of the queue; NULL if its record has to be read first."""
         cdef Entry *entry = self.queue_first
         if (entry.block.data == NULL or entry.block.flags & LOADING) and not self.at_hand(entry):
             return NULL
@@ -68,7 +69,7 @@ cdef class Redelivery(ChannelConsumers):
         return entry
 
     cdef inline int queue_due(self, Deferred *deferred) except -1:
-        """A deferred message is due: an entry again, at the tail of the queue."""
+        """A deferred message is due: make it an entry at the tail of the queue."""
         cdef Entry *entry = self.pool.new_entry()
         cdef uint32_t size = deferred.node.tag
         heap_remove(&self.timers, &deferred.node)

@@ -1,7 +1,7 @@
-"""The queue of a channel, of messages whose place is not at its cursor.
+"""The queue of a channel: messages that are not at its cursor.
 
-Owns the queue, the read-ahead of records that are not in memory, and walks over everything that the
-channel holds. Knows neither consumers nor why a message was queued.
+Owns the queue, the read-ahead of records that are not in memory, and walks over all entries of the
+channel. Knows neither consumers nor why a message was queued.
 """
 
 from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
@@ -26,7 +26,7 @@ cdef class Redelivery(ChannelConsumers):
         return waiting + self.queued
 
     cdef uint64_t held(self) noexcept:
-        """Messages it is not done with."""
+        """Messages that are not finished."""
         return self.depth() + self.in_flight_count + self.deferred_count
 
     # -- in and out --
@@ -49,8 +49,8 @@ cdef class Redelivery(ChannelConsumers):
         return 0
 
     cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept:
-        """To the tail: behind everything that has been fanned out so far. An ephemeral channel that
-        is full drops it. `size`: of its body, as size_tag has it."""
+        """Queue at the tail: after everything that has been fanned out so far. A full ephemeral
+        channel drops it. `size`: of its body, in the form of size_tag."""
         if self.ephemeral and self.queued >= self.mem_queue_size:
             self.dropped_count += 1
             self.drop_entry(entry)
@@ -85,8 +85,8 @@ cdef class Redelivery(ChannelConsumers):
     # -- records that are not in memory --
 
     cdef bint at_hand(self, const Entry *entry) except -1:
-        """Whether all is known of the first message of the queue, whose block is not in memory. If
-        not, it is asked for."""
+        """Return whether the first message of the queue, whose block is not in memory, can be
+        delivered. If not, it is requested."""
         cdef Block *block = entry.block
         if block.flags & UNREADABLE:
             return True
@@ -99,14 +99,14 @@ cdef class Redelivery(ChannelConsumers):
         elif self.prefetch.find(entry.seq) != NULL:
             return True
         elif self.prefetch.first_seq == entry.seq:
-            # There is something wrong with it. The block has the details.
+            # It is damaged or unreadable. The block has the details.
             self.window.load(block)
         else:
             self.read_ahead()
         return False
 
     cdef int read_ahead(self) except -1:
-        """Have read what is next in the queue and not in memory."""
+        """Read the next messages of the queue that are not in memory."""
         cdef const Entry *entry = self.queue_first
         cdef ReadAhead prefetch = ReadAhead(self.window, entry.seq)
         cdef int left = READ_AHEAD
@@ -121,8 +121,8 @@ cdef class Redelivery(ChannelConsumers):
         return 0
 
     cdef Record *record_of(self, const Entry *entry) noexcept:
-        """The record of a message that is queued, or was a moment ago; NULL: not in memory, or
-        damaged."""
+        """Return the record of a message that is queued, or was a moment ago; NULL: not in memory,
+        or damaged."""
         cdef Block *block = entry.block
         cdef Record *record
         if block.data != NULL and not block.flags & LOADING:
@@ -133,15 +133,17 @@ cdef class Redelivery(ChannelConsumers):
     # -- walks --
 
     cdef void begin_walk(self) noexcept:
-        """Have walk begin anew."""
+        """Restart the walk."""
         self.place.part = WALK_TIMERS
         self.place.left = self.timers.size
         self.place.queued = NULL
 
     cdef bint walk(self, Deferred **entry) noexcept:
-        """One step of a walk, and the entry that is there, or NULL; False when it is at its end. It
-        goes the way of a deferred message, and backwards in what is an array, as the heap and the
-        table fill their gaps from behind."""
+        """Do one step of a walk; return the entry there, or NULL; False at its end.
+
+        It walks arrays backwards, in the direction in which deferred messages move, as the heap and
+        the table fill their gaps from the end.
+        """
         cdef Walk *place = &self.place
         cdef HeapNode *node
         entry[0] = NULL
@@ -174,11 +176,11 @@ cdef class Redelivery(ChannelConsumers):
 
     # -- snapshots of the journal --
     #
-    # A snapshot has every message that the channel held when it was begun and that is not finished
-    # when the snapshot comes to it, bit by bit: to what is in flight, to the queue and to what is
-    # deferred. What moves meanwhile is packed as it moves. `round` of a
-    # message is that of the channel when it need not be packed any more: since it was, or since it
-    # has come after the snapshot was begun, which says then that it lies behind the cursor.
+    # A snapshot contains every message that the channel had at its begin and that is not finished
+    # when the snapshot visits it. It visits messages in flight, the queue and deferred messages, a
+    # few at a time; messages that move meanwhile are packed as they move. A message has the
+    # `round` of the channel when it need not be packed any more: it was packed, or it has come
+    # after the begin of the snapshot, which records that it is after the cursor.
 
     cdef void begin_packing(self, Packing packing) noexcept:
         self.packing = packing
@@ -188,7 +190,7 @@ cdef class Redelivery(ChannelConsumers):
         self.pages.walked = self.pages.first
 
     cdef int pack_more(self, int budget) noexcept:
-        """Pack so many more; returns what is left of the budget."""
+        """Pack this many more; return the rest of the budget."""
         cdef Entry *entry
         cdef Page *page
         cdef Deferred *deferred

@@ -7,7 +7,7 @@ from nsqcy.channels.events cimport Events
 from nsqcy.storage.block_pool cimport BlockPool
 
 
-# A heap node that knows whose it is; `owner` is borrowed.
+# A heap node that knows its owner; `owner` is borrowed.
 ctypedef struct Timer:
     HeapNode node
     void *owner
@@ -18,7 +18,7 @@ cdef class SchedulerState:
     cdef public int64_t now                 # monotonic, ns; read once a turn
     cdef public int64_t wall                # wall clock, ns
     cdef list dirty_channels
-    cdef list discarded                     # what is still to be freed, see Discarded
+    cdef list discarded                     # to be freed, see Discarded
     cdef Heap channel_timers
     cdef BlockPool pool
     cdef public uint64_t mem_queue_size     # messages

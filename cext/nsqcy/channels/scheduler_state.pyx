@@ -1,8 +1,8 @@
 """The scheduler's state that topics and channels see: clocks, dirty channels, timers.
 
-Owns what a turn begins with: both clocks as data, the channels that have something to do, and when
-each other one wakes up. Holds what is the worker's besides: its block pool, its limits and who is
-told of events. Decides nothing: the order of work in a turn is the scheduler's (broker/topic).
+Owns the input of a turn: both clocks as data, the channels with work to do, and when each other one
+wakes up. Also has the worker's block pool, limits and event receiver. Decides nothing:
+broker/scheduler owns the order of work in a turn.
 """
 
 from nsqcy.base.heap cimport heap_free, heap_init

@@ -15,14 +15,14 @@ cdef class Codec:
     """Codec of one connection, above TLS and compression."""
     cdef readonly str address
     cdef Output output
-    cdef bytearray partial          # received and not yet a whole frame
-    cdef size_t wanted              # bytes of `partial` before another look is worth it
-    cdef uint32_t longest           # bytes a message's frame may announce
+    cdef bytearray partial          # received bytes that are not a whole frame yet
+    cdef size_t wanted              # bytes of `partial` before the next try
+    cdef uint32_t longest           # maximum bytes of a message's frame
     cdef bint headers               # negotiated: a message begins with its headers
     cdef bint closed
     cdef readonly Py_ssize_t in_flight
     cdef public object wake         # called when output waits and none did before
-    cdef public object flow         # asked whether it is calm, told results before they are sent
+    cdef public object flow         # notified of results before they are sent
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
                           Py_ssize_t maximum) except -1
@@ -43,7 +43,7 @@ cdef class Message:
     cdef Codec codec
 
 
-# A message of a connection that has negotiated headers. (The others' are not to know of any.)
+# A message of a connection that has negotiated headers; other messages have none of this.
 cdef class Headered(Message):
     cdef bytes encoded              # the headers, as on the wire
     cdef dict decoded               # decoded on first use
@@ -54,6 +54,6 @@ cdef class Publish:
     cdef readonly bytes head        # the command line
     cdef readonly bytes body
     cdef public double deadline     # seconds, monotonic
-    cdef public int tries           # that have failed
+    cdef public int tries           # failed ones
     cdef public object error        # of the last try
     cdef readonly object waiter     # notified of the result

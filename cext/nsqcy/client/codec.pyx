@@ -1,11 +1,11 @@
 """A client's end of a connection: frames become messages, answers become commands.
 
-Owns what a client does for every message: cutting frames out of what was received, the Message
-objects, and the commands that answer and publish, gathered until the connection's owner takes them
-for its socket. Knows no socket, no clock, no handshake and nothing of RDY.
+Owns what a client does for every message: splitting input into frames, the Message objects, and the
+commands that answer and publish, collected until the connection's owner sends them. Knows no
+socket, no clock, no handshake and nothing of RDY.
 
-One thread may feed and take while others answer messages: everything here happens under the GIL,
-and the callbacks are called between two changes, never in the middle of one.
+One thread may feed and take while others answer messages: everything here runs under the GIL, and
+callbacks are called between two changes, never in the middle of one.
 """
 
 cimport cython
@@ -34,7 +34,7 @@ cdef enum:
     ID = 16
     SPELLS_HTTP = 1213486160        # "HTTP", read as the size of a frame
     MAX_FRAME = 0x7fffffff
-    MAX_ANSWER = 1 << 20            # bytes of a frame that is no message
+    MAX_ANSWER = 1 << 20            # bytes of a frame that is not a message
     MAX_DELAY_CHARACTERS = 24       # characters of a delay with its space and line feed
     OK_TEXT = 0x4f4b
 
@@ -47,15 +47,15 @@ class AlreadyAnswered(NsqError):
 
 
 class ProtocolError(NsqError):
-    """Bytes that no nsqd sends."""
+    """The bytes are not from an nsqd."""
 
 
 cdef class Codec:
     """One connection's frames and commands.
 
-    `flow` is the connection's consumer's Flow, or None for one that only publishes; `wake()` is
-    called when there is something to take and there was nothing before. `longest`: bytes of the
-    longest message that is accepted, 0 for any.
+    `flow` is the Flow of the connection's consumer, or None for one that only publishes; `wake()`
+    is called when there is something to take and there was nothing before. `longest`: bytes of the
+    longest accepted message, 0 for any.
     """
 
     def __cinit__(self, str address not None, uint32_t longest=0):
@@ -75,7 +75,7 @@ cdef class Codec:
     # -- received
 
     def feed(self, bytes data not None, Py_ssize_t maximum=-1):
-        """Take what was received; gives (messages, other frames as (type, data)).
+        """Take received bytes; return (messages, other frames as (type, data)).
 
         Stops after `maximum` frames if that is not negative: what follows an answer of the
         handshake may belong to another layer (see `rest`). Raises ProtocolError.
@@ -101,7 +101,7 @@ cdef class Codec:
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
                           Py_ssize_t maximum) except -1:
-        """Every whole frame; gives the bytes used."""
+        """Parse every whole frame; return the bytes used."""
         cdef const uint8_t *start = at
         cdef uint32_t size
         cdef uint32_t type
@@ -130,8 +130,7 @@ cdef class Codec:
         return at - start
 
     cdef inline int check_size(self, const uint8_t *at, size_t left) except -1:
-        """Whether the frame that begins here is worth waiting for: its type says how long it may
-        be, once that has come."""
+        """Check the size of the frame that begins here, as soon as its type is known."""
         cdef uint32_t size = load_be32(at)
         cdef uint32_t maximum = MAX_FRAME
         if left >= FRAME_HEADER:
@@ -156,7 +155,7 @@ cdef class Codec:
     # -- to send
 
     def take(self):
-        """The bytes to send; they are forgotten here."""
+        """Return the bytes to send, and forget them."""
         cdef Output output = self.output
         cdef bytes taken
         if output.end == 0:
@@ -169,19 +168,19 @@ cdef class Codec:
 
     @property
     def pending(self):
-        """Bytes that wait to be taken."""
+        """Return the number of bytes that wait to be taken."""
         return self.output.end
 
     @cython.final
     cdef int rouse(self, size_t before) except -1:
-        """Tell the owner, once there is something to take, if there was nothing `before`. Last of
-        all: another thread may take it meanwhile."""
+        """Notify the owner if there is something to take and there was nothing `before`. Call it
+        last: another thread may take it meanwhile."""
         if before == 0 and self.wake is not None:
             self.wake()
         return 0
 
     def write(self, bytes command not None):
-        """Any bytes, usually one or more commands."""
+        """Put any bytes, usually one or more commands."""
         cdef size_t n = len(command)
         cdef size_t before = self.output.end
         if n and not self.closed:
@@ -189,7 +188,7 @@ cdef class Codec:
             self.rouse(before)
 
     def publish(self, bytes head not None, bytes body not None):
-        """`head`, a command line with its line feed, and a body behind its length."""
+        """Put `head`, a command line with its line feed, and a body after its length."""
         cdef size_t n = len(head)
         cdef size_t length = len(body)
         cdef size_t before = self.output.end
@@ -203,7 +202,7 @@ cdef class Codec:
         self.rouse(before)
 
     def close(self):
-        """No more comes and nothing can be sent: answers are dropped from now on."""
+        """The connection is lost: answers are dropped from now on."""
         self.closed = True
         self.in_flight = 0
         self.output.clear()
@@ -218,7 +217,7 @@ cdef class Codec:
         return self.rouse(before)
 
     cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1:
-        """FIN or REQ; first, flow control says what it has to say about that."""
+        """Put FIN or REQ, after those of flow control."""
         cdef char[MAX_DELAY_CHARACTERS] text
         cdef size_t before
         cdef uint8_t *at
@@ -246,11 +245,11 @@ cdef class Codec:
 
 @cython.freelist(256)
 cdef class Message:
-    """A message nsqd has delivered, to be finished or requeued once.
+    """A message from nsqd, to be finished or requeued once.
 
     `id`: 16 hex digits; `timestamp`: when it was published, ns since 1970 by its nsqd's clock;
-    `attempts`: how many times it has been delivered, this time included; `headers`: a dict of str,
-    empty on a connection without the option `headers`.
+    `attempts`: the number of its deliveries, this one included; `headers`: a dict of str, empty on
+    a connection without the option `headers`.
 
     An answer after the connection was lost is dropped: nsqd delivers the message again.
     """
@@ -269,13 +268,13 @@ cdef class Message:
         return {}
 
     def finish(self):
-        """It is done with. Raises AlreadyAnswered."""
+        """Finish the message. Raises AlreadyAnswered."""
         codec_of(self).answer(self, FINISHED, 0)
 
     def requeue(self, delay=None, *, time_ms=None, bint backoff=True):
         """Have it delivered again, after `delay` seconds or `time_ms` milliseconds, or after the
         consumer's delay for its number of attempts. With `backoff` the whole consumer slows down.
-        Raises AlreadyAnswered, and ValueError for a delay that is negative or no number."""
+        Raises AlreadyAnswered, and ValueError for a delay that is negative or not a number."""
         cdef Codec codec = codec_of(self)
         cdef int64_t milliseconds
         if time_ms is not None:
@@ -290,7 +289,7 @@ cdef class Message:
         codec.answer(self, FAILED if backoff else REQUEUED, milliseconds)
 
     def touch(self):
-        """Start its timeout anew. Raises AlreadyAnswered."""
+        """Restart its timeout. Raises AlreadyAnswered."""
         cdef Codec codec = codec_of(self)
         if self.answered:
             raise AlreadyAnswered(f"message {shown(self)} has been answered already")
@@ -298,14 +297,14 @@ cdef class Message:
             codec.put_id(b"TOUCH ", 6, self)
 
     def enable_async(self):
-        """Its handler's end does not answer it: that is done later, by finish() or requeue()."""
+        """Keep it unanswered when its handler returns; call finish() or requeue() later."""
         self.manual = True
 
     def is_async(self):
         return self.manual
 
     def has_responded(self):
-        """Whether it was finished or requeued."""
+        """Return whether it was finished or requeued."""
         return self.answered
 
     def __repr__(self):
@@ -324,14 +323,14 @@ cdef class Headered(Message):
 
 
 cdef inline Codec codec_of(Message message):
-    """The connection it came from; one that was made around __init__ came from none."""
+    """The connection it came from; None if it was created without one."""
     if message is None or message.codec is None:
         raise TypeError("this is no Message that a connection has delivered")
     return message.codec
 
 
 cdef str shown(Message message):
-    """Its id; whatever an nsqd may have sent as one."""
+    """Its id, as nsqd has sent it."""
     return message.id.decode("ascii", "backslashreplace")
 
 
@@ -370,7 +369,7 @@ cdef Headered new_headered(Codec codec, const uint8_t *at, size_t length):
 
 
 cdef class Publish:
-    """A publish on its way: the command line `head` and its `body`. `deadline`: seconds,
+    """A publish in progress: the command line `head` and its `body`. `deadline`: seconds,
     monotonic. A subclass notifies `waiter` of the result."""
 
     def __init__(self, str topic not None, bytes head not None, bytes body not None, waiter,
@@ -386,15 +385,16 @@ cdef class Publish:
 
 
 def finish(messages not None):
-    """Finish many messages, of any connections; each connection sends its part in one write.
-    Raises AlreadyAnswered at the first that has been answered."""
+    """Finish many messages, of any connections; each connection sends its part in one write. Raises
+    AlreadyAnswered at the first that has been answered."""
     cdef Message message
     for message in messages:
         codec_of(message).answer(message, FINISHED, 0)
 
 
 def message_body(data):
-    """`data` as bytes. Raises TypeError for what is not bytes-like and ValueError for none."""
+    """Return `data` as bytes. Raises TypeError if it is not bytes-like and ValueError if it is
+    empty."""
     cdef bytes body
     if type(data) is bytes:
         body = <bytes>data
@@ -408,7 +408,7 @@ def message_body(data):
 
 
 def headered_body(data, headers):
-    """The same behind the headers, as a connection that has negotiated them sends it."""
+    """Return the same after the headers, as a connection with negotiated headers sends it."""
     return _before(headers) + message_body(data)
 
 
@@ -419,14 +419,14 @@ cdef bytes _before(headers):
 
 
 def headered_mpub_body(messages not None, headers):
-    """The body of an MPUB of such a connection; all of its messages have these headers."""
+    """Return the body of an MPUB of such a connection; all of its messages have these headers."""
     cdef bytes before = _before(headers)
     return join([before + message_body(each) for each in messages])
 
 
 def mpub_body(messages not None):
-    """The body of an MPUB: a count, then each message behind its length. Raises as message_body
-    does, and ValueError for no message or for more bytes than a command can have."""
+    """Return the body of an MPUB: a count, then each message after its length. Raises as
+    message_body does, and ValueError for no message or for more bytes than a command can have."""
     return join([message_body(each) for each in messages])
 
 

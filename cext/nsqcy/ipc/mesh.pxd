@@ -17,7 +17,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from nsqcy.ipc.ring cimport RingReader, RingRecord, RingWriter, Shared, Slot
 
 cdef enum:
-    STREAM_WINDOW = 262144     # bytes under way, each direction
+    STREAM_WINDOW = 262144     # bytes in transit, each direction
     STREAM_CREDIT_BATCH = 32768
     STREAMS_MAX = 1 << 20      # opened by one worker to one other
 
@@ -31,13 +31,13 @@ cdef enum StreamSide:
 cdef class StreamEnd:
     """Events at this end of a stream; override those that you need.
 
-    An end that raises loses its stream.
+    If an end raises, its stream is aborted.
     """
-    # Take all `n` bytes; `data` is good until you return.  Done with them: `stream.consumed`.
+    # Take all `n` bytes; `data` is valid until you return.  When done with them: `stream.consumed`.
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
-    # A send that was cut short can go on.
+    # A send that was cut short can continue.
     cdef int on_writable(self) except -1
-    # The other end closed, or there is no other end any more.  Nothing comes after this.
+    # The other end closed, or no longer exists.  No event follows.
     cdef int on_closed(self, bint aborted) except -1
 
 
@@ -48,7 +48,7 @@ cdef class BytesEnd(StreamEnd):
 cdef struct Link:
     Link *prev
     Link *next
-    void *stream               # borrowed: what is linked is in a table
+    void *stream               # borrowed: linked streams are in a table
 
 
 cdef class Stream:
@@ -60,10 +60,10 @@ cdef class Stream:
         StreamSide _side
         bint _peer_closed
         bint _aborting
-        bint _cut_short        # a send was: the end is waiting for on_writable
+        bint _cut_short        # a send was cut short: the end waits for on_writable
         uint32_t _credit       # bytes we may send
         uint32_t _allowed      # bytes the peer may send
-        uint32_t _owed         # bytes consumed whose credit is not given back yet
+        uint32_t _owed         # bytes consumed whose credit is not returned yet
         # Sent, but not in the ring yet: waiting[start:stop], at most STREAM_WINDOW bytes.
         unsigned char *_waiting
         uint32_t _start
@@ -72,10 +72,10 @@ cdef class Stream:
         Link _control          # in peer.control: a credit or the last record to write
         Link _data             # in peer.data: OPEN or waiting bytes to write
 
-    # Returns how many of the bytes were taken: as many as there is credit for, 0 once closed.
-    # The rest is yours to keep until on_writable.
+    # Return how many of the bytes were taken: up to the credit, 0 once closed. Keep the rest until
+    # on_writable.
     cdef int send(self, const unsigned char *data, size_t n) except -1
-    # `n` more bytes of on_data are done with.
+    # `n` more bytes of on_data are done.
     cpdef void consumed(self, size_t n) noexcept
     # Sent bytes are delivered, then the other end gets on_closed; this end gets no more events.
     cpdef void close(self) noexcept
@@ -125,8 +125,8 @@ cdef class Mesh:
         list _eventfds
         list _peers            # a Peer for each worker, this one included (never up)
         uint64_t _up           # bitmaps of peers:
-        uint64_t _touched      # with something for flush to do
-        uint64_t _blocked      # with a ring that was too full for all
+        uint64_t _touched      # with work for flush
+        uint64_t _blocked      # with a ring that was too full for everything
         uint64_t _unfinished   # with a ring that was not read to its end, up or not yet
         int _turn              # whose ring is read first
         bint _draining

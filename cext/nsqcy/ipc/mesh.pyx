@@ -1,9 +1,9 @@
 """Streams between workers: many byte pipes over one ring each way.
 
-Owns numbers, credits and closing of streams, and who gets the room in a ring.  A ring never waits
+Owns numbers, credits and closing of streams, and the use of the room in a ring. A ring never waits
 for a session: what does not fit waits in its stream, bounded by the credit of that stream, and all
-that has come in is read whatever the state of the rings out.  Knows nothing of what the bytes mean.
-Its only system calls are a read and a write of an eventfd.
+input is read whatever the state of the rings out. Does not know what the bytes mean. Its only
+system calls are a read and a write of an eventfd.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -52,7 +52,7 @@ cdef enum:
     HALF_WINDOW = STREAM_WINDOW // 2
     WAITING_MIN = 4096
     PUBLISH_EVERY = 32768      # so that a long turn here does not leave the reader idle
-    RELEASE_EVERY = 65536      # nor the writer without room
+    RELEASE_EVERY = 65536      # or the writer without room
     RING_TURN = 65536          # bytes read from one ring before the next one's turn
 
 cdef extern from *:
@@ -61,13 +61,13 @@ cdef extern from *:
     """
     int lowest_bit(uint64_t bits) nogil
 
-# Objects alive, counted in the debug build.
+# Live objects, counted in the debug build.
 cdef Py_ssize_t live_streams = 0
 cdef Py_ssize_t live_buffers = 0
 
 
 def live():
-    """How many streams and stream buffers exist; zeros in a release build."""
+    """Return the number of streams and stream buffers; zeros in a release build."""
     return {"streams": live_streams, "buffers": live_buffers}
 
 
@@ -124,19 +124,19 @@ cdef class BytesEnd(StreamEnd):
         return 0
 
     def data(self, bytes data):
-        """Bytes have come."""
+        """Bytes have arrived."""
 
     def writable(self):
-        """A write that was cut short can go on."""
+        """A write that was cut short can continue."""
 
     def closed(self, bint aborted):
-        """The other end closed, or there is no other end any more."""
+        """The other end closed, or no longer exists."""
 
 
 # --- streams ---
 
 cdef class Stream:
-    """One end of a byte pipe to another worker.  Made by `Mesh.open` and for `Mesh.on_open`."""
+    """One end of a byte pipe to another worker. Created by `Mesh.open` and for `Mesh.on_open`."""
 
     def __cinit__(self):
         global live_streams
@@ -159,7 +159,7 @@ cdef class Stream:
 
     @property
     def room(self):
-        """How many bytes `write` would take now."""
+        """The number of bytes that `write` would take now."""
         return self._credit if self._side == SIDE_OPEN else 0
 
     @property
@@ -181,7 +181,7 @@ cdef class Stream:
             n = self._credit
             self._cut_short = True
         taken = n
-        # Others wait for room: get in line behind them.
+        # Others wait for room: queue after them.
         if link_alone(&peer._data):
             while done < taken:
                 piece = min(taken - done, <uint32_t> RECORD_MAX)
@@ -223,12 +223,12 @@ cdef class Stream:
         self._drop_waiting()
         link_remove(&self._data)
         if self._hello is not None:
-            self._leave()   # the peer has never heard of it
+            self._leave()   # the peer does not know it
         else:
             self._queue_control()
 
     cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept:
-        """Append to what waits for room in the ring; -1 when there is no memory."""
+        """Append to what waits for room in the ring; -1 without memory."""
         global live_buffers
         cdef:
             uint32_t length = self._stop - self._start
@@ -267,7 +267,7 @@ cdef class Stream:
             self._peer._mesh._touched |= self._peer._bit
 
     cdef int _write_control(self) noexcept:
-        """The credit or the last record: 1 written, 0 no room, -1 the ring is broken."""
+        """Write the credit or the last record: 1 written, 0 no room, -1 the ring is broken."""
         cdef:
             unsigned char credit[4]
             int written
@@ -279,7 +279,7 @@ cdef class Stream:
                 self._owed = 0
             return written
         if not link_alone(&self._data):
-            return 1   # what waits goes first, and will queue the last record
+            return 1   # waiting bytes go first, and will queue the last record
         written = ring_write(&self._peer._out, KIND_ABORT if self._aborting else KIND_CLOSE,
                              self._id, credit, 0, 0)
         if written > 0:
@@ -289,7 +289,8 @@ cdef class Stream:
         return written
 
     cdef int _write_data(self) noexcept:
-        """OPEN, or one record of what waits: 1 written, 0 no room, -1 the ring is broken."""
+        """Write OPEN, or one record of waiting bytes: 1 written, 0 no room, -1 the ring is
+        broken."""
         cdef:
             uint32_t piece = min(self._stop - self._start, <uint32_t> RECORD_MAX)
             int written = 1
@@ -316,7 +317,7 @@ cdef class Stream:
         return 1
 
     cdef void _leave(self) noexcept:
-        """Give the number back; the peer knows it is free, or never knew it was not."""
+        """Free the number; the peer knows that it is free, or never knew that it was used."""
         cdef:
             Peer peer = self._peer
             uint32_t index = self._id >> 1
@@ -369,7 +370,7 @@ cdef class Stream:
         return 0 if end is None else end.on_closed(aborted)
 
     cdef int _fail(self) except -1:
-        """The peer broke the rules of this stream."""
+        """The peer has violated the rules of this stream."""
         cdef StreamEnd end = self.end
         self.abort()
         return 0 if end is None else end.on_closed(True)
@@ -397,7 +398,7 @@ cdef class Peer:
         link_init(&self._data, NULL)
 
     cdef Stream _find(self, uint32_t number):
-        """The stream of a record; None when there is none the peer can know of."""
+        """Return the stream of a record; None if there is none that the peer can know."""
         cdef:
             list table = self._accepted if number & 1 else self._opened
             uint32_t index = number >> 1
@@ -416,7 +417,7 @@ cdef class Peer:
         return len(self._opened) - 1
 
     cdef int _move(self) noexcept:
-        """Into the ring with what waits: 1 nothing left, 0 no room, -1 the ring is broken."""
+        """Write waiting data to the ring: 1 nothing left, 0 no room, -1 the ring is broken."""
         cdef:
             Stream stream
             int written
@@ -434,7 +435,7 @@ cdef class Peer:
         return 1 if link_alone(&self._control) else self._move()
 
     cdef void _publish(self) noexcept:
-        """Let the peer see what is in the ring, and wake it if it sleeps."""
+        """Publish the records in the ring, and wake the peer if it sleeps."""
         if self._out.head == self._out.published:
             return
         ring_publish(&self._out)
@@ -442,7 +443,7 @@ cdef class Peer:
             _wake(self._mesh, self._index)
 
     cdef void _release(self) noexcept:
-        """Give the peer the room of what was read, and tell it if it waits for that."""
+        """Release the room of what was read, and notify the peer if it waits for it."""
         cdef uint64_t *waits = &self._mesh._slot.waits
         if self._into.tail == self._into.released:
             return
@@ -464,10 +465,10 @@ cdef void _wake(Mesh mesh, int peer) noexcept:
 # --- the mesh ---
 
 cdef class Mesh:
-    """All streams of this worker.  Every peer is down until `peer_up`.
+    """All streams of this worker. Every peer is down until `peer_up`.
 
-    A turn: `drain`, then whatever the ends and others have to say, then `flush`, and when
-    `prepare_sleep` agrees, the poll.  When the eventfd of this worker is readable: `woken`.
+    A turn: `drain`, then the work of the ends and others, then `flush`, and when `prepare_sleep`
+    agrees, the poll. When the eventfd of this worker is readable: `woken`.
     """
 
     def __init__(self, Shared shared not None, int index, eventfds):
@@ -494,7 +495,7 @@ cdef class Mesh:
             PyErr_WriteUnraisable(self)
 
     def on_broken(self, int peer, str reason):
-        """The peer broke the rules of the ring; it counts as down until `peer_up`."""
+        """The peer has violated the rules of the ring; it counts as down until `peer_up`."""
 
     cpdef int wake(self, int peer) except -1:
         """Make the eventfd of a peer readable."""
@@ -506,7 +507,7 @@ cdef class Mesh:
     # Peers come and go.
 
     def peer_up(self, int peer, uint32_t generation):
-        """The rings with a peer may be used; False when that generation of it is over already."""
+        """The rings with a peer may be used; False if that generation of it is already over."""
         cdef Peer other = self._checked(peer)
         if other._up:
             self._disconnect(other)
@@ -520,11 +521,11 @@ cdef class Mesh:
         return other._up
 
     def peer_down(self, int peer):
-        """Close all streams with a peer; its rings are not touched any more after this."""
+        """Close all streams with a peer; its rings are not touched after this."""
         self._disconnect(self._checked(peer))
 
     def is_up(self, int peer):
-        """Whether streams to this peer can be opened."""
+        """Return whether streams to this peer can be opened."""
         return self._checked(peer)._up
 
     cdef bint up(self, int peer) noexcept:
@@ -575,7 +576,7 @@ cdef class Mesh:
     # Out.
 
     cpdef Stream open(self, int peer, bytes hello, StreamEnd end):
-        """Open a stream; `hello` is what the peer's `on_open` gets to see."""
+        """Open a stream; the peer's `on_open` receives `hello`."""
         cdef:
             Peer other = self._checked(peer)
             Stream stream
@@ -594,7 +595,7 @@ cdef class Mesh:
         return stream
 
     cpdef int flush(self) except -1:
-        """The end of a turn: put into the rings what fits, wake peers that sleep."""
+        """End of a turn: write to the rings what fits, wake peers that sleep."""
         cdef:
             uint64_t todo = (self._touched | self._blocked) & self._up
             Peer peer
@@ -623,7 +624,8 @@ cdef class Mesh:
     # In.
 
     cpdef bint drain(self, Py_ssize_t max_bytes) except -1:
-        """Read the rings, round robin, until about `max_bytes`; true when something is left."""
+        """Read the rings, round robin, until about `max_bytes`; return whether something is
+        left."""
         cdef:
             uint64_t ready, later
             Peer peer
@@ -647,7 +649,7 @@ cdef class Mesh:
         return (self._unfinished & self._up) != 0
 
     cdef Py_ssize_t _drain_peer(self, Peer peer, Py_ssize_t budget) except -1:
-        """Read one ring; returns how many bytes of it."""
+        """Read one ring; return the number of bytes."""
         cdef:
             Py_ssize_t left = budget
             Stream stream
@@ -723,7 +725,7 @@ cdef class Mesh:
     # Sleep.
 
     cpdef bint prepare_sleep(self) noexcept:
-        """True when the next poll may block: from now on peers write the eventfd."""
+        """Return whether the next poll may block: if so, peers write the eventfd from now on."""
         if (self._unfinished | self._touched) & self._up:
             return False
         self._sleeping = slot_sleep(self._slot)

@@ -34,13 +34,13 @@ cdef class QuotaTable:
 cdef class Quota:
     cdef QuotaTable table
     cdef Used *used
-    cdef Used alone               # for a user who came when all rows were taken
+    cdef Used alone               # for users that came when all rows were taken
     cdef readonly str user
     cdef readonly uint32_t max_connections
-    cdef readonly double rate     # messages a second; 0: any number
+    cdef readonly double rate     # messages a second; 0: no limit
     cdef readonly double bytes_rate
     cdef uint32_t waiting         # sessions here that wait for it
-    cdef int64_t waited_until     # what they have waited until then is counted
+    cdef int64_t waited_until     # their waiting time until then is counted
     cdef int64_t told_until
 
     cpdef bint limits_publishes(self) noexcept

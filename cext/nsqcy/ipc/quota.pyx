@@ -1,11 +1,11 @@
-"""Quotas of users: how many connections, and how much is published, at all workers together.
+"""Quotas of users: limits of connections and publishes over all workers together.
 
 Owns the rows of the shared memory and the arithmetic of rates. Knows neither sessions nor files,
-and reads no clock: time is given, in nanoseconds of the clock that all processes of a machine have.
+and reads no clock: times are arguments, in nanoseconds of the machine's monotonic clock.
 
-A rate is kept by waiting after: a user who has published nothing for a second may publish a
-second's worth at once, and from then on as much as the rate says. What is published has been paid
-for until some time; while that is more than a second ahead, nothing more may come.
+A rate is enforced by waiting after a publish: a user who has published nothing for a second may
+publish a second's worth at once, and then at the rate. What is published is paid for until some
+time; while that is more than a second ahead, publishes wait.
 """
 
 import hashlib
@@ -28,10 +28,10 @@ from nsqcy.base.atomics cimport (
 
 cdef enum:
     SECOND = 1_000_000_000
-    BURST = SECOND              # what may be published at once, after a rest
-    SLICE = 10_000_000          # of time, whose worth one publisher after the other gets
+    BURST = SECOND              # what may be published at once, after a pause
+    SLICE = 10_000_000          # share of time that publishers get one after another
 cdef int64_t TOLD_AGAIN = 60 * <int64_t>SECOND
-cdef double MAX_COST = 1e17    # ns that one publish may cost: three years
+cdef double MAX_COST = 1e17    # maximum ns that one publish may cost: three years
 
 
 @cython.final
@@ -53,7 +53,7 @@ cdef class QuotaTable:
         PyBuffer_Release(&self._view)
 
     def _forget_connections(self):
-        """Those of a worker that died are no more."""
+        """Release the connections of a worker that died."""
         cdef Used *used = <Used *>self._view.buf
         cdef size_t i
         for i in range(self._rows):
@@ -77,14 +77,14 @@ cdef class QuotaTable:
 
 @cython.final
 cdef class Quota:
-    """One user's. Of each limit 0 is none."""
+    """The quota of one user. A limit of 0 means no limit."""
 
     def __cinit__(self, QuotaTable table not None, str user not None,
                   uint32_t max_connections=0, double rate=0, double bytes_rate=0):
         cdef bytes digest = hashlib.sha256(user.encode()).digest()
         self.table = table
         self.user = user
-        # That two names have one key will not happen. An odd one is never 0.
+        # Two names with the same key do not occur. An odd key is never 0.
         self.used = table.row(int.from_bytes(digest[:8], "little") | 1)
         if self.used == NULL:
             memset(&self.alone, 0, sizeof(Used))
@@ -103,7 +103,7 @@ cdef class Quota:
         self.bytes_rate = bytes_rate
 
     cpdef uint32_t connections(self) noexcept:
-        """How many there are, at all workers."""
+        """The number of connections, over all workers."""
         cdef uint32_t count = 0
         cdef int i
         for i in range(MAX_WORKERS):
@@ -111,8 +111,8 @@ cdef class Quota:
         return count
 
     cpdef bint enter(self) noexcept:
-        """Count one connection more; False: it is one too many, and was not counted. Of two that
-        come at the same moment for the last place both may be refused."""
+        """Count one more connection; False: the limit is reached and it was not counted. If two
+        come at the same moment for the last place, both may be refused."""
         self.join()
         if self.max_connections and self.connections() > self.max_connections:
             self.leave()
@@ -121,7 +121,7 @@ cdef class Quota:
         return True
 
     cpdef void join(self) noexcept:
-        """Count one more, however many there may be: it was there before, and is known again."""
+        """Count one more connection without checking the limit: it existed before."""
         fetch_add_u32(&self.used.connections[self.table.worker], 1)
 
     cpdef void leave(self) noexcept:
@@ -131,7 +131,7 @@ cdef class Quota:
         return self.rate > 0 or self.bytes_rate > 0
 
     cpdef int64_t wait(self, int64_t now) noexcept:
-        """Nanoseconds until something may be published; 0: now."""
+        """Return the nanoseconds until a publish is allowed; 0: now."""
         cdef int64_t minimum = 0
         if self.rate > 0:
             minimum = max(minimum, _owed(&self.used.messages_until, now))
@@ -154,7 +154,7 @@ cdef class Quota:
             self.waited_until = now
 
     cpdef int64_t turn(self, int64_t now) noexcept:
-        """When the next of those who wait here, who come one after the other, should look again."""
+        """Return when the next of the waiting sessions, which take turns, should try again."""
         return now + self.wait(now) + (1 + <int64_t>self.waiting) * SLICE
 
     cpdef void pay(self, int64_t now, uint64_t messages, uint64_t size) noexcept:
@@ -186,7 +186,7 @@ cdef class Quota:
 
     @property
     def is_shared(self):
-        """Whether all workers count together; False: each has figures of its own."""
+        """Return whether all workers count together; False: each has its own figures."""
         return self.used != &self.alone
 
     cpdef bint is_news(self, int64_t now) noexcept:

@@ -47,10 +47,10 @@ cdef struct Slot:
     uint32_t pid
     uint32_t generation           # by the master alone: how often the worker's rings were reset
     uint64_t beat                 # monotonic clock, ns
-    uint32_t state                # what the number means is the user's
+    uint32_t state                # the user decides what the number means
     uint32_t busy                 # permille of the last second
     uint32_t connections
-    uint32_t topics               # it has, or had when it died
+    uint32_t topics               # that it has, or had when it died
     uint32_t pad[8]
     # Written by all.
     uint32_t sleeping
@@ -71,46 +71,46 @@ cdef struct RingHead:
 cdef struct RingWriter:
     RingHead *shared
     unsigned char *data
-    uint64_t head                 # behind what is written, published or not
+    uint64_t head                 # after what is written, published or not
     uint64_t published
     uint64_t tail                 # as last seen
 
 cdef struct RingReader:
     RingHead *shared
     const unsigned char *data
-    uint64_t tail                 # behind what is read, released or not
+    uint64_t tail                 # after what is read, released or not
     uint64_t released
     uint64_t head                 # as last seen
 
 cdef struct RingRecord:
-    const unsigned char *data     # in the ring; good until ring_release
+    const unsigned char *data     # in the ring; valid until ring_release
     uint32_t length
     uint32_t stream
-    uint32_t size                 # what it takes up in the ring
+    uint32_t size                 # its size in the ring
     uint8_t kind
 
-# -1: the positions make no sense, the ring is broken.
+# -1: the positions are invalid, the ring is broken.
 cdef int ring_attach_writer(RingWriter *ring, RingHead *shared) noexcept nogil
 cdef int ring_attach_reader(RingReader *ring, RingHead *shared) noexcept nogil
 
-# 1: written, to be seen by the reader after ring_publish; 0: no room (`reserve` bytes must stay
-# free); -1: broken.  `n` must not exceed RECORD_MAX.
+# 1: written, visible to the reader after ring_publish; 0: no room (`reserve` bytes must stay free);
+# -1: broken.  `n` must not exceed RECORD_MAX.
 cdef int ring_write(RingWriter *ring, uint8_t kind, uint32_t stream, const void *data, uint32_t n,
                     uint32_t reserve) noexcept nogil
 cdef void ring_publish(RingWriter *ring) noexcept nogil
-# Whether at least half of the ring is free, after a fresh look.
+# Whether at least half of the ring is free, after reading the reader's position again.
 cdef bint ring_half_free(RingWriter *ring) noexcept nogil
 
-# 1: `record` is the next one and is passed over; 0: nothing there; -1: broken.
+# 1: `record` is the next one and was passed; 0: none; -1: broken.
 cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil
-# Gives the writer the room of all records read so far.
+# Releases the room of all records read so far to the writer.
 cdef void ring_release(RingReader *ring) noexcept nogil
 # Whether the writer has at least half of the ring, as far as the reader knows.
 cdef bint ring_half_read(RingReader *ring) noexcept nogil
 
 # Sets bit `who` of `bits`, one of the bitmaps of `slot`.  True: write that worker's eventfd.
 cdef bint slot_post(Slot *slot, uint64_t *bits, int who) noexcept nogil
-# True when the worker may sleep; false when a bit of dirty or room is set.
+# True if the worker may sleep; false if a bit of dirty or room is set.
 cdef bint slot_sleep(Slot *slot) noexcept nogil
 cdef void slot_awake(Slot *slot) noexcept nogil
 

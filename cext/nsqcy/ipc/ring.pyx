@@ -1,8 +1,8 @@
 """The shared memory of the workers: its layout, byte rings in it, and wake-ups.
 
-Owns every byte of the mapping except the lease word and the quotas, which it only places.  Believes
-nothing it reads from a ring: a peer may have died, or gone mad, at any point.  Knows no streams,
-makes no system call after the mapping.
+Owns every byte of the mapping except the lease word and the quotas, which it only places. Trusts
+nothing that it reads from a ring: a peer may have died, or corrupted it, at any point. Knows no
+streams, makes no system call after the mapping.
 """
 
 import mmap
@@ -47,13 +47,13 @@ def page_size(int workers):
 
 
 def ring_offset(int workers, int writer, int reader):
-    """Where the head of the ring from `writer` to `reader` is; its data follows a page later."""
+    """Offset of the head of the ring from `writer` to `reader`; its data follows a page later."""
     cdef size_t index = writer * workers + reader
     return page_size(workers) + index * (sizeof(RingHead) + RING_BYTES)
 
 
 def quotas_offset(int workers):
-    """Where the quotas are, behind the last ring."""
+    """Offset of the quotas, after the last ring."""
     return ring_offset(workers, workers, 0)
 
 
@@ -63,7 +63,7 @@ def map_size(int workers):
 
 
 def format(buffer, int workers):
-    """Make shared memory for `workers` out of a writable buffer of zeros."""
+    """Format shared memory for `workers` in a writable buffer of zeros."""
     cdef unsigned char[::1] whole = buffer
     cdef SharedHead *head = <SharedHead *> &whole[0]
     cdef size_t first = page_size(workers)
@@ -112,7 +112,7 @@ cdef class Shared:
 
     @property
     def lease_word(self):
-        """The 8 bytes the id sources share."""
+        """The 8 bytes that the id sources share."""
         return memoryview(self._mapping)[64:72]
 
     @property
@@ -133,28 +133,28 @@ cdef class Shared:
         )
 
     def enter(self, int worker, uint32_t pid, uint32_t state):
-        """The worker says who it is and in which state."""
+        """Publish the worker's identity and state."""
         cdef Slot *slot = self.slot(self._checked(worker))
         store_relaxed_u32(&slot.pid, pid)
         store_relaxed_u32(&slot.state, state)
 
     def beat(self, int worker, uint64_t now, uint32_t busy, uint32_t connections):
-        """The worker says that it lives, and how busy it is (permille)."""
+        """Publish a heartbeat of the worker, and how busy it is (permille)."""
         cdef Slot *slot = self.slot(self._checked(worker))
         store_relaxed_u32(&slot.busy, busy)
         store_relaxed_u32(&slot.connections, connections)
         store_relaxed_u64(&slot.beat, now)
 
     def set_topics(self, int worker, uint32_t topics):
-        """The worker says how many topics it has."""
+        """Publish the worker's number of topics."""
         store_relaxed_u32(&self.slot(self._checked(worker)).topics, topics)
 
     def topics(self):
-        """How many topics all workers have. Those of one that died are still there."""
+        """Return the number of topics of all workers, those of dead ones included."""
         return sum([load_relaxed_u32(&self.slot(worker).topics) for worker in range(self.workers)])
 
     cpdef int busy(self, int worker) noexcept:
-        """Permille of the last second; 1000 for a worker that is not there."""
+        """Permille of the last second; 1000 for a worker that does not exist."""
         if not 0 <= worker < self.workers:
             return 1000
         return load_relaxed_u32(&self.slot(worker).busy)
@@ -215,7 +215,7 @@ cdef int ring_attach_reader(RingReader *ring, RingHead *shared) noexcept nogil:
 
 
 cdef inline int _see_tail(RingWriter *ring) noexcept nogil:
-    """Look where the reader is; -1 when it cannot be there."""
+    """Read the reader's position; -1 if it is invalid."""
     cdef uint64_t tail = load_acquire_u64(&ring.shared.tail)
     if tail - ring.tail > ring.published - ring.tail or tail & 7:
         return -1
@@ -258,14 +258,14 @@ cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil:
     cdef uint64_t head, at, word, skip = 0
     if ring.tail == ring.head:
         head = load_acquire_u64(&ring.shared.head)
-        # Measured from what the writer may count on: the tail that it can see.
+        # Measured from what the writer may rely on: the tail that it can see.
         if head - ring.released > RING_BYTES or head - ring.tail > RING_BYTES or head & 7:
             return -1
         if head == ring.tail:
             return 0
         ring.head = head
     at = ring.tail & MASK
-    # Read once: a mad peer may change it while we look.
+    # Read once: a faulty peer may change it meanwhile.
     word = load_relaxed_u64(<const uint64_t *> (ring.data + at))
     if word >> 16 & 0xFF == RECORD_SKIP:
         skip = RING_BYTES - at

@@ -36,21 +36,21 @@ ctypedef struct Labels:
 @cython.final
 cdef class Exposition:
     cdef Shard shard
-    cdef uint64_t limit         # of topics and channels whose figures are shown by themselves
+    cdef uint64_t limit         # of topics and channels with lines of their own
     cdef tuple topic_names      # bytes: the names of samples, in the order of the figures
     cdef tuple channel_names
     cdef tuple ages_names       # of buckets, sum and count
     cdef Text *texts            # families of topics, then the ages, then those of channels
     cdef int text_count
-    cdef list bounds            # the upper end of each bucket, as it is written
-    cdef list topics            # of the walk, and channels of the topic that it has come to
+    cdef list bounds            # the upper end of each bucket, as text
+    cdef list topics            # of the walk, and channels of its current topic
     cdef list channels
     cdef Py_ssize_t next_topic
     cdef Py_ssize_t next_channel
     cdef Sums sums[<int>SERIES]
     cdef uint64_t summed_topics[<int>SERIES]
     cdef uint64_t summed_channels[<int>SERIES]
-    cdef Topic current          # the topic whose channels come; None: there is none
+    cdef Topic current          # the topic whose channels come next; None: there is none
     cdef Labels labels          # of it
     cdef uint64_t ephemerals[CHANNEL_FIGURES]   # of its channels that are ephemeral
     cdef bint has_ephemerals

@@ -1,11 +1,11 @@
 """Figures of topics and channels in the lines of Prometheus' text format, which OpenMetrics shares.
 
-Owns the form of the lines, and whose figures have lines of their own: there are at most so many;
-what comes when there are no more places is summed, and so is what is ephemeral, as its names may be
-any number. Knows no family's name but as it is told, and no headers.
+Owns the form of the lines, and which figures have lines of their own: up to a maximum. Later topics
+and channels are summed, and so are ephemeral ones, as their number is unbounded. Names of families
+are arguments; it writes no headings.
 
-A summed topic or channel stays summed: a falling sum would look like a restart. Deleted ones stay
-in the sum, too (`Shard.gone`, `Topic.gone_ephemerals`).
+A summed topic or channel stays summed: a decreasing sum would look like a restart. Deleted ones
+stay in the sum, too (`Shard.gone`, `Topic.gone_ephemerals`).
 """
 
 cimport cython
@@ -47,7 +47,8 @@ CHANNEL_NAMES = (
 
 
 def bounds(str what not None):
-    """The upper ends of the buckets of "ages", "syncs" or "turns", in seconds, but for the last."""
+    """Return the upper ends of the buckets of "ages", "syncs" or "turns", in seconds, except the
+    last."""
     cdef int first = {"ages": FIRST_OF_AGES, "syncs": FIRST_OF_SYNCS, "turns": FIRST_OF_TURNS}[what]
     return tuple((1 << (first + 2 * i)) / 1e9 for i in range(HISTOGRAM_BOUNDS))
 
@@ -68,7 +69,7 @@ cdef char *room_for(Text *text, size_t n) except NULL:
 
 
 cdef inline char *copied(char *at, const char *data, size_t n) noexcept:
-    """Where what comes behind these bytes has its place."""
+    """Return the offset after these bytes, aligned for what follows."""
     memcpy(at, data, n)
     return at + n
 
@@ -92,8 +93,8 @@ cdef int put_line(Text *text, bytes name, const Labels *labels, uint64_t number)
 
 
 cdef int put_label(Labels *labels, bytes before, str name) except -1:
-    """`before` begins the label, behind those that are there; its value is escaped as the format
-    wants it, though no name of a topic has anything to escape."""
+    """`before` begins the label, after the existing ones; its value is escaped as the format
+    requires, though names of topics have nothing to escape."""
     cdef Py_ssize_t n
     cdef const char *text = PyUnicode_AsUTF8AndSize(name, &n)
     cdef Py_ssize_t i
@@ -115,13 +116,13 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 
 @cython.final
 cdef class Exposition:
-    """One walk over all topics of a shard: `go_on`, and `take` of each family, in turns until it
-    has come to its end. So little is held at a time that it stays in the processor's cache: memory
-    that is fresh costs more than all of the writing."""
+    """One walk over all topics of a shard: call `go_on`, and `take` of each family, in turns until
+    its end. It holds so little at a time that it stays in the processor's cache: fresh memory costs
+    more than all of the writing."""
 
     def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
                   str ages_name not None, tuple channel_names not None):
-        """The names of the samples, in the order of TOPIC_NAMES and CHANNEL_NAMES."""
+        """Set the names of the samples, in the order of TOPIC_NAMES and CHANNEL_NAMES."""
         cdef int i
         self.shard = shard
         self.limit = limit
@@ -150,7 +151,7 @@ cdef class Exposition:
         free(self.texts)
 
     cdef Series decide(self, Series series) noexcept:
-        """Decide with which series a topic or channel is shown from now on."""
+        """Decide the series in which a topic or channel is shown from now on."""
         if series == UNDECIDED:
             if self.shard.own_series >= self.limit:
                 return OTHERS
@@ -161,7 +162,7 @@ cdef class Exposition:
     def go_on(self, int maximum):
         """Write up to `maximum` more topics and channels; return whether there may be more.
 
-        What goes meanwhile is left out, but for channels of the topic that the walk has come to.
+        Topics deleted meanwhile are left out, except the channels of the current topic.
         """
         cdef Topic topic
         while maximum > 0:
@@ -182,7 +183,7 @@ cdef class Exposition:
         return True
 
     cdef int put_topic(self, Topic topic) except -1:
-        """Its channels come next."""
+        """Write a topic; its channels come next."""
         cdef uint64_t figures[TOPIC_FIGURES]
         cdef Sums *sums
         self.end_topic()
@@ -208,7 +209,7 @@ cdef class Exposition:
         return 0
 
     cdef int put_channel(self, Channel channel) except -1:
-        """One of the current topic."""
+        """Write a channel of the current topic."""
         cdef uint64_t figures[CHANNEL_FIGURES]
         cdef Labels labels
         cdef Series series = self.current.series
@@ -234,7 +235,7 @@ cdef class Exposition:
         return 0
 
     cdef int end_topic(self) except -1:
-        """The ephemeral channels of the topic that was walked over have one line together."""
+        """Write the combined line of the ephemeral channels of the previous topic."""
         cdef Labels labels
         self.current = None
         if self.has_ephemerals:
@@ -248,7 +249,7 @@ cdef class Exposition:
 
     cdef int put_all(self, int first, tuple names, const uint64_t *figures, int count,
                      const Labels *labels) except -1:
-        """A line for each figure; who is not paused has none of that."""
+        """Write a line for each figure; "paused" only if it is paused."""
         cdef Text *text = &self.texts[first]
         cdef int paused = TOPIC_PAUSED if count == TOPIC_FIGURES else CHANNEL_PAUSED
         cdef int i
@@ -258,7 +259,7 @@ cdef class Exposition:
         return 0
 
     cdef int put_ages(self, const Histogram *ages) except -1:
-        """The buckets, the sum and the count; nothing, as long as no message was finished."""
+        """Write the buckets, the sum and the count; nothing as long as no message was finished."""
         cdef Text *text = &self.texts[<int>TOPIC_FIGURES]
         cdef Labels labels
         cdef uint64_t total = 0
@@ -283,15 +284,15 @@ cdef class Exposition:
         return put_line(text, count, &self.labels, total)
 
     def size(self, int family):
-        """How many bytes its lines have so far. Families have numbers: those of topics come first,
-        then the ages, then those of channels."""
+        """Return the bytes of a family's lines so far. Families have numbers: first those of
+        topics, then the ages, then those of channels."""
         return self.text_of(family).used
 
     def take(self, int family, put not None):
         """Pass the lines so far to `put` as a memoryview, valid until it returns; then drop them.
         `put` must not switch greenlets: docs/internals/testing.md says why."""
         cdef Text *text = self.text_of(family)
-        # Of nothing there can be no view without an address.
+        # An empty view without an address is not possible.
         data = text.data if text.used else &self.labels.text[0]
         view = PyMemoryView_FromMemory(data, text.used, PyBUF_READ)
         try:

@@ -24,9 +24,9 @@ cdef class AnswerTransport(Transport):
 
 cdef class Publisher:
     cdef readonly SessionManager manager
-    # (owner, Durability, whether with headers, whether of moves) -> Session that forwards to it
+    # (owner, Durability, with headers, of transfers) -> Session that forwards to it
     cdef dict sessions
-    cdef dict unplaced          # topic -> what to call when its placement is known
+    cdef dict unplaced          # topic -> callbacks for its placement
 
     cdef int wait_for_placement(self, bytes key, publish) except -1
     cdef int transfer_here(self, bytes key, tuple chunk, bytes message, Durability minimum,

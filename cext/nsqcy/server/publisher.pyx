@@ -27,7 +27,7 @@ cdef enum:
 
 cdef int64_t MILLISECOND = 1000000
 
-NO_ROOM = "E_BAD_TOPIC"             # what a topic that there is no room for is answered, at least
+NO_ROOM = "E_BAD_TOPIC"             # beginning of the error for a topic above the maximum
 
 # In place of a reason: it is unknown whether the message was published.
 UNKNOWN = "unknown"
@@ -100,7 +100,7 @@ cdef class TopicSink(Sink):
 
 
 cdef class _Batch:
-    """Calls `done` when all parts of a publish were answered. It is refused if none of them was
+    """Calls `done` when all parts of a publish were answered. It has failed if none of them was
     accepted; if only some were, the result is unknown."""
     cdef object done
     cdef int parts
@@ -119,8 +119,7 @@ cdef class _Batch:
 
 
 cdef int answer(Topic topic, bint waits, done) except -1:
-    """Have done(None) called when what was just published is accepted, which is now unless it
-    waits."""
+    """Call done(None) when what was just published is accepted: now, unless it waits."""
     cdef Callback callback
     if not waits:
         done(None)
@@ -138,11 +137,14 @@ cdef class Publisher:
 
     def publish(self, bytes key not None, bodies, delay_ms, str durability not None, done,
                 bytes headers not None=b""):
-        """Publish all of `bodies`, each with these headers, to a topic, which is made; calls
-        done(None), done(reason) or done(UNKNOWN) once, at once or later, and not before they are as
-        durable as this, and as the topic promises. The reason is that of E_PUB_FAILED, or another
-        error whole, with its code, and with it none of them is there. The name and the headers must
-        be valid, each body 1 to max-msg-size bytes, the delay within max-defer-timeout."""
+        """Publish all of `bodies`, each with these headers, to a topic, which is created if
+        necessary.
+
+        Calls done(None), done(reason) or done(UNKNOWN) once, now or later, and not before they have
+        the requested durability and that of the topic. The reason is that of E_PUB_FAILED, or
+        another whole error with its code; then none of them was published. The name and the headers
+        must be valid, each body 1 to max-msg-size bytes, the delay within max-defer-timeout.
+        """
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)
         if owner < 0:
@@ -154,7 +156,7 @@ cdef class Publisher:
             self.publish_there(owner, key, bodies, headers, delay_ms, minimum, done)
 
     def sink(self, bytes key not None, enter not None, bytes headers not None=b""):
-        """A way to publish to a topic, body by body, that takes those which need not wait.
+        """Return a fast path to a topic, body by body, for publishes that need not wait.
 
         enter: called whenever topics are about to be touched
         headers: of every message
@@ -210,9 +212,9 @@ cdef class Publisher:
 
     def publish_once(self, bytes key not None, chunk not None, bytes headers not None,
                      bytes body not None, str durability not None, done not None):
-        """Publish a message that was moved here from another topic, once, however often it is
+        """Publish a message that was transferred here from another topic, once, however often it is
         tried; `chunk`: (producer, epoch, number), as for LOG_PUB. done() as for publish. Neither
-        limits of size nor draining refuse it."""
+        limits of size nor draining reject it."""
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)
         message = b"".join((
@@ -253,7 +255,7 @@ cdef class Publisher:
         if headers:
             before = pack(">H", len(headers)) + headers
             bodies = [b"".join((before, body)) for body in bodies]
-        # Its owner takes no MPUB above max-body-size, though what came by HTTP may be larger.
+        # Its owner accepts no MPUB above max-body-size, though messages of HTTP may be larger.
         maximum = min(MPUB_BYTES, self.manager.max_body_size)
         commands = [
             _pub(key, part[0], delay_ms) if len(part) == 1 else _mpub(key, part)
@@ -296,7 +298,7 @@ cdef bytes _mpub(bytes key, list bodies):
 
 
 def _parts(bodies, maximum):
-    """The bodies cut into the lists of MPUBs of at most `maximum` bytes, a larger body alone."""
+    """Split bodies into the lists of MPUBs of at most `maximum` bytes, a larger body alone."""
     part = []
     size = 4
     for body in bodies:

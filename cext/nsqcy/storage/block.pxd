@@ -1,5 +1,5 @@
-# A block: records of one topic that follow each other, in memory, on disk or both. Knows where its
-# bytes are, but not who drops them (block_pool) or who reads them (record_window).
+# A block: consecutive records of one topic, in memory, on disk or both. It knows where its bytes
+# are, but not who drops them (block_pool) or reads them (record_window).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.storage.record cimport Record
@@ -14,7 +14,7 @@ cdef enum:
 cdef enum BlockFlag:
     SEALED = 1          # nothing more is appended
     IN_WINDOW = 2       # linked in its topic's window
-    LOADING = 4         # a read-back is under way
+    LOADING = 4         # a read-back is in progress
     SURVIVORS = 8       # copies of records of other blocks: sequence numbers have gaps
     UNREADABLE = 16     # a read-back failed; its records are lost
 
@@ -22,10 +22,10 @@ cdef enum BlockFlag:
 ctypedef struct Arena:
     uint8_t *base
     void *free              # free blocks of this arena, linked through their first bytes
-    uint32_t used           # blocks handed out
+    uint32_t used           # blocks in use
     uint32_t kind           # block class
-    int64_t idle_since      # when a block was last given back
-    int64_t thinned         # `idle_since` when pages of free blocks were given back; 0: not yet
+    int64_t idle_since      # when a block was last freed
+    int64_t thinned         # `idle_since` when pages of free blocks were returned; 0: not yet
     Arena *prev
     Arena *next
 
@@ -33,30 +33,31 @@ ctypedef struct Arena:
 ctypedef struct Block:
     uint8_t *data           # NULL: the bytes are on disk only
     uint32_t size           # bytes of records
-    uint32_t capacity       # bytes behind `data`
-    uint32_t written        # bytes given to the log, or already on disk
+    uint32_t capacity       # used bytes of `data`
+    uint32_t written        # bytes submitted to the log, or already on disk
     uint32_t stored         # bytes known to be on disk
     uint32_t count          # records
-    uint32_t cursors        # cursors that stand in it
+    uint32_t cursors        # cursors in it
     uint32_t refs           # entries that refer to its records
-    uint32_t pins           # sends, writes and reads under way: the bytes must stay
+    uint32_t pins           # sends, writes and reads in progress: the bytes must stay
     uint32_t flags
     uint64_t first_seq
     uint64_t last_seq
     int64_t first_time      # of its first record (wall clock, ns); 0: not known yet
     int64_t last_time       # its records are not younger; 0: not known yet
-    uint64_t position       # bytes of the window before it, since the first block there was
-    Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
-    Arena *arena            # NULL: a block of its own, from malloc
-    void *relocations       # while it is compacted: struct Relocations, what is copied of it
+    uint64_t position       # bytes of the window before it, since the first block
+    Extent extent           # where it is on disk; extent.bytes == 0: nowhere
+    Arena *arena            # NULL: a separate block, from malloc
+    void *relocations       # during its compaction: struct Relocations, the copies of it
     Block *prev             # in the window, or among the stragglers
     Block *next
-    Block *newer            # residency order of what could be dropped from memory
+    Block *newer            # list of blocks that could be dropped from memory
     Block *older
 
 
 cdef inline uint32_t offset_of(const Block *block, uint64_t seq) noexcept:
-    """Where the first record from `seq` on begins in a block that is in memory; its size: none."""
+    """Return the offset of the first record from `seq` on in a block that is in memory; its size if
+    there is none."""
     cdef uint32_t at = 0
     while at < block.size and (<const Record *>(block.data + at)).seq < seq:
         at += (<const Record *>(block.data + at)).length

@@ -12,7 +12,7 @@ cdef enum:
     SLAB_SIZE = 65536
 
 
-# Cells of one size in SLAB_SIZE bytes, and at the start of these what is free among them.
+# Cells of one size in SLAB_SIZE bytes; the free list of them is at the start.
 ctypedef struct Slab:
     void *free
     Slab *prev
@@ -24,10 +24,10 @@ ctypedef struct Slab:
 # The slabs with cells of one size.
 ctypedef struct Slabs:
     uint32_t cell
-    uint32_t first          # where in a slab the first cell lies
+    uint32_t first          # offset of the first cell in a slab
     uint32_t spare_count
     Slab *listed            # with a free cell
-    Slab *spare             # without any cell in use, put aside
+    Slab *spare             # without any cell in use, kept for reuse
 
 
 @cython.final
@@ -38,7 +38,7 @@ cdef class BlockPool:
     cdef Slabs page_slabs
     cdef Block *newest                      # droppable blocks, in order of last use
     cdef Block *oldest
-    cdef public uint64_t resident_bytes     # bytes behind the data of all blocks
+    cdef public uint64_t resident_bytes     # capacity of all blocks in bytes
     cdef public uint64_t budget             # resident bytes above which blocks are dropped
     cdef public uint64_t arenas
     cdef public uint64_t blocks             # live Block structs

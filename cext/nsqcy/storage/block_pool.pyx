@@ -1,9 +1,9 @@
 """The memory of one worker: arenas of blocks, slabs of entries, and what may be dropped of them.
 
 Owns every byte of a message between `recv` and `send`, and decides when the bytes of a block leave
-memory: those of a block whose records are all on disk may be dropped at any time, unless `pins`
-(a write, a read-back or a send under way) is not zero. Knows neither windows nor channels, reads no
-clock and calls no file.
+memory: a block whose records are all on disk may be dropped at any time, unless `pins` (writes,
+read-backs and sends in progress) is not zero. Knows neither windows nor channels, reads no clock
+and calls no file.
 """
 
 cimport cython
@@ -29,15 +29,15 @@ cdef extern from "sys/mman.h" nogil:
 
 
 cdef enum:
-    TRIM_ARENAS = 32                # given back, or thinned, at a time
-    SPARE_SLABS = 16                # consumers come back for as many entries as they gave back
+    TRIM_ARENAS = 32                # freed, or thinned, at a time
+    SPARE_SLABS = 16                # consumers soon need as many entries as they freed
 
-cdef int64_t ARENA_REST = 10 * 1000000000       # ns an empty arena is kept
+cdef int64_t ARENA_REST = 10 * 1000000000       # ns for which an empty arena is kept
 
 
 cdef uint8_t *map_aligned(size_t size) noexcept nogil:
-    """`size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL if there are
-    none."""
+    """Map `size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL on
+    failure."""
     cdef uint8_t *raw = <uint8_t *>mmap(
         NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     cdef size_t skip
@@ -73,7 +73,7 @@ cdef class BlockPool:
     # -- blocks --
 
     cdef Block *new_block(self, uint32_t capacity) except NULL:
-        """An empty block with room for `capacity` bytes (0: without memory yet)."""
+        """Return an empty block with room for `capacity` bytes (0: without memory yet)."""
         cdef Block *block = <Block *>calloc(1, sizeof(Block))
         if block == NULL:
             raise MemoryError()
@@ -151,8 +151,8 @@ cdef class BlockPool:
         if kind == BLOCK_CLASSES - 1:
             madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
         arena.kind = kind
-        # Linking the blocks touches each; the small classes are touched lazily by the kernel's
-        # page anyway, and a listed block is about to be used.
+        # Linking the blocks touches each; for small classes the kernel touches the page anyway, and
+        # a listed block is about to be used.
         at = ARENA_SIZE
         while at:
             at -= size
@@ -163,8 +163,9 @@ cdef class BlockPool:
         return arena
 
     cdef void thin_arena(self, Arena *arena) noexcept:
-        """A few blocks keep the arena alive: give back the pages of the others, all but the first
-        of each, which holds the link. Not a huge page any more, or the kernel would fill it up."""
+        """A few blocks keep the arena alive: return the pages of the others, except the first of
+        each, which holds the link. It is no longer a huge page, or the kernel would fill it
+        again."""
         cdef uint8_t *block = <uint8_t *>arena.free
         arena.thinned = arena.idle_since
         madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)
@@ -189,8 +190,8 @@ cdef class BlockPool:
         arena.prev = arena.next = NULL
 
     cdef void trim(self, int64_t now) noexcept:
-        """Once a second: give arenas back that have been empty for a while, so many of them, and
-        an empty slab of each kind, and drop blocks above the budget."""
+        """Once a second: free arenas that have been empty for a while, a limited number of them,
+        and an empty slab of each kind, and drop blocks above the budget."""
         cdef int kind
         cdef int left = TRIM_ARENAS
         cdef Arena *arena
@@ -218,8 +219,8 @@ cdef class BlockPool:
     # -- residency --
 
     cdef void droppable(self, Block *block) noexcept:
-        """The block is wholly on disk and its bytes may be dropped: the last one told goes first,
-        as what was just spilled at the tail is the last to be read."""
+        """Mark a block as droppable: it is on disk as a whole. The latest is dropped first, as the
+        newest spilled block is read last."""
         if block.newer != NULL or block.older != NULL or self.newest == block:
             return
         block.older = self.newest
@@ -231,7 +232,7 @@ cdef class BlockPool:
         self.keep_budget()
 
     cdef void keep_longer(self, Block *block) noexcept:
-        """As droppable, for a block that was just read back: it goes last."""
+        """Mark a block as droppable that was just read back: it is dropped last."""
         if block.newer != NULL or block.older != NULL or self.newest == block:
             return
         block.newer = self.oldest
@@ -253,8 +254,8 @@ cdef class BlockPool:
         block.newer = block.older = NULL
 
     cdef void keep_budget(self) noexcept:
-        """Drop what can be dropped while there is too much. Blocks with a cursor in them go only
-        when there is twice too much: they were just read back, or are about to be again."""
+        """Drop blocks while there are too many. Blocks with a cursor in them are dropped only above
+        twice the budget: they were just read back, or are about to be again."""
         cdef Block *block = self.newest
         cdef Block *following
         while block != NULL and self.resident_bytes > self.budget:
@@ -267,7 +268,7 @@ cdef class BlockPool:
     # -- entries and pages of deferred messages --
 
     cdef void relist_slab(self, Slabs *slabs, Slab *slab) noexcept:
-        """A cell was given back to a slab that had none free, or it was the last one in use."""
+        """A cell was freed in a slab that had none free, or it was the last one in use."""
         if not slab.listed:
             self.list_slab(slabs, slab)
         elif slab.prev != NULL or slab.next != NULL:
@@ -276,7 +277,7 @@ cdef class BlockPool:
             self.put_aside(slabs, slab)
 
     cdef void put_aside(self, Slabs *slabs, Slab *slab) noexcept:
-        """Keep a few empty slabs: to map one and to touch it costs as much as what it is for."""
+        """Keep a few empty slabs: mapping and touching a new one costs as much as using it."""
         slab.next = slabs.spare
         slabs.spare = slab
         slabs.spare_count += 1
@@ -284,7 +285,7 @@ cdef class BlockPool:
             self.unmap_spare(slabs)
 
     cdef void unmap_spare(self, Slabs *slabs) noexcept:
-        """Give back one that was put aside, if there is one."""
+        """Free one of the kept slabs, if there is one."""
         cdef Slab *slab = slabs.spare
         if slab != NULL:
             slabs.spare = slab.next
@@ -331,7 +332,7 @@ cdef class BlockPool:
         slab.listed = 0
 
     cdef Deferred *new_deferred(self, Pages *pages, uint64_t id) except NULL:
-        """One in the pages of a channel; it has its id and nothing else yet."""
+        """Return a new message in the pages of a channel; it has its id and nothing else yet."""
         cdef Page *page = pages.with_room
         cdef Deferred *deferred
         if page == NULL:
@@ -386,7 +387,7 @@ cdef class BlockPool:
 
 
 cdef void enter_room(Pages *pages, Page *page) noexcept:
-    """Something in the page is free."""
+    """The page has room."""
     page.prev_with_room = NULL
     page.next_with_room = pages.with_room
     if page.next_with_room != NULL:
@@ -395,7 +396,7 @@ cdef void enter_room(Pages *pages, Page *page) noexcept:
 
 
 cdef void leave_room(Pages *pages, Page *page) noexcept:
-    """Nothing in it is, or it goes."""
+    """The page is empty or deleted."""
     if page.prev_with_room != NULL:
         page.prev_with_room.next_with_room = page.next_with_room
     else:

@@ -1,7 +1,7 @@
-"""The layout of segments and journals: names, versions, checksums, and what damage is called.
+"""The layout of segments and journals: names, versions, checksums, and kinds of damage.
 
-Pure functions over bytes (normative: docs/DISKFORMAT.md). Knows neither files nor logs; what the
-journal says is the domain's business (nsqcy/storage/journal.py).
+Pure functions over bytes (normative: docs/DISKFORMAT.md). Knows neither files nor logs;
+nsqcy/storage/journal.py owns the content of the journal.
 """
 
 import re
@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 
 
 class FormatError(Exception):
-    """A file was written by a newer nsqcy: refused, and left as it is."""
+    """A file was written by a newer nsqcy: it is rejected and left as it is."""
 
 
 _TOPIC = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
@@ -29,7 +29,8 @@ DAMAGE_TEXTS = {
 
 
 def topic_directory(topic):
-    """The name of a topic's directory. Topic names are also legal file names, `..` included."""
+    """Return the name of a topic's directory. Topic names are also legal file names, `..`
+    included."""
     if not _TOPIC.fullmatch(topic):
         raise ValueError(f"not a topic name: {topic!r}")
     return f"{topic}.topic"
@@ -79,7 +80,7 @@ cdef uint8_t *journal_head(bytes log_id, uint64_t n, uint32_t crc) except NULL:
 
 
 def parse_journal(bytes data, str path="journal"):
-    """(entries, log_id or None, offset of the first damage or None)."""
+    """Return (entries, log_id or None, offset of the first damage or None)."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef uint64_t n = len(data)
     cdef uint64_t offset = sizeof(JournalHeader)
@@ -108,7 +109,7 @@ def parse_journal(bytes data, str path="journal"):
 
 
 def crc32c(bytes data, uint32_t crc=0, *, bint software=False):
-    """CRC-32C of data, continuing from crc."""
+    """Return the CRC-32C of data, continuing from crc."""
     if software:
         return crc32c_software(crc, <const uint8_t *>PyBytes_AS_STRING(data), len(data))
     return crc32c_of(crc, PyBytes_AS_STRING(data), len(data))

@@ -1,5 +1,5 @@
-# Entries: what a channel knows of a message that it has handed out, queued or deferred. The cells
-# they lie in belong to the block pool; what happens to them, to the channel.
+# Entries: a channel's record of a message that it has handed out, queued or deferred. The block
+# pool owns their cells, the channel their state.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport HeapNode
@@ -11,23 +11,23 @@ cdef enum:
     PAGE_ROOM = 49                # deferred messages
 
 
-# A message of one channel that is for later. An entry in every other state begins alike, so that
-# where its record lies can be read and changed without a look at which of them it is.
+# A deferred message of one channel. Entries in all other states begin in the same way, so that the
+# place of the record can be read and changed without knowing the state.
 ctypedef struct Deferred:
     HeapNode node           # in the channel's timers; tag: the size of the body, see size_tag
     uint64_t seq
     uint64_t id             # 0: not known, its record has not been read since the start
-    Block *block            # NULL: this one is free
+    Block *block            # NULL: free
     uint32_t offset
     uint16_t attempts
     uint8_t state           # EntryState
-    uint8_t round           # of the journal: the latest that has it, or need not
+    uint8_t round           # of the journal: the latest one that contains it, or need not
 
 
-# One handed-out message of one channel that is not finished; or a record of a topic's backlog that
-# has a delay.
+# A message of one channel that was handed out and is not finished; or a record of a topic's backlog
+# that has a delay.
 ctypedef struct Entry:
-    # Tag: in flight: when it was delivered; queued, of a backlog: as above.
+    # Tag: in flight: time of delivery; queued, of a backlog: as above.
     HeapNode node
     uint64_t seq
     uint64_t id
@@ -37,14 +37,14 @@ ctypedef struct Entry:
     uint8_t state
     uint8_t round
     int64_t due             # in flight: deadline; transferred: NEVER + number; of a backlog: delay
-    Entry *prev             # in flight: neighbours in deadline order
-    Entry *next             # queued: the one behind
+    Entry *prev             # in flight: neighbours in the order of deadlines
+    Entry *next             # queued: the next one
     void *in_flight_list    # in flight: the consumer's list; queued: the gate position
-    int64_t timestamp       # in flight: of its record, which need not be in memory any more
+    int64_t timestamp       # in flight: of its record, which may have left memory
 
 
 cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
-    """A body's size beside the lowest bit, which is a timer's kind; 0: too large to tell."""
+    """Combine a body's size with the lowest bit, which is a timer's kind; 0: too large to store."""
     return <uint32_t>body_length << 1 if body_length < 0x80000000u else 0
 
 
@@ -64,10 +64,10 @@ cdef enum EntryState:
     IN_FLIGHT = 3           # with a consumer
 
 
-# The deferred messages of PAGE_SIZE bytes, and at the start of these what is free among them.
+# The deferred messages of PAGE_SIZE bytes; their free list is at the start.
 ctypedef struct Page:
-    Deferred *free          # of the first `made`; the others never were in use
-    Page *prev              # in the order in which they were made
+    Deferred *free          # of the first `made`; the others were never in use
+    Page *prev              # in the order of their creation
     Page *next
     Page *prev_with_room
     Page *next_with_room
@@ -77,11 +77,11 @@ ctypedef struct Page:
     uint32_t made
 
 
-# The deferred messages of one channel: they stay where they are until they are freed.
+# The deferred messages of one channel: they stay in place until they are freed.
 ctypedef struct Pages:
     Page *first             # the latest
     Page *with_room
-    Page *walked            # of a walk: the next one; pages that are made meanwhile are before it
+    Page *walked            # of a walk: the next one; pages created meanwhile come before it
 
 
 cdef inline Page *page_of(const Deferred *deferred) noexcept:
@@ -89,5 +89,5 @@ cdef inline Page *page_of(const Deferred *deferred) noexcept:
 
 
 cdef inline Deferred *deferred_of(Page *page) noexcept:
-    """Its `made` deferred messages, in use or free."""
+    """Return its `made` deferred messages, in use or free."""
     return <Deferred *>(page + 1)

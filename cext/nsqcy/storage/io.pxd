@@ -196,7 +196,7 @@ cdef extern from "iothread.h" nogil:
 # ptr (and result) must stay until done; done and result may be NULL.
 cdef class IoThread:
     cdef IoEngine engine
-    cdef Histogram syncs[<int>LANES]     # how long they took, by lane
+    cdef Histogram syncs[<int>LANES]     # durations, by lane
     cdef IoFaults *faults
     cdef IoCalls *calls            # for the few calls made before serving, on the hub
 
@@ -234,7 +234,7 @@ cdef class IoThread:
     cdef int _need_faults(self) except -1
 
 
-# A file held by Python: tests and tools drive the thread with it.
+# A file that Python controls: tests and tools drive the thread with it.
 cdef class FileHandle:
     cdef IoThread io
     cdef File *file

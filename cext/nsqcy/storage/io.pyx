@@ -1,7 +1,7 @@
 """The I/O threads: every write, sync, read, rename and unlink of a process, off the hub.
 
-Owns open files and the one place where file calls are made (cext/include/iocalls.h, which is where
-tests put faults). Knows nothing of topics or logs; of records only how to seal and verify them.
+Owns open files and the only calls to the file system (cext/include/iocalls.h, where tests inject
+faults). Knows nothing of topics or logs; of records only how to seal and verify them.
 """
 
 import os
@@ -37,7 +37,7 @@ cdef int lane_named(str name) except -1:
 
 
 cdef class IoThread:
-    """Threads and their queues. `poll` when `fileno` is readable; `kick` once a turn."""
+    """Threads and their queues. Call `poll` when `fileno` is readable, and `kick` once a turn."""
 
     def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False,
                   bint read_only=False):
@@ -184,7 +184,7 @@ cdef class IoThread:
         return 0
 
     cdef int poll(self) except -1:
-        """Runs the completions there are. One that raises leaves the rest to the next poll."""
+        """Run the available completions. If one raises, the rest run at the next poll."""
         cdef IoOp *op
         if not self.engine.started:
             return 0
@@ -231,18 +231,18 @@ cdef class IoThread:
         return self.engine.event
 
     def sync_times(self):
-        """By lane, how long its syncs took: counts by length, and the sum in seconds."""
+        """Return, by lane, the durations of its syncs: counts by length, and the sum in seconds."""
         return {
             "awaited": histogram_facts(&self.syncs[<int>LANE_AWAITED]),
             "background": histogram_facts(&self.syncs[<int>LANE_BACKGROUND]),
         }
 
     def kick_now(self):
-        """Hand over what was submitted."""
+        """Submit what was queued."""
         self.kick()
 
     def poll_now(self):
-        """Run the completions there are."""
+        """Run the available completions."""
         self.poll()
 
     def drain_now(self):
@@ -257,12 +257,12 @@ cdef class IoThread:
 
     @property
     def outstanding(self):
-        """Ops submitted whose completion has not run."""
+        """Number of submitted operations without a completion."""
         return self.engine.outstanding
 
     @property
     def open_files(self):
-        """Files open now. Exact only while nothing is outstanding."""
+        """Number of open files. Exact only while nothing is outstanding."""
         return self.engine.open_files
 
     @property
@@ -271,11 +271,11 @@ cdef class IoThread:
         return self.engine.wakeups
 
     def live(self):
-        """Objects alive, all zero once everything is given back."""
+        """Live objects; all zero once everything is freed."""
         return {"ops": self.engine.live_ops, "files": self.engine.live_files}
 
     def open(self, path, *, bint create=False, bint replace=False, bint parent=False):
-        """A FileHandle; nothing is opened before it is used."""
+        """Return a FileHandle; nothing is opened before its first use."""
         cdef FileHandle handle = FileHandle.__new__(FileHandle)
         cdef int flags = 0
         if create:
@@ -302,8 +302,8 @@ cdef class IoThread:
         self.wait_for(<IoLane>lane_named(lane))
 
     def step_now(self, lane=None):
-        """Without threads: make the calls of the next op that was kicked, or of the next one of a
-        lane; whether there was one, and it need not wait."""
+        """Without threads: run the next operation that was kicked, or the next one of a lane.
+        Return whether there was one that need not wait."""
         if not self.engine.stepped:
             raise ValueError("made without stepped=True")
         if lane is None:
@@ -314,9 +314,9 @@ cdef class IoThread:
 
     def fault(self, str call, Py_ssize_t nth=1, int error=0, uint64_t times=1,
               Py_ssize_t short=-1):
-        """Fail the nth `call` from now ("any": of whatever kind), `times` in a row.
+        """Fail the nth `call` from now ("any": of any kind), and `times` in a row.
 
-        `error` is an errno; `short` limits how many bytes a pwrite or pread moves.
+        `error` is an errno; `short` limits the bytes that a pwrite or pread moves.
         """
         self._need_faults()
         if nth < 1:
@@ -325,17 +325,17 @@ cdef class IoThread:
             raise ValueError("too many faults")
 
     def clear_faults(self):
-        """Forget every fault."""
+        """Remove every fault."""
         self._need_faults()
         faults_clear(self.faults)
 
     def calls_made(self, str call="any"):
-        """How many calls of a kind were made."""
+        """Return the number of calls of a kind."""
         self._need_faults()
         return faults_made(self.faults, call_number(call))
 
     def bytes_read(self):
-        """How many bytes were read."""
+        """Return the number of bytes read."""
         self._need_faults()
         return faults_bytes_read(self.faults)
 
@@ -345,7 +345,7 @@ cdef class IoThread:
         faults_hold(self.faults, call_number(call), nth)
 
     def wait_parked(self, int seconds=30):
-        """Hand over what was submitted and block until a thread is parked."""
+        """Submit what was queued and block until a thread is parked."""
         cdef int parked
         self._need_faults()
         engine_kick(&self.engine)
@@ -355,18 +355,18 @@ cdef class IoThread:
             raise TimeoutError("no thread came to the held call")
 
     def release(self):
-        """Let a parked thread go on."""
+        """Let a parked thread continue."""
         self._need_faults()
         faults_release(self.faults)
 
     def record(self):
-        """From now on, keep what is changed on disk, and sync nothing in earnest."""
+        """From now on, record changes on disk, and skip real syncs."""
         self._need_faults()
         self.faults.recording = 1
 
     def recorded(self):
-        """Return the calls since record(), or since the last call of this, that may change data:
-        (name, fd, path, to, data, offset, flags, error). An offset of an ftruncate is the size."""
+        """Return the calls that may change data, since record() or the previous call: (name, fd,
+        path, to, data, offset, flags, error). An offset of an ftruncate is the size."""
         cdef IoMade *made
         self._need_faults()
         if self.engine.outstanding and not self.engine.stepped:
@@ -391,7 +391,7 @@ cdef class IoThread:
         return 0
 
 
-# A Python callable waiting for an op, kept alive by one reference the op holds.
+# A Python callable that waits for an operation, which keeps one reference to it.
 cdef class _Completion:
     cdef object done
     cdef object buffer
@@ -439,7 +439,7 @@ cdef class FileHandle:
         Py_INCREF(call)
 
     def read(self, bytearray into, uint64_t offset, done=None):
-        """Fill `into`; ENODATA when the file ends first."""
+        """Fill `into`; ENODATA if the file is shorter."""
         cdef _Completion call = _Completion(done, memoryview(into))
         self.io.read(self.file, <uint8_t *>into, len(into), offset, call_python, <void *>call,
                      &call.result)

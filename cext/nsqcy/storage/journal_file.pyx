@@ -1,7 +1,7 @@
 """The journal of a log: snapshots that replace the file, and deltas appended to it.
 
-Owns the file and whether its writes succeed: what is appended to the log after a snapshot that
-leads, or a delta behind one, is not done before these are. Knows nothing of what a snapshot says
+Owns the file and whether its writes succeed: what is appended to the log after a leading snapshot
+or a delta is not done before these are. Does not know the content of a snapshot
 (nsqcy/storage/journal.py).
 """
 
@@ -19,7 +19,7 @@ from nsqcy.storage.io cimport FILE_PARENT, FILE_REPLACE, IO_FSYNC, LANE_WRITES
 from nsqcy.storage.log_tasks cimport TASK_DELTA, TASK_JOURNAL, task_finished
 
 
-@cython.no_gc_clear      # as the log it is
+@cython.no_gc_clear      # as its Log
 cdef class JournalFile(SegmentFiles):
     """The journal of one log."""
 
@@ -34,8 +34,8 @@ cdef class JournalFile(SegmentFiles):
         return self.end_snapshot((), leads, done, arg)
 
     cdef int begin_snapshot(self) except -1:
-        """Begin to replace the journal; what there is goes on until the end of that, and so does
-        every file that it may name."""
+        """Begin to replace the journal; the existing one stays until the end, and so does every
+        file that it may name."""
         if self.closed:
             raise ValueError("the log is closed")
         self._snapshot = self.io.file(os.path.join(self._directory, b"journal.tmp"),
@@ -61,7 +61,7 @@ cdef class JournalFile(SegmentFiles):
                              &task.result)
 
     cdef int end_snapshot(self, deltas, bint leads, log_done done, void *arg) except -1:
-        """journal.tmp is complete: its head, these deltas, sync, rename, sync the directory."""
+        """Complete journal.tmp: its head, these deltas, sync, rename, sync the directory."""
         cdef Task *whole
         cdef Task *task
         if self._journal is not NULL:
@@ -78,7 +78,7 @@ cdef class JournalFile(SegmentFiles):
         whole.done = done
         whole.arg = arg
         whole.parts = 1
-        # It must not be the journal before what it tells of is on disk.
+        # It must not become the journal before the data that it refers to is on disk.
         self._sync_files(whole)
         task = self._journal_task(TASK_JOURNAL, whole)
         task.owned = journal_head(self.log_id, self._snapshot_bytes, self._snapshot_crc)
@@ -106,7 +106,7 @@ cdef class JournalFile(SegmentFiles):
     # -- deltas --
 
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
-        """Behind a snapshot that is under way, it follows that one, and runs wait for it."""
+        """After a snapshot in progress, it follows that one, and runs wait for it."""
         cdef bint behind = self.is_telling()
         cdef size_t n = sizeof(JournalEntry) + len(delta)
         cdef Task *task
@@ -142,7 +142,7 @@ cdef class JournalFile(SegmentFiles):
     # -- what became of a write --
 
     cdef int _journal_written(self, int error) except -1:
-        """The oldest one under way is done. Where it failed, a later one tells of the same."""
+        """The oldest one in progress is done. If it failed, a later one contains the same."""
         self._journal_done += 1
         if not error:
             self._required_done = self._journal_done
@@ -154,7 +154,7 @@ cdef class JournalFile(SegmentFiles):
         return 0
 
     cdef int _lose_journal(self, File *file) except -1:
-        """Nothing more is appended to it, and no run counts until the next snapshot is there."""
+        """Append nothing more to it, and complete no run before the next snapshot exists."""
         if self._journal is not NULL and self._journal is file:
             self.io.drop(file)
             self._journal = NULL

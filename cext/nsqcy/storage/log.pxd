@@ -21,10 +21,10 @@ cdef class Log(LogWriter):
     cdef int _end_error
     cdef bint _ending
 
-    # Reads the whole chain; see docs/DISKFORMAT.md for what damaged records look like.
+    # Read the whole chain; see docs/DISKFORMAT.md for the form of damaged records.
     cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1
-    # Reads records one by one, in this order: those that lie in one segment should be neighbours.
-    # Failures and damage are not reported.
+    # Read records one by one, in this order: those in one segment should be neighbours. Failures
+    # and damage are not reported.
     cdef int pick(self, IoPick *picks, uint32_t count, IoPicked *into, log_done done,
                   void *arg) except -1
     cdef int close(self, log_done done, void *arg) except -1

@@ -1,8 +1,8 @@
 """One topic's log: append, read, release; segments, footers and the journal.
 
-Owns the topic's directory, and decides what the end of each operation means. Its bases own the
-parts: segment_files, journal_file, log_writer. log_recovery finds out at a start what is there.
-Knows nothing of channels, and makes no file call itself.
+Owns the topic's directory, and handles the end of each operation. Its bases own the parts:
+segment_files, journal_file, log_writer. log_recovery finds the existing files at a start. Knows
+nothing of channels, and makes no file call itself.
 """
 
 import os
@@ -25,7 +25,7 @@ from nsqcy.storage.disk_format import topic_directory
 
 
 def live():
-    """Objects alive, all zero once every log is gone."""
+    """Live objects, all zero once every log is gone."""
     return {"tasks": tasks_alive(), "segments": segments_alive(), "pieces": pieces_alive()}
 
 
@@ -98,7 +98,7 @@ cdef class Log(LogWriter):
             elif kind == TASK_DIRECTORY and not error and task.flags:
                 keep._names_synced(task.flags)
             elif error == ENOENT and (kind == TASK_UNLINK or kind == TASK_DIRECTORY):
-                error = 0         # gone already, or not made yet
+                error = 0         # gone already, or not created yet
             elif error:
                 keep._write_failed(os.fsdecode(segment.path) if segment is not NULL
                                    else keep.directory, task.result.call, error)
@@ -115,14 +115,14 @@ cdef class Log(LogWriter):
                     done(arg, error)
             finally:
                 if segment is not NULL:
-                    # Not before: the callback may have released extents in it.
+                    # Not earlier: the callback may have released extents in it.
                     segment.pending -= 1
                     keep._settle(segment)
                 keep._end_check()
         return 0
 
     cdef int _part_end(self, Task *whole, int error) except -1:
-        """One of several ops is done; the last one answers with the first error."""
+        """One of several operations is done; the last one reports the first error."""
         cdef log_done done = whole.done
         cdef void *arg = whole.arg
         cdef bint snapshot = whole.kind == TASK_JOURNAL
@@ -214,8 +214,8 @@ cdef class Log(LogWriter):
     # -- the end --
 
     cdef int close(self, log_done done, void *arg) except -1:
-        """Footer, sync, sync of the directory; done comes when all of it is on disk. Extents may
-        be released afterwards: no file goes any more."""
+        """Write the footer, sync, sync the directory; done is called when all of it is on disk.
+        Extents may be released afterwards: no more files are removed."""
         if self.closed:
             raise ValueError("the log is closed")
         self.closed = True
@@ -229,7 +229,7 @@ cdef class Log(LogWriter):
         return self.sync(NULL, NULL)
 
     cdef int delete(self, log_done done, void *arg) except -1:
-        """Removes everything of the log. Extents may be released before or afterwards."""
+        """Remove everything of the log. Extents may be released before or afterwards."""
         cdef Segment *segment = self._first
         if self.closed:
             raise ValueError("the log is closed")
@@ -240,7 +240,7 @@ cdef class Log(LogWriter):
         self._end_error = 0
         self._current = NULL
         if self._following:
-            # Or a log of the same name could come upon what is still to be renamed or removed.
+            # Or a log of the same name could find files that are still to be renamed or removed.
             self.io.wait_for(self._lane)
         while segment is not NULL:
             if segment.state != SEGMENT_GONE:

@@ -24,11 +24,11 @@ cdef class Recovered:
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
     cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
-    # Dense runs that overlap a newer segment, as found on disk: (segment number, offset,
-    # bytes, first_seq, last_seq)
+    # Dense runs that overlap a newer segment, as found on disk: (segment number, offset, bytes,
+    # first_seq, last_seq)
     cdef readonly list overlaps
     cdef readonly bint open_end       # the newest one had none: it was being written
-    cdef RecoveredRun *run_array      # extents are the caller's to copy and release
+    cdef RecoveredRun *run_array      # the caller copies and releases the extents
     cdef size_t run_count
     cdef size_t run_capacity
     cdef list _covered                # (first, last) of the dense runs, ascending, disjoint

@@ -1,7 +1,7 @@
 """Recovery of a log: reads footers and the journal, and scans the segments without a footer.
 
 Runs once, before the log is used, and blocks: the only file calls beside the I/O threads. Decides
-what is on disk, not what it means: the journal's entries are for nsqcy/storage/journal.py.
+what is on disk, not what it means: nsqcy/storage/journal.py interprets the journal's entries.
 """
 
 import os
@@ -43,11 +43,11 @@ cdef enum:
 
 
 cpdef Recovered recover_log(Log log):
-    """Return what is on disk of a log: call it once, before the first append. Reads footers and the
-    journal, and scans the segments that have no footer.
+    """Return the state of a log on disk: call it once, before the first append. Reads footers and
+    the journal, and scans the segments that have no footer.
 
-    A seq may lie in more than one run after a crash between a copy and the journal's entry of it;
-    the copies are the same message. Dense runs are given without such overlaps.
+    After a crash between a copy and the journal's entry of it, a seq may be in more than one run;
+    the copies are the same message. Dense runs are returned without such overlaps.
     """
     cdef Recovered into = Recovered.__new__(Recovered, log)
     try:
@@ -55,7 +55,7 @@ cpdef Recovered recover_log(Log log):
     except FileNotFoundError:
         return into
     log._directory_there = True
-    # The newest first: what was written again, after a failure, is right where it was written last.
+    # The newest first: what was written again after a failure is valid at its last place.
     for name in sorted(filter(_SEGMENT.fullmatch, names), reverse=True):
         recover_segment(log, name, into)
         if int(name[:20]) == log.last_number:
@@ -96,8 +96,8 @@ cdef int recover_segment(Log log, str name, Recovered into) except -1:
 
 cdef int recover_runs(Log log, int fd, uint64_t size, Segment *segment,
                       Recovered into) except -1:
-    """A segment that turns out to hold nothing that is not elsewhere is doomed: it goes with the
-    next snapshot. One that holds something unreadable stays."""
+    """A segment whose records are all elsewhere is doomed: it is removed after the next snapshot.
+    One with unreadable parts stays."""
     cdef Py_ssize_t damages = len(into.damages)
     cdef bytes log_id = recover_header(log, fd, segment, into)
     cdef bint closed = recover_footer(log, fd, size, segment, into)
@@ -112,12 +112,12 @@ cdef int recover_runs(Log log, int fd, uint64_t size, Segment *segment,
 
 
 cdef bytes recover_header(Log log, int fd, Segment *segment, Recovered into):
-    """The log_id that it names; None if it names none."""
+    """Return the log_id that it names; None if it names none."""
     cdef bytes data = read_now(log, fd, 0, sizeof(SegmentHeader))
     cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
     path = os.fsdecode(segment.path)
     if len(data) == 0:
-        return None           # made, and then the machine stopped
+        return None           # created, and then the machine stopped
     if (len(data) < <Py_ssize_t>sizeof(SegmentHeader) or header.magic != SEGMENT_MAGIC
             or header.crc != segment_header_crc(header)):
         into.damages.append((path, 0, "damaged segment header"))
@@ -223,7 +223,7 @@ cdef int open_now(Log log, bytes path) except -1:
 
 
 cdef bytes read_now(Log log, int fd, uint64_t offset, uint64_t n):
-    """Up to n bytes; fewer at the end of the file."""
+    """Read up to n bytes; fewer at the end of the file."""
     cdef IoCalls *calls = log.io.calls
     cdef bytes data = PyBytes_FromStringAndSize(NULL, n)
     cdef uint64_t got = 0
@@ -243,7 +243,7 @@ cdef bytes read_now(Log log, int fd, uint64_t offset, uint64_t n):
 # ---- what recovery has found ----
 
 cdef class Recovered:
-    """Result of recover_log(). The extents in `run_array` are to be copied, and released once
+    """Result of recover_log(). The extents in `run_array` must be copied, and released once
     each."""
 
     def __cinit__(self, Log log not None):
@@ -274,7 +274,7 @@ cdef class Recovered:
         return self._cover(run.first_seq, run.last_seq)
 
     cdef list _uncovered(self, uint64_t first, uint64_t last):
-        """The parts of [first, last] that no dense run before it has."""
+        """Return the parts of [first, last] that no dense run before it has."""
         cdef Py_ssize_t i = bisect_left(self._covered, first, key=end_of)
         cdef uint64_t at = first
         wanted = []
@@ -290,7 +290,7 @@ cdef class Recovered:
         return wanted
 
     cdef int _cover(self, uint64_t first, uint64_t last) except -1:
-        """Enter [first, last], in one with what it touches."""
+        """Add [first, last], merged with what it touches."""
         cdef Py_ssize_t low = bisect_left(self._covered, first - (first > 0), key=end_of)
         cdef Py_ssize_t high = low
         while high < len(self._covered) and self._covered[high][0] <= last + 1:
@@ -334,7 +334,7 @@ cdef class Recovered:
 
     cdef int _add_rest(self, const SegmentRun *run, Segment *segment, int fd,
                        list wanted) except -1:
-        """Adds the wanted seqs of a dense run: walks its records for where they lie."""
+        """Add the wanted seqs of a dense run: walk its records for their places."""
         cdef bytearray data = bytearray(read_now(self.log, fd, run.offset, run.bytes))
         cdef uint8_t *bytes_at = <uint8_t *>data
         cdef const Record *record

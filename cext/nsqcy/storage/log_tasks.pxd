@@ -1,4 +1,4 @@
-# Tasks: what the operations of a log are for, from their submission to their end.
+# Tasks: the purpose of a log's operations, from their submission to their end.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.storage.io cimport File, IoLane, IoResult, IoThread
@@ -15,11 +15,11 @@ cdef enum TaskKind:
     TASK_CUT
     TASK_UNLINK
     TASK_READ
-    TASK_PICK            # who is left without a record reads its run, and hears what is wrong
+    TASK_PICK            # a reader without its record loads the run, and gets the error
     TASK_JOURNAL
     TASK_DELTA
     TASK_DIRECTORY
-    TASK_WHOLE           # several ops with one answer
+    TASK_WHOLE           # several operations with one answer
 
 
 cdef struct Task:
@@ -30,7 +30,7 @@ cdef struct Task:
     Task *whole
     TaskKind kind
     int error
-    int refused          # of a run that was written: why it counts as if it was not
+    int refused          # of a run that was written: why it counts as not written
     uint32_t parts
     uint32_t count
     uint32_t flags
@@ -38,10 +38,10 @@ cdef struct Task:
     uint64_t bytes
     uint64_t first_seq
     uint64_t last_seq
-    bint follows         # its op is behind others of the log in the lane of these
+    bint follows         # its operation follows others of the log in their lane
     bint tells           # of a delta that follows: runs wait for it
     bint durable         # of a run: done when a sync covers it
-    bint goes_on         # of a run: done with the one behind it, and refused if that is
+    bint goes_on         # of a run: done with the next one, and rejected if that is
     uint64_t commit      # of a durable run: the number of the commit that covers it
     uint64_t journal_writes        # of a run: number of journal writes that must be done before it
     uint8_t *owned       # freed with the task
@@ -67,7 +67,7 @@ cdef class LogTasks:
     cdef bytes _data_path
     cdef bytes _directory
     cdef uint64_t _tasks
-    cdef uint64_t _following          # tasks that follow each other, and in which lane
+    cdef uint64_t _following          # consecutive tasks, and their lane
     cdef IoLane _lane
     cdef bint _awaited                # the latest run is durable: publishers wait for syncs
     cdef bint _error_is_sync

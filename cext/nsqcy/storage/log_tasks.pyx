@@ -1,7 +1,7 @@
 """Tasks: each operation that a log submits to the I/O threads, until it has ended.
 
-Owns the memory of tasks, the lane of those that follow each other, and the text of the last error.
-Knows neither segments' files nor the journal: what an end means is for those above (Log._finish).
+Owns the memory of tasks, the lane of consecutive ones, and the text of the last error. Knows
+neither segments' files nor the journal: derived classes handle an end (Log._finish).
 """
 
 import os
@@ -32,7 +32,7 @@ cdef int task_finished(void *arg, int error) except -1:
     return (<LogTasks>task.log)._ended(task, error)
 
 
-@cython.no_gc_clear      # as the log it is
+@cython.no_gc_clear      # as its Log
 cdef class LogTasks:
     """The operations of one log; the log lives while it has any."""
 
@@ -64,8 +64,9 @@ cdef class LogTasks:
         return task
 
     cdef Task *_follower(self, TaskKind kind, Segment *segment, Task *whole) except NULL:
-        """A task for an op in self._lane: it may take long, and what is appended does not wait for
-        it. Ops of one log are in one such lane as long as any is under way, and so in order."""
+        """Return a task for an operation in self._lane: it may take long, and appends do not wait
+        for it. A log's operations stay in one lane while any is in progress, and therefore in
+        order."""
         cdef Task *task = self._task(kind, segment, whole)
         if self._following == 0:
             self._lane = LANE_AWAITED if self._awaited else LANE_BACKGROUND

@@ -1,7 +1,7 @@
 """Writer of a log: appends runs, and completes each when it is as safe as requested.
 
 Owns the runs that are written but not done, in their order: they wait for a sync (group commit), or
-for what the journal has to say before. Knows files only as segments and a journal.
+for a journal write before them. Knows files only as segments and a journal.
 """
 
 import os
@@ -17,7 +17,7 @@ from nsqcy.storage.segment cimport Segment
 
 
 cdef enum:
-    FOLLOWING_SYNCS = 8          # by count that may wait for each other: more would not help
+    FOLLOWING_SYNCS = 8          # maximum that may wait for each other: more would not help
 
 
 cdef int commit_done(void *arg, int error) except -1:
@@ -26,7 +26,7 @@ cdef int commit_done(void *arg, int error) except -1:
     return log._commit_done(error)
 
 
-@cython.no_gc_clear      # as the log it is
+@cython.no_gc_clear      # as its Log
 cdef class LogWriter(JournalFile):
     """The writer of one log."""
 
@@ -101,24 +101,25 @@ cdef class LogWriter(JournalFile):
     # -- runs that wait --
 
     cdef int _ended(self, Task *task, int error) except -1:
-        """An op is done. That does not make every run done."""
+        """An operation is done. That does not complete every run."""
         if task.kind != TASK_RUN:
             return self._finish(task, error)
         task.error = error
         if self.journal_lost and task.journal_writes <= self._journal_done:
-            task.refused = EIO    # a start would read it as if what the journal lost had not been
+            task.refused = EIO    # a start would not know the lost part of the journal
         if task.durable or task.goes_on or self._written_last is not NULL \
                 or not self._is_journaled(task):
             return self._wait(task, error)
         return self._finish(task, error or task.refused)
 
     cdef bint _is_journaled(self, const Task *task) noexcept:
-        """Whether the journal writes that this run waits for are done, or have failed for good."""
+        """Return whether the journal writes that this run waits for are done, or have failed for
+        good."""
         return (task.journal_writes <= self._required_done
                 or self.journal_lost and task.journal_writes <= self._journal_done)
 
     cdef int _wait(self, Task *task, int error) except -1:
-        """A run that failed waits as well: they are answered in their order."""
+        """A failed run waits as well: runs are answered in their order."""
         if error:
             self._segment_fail(task.segment)
         if self._written_last is NULL:
@@ -130,7 +131,7 @@ cdef class LogWriter(JournalFile):
         return self._release_written()
 
     cdef int _release_written(self) except -1:
-        """Finishes the runs that have waited for long enough."""
+        """Complete the runs that need not wait any more."""
         cdef LogWriter keep = self      # the last task's end may drop the last reference
         cdef Task *task
         while keep._first_is_settled():
@@ -142,8 +143,8 @@ cdef class LogWriter(JournalFile):
         return 0
 
     cdef bint _first_is_settled(self) noexcept:
-        """Whether the first of the runs that wait has waited for long enough. One that goes on
-        waits for the next one as well, and then either both are refused or none is."""
+        """Return whether the first waiting run can be completed. A continued run also waits for the
+        next one; both are then accepted or rejected together."""
         cdef Task *last = self._written_first
         cdef Task *failed = NULL
         cdef Task *task
@@ -170,8 +171,8 @@ cdef class LogWriter(JournalFile):
     # -- syncs and commits --
 
     cdef int sync(self, log_done done, void *arg) except -1:
-        """Makes everything appended until now survive a power loss; done says when and whether.
-        Runs that were written to a file whose sync failed since the last answer count as well."""
+        """Make everything appended so far survive a power loss; done reports the result. Runs that
+        were written to a file whose sync failed since the last answer count as well."""
         cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
         cdef Task *task
         whole.done = done
@@ -201,7 +202,7 @@ cdef class LogWriter(JournalFile):
 
     cdef int _commit_done(self, int error) except -1:
         """A sync has ended, and with it every durable run that was appended before it: these were
-        written before it was begun. Without a good sync a run counts as not written."""
+        written before it began. Without a successful sync a run counts as not written."""
         cdef Task *task = self._written_first
         self._commits_done = self._commits
         while task is not NULL and task.commit <= self._commits_done:

@@ -23,17 +23,17 @@ cdef class ReadAhead:
     cdef readonly uint64_t first_seq    # of the record that is needed first
     cdef readonly bint reading
     cdef Block *block               # the copies, without other references; NULL: none yet
-    cdef IoPick *picks              # in the order of their places; when they are read, of seqs
+    cdef IoPick *picks              # in the order of their places; once read, of seqs
     cdef uint32_t count
     cdef uint32_t room
-    cdef uint64_t bytes             # of memory they take at most, if they are as large as thought
+    cdef uint64_t bytes             # upper bound of their memory, if their sizes are as expected
     cdef IoPicked picked
 
-    # An entry of the queue; False: nothing more fits.
+    # Add an entry of the queue; False: nothing more fits.
     cdef bint add(self, const Entry *entry) except -1
     # Begin; the window's on_loaded follows. False: nothing is left to read here.
     cdef bint read(self) except -1
-    # NULL: it has not got it.
+    # NULL: not among them.
     cdef Record *find(self, uint64_t seq) noexcept
     cdef int on_read(self) except -1
     cdef int load_whole(self) except -1

@@ -51,6 +51,6 @@ cdef extern from "record.h" nogil:
 
 
 cdef inline bint is_spoiled(const Record *record, uint64_t seq) noexcept:
-    """Whether the record of a message, as its block was read, is damaged. Where lengths were lost
-    too, it does not begin any more where it did."""
+    """Return whether the record of a message, in its loaded block, is damaged. If lengths were lost
+    too, it no longer begins at its old place."""
     return record.seq != seq or record.attributes & RECORD_DAMAGED

@@ -18,7 +18,7 @@ from nsqcy.storage.log cimport Log
 from nsqcy.storage.record cimport Record, record_size
 
 
-# Records of a topic that were dropped before any channel got them, with channels still behind.
+# Records of a topic that were dropped before any channel got them, with channels still before them.
 ctypedef struct Hole:
     uint64_t start
     uint64_t end            # exclusive
@@ -31,7 +31,7 @@ ctypedef struct Cursor:
 
 
 cdef inline bint at_record(const Cursor *cursor) noexcept:
-    """Whether the block of the cursor has a record there, or behind a gap."""
+    """Return whether the block of the cursor has a record there, or after a gap."""
     return (cursor.offset < cursor.block.size and cursor.seq <= cursor.block.last_seq
             and not cursor.block.flags & UNREADABLE)
 
@@ -43,15 +43,15 @@ cdef class RecordWindow:
     cdef Block *oldest
     cdef Block *newest
     cdef Block *stragglers          # out of the window, but entries refer to them
-    cdef Cursor **cursors           # every cursor over this window
+    cdef Cursor **cursors           # all cursors over this window
     cdef uint32_t cursor_count
     cdef uint32_t cursor_room
     cdef Cursor visible             # records before it may be read
     cdef Cursor fanout              # records before it belong to the channels
-    # Cursors that only keep: from here on records stay, with or without readers; if watched.
+    # Cursors that retain: records after them stay, with or without readers; if watched.
     cdef Cursor kept                # by retention, or for a named cursor
     cdef Cursor outdated            # retention alone would have released everything before it
-    cdef Cursor unjournaled              # the journal does not know yet what is behind it
+    cdef Cursor unjournaled              # the journal does not know yet what follows it
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # of the next record
@@ -68,7 +68,7 @@ cdef class RecordWindow:
     cdef void unwatch(self, Cursor *cursor) noexcept
 
     cdef inline void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept:
-        """Put `cursor` where `to` stands. Does not trim: the caller does when it is done."""
+        """Move `cursor` to the place of `to`. Does not trim: the caller does after that."""
         if cursor.block != to.block:
             if to.block != NULL:
                 to.block.cursors += 1
@@ -86,8 +86,8 @@ cdef class RecordWindow:
         self.move_cursor(cursor, &end)
 
     cdef inline bint settle(self, Cursor *cursor) noexcept:
-        """Whether a record stands at the cursor (its block may have to be loaded first), once it
-        has stepped over ends of blocks and gaps."""
+        """Return whether there is a record at the cursor (its block may have to be loaded first),
+        after it has moved over ends of blocks and gaps."""
         return cursor.block != NULL and at_record(cursor) or self.next_record(cursor)
 
     cdef bint next_record(self, Cursor *cursor) noexcept
@@ -133,7 +133,8 @@ cdef class RecordWindow:
 
 cdef inline Record *append_record(
         RecordWindow window, uint64_t body_length, uint32_t ext_length) except NULL:
-    """Room for one record in the open block, its lengths, sequence number and padding set."""
+    """Return room for one record in the open block, with its lengths, sequence number and padding
+    set."""
     cdef uint64_t size = record_size(body_length, ext_length)
     cdef Block *block = window.newest
     cdef Record *record

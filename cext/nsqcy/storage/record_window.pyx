@@ -1,15 +1,14 @@
 """The record window: the blocks of one topic that a cursor still needs, in order.
 
-Owns the life of a block: in the window, straggling behind it, released. Knows how a block is read
-back from the log, but not what topics, channels or connections are; reads no clock and calls no
-file.
+Owns the lifecycle of a block: in the window, straggling behind it, released. Knows how a block is
+read back from the log, but no topics, channels or connections; reads no clock and calls no file.
 
 Rules of ownership:
 1. A block in a window is kept by the window; out of it, by the entries that refer to it (`refs`).
-2. While `pins` is not zero (a write, a read-back or a send is under way) neither the block nor its
-   bytes go away.
-3. The bytes of a block whose records are all on disk may be dropped at any time otherwise (see
-   block_pool). A reader that meets `data == NULL` calls `load`, and tries again after `on_loaded`.
+2. While `pins` is not zero (writes, read-backs and sends in progress) neither the block nor its
+   bytes are freed.
+3. Otherwise the bytes of a block whose records are all on disk may be dropped at any time (see
+   block_pool). A reader that finds `data == NULL` calls `load`, and tries again after `on_loaded`.
 """
 
 cimport cython
@@ -22,7 +21,7 @@ from nsqcy.storage.block cimport LARGEST_BLOCK, LOADING, MIN_BLOCK, offset_of
 
 
 cdef enum:
-    HUGE_RECORDS = 196608           # a record above this has a block of its own
+    HUGE_RECORDS = 196608           # a larger record gets a separate block
 
 
 cdef struct Read:
@@ -37,7 +36,7 @@ cdef int read_done(void *arg, int error) except -1:
     free(read)
     block.flags &= ~LOADING
     if error == ENOENT or error == EIO:
-        # The records cannot be had: readers step over them, as they do over damaged ones.
+        # The records are lost: readers skip them, like damaged ones.
         block.flags |= UNREADABLE
         window.pool.take_memory(block)
     elif error:
@@ -59,7 +58,7 @@ cdef extern from "Python.h":
     void Py_DECREF(object)
 
 
-@cython.no_gc_clear      # outputs that hold its last blocks may go after it
+@cython.no_gc_clear      # outputs that hold its last blocks may be freed after it
 cdef class RecordWindow:
     def __cinit__(self):
         self.next_seq = 1
@@ -94,7 +93,7 @@ cdef class RecordWindow:
         return block
 
     cdef void push_block(self, Block *block) noexcept:
-        """Link a block behind the newest one; cursors of an empty window stand at its start."""
+        """Link a block after the newest one; cursors of an empty window move to its start."""
         cdef uint32_t i
         self.seal()
         block.flags |= IN_WINDOW
@@ -117,20 +116,20 @@ cdef class RecordWindow:
                 block.cursors += 1
 
     cdef void seal(self) noexcept:
-        """Nothing more is appended to the open block."""
+        """Append nothing more to the open block."""
         cdef Block *block = self.newest
         if block == NULL or block.flags & SEALED:
             return
         block.flags |= SEALED
         if block.size and block.stored == block.size:
-            # All of it was on disk before; no write will end that says so.
+            # All of it was on disk before; no end of a write will report it.
             self.pool.droppable(block)
 
     # -- looking for blocks --
 
     cdef Block *block_of(self, uint64_t seq) except? NULL:
-        """The first block of the window that ends with record `seq` or a later one; NULL if there
-        is none."""
+        """Return the first block of the window that ends with record `seq` or a later one; NULL if
+        there is none."""
         cdef size_t low
         cdef size_t high
         cdef size_t middle
@@ -175,7 +174,7 @@ cdef class RecordWindow:
             else:
                 grown = <Block **>realloc(self.index, 2 * self.index_room * sizeof(Block *))
                 if grown == NULL:
-                    # It is made again when a block is looked for.
+                    # It is built again when a block is looked up.
                     self.drop_index()
                     return
                 self.index = grown
@@ -191,7 +190,7 @@ cdef class RecordWindow:
     # -- cursors --
 
     cdef int watch(self, Cursor *cursor) except -1:
-        """Register a cursor; it stands at the end of the window until it is moved."""
+        """Register a cursor; it stays at the end of the window until it is moved."""
         cdef Cursor **grown
         if self.cursor_count == self.cursor_room:
             grown = <Cursor **>realloc(
@@ -219,7 +218,7 @@ cdef class RecordWindow:
                 return
 
     cdef bint next_record(self, Cursor *cursor) noexcept:
-        """Step over ends of blocks and gaps; whether that leads to a record."""
+        """Skip ends of blocks and gaps; return whether that leads to a record."""
         cdef Block *block = cursor.block
         cdef bint left = False
         if block == NULL:
@@ -258,7 +257,7 @@ cdef class RecordWindow:
         return 0
 
     cdef void drop_holes(self, uint64_t minimum) noexcept:
-        """Forget the holes that every cursor has passed."""
+        """Remove the holes that every cursor has passed."""
         cdef uint32_t kept = 0
         cdef uint32_t i
         for i in range(self.hole_count):
@@ -268,18 +267,18 @@ cdef class RecordWindow:
         self.hole_count = kept
 
     cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept:
-        """Bytes of the records from a cursor on, wherever they are."""
+        """Return the bytes of the records from a cursor on, in memory or on disk."""
         if cursor.block == NULL:
             return 0
         return (self.newest.position + self.newest.size
                 - cursor.block.position - cursor.offset)
 
     cdef uint64_t min_seq(self) noexcept:
-        """The sequence number of the reader that is furthest behind."""
+        """Return the sequence number of the reader that is furthest behind."""
         return self.last_reader().seq
 
     cdef const Cursor *last_reader(self) noexcept:
-        """The cursor that is furthest behind, but for those that only keep."""
+        """Return the cursor that is furthest behind, except for those that only retain."""
         cdef const Cursor *last = &self.visible
         cdef uint32_t i
         for i in range(self.cursor_count):
@@ -301,7 +300,7 @@ cdef class RecordWindow:
             self.forget_straggler(block)
 
     cdef void trim(self) noexcept:
-        """Let go of the blocks that every cursor has left behind."""
+        """Release the blocks that every cursor has passed."""
         cdef Block *block = self.oldest
         while block != NULL and block.cursors == 0 and block.flags & SEALED:
             self.oldest = block.next
@@ -339,13 +338,13 @@ cdef class RecordWindow:
         self.release(block)
 
     cdef void release(self, Block *block) noexcept:
-        """Release a block that is not needed any more, in memory or on disk."""
+        """Release a block that is no longer needed, in memory or on disk."""
         if self.log is not None and block.extent.bytes:
             self.log.release(&block.extent)
         self.pool.free_block(block)
 
     cdef int load(self, Block *block) except -1:
-        """Ask for the bytes of a block that is on disk only; on_loaded follows."""
+        """Request the bytes of a block that is on disk only; on_loaded follows."""
         cdef Read *read
         if block.flags & (LOADING | UNREADABLE) or block.data != NULL or self.stalled:
             return 0
@@ -363,8 +362,8 @@ cdef class RecordWindow:
         return 0
 
     cdef void reseat(self, Block *block) noexcept:
-        """A block was read: cursors in the midst of it stand before their records again. Where
-        lengths are damaged on disk these do not begin where they did."""
+        """A block was read: cursors in it move to their records again. If lengths are damaged on
+        disk, records do not begin where they did."""
         cdef Cursor *cursor
         cdef uint32_t i
         for i in range(self.cursor_count):
@@ -373,11 +372,11 @@ cdef class RecordWindow:
                 cursor.offset = offset_of(block, cursor.seq)
 
     cdef int on_loaded(self, Block *block) except -1:
-        """Called when a load has ended, well or badly (UNREADABLE, or stalled)."""
+        """Called when a load has ended, successfully or not (UNREADABLE, or stalled)."""
         return 0
 
     cdef int on_read(self, read) except -1:
-        """A read of the log (nsqcy.broker.log_reader) can go on, or has ended."""
+        """A read of the log (nsqcy.broker.log_reader) can continue, or has ended."""
         raise NotImplementedError
 
     cdef object new_transfer(self, object channel):
@@ -385,16 +384,16 @@ cdef class RecordWindow:
         raise NotImplementedError
 
     cdef int write_copies(self, Block *block) except -1:
-        """Give the log what it does not have yet of a block of copies."""
+        """Give the log the records of a block of copies that it does not have yet."""
         raise NotImplementedError
 
     cdef int copies_written(self) except -1:
-        """Write down that entries have moved to copies, which the log has been given."""
+        """Write that entries have moved to copies, which the log has received."""
         raise NotImplementedError
 
     cdef void truncate(self, uint64_t seq) noexcept:
-        """Forget the records from `seq` on: they were never visible to anyone, but cursors may
-        stand before the first of them."""
+        """Forget the records from `seq` on: they were never visible, but cursors may be at the
+        first of them."""
         cdef Block *block = self.newest
         cdef Record *record
         cdef Cursor *cursor
@@ -447,7 +446,7 @@ cdef class RecordWindow:
         self.next_capacity = MIN_BLOCK
 
     cdef void discard(self) noexcept:
-        """Forget everything: the topic is being deleted. Its entries are gone already."""
+        """Forget everything: the topic is being deleted. Its entries are already gone."""
         cdef uint32_t i
         self.seal()
         for i in range(self.cursor_count):

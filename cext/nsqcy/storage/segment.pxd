@@ -35,11 +35,11 @@ cdef extern from "segment.h" nogil:
 
 cdef enum SegmentState:
     SEGMENT_OPEN
-    SEGMENT_CLOSING      # no more runs; its footer is written once the last write is done
-    SEGMENT_FAILED       # a write or a sync failed; cut once the last write is done
+    SEGMENT_CLOSING      # no more runs; its footer is written after the last write
+    SEGMENT_FAILED       # a write or a sync failed; truncated after the last write
     SEGMENT_CLOSED
     SEGMENT_DOOMED       # not needed; its file is deleted once no journal write is pending
-    SEGMENT_GONE         # the unlink is under way or done
+    SEGMENT_GONE         # the unlink is in progress or done
 
 
 cdef struct Segment:
@@ -48,21 +48,21 @@ cdef struct Segment:
     File *file
     char *path
     uint64_t number      # of its file name: larger than any before it
-    uint64_t end         # places are given out up to here
+    uint64_t end         # space is assigned up to here
     uint64_t good        # runs are known to be written up to here
     uint64_t synced      # runs are known to survive a power loss up to here
     uint64_t live        # bytes of extents not released
-    uint32_t pending     # ops that refer to it
+    uint32_t pending     # operations that refer to it
     uint8_t log_id[16]   # as in its header; zeros: unknown
     SegmentState state
-    int error            # of the first run that failed: those behind it fail as well
-    SegmentRun *runs     # the index to be, while open
+    int error            # of the first run that failed: later ones fail as well
+    SegmentRun *runs     # the future index, while open
     uint32_t run_count
     uint32_t run_capacity
     SegmentFooter facts
 
 
-# Where a run lies. Zeroed, it is empty. Further pieces belong to the log, which release() frees.
+# The place of a run. Zeroed, it is empty. The log owns further pieces, which release() frees.
 cdef struct Extent:
     Segment *segment
     uint64_t offset

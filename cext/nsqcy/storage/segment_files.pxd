@@ -1,4 +1,4 @@
-# The segments of a log: their files, what lies in them, and their syncs.
+# The segments of a log: their files, their contents, and their syncs.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.storage.io cimport IoLane
@@ -19,12 +19,12 @@ cdef class SegmentFiles(LogTasks):
     cdef uint64_t last_number         # of a segment, here or in a journal
     cdef bint _frozen                 # close() was called: files stay whatever is released
     cdef uint64_t _unsynced           # records written since the last sync
-    cdef int _sync_error              # of a failed sync, until a sync() has answered with it
-    cdef uint64_t _sync_error_number  # and of which segment
+    cdef int _sync_error              # of a failed sync, until a sync() has reported it
+    cdef uint64_t _sync_error_number  # and its segment
     cdef bint _directory_there
     cdef bint _directory_known        # its name is durable: its parent needs no sync
     cdef bint _directory_dirty
-    cdef uint32_t _journal_pending    # journal writes under way that may cease to name a segment
+    cdef uint32_t _journal_pending    # journal writes in progress that may stop naming a segment
 
     cdef Segment *_segment_new(self, uint64_t number, int flags) except NULL
     cdef int _segment_free(self, Segment *segment) except -1
@@ -39,14 +39,14 @@ cdef class SegmentFiles(LogTasks):
     cdef int _unlink(self, Segment *segment, Task *task, IoLane lane) except -1
     cdef int _place(self, Segment *segment, Task *task, Extent *into) except -1
     cdef int _index(self, Task *task) except -1
-    # Takes a failed run of n bytes that began with first_seq back out of an extent.
+    # Remove a failed run of n bytes that began with first_seq from an extent.
     cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
     # Release runs that are not needed any more.
     cdef int release(self, Extent *extent) except -1
-    # Frees an extent's further pieces and zeroes it; the runs stay.
+    # Free an extent's further pieces and zero it; the runs stay.
     cdef int forget(self, Extent *extent) except -1
     cdef int _sync_files(self, Task *whole) except -1
-    # Syncs what recovery has found, which a process that was killed need not have synced.
+    # Sync what recovery has found, as a killed process need not have synced it.
     cdef int sync_found(self, log_done done, void *arg) except -1
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1
     cdef int _sync_done(self, Task *task, int error) except -1

@@ -1,12 +1,12 @@
-"""The segments of a log: from the creation of a file over its footer to its removal.
+"""The segments of a log: from the creation of a file through its footer to its removal.
 
-Owns the list of segments, their index of runs, which of their bytes are live, and the syncs of
-their files and of the log's directory. Knows neither what waits for a sync (log_writer) nor what
-the journal says.
+Owns the list of segments, their index of runs, the count of their live bytes, and the syncs of
+their files and of the log's directory. Knows neither what waits for a sync (log_writer) nor the
+content of the journal.
 
 Rules: a run is never split; a segment that existed before a start is never written to; the number
-of a new segment is larger than any before; a file is unlinked only when no extent lies in it and no
-journal write that may stop referring to it is under way.
+of a new segment is larger than any before; a file is unlinked only when no extent is in it and no
+journal write that may stop referring to it is in progress.
 """
 
 import os
@@ -34,7 +34,7 @@ from nsqcy.storage.segment cimport (
 
 
 cdef enum:
-    INDEX_RUN_BYTES = 262144     # short runs that follow each other share an index entry
+    INDEX_RUN_BYTES = 262144     # consecutive short runs share an index entry
     NAMES_INSIDE = 1             # flags of a TASK_DIRECTORY that syncs: the log's directory
     NAME_ITSELF = 2              # the data path
 
@@ -52,7 +52,7 @@ cdef int64_t pieces_alive() noexcept:
     return live_pieces
 
 
-@cython.no_gc_clear      # as the log it is
+@cython.no_gc_clear      # as its Log
 cdef class SegmentFiles(LogTasks):
     """The segments of one log."""
 
@@ -123,14 +123,14 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int _segment_retire(self, Segment *segment) except -1:
-        """No more runs for it. The next sync is for it as well, and then comes the footer."""
+        """Accept no more runs for it. The next sync includes it, and then its footer is written."""
         self._current = NULL
         segment.state = SEGMENT_CLOSING
         return self._settle(segment)
 
     cdef int _segment_fail(self, Segment *segment) except -1:
-        """The file is lost for writing. Runs still queued for it fail as well; the next append
-        opens a new segment."""
+        """The file cannot be written any more. Runs still queued for it fail as well; the next
+        append opens a new segment."""
         if segment.state in (SEGMENT_OPEN, SEGMENT_CLOSING):
             segment.state = SEGMENT_FAILED
         if self._current is segment:
@@ -138,7 +138,7 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int _settle(self, Segment *segment) except -1:
-        """Takes the next step of a segment nothing is under way for."""
+        """Take the next step of a segment without operations in progress."""
         if segment.pending:
             return 0
         if segment.state == SEGMENT_CLOSING:
@@ -160,7 +160,7 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int _cut(self, Segment *segment) except -1:
-        """Takes a torn run off the end, as far as the disk lets us; a start cuts it otherwise."""
+        """Truncate a torn run, if the disk permits; otherwise a start does."""
         cdef Task *task = self._task(TASK_CUT, segment, NULL)
         return self.io.on_file(LANE_WRITES, IO_TRUNCATE, segment.file, segment.good, task_finished,
                                task, &task.result)
@@ -244,7 +244,7 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int _index(self, Task *task) except -1:
-        """Enters a written run into the segment's index: into the last entry if it continues it."""
+        """Add a written run to the segment's index: to the last entry if it continues it."""
         cdef Segment *segment = task.segment
         cdef SegmentFooter *facts = &segment.facts
         cdef SegmentRun *run = NULL
@@ -391,8 +391,8 @@ cdef class SegmentFiles(LogTasks):
         return self._segment_fail(segment)
 
     cdef int _sync_directory(self, Task *whole) except -1:
-        """Makes names durable: of the files in the directory, and of the directory if it is new.
-        Without anything on disk yet it is the data path alone, as something to wait for."""
+        """Make names durable: of the files in the directory, and of the directory if it is new. If
+        nothing is on disk yet, sync the data path alone, as something to wait for."""
         cdef Task *task
         cdef bint ours = self._directory_dirty or self._directory_there
         if ours:
@@ -409,8 +409,8 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef void _names_synced(self, uint32_t which) noexcept:
-        """A directory was synced. That of the log has a durable name when the data path was synced
-        after it was seen to be there."""
+        """A directory was synced. The log's directory has a durable name when the data path was
+        synced after its creation was observed."""
         if which == NAMES_INSIDE:
             self._directory_there = True
         else:

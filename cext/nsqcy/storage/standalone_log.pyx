@@ -68,7 +68,7 @@ class Survey(NamedTuple):
 
 
 def survey_run(const uint8_t[::1] run not None):
-    """The Survey of a run that was read, and so verified: it can be walked."""
+    """Return the Survey of a run that was read and verified: it can be walked."""
     cdef uint64_t at = 0
     cdef uint64_t n = run.shape[0]
     cdef uint64_t records = 0
@@ -116,7 +116,7 @@ def scan_segment(bytes data):
 
 @cython.no_gc_clear
 cdef class RunHandle:
-    """Where a run lies."""
+    """The place of a run."""
 
     def __cinit__(self, Log log not None):
         self.log = log
@@ -127,7 +127,7 @@ cdef class RunHandle:
 
     @property
     def pieces(self):
-        """[(segment number, offset, bytes, first_seq, last_seq, count)]"""
+        """Return [(segment number, offset, bytes, first_seq, last_seq, count)]."""
         cdef Extent *piece = &self.extent
         found = []
         while piece is not NULL and piece.bytes:
@@ -142,7 +142,7 @@ cdef class RunHandle:
         return sum(piece[2] for piece in self.pieces)
 
 
-# A Python callable waiting for a log_done, with what must stay alive until then.
+# A Python callable that waits for a log_done, with what must live until then.
 cdef class _Waiting:
     cdef object done
     cdef object kept
@@ -179,7 +179,7 @@ cdef class LogProbe:
     def append(self, bytearray run, uint64_t first_seq, uint64_t last_seq, uint32_t count,
                int flags=0, RunHandle into=None, done=None, bint durable=False,
                bint goes_on=False):
-        """Append a run; where it lies is in the RunHandle returned."""
+        """Append a run; return its place as a RunHandle."""
         cdef RunHandle handle = RunHandle.__new__(RunHandle, self.log) if into is None else into
         cdef void *arg = waiting(done, run, False)
         try:
@@ -191,11 +191,11 @@ cdef class LogProbe:
         return handle
 
     def retract(self, RunHandle handle, size_t n, uint64_t first_seq, uint32_t count):
-        """Take a failed run back."""
+        """Remove a failed run."""
         self.log.retract(&handle.extent, n, first_seq, count)
 
     def read(self, RunHandle handle, done):
-        """done(error, bytearray)"""
+        """Read it; done(error, bytearray) is called."""
         cdef bytearray into = bytearray(handle.bytes)
         self.log.read(&handle.extent, <uint8_t *>into, waiting_done, waiting(done, into, True))
 
@@ -212,7 +212,7 @@ cdef class LogProbe:
         self.log.commit()
 
     def tick(self, int64_t now):
-        """When the next sync is due."""
+        """Return when the next sync is due."""
         return self.log.tick(now)
 
     def write_snapshot(self, bytes snapshot, done=None, bint leads=False):
@@ -220,7 +220,7 @@ cdef class LogProbe:
         self.log.write_snapshot(snapshot, leads, waiting_done, waiting(done, None, False))
 
     def append_delta(self, bytes delta):
-        """Whether there was a sound journal to append to."""
+        """Append a delta; return whether the journal had not failed."""
         return self.log.append_delta(delta, NULL, NULL) == 1
 
     def close(self, done=None):
@@ -233,7 +233,7 @@ cdef class LogProbe:
 
     @property
     def segments(self):
-        """[(number, live bytes)] in order of creation."""
+        """Return [(number, live bytes)] in order of creation."""
         cdef Segment *segment = self.log._first
         found = []
         while segment is not NULL:
@@ -243,7 +243,8 @@ cdef class LogProbe:
 
 
 def recovered_runs(Recovered found not None):
-    """[(first_seq, last_seq, count, flags, first_time, last_time, RunHandle)], by their places."""
+    """Return [(first_seq, last_seq, count, flags, first_time, last_time, RunHandle)], by their
+    places."""
     cdef RunHandle handle
     cdef RecoveredRun *run
     cdef size_t i

@@ -1,12 +1,12 @@
-"""gnsq's backoff timer, for programs that use it by itself."""
+"""gnsq's backoff timer, for programs that use it directly."""
 
 import random
 from typing import Self
 
 
 class BackoffTimer:
-    """A random part of `ratio` * (2 ** failures - 1), within bounds; a success takes one failure
-    back."""
+    """A random part of `ratio` * (2 ** failures - 1), within bounds; a success removes one
+    failure."""
 
     def __init__(
         self,

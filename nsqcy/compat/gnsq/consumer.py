@@ -13,10 +13,10 @@ from nsqcy.compat.gnsq.signals import ANY, Signal
 
 
 class Consumer:
-    """Calls the receivers of `on_message` with itself and each message. Their end finishes it,
-    NSQRequeueMessage or another exception requeues it after `requeue_delay` ms.
+    """Calls the receivers of `on_message` with itself and each message. If they return, the message
+    is finished; NSQRequeueMessage or another exception requeues it after `requeue_delay` ms.
 
-    Of a consumer of several fixed nsqds as many receivers run at a time; otherwise one does.
+    A consumer of several fixed nsqds runs one receiver for each at a time; otherwise one.
     on_response and on_auth are never sent.
     """
 
@@ -63,7 +63,7 @@ class Consumer:
             max_backoff_duration=max_backoff_duration,
             **connection_options(kwargs),
         )
-        self._consumer.set_max_in_flight(max_in_flight)  # may be less than there are receivers
+        self._consumer.set_max_in_flight(max_in_flight)  # may be less than the number of receivers
         self._is_started = False
         self._is_closed = False
         if message_handler is not None:
@@ -110,7 +110,7 @@ class Consumer:
     # -- its life
 
     def start(self, block: bool = True) -> None:
-        """Begin, and wait for the end unless told not to."""
+        """Begin, and wait for the end unless `block` is false."""
         if not self._is_started:
             if not self.on_message.receivers_for(ANY):
                 raise RuntimeError("no receivers connected to on_message")
@@ -122,7 +122,7 @@ class Consumer:
             self.join()
 
     def close(self) -> None:
-        """End. join() waits for what is still being handled."""
+        """End. join() waits for the messages that are being handled."""
         if not self.is_running:
             return
         self._is_closed = True
@@ -140,7 +140,7 @@ class Consumer:
 
     @property
     def is_starved(self) -> bool:
-        """Whether messages that were gathered should be answered now."""
+        """Return whether collected messages should be answered now."""
         return self._consumer.is_starved
 
     @property
@@ -160,10 +160,10 @@ class Consumer:
         self._consumer.set_max_in_flight(count)
 
     def redistribute_ready_state(self) -> None:
-        """It has been done: setting max_in_flight does so."""
+        """Do nothing: setting max_in_flight already redistributes."""
 
     def query_nsqd(self) -> None:
-        """Nothing: those that are lost are tried again anyway."""
+        """Do nothing: lost connections are retried anyway."""
 
     def query_lookupd(self) -> None:
         self._consumer.query_lookupd()
@@ -178,7 +178,7 @@ class Consumer:
             self.on_error.send(self, error=error_of(error))
 
     def _handle(self, delivered: client.Message) -> None:
-        delivered.enable_async()  # who answers it is decided here
+        delivered.enable_async()  # the handler's result is applied here
         message = Message.of(delivered)
         message.on_finish.connect(self._finished)
         message.on_requeue.connect(self._requeued)

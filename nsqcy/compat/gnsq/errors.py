@@ -30,7 +30,7 @@ __all__ = [
 
 
 class NSQException(Exception):
-    """Base of all."""
+    """Base class of all errors."""
 
 
 class NSQRequeueMessage(NSQException):
@@ -46,19 +46,19 @@ class NSQNoConnections(NSQException):
 
 
 class NSQHttpError(NSQException):
-    """A request by HTTP has failed."""
+    """A request over HTTP has failed."""
 
 
 class NSQSocketError(OSError, NSQException):
-    """A connection was lost, or could not be made."""
+    """A connection was lost, or could not be established."""
 
 
 class NSQFrameError(NSQException):
-    """Bytes that no nsqd sends."""
+    """The bytes are not from an nsqd."""
 
 
 class NSQErrorCode(NSQException):
-    """nsqd has refused something; after a `fatal` one it closes the connection."""
+    """nsqd has rejected something; after a `fatal` error it closes the connection."""
 
     fatal = True
 
@@ -129,7 +129,7 @@ ERROR_CODES: dict[bytes, type[NSQErrorCode]] = {
 
 
 def make_error(error_code: bytes) -> NSQErrorCode:
-    """Of the data of an error frame."""
+    """Create from the data of an error frame."""
     code, _, description = error_code.partition(b" ")
     return ERROR_CODES.get(code, NSQErrorCode)(description or code)
 

@@ -1,4 +1,4 @@
-"""gnsq's HTTP clients: nsqcy.cluster's, with gnsq's error."""
+"""gnsq's HTTP clients: those of nsqcy.cluster, with gnsq's error."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from nsqcy.errors import RequestError
 
 
 class _GnsqClient(http_clients.DaemonClient):
-    """Fails as gnsq's does."""
+    """Raises gnsq's error."""
 
     def _request(self, *args: Any, **kwargs: Any) -> Answer:
         try:

@@ -1,4 +1,4 @@
-"""A message as handlers of gnsq know it."""
+"""A message with gnsq's interface for handlers."""
 
 from functools import cached_property
 from typing import Self
@@ -10,8 +10,8 @@ from nsqcy.compat.gnsq.signals import Signal
 
 
 class Message(Delivered):
-    """Finished, requeued and touched, it sends on_finish, on_requeue(timeout, backoff) and
-    on_touch. One that was delivered tells nsqd."""
+    """Sends on_finish, on_requeue(timeout, backoff) and on_touch when it is finished, requeued and
+    touched. A delivered one also answers nsqd."""
 
     def __init__(self, timestamp: int, attempts: int, id: bytes, body: bytes) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Message(Delivered):
 
     @classmethod
     def of(cls, delivered: client.Message) -> Self:
-        """One that the client has delivered."""
+        """A message that the client has delivered."""
         message = cls(delivered.timestamp, delivered.attempts, delivered.id, delivered.body)
         message._delivered = delivered
         return message
@@ -40,7 +40,7 @@ class Message(Delivered):
         return Signal("Sent after the message was touched.")
 
     def finish(self) -> None:
-        """It is done with."""
+        """Finish the message."""
         self._respond()
         if self._delivered is not None:
             self._delivered.finish()
@@ -54,7 +54,7 @@ class Message(Delivered):
         self.on_requeue.send(self, timeout=time_ms, backoff=backoff)
 
     def touch(self) -> None:
-        """Start its timeout anew."""
+        """Restart its timeout."""
         self._check()
         if self._delivered is not None:
             self._delivered.touch()

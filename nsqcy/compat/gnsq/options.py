@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-TCP_TIMEOUT = 60.0  # what gnsq waits for a connection at most
+TCP_TIMEOUT = 60.0  # gnsq's maximum wait for a connection
 
 
 def addresses(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Raises TypeError for what gnsq does not take."""
+    """Raise TypeError for arguments that gnsq does not have."""
     if isinstance(given, str):
         return (given,)
     if isinstance(given, list | tuple | set):
@@ -16,8 +16,8 @@ def addresses(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def connection_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """As nsqcy.client has them. Servers are verified, other than by gnsq, unless `cert_reqs` says
-    otherwise; their names are not."""
+    """Return TLS options of nsqcy.client. Unlike in gnsq, servers are verified, unless `cert_reqs`
+    says otherwise; their host names are not."""
     options = {"timeout": TCP_TIMEOUT, **keywords}
     if isinstance(options.get("auth_secret"), bytes):
         options["auth_secret"] = options["auth_secret"].decode()

@@ -18,7 +18,7 @@ FOREVER = 1 << 30
 
 class Producer:
     """Publishes to one of several nsqds. A message whose connection was lost is published to
-    another, if there is one. on_response and on_auth are never sent."""
+    another one, if possible. on_response and on_auth are never sent."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Producer:
         self._producer.start()
 
     def close(self) -> None:
-        """End, after the answers that are outstanding."""
+        """End, after the outstanding answers."""
         if self.is_running:
             self._is_closed = True
             self._producer.close()
@@ -90,9 +90,12 @@ class Producer:
         timeout: float | None = None,
         raise_error: bool = True,
     ) -> Any:
-        """Publish one message, deferred by `defer` ms. Gives b"OK" or raises; without `raise_error`
-        an AsyncResult of either. NSQNoConnections is raised when no nsqd has taken it within
-        `timeout` seconds, or if none can now and not `block`."""
+        """Publish one message, deferred by `defer` ms.
+
+        Returns b"OK" or raises; without `raise_error`, returns an AsyncResult of either. Raises
+        NSQNoConnections if no nsqd has accepted it within `timeout` seconds, or, without `block`,
+        if none can now.
+        """
         return self._publish(
             lambda: self._producer.publish_nowait(topic, data, defer, timeout=timeout),
             block,
@@ -107,7 +110,7 @@ class Producer:
         timeout: float | None = None,
         raise_error: bool = True,
     ) -> Any:
-        """As publish(), with several messages: all of them or none."""
+        """Like publish(), with several messages: all of them or none."""
         return self._publish(
             lambda: self._producer.multipublish_nowait(topic, messages, timeout=timeout),
             block,
@@ -129,7 +132,7 @@ class Producer:
 
 
 def _pass(future: Any, result: Any) -> None:
-    """The answer, with errors of gnsq."""
+    """Return the answer, with errors of gnsq."""
     if future.exception is None:
         result.set(future.value)
     else:

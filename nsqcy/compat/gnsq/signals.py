@@ -1,4 +1,4 @@
-"""Signals as gnsq's programs use them, which are blinker's."""
+"""Signals with the interface of blinker, which gnsq's programs use."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,15 +11,14 @@ ANY: Any = object()  # any sender
 
 
 class Signal:
-    """Tells its receivers. They are kept: it does not matter whether `weak` ones have other
-    owners."""
+    """Calls its receivers. It keeps them, even `weak` ones without other owners."""
 
     def __init__(self, doc: str | None = None) -> None:
         self._connected: list[tuple[Receiver, Any]] = []
         self.__doc__ = doc or type(self).__doc__
 
     def connect(self, receiver: R, sender: Any = ANY, weak: bool = True) -> R:
-        """Have it called with each sender, or this one; may be used as a decorator. Raises
+        """Call the receiver for each sender, or for this one; may be used as a decorator. Raises
         TypeError for a coroutine function."""
         refuse_coroutine_functions(receiver=receiver)
         if (receiver, sender) not in self._connected:
@@ -37,5 +36,5 @@ class Signal:
         return [each for each, of in self._connected if of is ANY or sender is ANY or of is sender]
 
     def send(self, sender: Any = None, **about: Any) -> list[tuple[Receiver, Any]]:
-        """Call the receivers; gives what each of them returned."""
+        """Call the receivers; return the result of each."""
         return [(each, each(sender, **about)) for each in self.receivers_for(sender)]

@@ -1,4 +1,4 @@
-"""pynsq's backoff timer, for programs that use it by itself; readers back off in nsqcy's way."""
+"""pynsq's backoff timer, for programs that use it directly; readers use nsqcy's backoff."""
 
 from decimal import Decimal
 
@@ -6,8 +6,8 @@ Number = int | float | Decimal
 
 
 class BackoffTimer:
-    """An interval that grows by two steps a failure, a large one up to `ratio` of the range and a
-    small one up to the rest, and shrinks by the same steps a success."""
+    """An interval that grows by two steps with each failure, a large one up to `ratio` of the range
+    and a small one up to the rest, and shrinks by the same steps with each success."""
 
     def __init__(
         self,

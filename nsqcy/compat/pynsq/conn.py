@@ -7,7 +7,7 @@ from nsqcy.client.connection import Connection, State
 
 
 class AsyncConn:
-    """One nsqd's connection: to be looked at, and not to be made."""
+    """Read-only view of the connection to one nsqd."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -52,7 +52,7 @@ class AsyncConn:
 
 
 def connected(connections: Iterable[Connection]) -> dict[str, AsyncConn]:
-    """Those that have shaken hands, by their ids."""
+    """Return the connections that have completed their handshake, by id."""
     found = map(AsyncConn, connections)
     return {each.id: each for each in found if each.connected()}
 
@@ -62,8 +62,8 @@ def addresses(given: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def connection_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """As nsqcy.client has them. TLS without words is pynsq's: the chain is verified, the name of
-    the server is not."""
+    """Return TLS options of nsqcy.client. The default of TLS is pynsq's: verify the chain, but not
+    the name of the server."""
     options = dict(keywords)
     if isinstance(options.get("auth_secret"), bytes):
         options["auth_secret"] = options["auth_secret"].decode()

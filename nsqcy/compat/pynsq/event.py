@@ -35,11 +35,11 @@ AUTH, AUTH_RESPONSE, IDENTIFY_RESPONSE = "auth", "auth_response", "identify_resp
 
 
 class DuplicateListenerError(Exception):
-    """It listens already."""
+    """The listener is already registered."""
 
 
 class InvalidListenerError(Exception):
-    """It does not listen."""
+    """The listener is not registered."""
 
 
 class EventedMixin:
@@ -57,12 +57,12 @@ class EventedMixin:
         listeners.append(callback)
 
     def off(self, name: str, callback: Callable[..., object]) -> None:
-        """Call it no more."""
+        """Stop calling it."""
         if callback not in self._listeners.get(name, ()):
             raise InvalidListenerError
         self._listeners[name].remove(callback)
 
     def trigger(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """It has happened."""
+        """Call the listeners of this event."""
         for listener in list(self._listeners.get(name, ())):
             listener(*args, **kwargs)

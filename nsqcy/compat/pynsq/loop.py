@@ -1,4 +1,4 @@
-"""The event loop that all readers and writers of a program run on, and how it ends."""
+"""The event loop that all readers and writers of a program run on, and its end."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ _started: list[_Runs] = []
 
 
 def current_loop() -> asyncio.AbstractEventLoop:
-    """This thread's loop, running or not: the one tornado's IOLoop.current() is made of."""
+    """Return this thread's loop, running or not: the one that tornado's IOLoop.current() wraps."""
     try:
         return asyncio.get_event_loop()
     except RuntimeError:  # there is none
@@ -36,7 +36,7 @@ def begin(loop: asyncio.AbstractEventLoop, what: _Runs, prepare: Callable[[], No
 
 
 def spawn(loop: asyncio.AbstractEventLoop, work: Any) -> "asyncio.Task[Any]":
-    """A task that is kept until it is done."""
+    """Create a task that is kept until it is done."""
     task: asyncio.Task[Any] = loop.create_task(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
@@ -48,7 +48,7 @@ _tasks: set["asyncio.Task[Any]"] = set()
 
 def run() -> None:
     """Run all readers and writers, until SIGTERM or SIGINT, or until the loop is stopped; then
-    they are closed."""
+    close them."""
     loop = current_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, loop.stop)

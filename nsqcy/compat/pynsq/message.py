@@ -1,4 +1,4 @@
-"""A message as handlers of pynsq know it."""
+"""A message with pynsq's interface for handlers."""
 
 from typing import Any, Self
 
@@ -8,8 +8,8 @@ from nsqcy.compat.pynsq.event import FINISH, REQUEUE, TOUCH, EventedMixin
 
 
 class Message(Delivered, EventedMixin):
-    """Finished, requeued and touched, it tells its listeners `finish`, `requeue` and `touch`. One
-    that was delivered tells nsqd."""
+    """Calls the listeners of `finish`, `requeue` and `touch` when it is finished, requeued and
+    touched. A delivered one also answers nsqd."""
 
     def __init__(self, id: bytes, body: bytes, timestamp: int, attempts: int) -> None:
         Delivered.__init__(self)
@@ -21,20 +21,20 @@ class Message(Delivered, EventedMixin):
 
     @classmethod
     def of(cls, delivered: client.Message) -> Self:
-        """One that the client has delivered."""
+        """A message that the client has delivered."""
         message = cls(delivered.id, delivered.body, delivered.timestamp, delivered.attempts)
         message._delivered = delivered
         return message
 
     def finish(self) -> None:
-        """It is done with."""
+        """Finish the message."""
         self._respond()
         if self._delivered is not None:
             self._delivered.finish()
         self.trigger(FINISH, message=self)
 
     def requeue(self, **kwargs: Any) -> None:
-        """Have it delivered again, after `delay` seconds if that is a whole number, or `time_ms`
+        """Have it delivered again, after `delay` seconds if that is an integer, or `time_ms`
         milliseconds, or the reader's delay for its attempts; `backoff=False` prevents backoff."""
         delay = kwargs.get("delay")
         if isinstance(delay, int) and delay >= 0:
@@ -48,7 +48,7 @@ class Message(Delivered, EventedMixin):
         self.trigger(REQUEUE, message=self, **kwargs)
 
     def touch(self) -> None:
-        """Start its timeout anew."""
+        """Restart its timeout."""
         assert not self._has_responded
         if self._delivered is not None:
             self._delivered.touch()

@@ -46,7 +46,7 @@ _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
 class Error(Exception):
-    """Base of what goes wrong; also what nsqd has refused."""
+    """Base class of errors; also the error for a command that nsqd has rejected."""
 
 
 class SendError(Error):
@@ -63,15 +63,15 @@ class SendError(Error):
 
 
 class ConnectionClosedError(Error):
-    """The connection was lost before the answer came."""
+    """The connection was lost before the answer arrived."""
 
 
 class IntegrityError(Error):
-    """Bytes that no nsqd sends."""
+    """The bytes are not from an nsqd."""
 
 
 def unpack_response(data: bytes) -> tuple[int, bytes]:
-    """The type of a frame, and what is in it."""
+    """Return the type of a frame, and its data."""
     return _LENGTH.unpack(data[:4])[0], data[4:]
 
 

@@ -19,8 +19,7 @@ log = logging.getLogger("nsqcy.compat.pynsq")
 
 class Reader:
     """Consumes once the loop runs. `message_handler(message)` returns True to finish, False to
-    requeue, or something to await, which then gives one or the other; None finishes. What raises is
-    requeued."""
+    requeue, or an awaitable of either; None finishes. An exception requeues."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class Reader:
         self.message_handler = message_handler
 
     def is_starved(self) -> bool:
-        """Whether messages that were gathered should be answered now."""
+        """Return whether collected messages should be answered now."""
         return self._consumer.is_starved
 
     def set_max_in_flight(self, max_in_flight: int) -> None:
@@ -106,7 +105,7 @@ class Reader:
 
     @property
     def conns(self) -> dict[str, AsyncConn]:
-        """The connections there are, by address."""
+        """The current connections, by address."""
         return connected(self._consumer.connections.values())
 
     # -- to be overridden
@@ -122,7 +121,8 @@ class Reader:
         return True
 
     def giving_up(self, message: Message) -> Awaitable[None] | None:
-        """The message is finished once this has returned, and requeued when it raises."""
+        """Called with a message that has had too many attempts. It is finished if this returns, and
+        requeued if it raises."""
         log.warning(
             "[%s] giving up on message %r after %d tries (max:%d)",
             self.name,
@@ -133,7 +133,7 @@ class Reader:
         return None
 
     def heartbeat(self, conn: AsyncConn) -> None:
-        """nsqd has asked whether we live, and was answered."""
+        """Called when nsqd has sent a heartbeat, and was answered."""
 
     # -- messages
 
@@ -141,7 +141,7 @@ class Reader:
         self.heartbeat(AsyncConn(connection))
 
     def _handle(self, delivered: client.Message) -> None:
-        delivered.enable_async()  # who answers it is decided here
+        delivered.enable_async()  # the handler's result is applied here
         message = Message.of(delivered)
         try:
             result = self._process(message)

@@ -6,7 +6,7 @@ from nsqcy.compat.pynsq.protocol import MAGIC_V2
 
 
 class SyncConn:
-    """Synchronous connection that sends commands and reads a frame at a time."""
+    """Blocking connection that sends commands and reads one frame at a time."""
 
     def __init__(self, timeout: float = 1.0) -> None:
         self.timeout = timeout
@@ -22,7 +22,7 @@ class SyncConn:
         self.s.sendall(data)
 
     def read_response(self) -> bytes:
-        """The next frame, for unpack_response()."""
+        """Return the next frame, for unpack_response()."""
         return self._read(int.from_bytes(self._read(4), "big"))
 
     def _read(self, size: int) -> bytes:

@@ -19,7 +19,7 @@ Callback = Callable[[Any, Any], object]
 
 class Writer:
     """Publishes while the loop runs. `callback(conn, data)` is called with b"OK" or an Error, and
-    the future that a publish gives has the same as its result or exception: it is not done before
+    the future that a publish returns has the same as its result or exception: it is not done before
     nsqd has answered."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Writer:
 
     @property
     def conns(self) -> dict[str, AsyncConn]:
-        """The connections there are, by address."""
+        """The current connections, by address."""
         return connected(self._producer.core.connections)
 
     def pub(
@@ -77,7 +77,7 @@ class Writer:
 
     async def _answer(self, publish: Callable[[], Awaitable[bytes]]) -> bytes:
         core = self._producer.core
-        if core.running and not core.connections:  # nor is one being made
+        if core.running and not core.connections:  # and none is being established
             raise SendError("no open connections")
         try:
             return await publish()

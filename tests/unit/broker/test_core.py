@@ -452,7 +452,7 @@ def test_a_pipeline_is_answered_up_to_the_write_that_failed(make):
 
 @pytest.mark.parametrize("nth", range(1, 13))
 @pytest.mark.parametrize("settings", [{"mem_queue_size": 0}, {"budget": 150_000}])
-def test_what_was_accepted_and_nothing_else_is_there_after_a_full_disk(make, settings, nth):
+def test_only_accepted_messages_exist_after_a_full_disk(make, settings, nth):
     settings = {**settings, "log_options": SMALL_FILES}
     core = make(**settings)
     core.create("t").channel("c")
@@ -477,7 +477,7 @@ def test_what_was_accepted_and_nothing_else_is_there_after_a_full_disk(make, set
 NO_ROOM = (ERROR, b"E_PUB_FAILED PUB failed no room")
 
 
-def test_a_refusal_is_for_what_would_be_written(make):
+def test_only_publishes_that_need_the_disk_are_rejected(make):
     core = make(mem_queue_size=2, policies=Policies(sections=[("t", {"durability": "os"})]))
     core.shard.set_refusal("no room")
     assert core.client().publish("t", b"x") == NO_ROOM

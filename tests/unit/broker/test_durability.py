@@ -115,7 +115,7 @@ def test_publishing_from_within_is_answered_as_late(
     assert bodies(killed(make, core, durability)) == [b"one", b"two"]
 
 
-def test_only_whoever_asks_waits(make: Make) -> None:
+def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
     """And those behind it, until it is answered: messages keep their order."""
     core = make("memory")
     core.create("t").channel("c")
@@ -137,7 +137,7 @@ def test_only_whoever_asks_waits(make: Make) -> None:
 
 
 @pytest.mark.parametrize("asked", ["os", "fsync"])
-def test_what_was_asked_for_is_there_after_a_kill(make: Make, asked: str) -> None:
+def test_messages_published_as_durable_survive_a_kill(make: Make, asked: str) -> None:
     """And so are the channels that were to have it, whatever metadata say."""
     core = make("memory")
     core.create("t").channel("c")
@@ -158,7 +158,7 @@ def test_what_was_asked_for_is_there_after_a_kill(make: Make, asked: str) -> Non
     assert again.counters("t", "c")["deferred_count"] == 1
 
 
-def test_who_is_there_is_written_before_the_first(make: Make) -> None:
+def test_channels_are_written_before_the_first_durable_message(make: Make) -> None:
     core = make("memory")
     core.create("t").channel("c")
     assert core.client(durability="os").publish("t", b"one") == OK
@@ -167,7 +167,7 @@ def test_who_is_there_is_written_before_the_first(make: Make) -> None:
     assert bodies(again) == [b"one"]
 
 
-def test_who_is_there_is_written_again_when_all_was_gone(make: Make) -> None:
+def test_channels_are_written_again_after_the_log_was_empty(make: Make) -> None:
     """A topic of class memory keeps no journal while it has nothing on disk."""
     core = make("memory", log_options={"max_bytes_per_file": 1000})
     core.create("t").channel("c")
@@ -186,7 +186,7 @@ def test_who_is_there_is_written_again_when_all_was_gone(make: Make) -> None:
     assert bodies(again, channel="d") == [b"last"]
 
 
-def test_what_is_asked_for_needs_a_disk(make: Make) -> None:
+def test_a_durable_publish_needs_a_disk(make: Make) -> None:
     core = make("memory")
     plain, careful = core.client(), core.client(durability="os")
     outcomes: list[str | None] = []
@@ -241,7 +241,7 @@ def test_asking_again(make: Make) -> None:
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_what_was_acknowledged_is_there_after_a_kill(make: Make, durability: str) -> None:
+def test_acknowledged_messages_survive_a_kill(make: Make, durability: str) -> None:
     core = make(durability)
     core.create("t").channel("c")
     client = core.client()
@@ -300,7 +300,7 @@ def test_a_deleted_channel_stays_deleted(make: Make) -> None:
     assert list(killed(make, core, "os").topic("t").channels) == ["c"]
 
 
-def test_what_was_emptied_stays_empty(make: Make) -> None:
+def test_an_emptied_queue_stays_empty(make: Make) -> None:
     core = make("os")
     topic = core.create("t")
     topic.channel("c")
@@ -312,7 +312,7 @@ def test_what_was_emptied_stays_empty(make: Make) -> None:
     assert bodies(killed(make, core, "os")) == [b"last"]
 
 
-def test_what_the_topic_dropped_stays_dropped(make: Make) -> None:
+def test_messages_emptied_from_a_topic_stay_dropped(make: Make) -> None:
     core = make("os")
     topic = core.create("t")
     client = core.client()
@@ -423,7 +423,7 @@ def test_a_delay_begins_with_the_first_channel(make: Make) -> None:
     assert [each.body for each in received(consumer)] == [b"later"]
 
 
-def test_a_checkpoint_does_not_speak_of_what_is_not_written(make: Make) -> None:
+def test_a_checkpoint_omits_unwritten_records(make: Make) -> None:
     """A deferred record that is being written when the journal is: its delay is not forgotten."""
     core = make("os")
     topic = core.create("t")
@@ -504,7 +504,7 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_what_follows_a_lost_word_of_the_journal_is_refused(make: Make, durability: str) -> None:
+def test_a_publish_after_a_lost_journal_record_is_rejected(make: Make, durability: str) -> None:
     """A start would find it, and the channel that had been deleted before it."""
     core = make(durability)
     topic = core.create("t")
@@ -578,7 +578,7 @@ def test_the_wall_clock_jumps(make: Make, jump: int) -> None:
     assert [each.body for each in received(consumer)] == [b"late"]
 
 
-def test_one_sync_serves_all_that_came_meanwhile(make: Make) -> None:
+def test_one_sync_serves_all_publishes_that_arrived_during_the_last(make: Make) -> None:
     core = make("fsync")
     core.create("t").channel("c")
     core.settle()
@@ -597,7 +597,7 @@ def test_one_sync_serves_all_that_came_meanwhile(make: Make) -> None:
     assert core.io.calls_made("fdatasync") == before + 1
 
 
-def test_a_sync_in_the_background_holds_nobody_up(make: Make) -> None:
+def test_a_background_sync_blocks_no_client(make: Make) -> None:
     """Neither the writes of its own topic, nor those of one that overflows, nor a sync for which
     somebody waits."""
     core = make("memory", mem_queue_size=0)
@@ -723,7 +723,7 @@ def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) 
 @pytest.mark.parametrize("end", ["clean exit", "publish"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 @pytest.mark.parametrize("times", [1, 2, 3, 5])
-def test_a_lost_journal_is_written_again_before_what_follows(
+def test_a_lost_journal_is_rewritten_before_later_records(
     make: Make, nth: int, times: int, end: str
 ) -> None:
     """Also where nothing had called for that by the time the disk had recovered."""

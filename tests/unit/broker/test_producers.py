@@ -78,7 +78,7 @@ def test_the_first_chunk_may_be_0() -> None:
     assert log.publish(name(0)) == ()
 
 
-def test_who_repeats_what_waits_has_its_outcome() -> None:
+def test_a_repeat_of_a_pending_publish_gets_its_outcome() -> None:
     log = Log()
     log.publish(name(1), 2, visible=False)
     log.publish(name(2), 2, visible=False)

@@ -241,7 +241,7 @@ def test_nor_does_it_from_a_topic_that_is_paused_twice_over(make: Make) -> None:
     assert taken(core, 100_000) == [b"90000"]
 
 
-def test_a_failed_write_of_a_cancellation_is_told(make: Make) -> None:
+def test_a_failed_write_of_a_cancellation_is_reported(make: Make) -> None:
     core = make()
     begin(core)
     defer(core, [60_000, 90_000])

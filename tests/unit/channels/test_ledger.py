@@ -74,7 +74,7 @@ def test_a_message_is_in_one_place_at_a_time(make: Make) -> None:
     assert ledger(core) == {"received": 8, "finished": 1, "emptied": 5, "queued": 2}
 
 
-def test_what_the_topic_itself_dropped_was_never_received(make: Make) -> None:
+def test_messages_dropped_by_the_topic_do_not_count_as_received(make: Make) -> None:
     core = make()
     core.create("t").channel("c")
     publish(core, "t", 2)
@@ -89,7 +89,7 @@ def test_what_the_topic_itself_dropped_was_never_received(make: Make) -> None:
     assert ledger(core) == {"received": 3, "in_flight": 3}
 
 
-def test_what_an_ephemeral_channel_has_no_room_for(make: Make) -> None:
+def test_overflow_of_an_ephemeral_channel(make: Make) -> None:
     core = make(mem_queue_size=2)
     consumer = core.client().subscribe("t", "c#ephemeral", 1)
     publish(core, "t", 5)
@@ -106,7 +106,7 @@ def test_what_an_ephemeral_channel_has_no_room_for(make: Make) -> None:
     assert shown["received"] == 5 and shown["overflow"] in (2, 3)
 
 
-def test_what_is_not_of_a_sample(make: Make) -> None:
+def test_messages_left_out_of_a_sample(make: Make) -> None:
     core = make()
     core.client(sample_rate=1).subscribe("t", "c", 2500)
     publish(core, "t", 200)
@@ -114,7 +114,7 @@ def test_what_is_not_of_a_sample(make: Make) -> None:
     assert shown["received"] == 200 and shown["sampled"] > 100
 
 
-def test_a_restart_gives_back_what_was_not_finished(make: Make) -> None:
+def test_a_restart_requeues_unfinished_messages(make: Make) -> None:
     core = make()
     consumer = core.client().subscribe("t", "c", 3)
     publish(core, "t", 6)
@@ -193,7 +193,7 @@ def consume(core: Core, maximum: int) -> int:
 @pytest.mark.parametrize("delayed", [{0}, {0, 4, 5}, {1, 5, 6, 13}])
 @pytest.mark.parametrize("file", [0, 1, 2, -1])
 @pytest.mark.parametrize("before", [0, 2, 5, 20])
-def test_what_is_in_no_file_is_given_back_by_no_start(
+def test_no_start_redelivers_messages_missing_from_disk(
     make: Make, file: int, before: int, delayed: set[int]
 ) -> None:
     """Nor is a message taken away instead, at this start or at later ones."""
@@ -208,7 +208,7 @@ def test_what_is_in_no_file_is_given_back_by_no_start(
     assert ledger(started(make, core)).get("damaged", 0) == 0
 
 
-def test_what_was_emptied_was_received(make: Make) -> None:
+def test_emptied_messages_count_as_received(make: Make) -> None:
     """Also where it was more than a start could know."""
     core = without_a_file(make, 0, {0, 1})
     assert consume(core, 10) == 10
@@ -217,7 +217,7 @@ def test_what_was_emptied_was_received(make: Make) -> None:
 
 
 @pytest.mark.parametrize("file", [0, 1, -1])
-def test_what_is_in_no_file_is_told_once(make: Make, file: int) -> None:
+def test_messages_missing_from_disk_are_reported_once(make: Make, file: int) -> None:
     core = without_a_file(make, file, {0, 4, 13})
     whole, parts = core.log.lines
     assert "are not on disk: " in whole and "channel c had handed out are not on disk: " in parts
@@ -260,7 +260,7 @@ def test_damaged_lengths_where_a_channel_stands(make: Make) -> None:
     assert ledger(core, channel="slow") == {"received": 600, "in_flight": 597, "damaged": 3}
 
 
-def test_damaged_lengths_of_what_was_handed_out(make: Make) -> None:
+def test_damaged_lengths_of_messages_in_flight(make: Make) -> None:
     """Where they were is not known to be the start of a record any more."""
     core = make()
     consumer = core.client().subscribe("t", "c", 9)

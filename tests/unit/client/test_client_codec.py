@@ -261,7 +261,7 @@ def test_it_asks_to_be_emptied_when_it_was_empty(wakes: Wakes) -> None:
     assert (wakes.count, codec.take()) == (2, b"TOUCH " + ID + b"\n")
 
 
-def test_what_was_large_is_let_go_and_comes_again(wakes: Wakes) -> None:
+def test_a_large_buffer_is_released_and_allocated_again(wakes: Wakes) -> None:
     for _ in range(2):
         wakes.codec.publish(b"PUB t\n", bytes(1 << 20))
         assert len(wakes.codec.take()) == 10 + (1 << 20)
@@ -424,13 +424,13 @@ def test_a_message_that_no_connection_has_delivered(call: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"x", bytearray(b"x"), memoryview(b"x")])
-def test_what_a_message_may_be(data: object) -> None:
+def test_types_accepted_as_a_message(data: object) -> None:
     body = body_of(data)
     assert body == b"x" and type(body) is bytes
 
 
 @pytest.mark.parametrize("data", ["x", 1, None, [b"x"]])
-def test_what_is_not_bytes(data: object) -> None:
+def test_types_rejected_as_a_message(data: object) -> None:
     with pytest.raises(TypeError, match="a message is bytes, not"):
         body_of(data)
     with pytest.raises(TypeError, match="a message is bytes, not"):

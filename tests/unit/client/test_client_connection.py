@@ -131,7 +131,7 @@ def talk_through(
 # -- handshakes
 
 
-def test_what_is_said_first() -> None:
+def test_the_first_bytes_of_a_connection() -> None:
     talk = Talk()
     sent = talk.connection.take()
     assert sent.startswith(b"  V2IDENTIFY\n")
@@ -181,7 +181,7 @@ def test_through_every_layer(
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("layer", ["plain", "snappy", "deflate"])
-def test_what_follows_the_answer_belongs_to_the_next_layer(layer: str, data: st.DataObject) -> None:
+def test_bytes_after_the_answer_belong_to_the_next_layer(layer: str, data: st.DataObject) -> None:
     """All that nsqd says at once, cut anywhere."""
     coder: Any = {"plain": None, "snappy": Snappy(), "deflate": Deflate()}[layer]
     within = frame(RESPONSE, b"OK") if coder else b""
@@ -379,7 +379,7 @@ def test_frames_of_no_type() -> None:
         ready().hear(frame(0xFFFFFFFF, b"x"))
 
 
-def test_who_is_told_may_close() -> None:
+def test_a_callback_may_close_the_connection() -> None:
     talk = ready()
     talk.told.then = talk.connection.close
     talk.hear(frame(RESPONSE, b"OK") + frame(RESPONSE, b"x") + frame(RESPONSE, b"y"))

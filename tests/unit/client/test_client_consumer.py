@@ -208,7 +208,7 @@ def test_errors_that_are_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
     assert "E_FIN_FAILED" in caplog.text
 
 
-def test_an_error_that_is_fatal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fatal_error_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     net, core = connected()
     errors: list[Any] = []
     core.on_error = errors.append
@@ -235,7 +235,7 @@ def test_callbacks_that_fail_are_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert len(net.wires) == 2
 
 
-def test_heartbeats_are_told() -> None:
+def test_heartbeats_are_reported() -> None:
     net, core = connected()
     beats: list[Connection] = []
     core.on_heartbeat = beats.append
@@ -248,7 +248,7 @@ def test_heartbeats_are_told() -> None:
 # -- lookupds
 
 
-def test_lookupds_are_asked_at_once_and_again() -> None:
+def test_lookupds_are_queried_at_once_and_again() -> None:
     net, core = consumer((), "l:4161")
     assert net.lookups == 1
     net.tick(1000)
@@ -285,7 +285,7 @@ def test_asking_out_of_turn() -> None:
     assert net.lookups == 2
 
 
-def test_lookupds_are_asked_soon_after_a_loss() -> None:
+def test_lookupds_are_queried_soon_after_a_loss() -> None:
     net, core = consumer("a", "l:4161")
     core.found([], [], net.time)
     net.wires[0].lose()
@@ -432,7 +432,7 @@ def test_what_handlers_say(how: Any, options: Any, said: list[str]) -> None:
 
 
 @pytest.mark.parametrize("how", [None, False, RuntimeError("x"), Requeue(1)])
-def test_what_was_answered_stays_answered(how: Any) -> None:
+def test_an_answered_message_is_not_answered_again(how: Any) -> None:
     net, core = connected()
     net.wires[0].deliver(b"m")
     net.delivered[0].finish()
@@ -450,7 +450,7 @@ def test_manual_messages_are_left_alone() -> None:
     assert not net.delivered[0].has_responded()
 
 
-def test_an_exception_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     net, core = connected()
     told: list[Any] = []
     core.on_exception = lambda message, error: told.append((message, error))

@@ -154,7 +154,7 @@ def test_no_connection_is_sent_more_than_its_server_allows() -> None:
     assert consumer.written() == ["a RDY 3"]
 
 
-def test_what_one_server_does_not_allow_the_others_have() -> None:
+def test_other_servers_get_the_credit_that_one_does_not_allow() -> None:
     consumer = Consumer(max_in_flight=20)
     for name, max_ready in {"a": 100, "b": 3, "c": 100, "d": 1}.items():
         consumer.connect(name, max_ready)

@@ -40,7 +40,7 @@ def test_addresses(text: str, host: str, port: int, shown: str) -> None:
     "text",
     ["", ":1", "a:0", "a:65536", "a:b", "a:-1", "http://a", "a/b:1", "[::1", "[::1]5", "[]:1"],
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not an address|has no port"):
         Address.parse(text)
 
@@ -108,7 +108,7 @@ IDENTITY = {
         ({"topology_zone": "z"}, {"topology_region": "", "topology_zone": "z"}),
     ],
 )
-def test_what_identify_says(options: dict[str, Any], changed: dict[str, Any]) -> None:
+def test_the_fields_of_identify(options: dict[str, Any], changed: dict[str, Any]) -> None:
     assert ConnectionOptions(hostname="box.lan", **options).identity == IDENTITY | changed
 
 
@@ -135,7 +135,7 @@ def test_what_identify_says(options: dict[str, Any], changed: dict[str, Any]) ->
         ({"local_address": "a:b"}, "no port"),
     ],
 )
-def test_what_a_connection_cannot_be(options: dict[str, Any], error: str) -> None:
+def test_invalid_connection_options(options: dict[str, Any], error: str) -> None:
     for make in (consumer_options, producer_options):
         with pytest.raises(ValueError, match=error):
             make(options)
@@ -176,7 +176,7 @@ def test_values_and_names_of_the_wrong_kind(options: dict[str, Any]) -> None:
         {"lookupd_request_timeout": 0},
     ],
 )
-def test_what_a_consumer_cannot_be(options: dict[str, Any]) -> None:
+def test_invalid_consumer_options(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         consumer_options(options)
 
@@ -191,7 +191,7 @@ def test_what_a_consumer_cannot_be(options: dict[str, Any]) -> None:
         {"close_timeout": math.nan},
     ],
 )
-def test_what_a_producer_cannot_be(options: dict[str, Any]) -> None:
+def test_invalid_producer_options(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         producer_options(options)
 
@@ -220,7 +220,7 @@ def test_where_a_connection_comes_from() -> None:
     assert ConnectionOptions().local is None
 
 
-def test_tls_is_verified_unless_told_otherwise() -> None:
+def test_tls_is_verified_by_default() -> None:
     context = ConnectionOptions(tls_v1=True).tls_context
     assert context is not None
     assert context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname

@@ -152,7 +152,7 @@ def test_answers_come_in_order() -> None:
         assert pool.core.pending_bytes == 4 - number
 
 
-def test_what_is_published_before_there_is_a_connection_waits() -> None:
+def test_a_publish_waits_for_the_first_connection() -> None:
     pool = Pool()
     publish = pool.publish()
     assert publish.end == WAITING and len(pool.core.waiting) == 1
@@ -250,7 +250,7 @@ def test_one_that_comes_back_in_time() -> None:
     assert publish.end is None
 
 
-def test_what_no_retry_mends_fails_at_once() -> None:
+def test_a_permanent_error_fails_a_publish_at_once() -> None:
     pool = Pool()
     publish = pool.publish()
     wire = pool.net.wires[0]
@@ -272,7 +272,7 @@ def test_tls_that_cannot_be_is_a_connection_that_failed() -> None:
     assert str(publish.end).startswith("a:4150: TLS: ")
 
 
-def test_what_no_retry_mends_here_may_go_elsewhere() -> None:
+def test_a_publish_may_move_to_another_nsqd_after_a_permanent_error() -> None:
     pool = Pool(["a", "b"])
     publish = pool.publish()
     wire, other = pool.net.wires
@@ -366,7 +366,7 @@ def test_no_connection_in_time() -> None:
     assert pool.core.pending_bytes == 0
 
 
-def test_what_was_given_up_is_not_tried_again() -> None:
+def test_a_timed_out_publish_is_not_retried() -> None:
     pool = Pool(["a", "b"], script=silent)
     pool.net.wires[0].accept()
     publish = pool.publish(within=1)
@@ -391,7 +391,7 @@ def test_all_are_used() -> None:
     assert [len(pool.bodies(number)) for number in range(3)] == [3, 3, 3]
 
 
-def test_what_one_loses_another_gets() -> None:
+def test_publishes_of_a_lost_connection_go_to_another() -> None:
     pool = Pool(["a", "b"], script=silent).accept()
     retried: list[tuple[Publish, Error]] = []
     pool.core.on_retry = lambda publish, error: retried.append((publish, error))
@@ -409,7 +409,7 @@ def test_what_one_loses_another_gets() -> None:
 
 
 @pytest.mark.parametrize("code", ["E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"])
-def test_what_one_cannot_do_another_can(code: str) -> None:
+def test_a_publish_that_one_nsqd_cannot_accept_goes_to_another(code: str) -> None:
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if line.startswith("PUB") and peer is pool.net.wires[0].peer:
             peer.error(f"{code} disk is full")
@@ -446,7 +446,7 @@ def test_one_that_refuses_what_others_take_is_left_alone_for_longer_each_time() 
     assert 3 <= sum(wire.connection.address == A for wire in pool.net.wires) <= 12
 
 
-def test_what_all_would_refuse_is_tried_once() -> None:
+def test_a_publish_that_every_nsqd_would_reject_is_tried_once() -> None:
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if line.startswith("PUB"):
             peer.error("E_BAD_MESSAGE too big")
@@ -602,7 +602,7 @@ def test_an_end_at_once() -> None:
     assert len(pool.net.wires) == attempts and pool.core.pending_bytes == 0
 
 
-def test_who_is_told_may_end_it() -> None:
+def test_a_callback_may_stop_the_producer() -> None:
     pool = Pool(script=silent).accept()
     publishes = [pool.publish() for _ in range(3)]
     publishes[0].then = lambda: pool.core.stop(pool.net.time, graceful=False)
@@ -615,7 +615,7 @@ def test_who_is_told_may_end_it() -> None:
     assert pool.net.ends == 1 and pool.core.pending_bytes == 0
 
 
-def test_who_is_told_may_publish() -> None:
+def test_a_callback_may_publish() -> None:
     pool = Pool(retries=0)
     again: list[Told] = []
     publish = pool.publish()

@@ -85,7 +85,7 @@ def test_while_closing_nothing_else_is_due(net: Net) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["wanted", "lost"])
-def test_while_lookupds_are_asked_they_are_not_asked_again(net: Net, lost: bool) -> None:
+def test_lookupds_are_not_queried_again_during_a_query(net: Net, lost: bool) -> None:
     core = consumer(net, "a", lookupd="l:1")
     shaken(core, net.opened[0], net.time)
     if lost:

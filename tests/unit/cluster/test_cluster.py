@@ -363,7 +363,7 @@ def test_clients_are_read_if_they_are_wanted() -> None:
 # -- many at once
 
 
-def test_all_are_asked_at_once() -> None:
+def test_all_are_queried_at_once() -> None:
     together = threading.Barrier(3)
 
     def ask(key: str) -> str:

@@ -75,21 +75,21 @@ def test_lookup(server: AuthServer, web: WebClient) -> None:
     assert "authorization" not in asked.headers
 
 
-def test_a_secret_is_told(server: AuthServer, web: WebClient) -> None:
+def test_a_secret_is_sent(server: AuthServer, web: WebClient) -> None:
     server.default = listing()
     lookup([server.address], "t", web=web, auth_secret="sesame")
     nodes([server.address], web=web, auth_secret=b"sesame")
     assert [each.headers["authorization"] for each in server.requests] == ["Bearer sesame"] * 2
 
 
-def test_a_secret_that_cannot_be_told_is_not_shown(server: AuthServer, web: WebClient) -> None:
+def test_an_invalid_secret_is_not_shown(server: AuthServer, web: WebClient) -> None:
     found = lookup([server.address], "t", web=web, auth_secret="ses\name")
     (error,) = found.errors.values()
     assert "ses" not in str(error)
     assert server.requests == []
 
 
-def test_all_are_asked_and_united(
+def test_all_are_queried_and_their_answers_merged(
     server: AuthServer, other: AuthServer, nobody: str, web: WebClient
 ) -> None:
     server.default = listing("a", "b")
@@ -111,7 +111,7 @@ def test_all_are_asked_and_united(
     assert len(server.requests) == 1
 
 
-def test_an_address_that_cannot_be_is_refused_before_any_is_asked(
+def test_an_impossible_address_is_rejected_before_any_query(
     server: AuthServer, web: WebClient
 ) -> None:
     with pytest.raises(ValueError, match="has no port"):

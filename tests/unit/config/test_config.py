@@ -463,7 +463,7 @@ def test_our_own_options(write: Write) -> None:
         ("log_prefix = y", "log_prefix is already set at line 4", "each option once"),
     ],
 )
-def test_ini_errors_name_file_line_and_what_is_allowed(
+def test_ini_errors_name_the_file_the_line_and_the_allowed_values(
     write: Write, line: str, problem: str, allowed: str
 ) -> None:
     path = ini(write, "log_prefix = x", line)

@@ -622,7 +622,7 @@ def test_an_auth_file_has_a_name(table: OptionTable) -> None:
         RESOLVE[table](loader.load(table, ["--auth-file="]))
 
 
-def test_an_auth_server_without_an_address_lets_nobody_in() -> None:
+def test_an_auth_server_without_an_address_admits_no_client() -> None:
     assert start("--auth-http-address=").wants_auth
 
 

@@ -135,7 +135,7 @@ def test_one_port_of_two() -> None:
     assert "answers over HTTP, but not to clients at 10.0.0.1:4150: refused" in told
 
 
-def test_an_nsqd_that_nobody_announces() -> None:
+def test_an_unannounced_nsqd() -> None:
     facts = of(nsqd(1, topic("t")), lookupds=[lookupd()])
     assert "10.0.0.1:4151 is not announced by any nsqlookupd" in only(cluster.registration, facts)
     facts = of(nsqd(1, topic("t"), topic("u")), lookupds=[lookupd("l1", node(1, t=True))])

@@ -46,7 +46,7 @@ def test_a_good_host_has_one_line_for_each_check() -> None:
     assert report.exit_code(found) == 0
 
 
-def test_what_cannot_be_found_out_is_no_problem() -> None:
+def test_unknown_facts_are_not_reported_as_problems() -> None:
     found = run(CHECKS, Host(Wanted("nsqlookupd"), files_hard=1 << 20, memory=Memory(GIB)))
     assert report.exit_code(found) == 0
     assert "data-path" not in {each.check for each in found}

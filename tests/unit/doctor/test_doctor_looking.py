@@ -279,7 +279,7 @@ def test_one_that_hangs_and_one_that_is_not_there(node: Node, other: Node) -> No
     assert judged(facts) == {"lookupds": ["problem", "problem"], "nsqds": ["problem"]}
 
 
-def test_a_broadcast_address_that_nobody_reaches(node: Node, other: Node) -> None:
+def test_an_unreachable_broadcast_address(node: Node, other: Node) -> None:
     port = free_port()
     announced = INFO | {"tcp_port": port, "http_port": port, "topics": ["t"], "tombstones": [False]}
     node.tell(info={"version": "1.3.0"}, topics={"topics": ["t"]}, nodes={"producers": [announced]})
@@ -349,7 +349,7 @@ ANSWERS = st.binary(max_size=40) | SHAPED.map(lambda value: json.dumps(value).en
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(answer=ANSWERS.filter(bool), date=st.none() | st.text("aGMT, 019:", max_size=30))
-def test_garbage_is_told_of(node: Node, answer: bytes, date: str | None) -> None:
+def test_garbage_is_reported(node: Node, answer: bytes, date: str | None) -> None:
     """Never an exception, whatever nodes answer. Nobody else is asked: an address that is made up
     may be somebody's."""
     node.default, node.date = answer, date

@@ -66,7 +66,7 @@ def test_bases(path: str, found: object) -> None:
     assert resolve(path, base="/Up") == found
 
 
-def test_headers_are_kept_for_those_who_read_them() -> None:
+def test_headers_are_kept_only_on_request() -> None:
     data = b"GET / HTTP/1.1\r\nHost: h\r\nX-Me: one \r\nx-me: two\r\nX-Nsq-A: b\r\n\r\n"
     head = HeadCache(keep_headers=True).parse(data)
     assert (head.header("x-ME"), head.header("host"), head.header("none")) == ("one", "h", "")

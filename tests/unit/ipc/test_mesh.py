@@ -216,7 +216,7 @@ def test_bytes_stay_in_order_when_room_comes_between_two_writes():
     assert owner.got == NOISE[:60_000]
 
 
-def test_abort_drops_what_waits():
+def test_abort_drops_pending_items():
     cluster = Cluster(2)
     home, owner = cluster.pair(0, 1)
     home.write(NOISE[:WINDOW])
@@ -350,7 +350,7 @@ def test_what_cannot_be_opened():
 # --- many streams ---
 
 
-def test_a_stream_nobody_reads_stops_only_itself():
+def test_an_unread_stream_stops_only_itself():
     cluster = Cluster(2)
     stuck, deaf = cluster.pair(0, 1, b"stuck")
     deaf.lazy = True

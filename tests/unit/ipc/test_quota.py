@@ -99,7 +99,7 @@ def test_who_waits_looks_again_one_after_the_other(quota: Quota) -> None:
     assert quota.turn(START) > START + SECOND
 
 
-def test_connections_are_those_of_all_workers() -> None:
+def test_the_connection_limit_counts_all_workers() -> None:
     one, two, three = quotas(3, connections=2)
     assert one.enter() and two.enter()
     assert not three.enter() and three.connections() == 2

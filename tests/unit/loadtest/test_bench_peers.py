@@ -477,7 +477,7 @@ class Failing:
         raise RuntimeError("it does not start:\nno such luck")
 
 
-def test_a_broker_that_fails_is_told_and_stops_no_other(
+def test_a_failing_broker_is_reported_and_stops_no_other(
     drivers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from loadtest.bench.peers import work

@@ -109,7 +109,7 @@ def test_no_figure_of_nsqd_alone_no_table() -> None:
     assert "nsqd alone" not in text and "promise" not in text
 
 
-def test_it_tells_what_failed(page: str) -> None:
+def test_it_reports_failures(page: str) -> None:
     assert "- latency: the connection was closed\n" in page
     assert "failed" not in report.page(figures() | {"failed": []})
 

@@ -215,7 +215,7 @@ def test_what_one_scenario_leaves_over_others_have(clock: list[float]) -> None:
     assert deadlines == pytest.approx([10, 55 * 20 / 50, 50])
 
 
-def test_a_scenario_that_fails_is_told_and_stops_no_other() -> None:
+def test_a_failing_scenario_is_reported_and_stops_no_other() -> None:
     def fails(settings: speed.Settings) -> Iterator[speed.Result]:
         yield result("half", 1)
         raise RuntimeError("Traceback\n  of a member\nOSError: gone\n")

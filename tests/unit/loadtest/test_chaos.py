@@ -268,13 +268,13 @@ def test_a_worker_dies_by_our_hand_alone() -> None:
         assert told.endswith(how)
 
 
-def test_a_traceback_is_told_by_its_last_line() -> None:
+def test_a_traceback_is_reported_by_its_last_line() -> None:
     assert balance.complaints("nsqd 0", TRACE, 0) == ["nsqd 0: Traceback: OSError: gone"]
     told = balance.complaints("nsqd 0", TRACE * 7, 0)
     assert len(told) == balance.SHOWN + 1 and told[-1] == "nsqd 0: 2 more such lines"
 
 
-def test_a_panic_is_told_by_its_last_line() -> None:
+def test_a_panic_is_reported_by_its_last_line() -> None:
     line = "[nsqd] ERROR: panic in HTTP handler - Traceback:\\n  File x\\n    y\\nE: a bug\\n\n"
     assert balance.complaints("nsqd 0", line, 0) == ["nsqd 0: panic: E: a bug"]
 

@@ -224,7 +224,7 @@ def test_the_memory_of_a_series_is_what_it_says() -> None:
     assert kept.bytes_each == (360 + 720) * 8 * 4
 
 
-def test_who_is_late_misses_a_step() -> None:
+def test_a_late_sample_skips_a_step() -> None:
     assert next_due(100, 100.2, 10) == 110
     assert next_due(100, 109.9, 10) == 110
     assert next_due(100, 125, 10) == 130

@@ -132,7 +132,7 @@ GOOD = f"token = {hash_token(TOKEN)}"
         ("role = [s3cret", 1, "invalid TOML"),
     ],
 )
-def test_errors_say_where_what_and_what_is_allowed(
+def test_errors_name_the_place_the_cause_and_the_allowed_values(
     text: str, line: int | None, problem: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -303,7 +303,7 @@ def test_there_are_so_many_sessions_at_most(monkeypatch: pytest.MonkeyPatch) -> 
     assert [table.find(each) is not None for each in (first, second, third)] == [True, False, True]
 
 
-def test_who_fails_has_to_wait() -> None:
+def test_repeated_failures_cause_a_delay() -> None:
     now = Now()
     table = Failures(now)
     for _ in range(MAX_FAILURES):

@@ -131,7 +131,7 @@ def test_begins_with_any(server: AuthServer) -> None:
     assert paths == {"/1", "/2"}
 
 
-def test_all_that_is_wrong_is_told(server: AuthServer, refused: str) -> None:
+def test_all_errors_are_reported(server: AuthServer, refused: str) -> None:
     server.replies[SECRET] = Reply(status=500)
     url = f"http://user:{SECRET}@{server.address}/x?token={SECRET}"
     told = refusal(url, refused)

@@ -377,7 +377,7 @@ def test_a_read_position_that_cannot_be(tmp_path: Path) -> None:
     assert found == [] and "at 9999: the file ends earlier, at 250" in said[0]
 
 
-def test_bad_files_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_bad_files_are_read_on_request(tmp_path: Path) -> None:
     aside, rest = messages(0, 5), messages(5, 5)
     data_file(tmp_path, "t:c", 0).with_name("t:c.diskqueue.000000.dat.bad").write_bytes(
         image(aside)[:-1]

@@ -729,7 +729,7 @@ def test_unfinished_bodies_are_bounded_together(fresh: Server) -> None:
 
 
 @pytest.mark.slow
-def test_what_reset_connections_held_is_given_back(fresh: Server) -> None:
+def test_memory_of_reset_connections_is_released(fresh: Server) -> None:
     for _ in range(3):
         connections = [fresh.connect() for _ in range(100)]
         for http in connections:

@@ -270,7 +270,7 @@ def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [line for line in lines if "so far" in line] == [f"import: {text}" for text in expected]
 
 
-def test_an_import_is_given_up_when_asked(tmp_path: Path) -> None:
+def test_an_import_is_abandoned_on_request(tmp_path: Path) -> None:
     data_file(tmp_path, "t:c").write_bytes(image(messages(0, 5000)))
     originals = content(tmp_path)
     asked = iter([False, False, True])

@@ -70,7 +70,7 @@ def test_a_disk_that_cannot_be_asked_is_not_written_to() -> None:
     assert told == ["cannot determine the free disk space: input/output error"]
 
 
-def test_a_disk_that_hangs_stops_nobody() -> None:
+def test_a_hanging_disk_does_not_block_others() -> None:
     told: list[str | None] = []
     asked, answer = gevent.get_hub().loop.async_(), threading.Event()
     heard = gevent.event.Event()

@@ -404,7 +404,7 @@ def test_new_files_are_for_new_handshakes(line: Callable[..., Handshakes]) -> No
     assert names == ["CN=server", "CN=stranger"]
 
 
-def test_what_comes_behind_a_handshake_that_has_failed(
+def test_input_after_a_failed_handshake(
     line: Callable[..., Handshakes],
 ) -> None:
     """The connection is there until the client has been told, or for ever if it does not read."""

@@ -80,7 +80,7 @@ def test_what_is_refused(kind: Kind, texts: list[str]) -> None:
         (Option("a", STRING, "", "", rule=Rule("b", str.isdigit)), "my-secret", "--a expected b"),
     ],
 )
-def test_an_error_names_the_option_the_value_and_what_is_allowed(
+def test_an_error_names_the_option_the_value_and_the_allowed_values(
     option: Option, text: str, said: str
 ) -> None:
     with pytest.raises(InvalidOption) as caught:

@@ -201,7 +201,7 @@ def test_a_start_that_fails_is_tried_again():
     house.close()
 
 
-def test_after_halt_nobody_is_restarted(house):
+def test_no_worker_is_restarted_after_halt(house):
     house.die(0)
     house.arbiter.halt()
     assert [child.state for child in house.children] == [GONE, STOPPING]

@@ -40,7 +40,7 @@ MESSAGES = st.builds(
 
 
 @given(st.lists(MESSAGES, max_size=5))
-def test_what_is_encoded_is_decoded(messages):
+def test_decoding_reverses_encoding(messages):
     decoder = Decoder()
     datagrams = [datagram for message in messages for datagram in encode(message)]
     assert all(len(datagram) <= CHUNK + 8 for datagram in datagrams)
@@ -269,7 +269,7 @@ def test_a_handler_that_fails_tells_the_caller(ends):
         (ValueError("a bug"), False),
     ],
 )
-def test_a_caller_hears_whether_somebody_further_on_is_out_of_reach(ends, error, unreachable):
+def test_a_forwarded_error_shows_whether_a_peer_was_unreachable(ends, error, unreachable):
     def fail(request):
         raise error
 
@@ -279,7 +279,7 @@ def test_a_caller_hears_whether_somebody_further_on_is_out_of_reach(ends, error,
     assert control.is_unreachable(raised.value) is unreachable
 
 
-def test_a_call_nobody_answers_times_out_and_its_late_answer_is_dropped(ends):
+def test_an_unanswered_call_times_out_and_its_late_answer_is_dropped(ends):
     go = gevent.event.Event()
 
     def slow(request):
@@ -314,7 +314,7 @@ def test_descriptors_travel(ends):
     os.close(reader)
 
 
-def test_when_the_peer_goes_calls_fail_and_the_handler_is_told_once(ends):
+def test_calls_fail_and_the_handler_is_notified_once_when_the_peer_leaves(ends):
     peer = Peer()
     left, right = ends(peer, Peer(hang=lambda request: gevent.sleep(1000)))
     calls = [gevent.spawn(left.call, "hang", None) for _ in range(3)]

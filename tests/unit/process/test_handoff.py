@@ -15,7 +15,7 @@ ADDRESSES = st.text(st.characters(codec="utf-8"), max_size=60)
 
 
 @given(st.integers(1, 2**63 - 1), st.sampled_from(handoff.KINDS), ADDRESSES, ADDRESSES)
-def test_what_is_encoded_is_decoded(number, kind, peer, local):
+def test_decoding_reverses_encoding(number, kind, peer, local):
     assert decode(encode(number, kind, peer, local)) == (number, kind, peer, local)
 
 

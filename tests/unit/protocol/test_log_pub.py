@@ -156,7 +156,9 @@ CALLS = {"os": "pwrite", "fsync": "fdatasync"}
 
 @pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_who_repeats_what_waits_has_its_outcome(make: Make, durability: str, asked: bool) -> None:
+def test_a_repeat_of_a_pending_publish_gets_its_outcome(
+    make: Make, durability: str, asked: bool
+) -> None:
     core = make("memory" if asked else durability)
     core.create("t").channel("c")
     core.settle()
@@ -178,7 +180,7 @@ def test_who_repeats_what_waits_has_its_outcome(make: Make, durability: str, ask
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_what_was_refused_is_not_remembered(make: Make, durability: str) -> None:
+def test_a_rejected_chunk_is_not_remembered(make: Make, durability: str) -> None:
     core = make(durability)
     core.create("t").channel("c")
     assert publish(core, 1, b"one") == OK
@@ -196,7 +198,7 @@ def test_what_was_refused_is_not_remembered(make: Make, durability: str) -> None
     assert bodies(core) == [b"one", b"two"]
 
 
-def test_what_is_behind_a_refused_one_is_refused(make: Make) -> None:
+def test_chunks_behind_a_rejected_chunk_are_rejected(make: Make) -> None:
     core = make("os")
     core.io.fault("pwrite", 2, errno.ENOSPC)
     client = core.client(topic_log=True)
@@ -297,7 +299,7 @@ def test_runs_without_chunks_are_not_read(make: Make) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("kept", range(6))
-def test_what_a_crash_has_torn_is_completed(make: Make, durability: str, kept: int) -> None:
+def test_a_repeat_completes_a_chunk_torn_by_a_crash(make: Make, durability: str, kept: int) -> None:
     """So many records of a chunk are left; the repeat publishes the rest."""
     core = make(durability)
     core.create("t").channel("c")

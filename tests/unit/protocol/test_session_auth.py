@@ -78,7 +78,7 @@ def authorize(core: Core, asked: Asked, authorization: Authorization) -> Client:
     return client
 
 
-def test_who_publishes_on_is_not_looked_up_again(make: Any, asked: Asked) -> None:
+def test_consecutive_publishes_to_a_topic_are_authorized_once(make: Any, asked: Asked) -> None:
     core = make()
     authorization = counted()
     client = authorize(core, asked, authorization)

@@ -148,7 +148,9 @@ def test_what_is_not_read_waits_at_the_client(core: Core, asked: Asked, client: 
     assert one.transport.wants_input
 
 
-def test_nobody_else_waits(core: Core, asked: Asked, client: Connect) -> None:
+def test_a_throttled_publisher_does_not_delay_others(
+    core: Core, asked: Asked, client: Connect
+) -> None:
     asked.make(rate=10)
     slow = welcome(client())
     slow.send(pub() * 11)

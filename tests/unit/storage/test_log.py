@@ -201,7 +201,7 @@ def test_a_durable_run_is_done_when_it_is_synced(disk):
 
 
 @pytest.mark.slow
-def test_what_comes_during_a_sync_shares_the_next(disk):
+def test_writes_during_a_sync_share_the_next_sync(disk):
     disk.io.hold("fdatasync")
     durable(disk, 1)
     disk.probe.commit()
@@ -246,7 +246,7 @@ def test_a_failed_sync_fails_all_that_waited_for_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_failures_are_told_in_the_order_of_the_runs(disk):
+def test_failures_are_reported_in_the_order_of_the_runs(disk):
     disk.io.hold("fdatasync")
     told = []
     for first in (1, 11):
@@ -328,7 +328,7 @@ def test_runs_that_go_on_lie_in_one_segment(tmp_path):
 # ---- appending and reading ----
 
 
-def test_what_is_appended_is_read_back(disk):
+def test_appended_messages_are_read_back(disk):
     batch = messages(1, 100, 33)
     handle = disk.append(batch)
     assert handle.pieces == [(1, 64, 100 * 80, 1, 100, 100)]  # the place is known at once
@@ -472,7 +472,7 @@ def test_a_record_larger_than_a_segment_has_one_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_not_a_run_is_refused(disk):
+def test_a_malformed_run_is_rejected(disk):
     for image, first, last, count in (
         (b"", 1, 1, 1),
         (b"x" * 47, 1, 1, 1),
@@ -509,7 +509,7 @@ def test_survivors_at_a_roll_get_a_name_of_their_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_start_never_writes_into_what_was_there(tmp_path):
+def test_a_start_never_writes_into_existing_segments(tmp_path):
     for start in range(4):
         disk = Disk(tmp_path)
         found = recover_log(disk.log)
@@ -584,7 +584,7 @@ def test_a_rolled_segment_gets_its_footer_with_the_next_sync(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rolled_segment_that_nobody_needs_is_never_synced(tmp_path):
+def test_an_unneeded_rolled_segment_is_never_synced(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=100)
     handle = disk.wrote(messages(1, 1))
     kept = disk.wrote(messages(2, 1))
@@ -636,7 +636,7 @@ def test_sync_covers_a_segment_that_was_just_rolled(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sync_that_failed_unasked_is_told_to_the_next_who_asks(tmp_path):
+def test_a_failed_background_sync_is_reported_to_the_next_caller(tmp_path):
     disk = Disk(tmp_path, sync_every=2)
     answers = []
     disk.io.fault("fdatasync", 1, errno.EIO)
@@ -650,7 +650,7 @@ def test_a_sync_that_failed_unasked_is_told_to_the_next_who_asks(tmp_path):
 
 
 @pytest.mark.slow
-def test_records_after_a_sync_was_asked_for_share_its_failure(disk):
+def test_records_after_a_sync_request_share_its_failure(disk):
     answers = []
     disk.append(messages(1, 1))
     disk.probe.sync(answers.append)
@@ -667,7 +667,7 @@ def test_records_after_a_sync_was_asked_for_share_its_failure(disk):
     assert answers == [("run", 0), errno.EIO, errno.EIO]
 
 
-def test_nobody_waits_for_a_sync_that_nobody_asked_for(disk, tmp_path):
+def test_no_write_waits_for_a_background_sync(disk, tmp_path):
     """Not the writes of its log, nor the durable runs of another one."""
     other = Log(disk.io, tmp_path, "other")
     done = []
@@ -709,7 +709,7 @@ def test_a_sync_answers_for_nothing_that_was_written_meanwhile(disk):
     assert done == [(1, 0), (2, 0)]
 
 
-def test_a_snapshot_that_leads_is_in_place_before_what_follows_is_done(disk):
+def test_a_leading_snapshot_is_in_place_before_later_writes_are_done(disk):
     done = []
     kept = [disk.wrote(messages(1, 1))]
     disk.io.hold("rename")
@@ -729,7 +729,7 @@ def test_a_snapshot_that_leads_is_in_place_before_what_follows_is_done(disk):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durable", [False, True])
-def test_what_waits_for_a_snapshot_that_fails_fails_as_well(disk, durable):
+def test_writes_that_wait_for_a_failed_snapshot_fail_too(disk, durable):
     done = []
     kept = [disk.wrote(messages(1, 1))]
     disk.io.fault("rename", 1, errno.EIO)
@@ -764,7 +764,7 @@ def test_a_snapshot_that_does_not_lead_holds_nothing_up(disk):
 
 
 @pytest.mark.slow
-def test_a_delta_behind_a_snapshot_is_in_it_before_what_follows_is_done(disk):
+def test_a_delta_behind_a_snapshot_is_written_before_later_writes_are_done(disk):
     done = []
     kept = [disk.wrote(messages(1, 1))]
     disk.io.hold("rename")
@@ -905,7 +905,7 @@ def test_a_failure_may_be_retried_at_once(disk):
 
 
 @pytest.mark.slow
-def test_a_directory_in_the_way_is_told_as_go_does(tmp_path):
+def test_a_directory_in_the_way_is_reported_as_in_go(tmp_path):
     disk = Disk(tmp_path)
     path = disk.directory / "00000000000000000001.seg"
     path.mkdir(parents=True)
@@ -1086,7 +1086,7 @@ def test_survivors_are_verified_with_their_gaps(disk):
     ]
 
 
-def test_a_bad_sector_costs_what_is_in_it(disk):
+def test_a_bad_sector_damages_only_its_own_messages(disk):
     handle = disk.wrote(messages(1, 300, 30))
     disk.io.fault("pread", 1, errno.EIO)  # the whole read
     disk.io.fault("pread", 3, errno.EIO)  # then its second sector: bytes 4096 .. 8192
@@ -1123,7 +1123,7 @@ def offsets(batch):
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(sizes=sizes, flips=flips, gaps=st.booleans())
-def test_verifying_loses_only_what_was_touched(sizes, flips, gaps):
+def test_verification_loses_only_modified_records(sizes, flips, gaps):
     step = 3 if gaps else 1
     batch = [message(7 + n * step, size) for n, size in enumerate(sizes)]
     image = run(batch, crc=True)

@@ -193,7 +193,7 @@ def test_pieces(text: bytes, delimiter: bytes, pieces: list[bytes], size: int) -
 
 
 @given(st.lists(st.binary(min_size=1).filter(lambda piece: b"," not in piece)), st.integers(1, 50))
-def test_what_is_joined_is_split(pieces: list[bytes], size: int) -> None:
+def test_splitting_reverses_joining(pieces: list[bytes], size: int) -> None:
     assert split(b"".join(piece + b"," for piece in pieces), b",", size) == pieces
 
 

@@ -33,7 +33,7 @@ from support.users_file import section, token
         ((), "a", "c", False),
     ],
 )
-def test_who_may_subscribe(
+def test_subscribe_permissions(
     patterns: tuple[str, ...], topic: str, channel: str, expected: bool
 ) -> None:
     user = User("u", publish=("*",), subscribe=patterns, admin=("*",))
@@ -47,7 +47,7 @@ def test_one_permission_is_not_another() -> None:
     assert not user.may_administer_all and User("u", admin=("x", "*")).may_administer_all
 
 
-def test_users_by_what_they_show() -> None:
+def test_users_are_found_by_their_credentials() -> None:
     known = Known({"a": User("a", token=None, certificate="x"), "b": User("b", certificate="y")})
     assert known.of_certificate(["-", "y", "x"]) == known.users["b"]
     assert known.of_certificate([]) is None and known.of_certificate([""]) is None
@@ -144,7 +144,7 @@ def test_a_plain_route_says_no_in_plain_words() -> None:
     assert isinstance(refusal, Reply) and refusal.body == b"UNAUTHORIZED"
 
 
-def test_who_fails_often_has_to_wait_and_nobody_else() -> None:
+def test_only_a_client_with_repeated_failures_has_to_wait() -> None:
     door = Door()
     for _ in range(MAX_FAILURES):
         assert status(door.ask(Need.KNOWN, "Bearer s3cret")) == 401
@@ -159,7 +159,7 @@ def test_who_fails_often_has_to_wait_and_nobody_else() -> None:
     assert status(door.ask(Need.KNOWN, "Bearer s3cret")) == 401
 
 
-def test_who_publishes_more_than_his_quota_is_told_when_to_come_again() -> None:
+def test_a_publish_over_the_quota_is_rejected_with_retry_after() -> None:
     door = Door()
     assert [status(door.publish("slow", 4)) for _ in range(4)] == [200, 200, 200, 429]
     refused = door.publish("slow", 1)

@@ -16,11 +16,12 @@ __all__ = ["BatchHandler"]
 
 
 class BatchHandler:
-    """Gathers `batch_size` messages, or as many as have come within `timeout` seconds or can come
-    before some are answered, and handles them in one greenlet. Its methods handle_message,
-    handle_batch and handle_*_error may be overridden, or given.
+    """Collects `batch_size` messages, or those that arrive within `timeout` seconds or can arrive
+    before some are answered, and handles them in one greenlet. Override handle_message,
+    handle_batch and handle_*_error, or pass them as arguments.
 
-    A message whose handle_message fails is requeued and left out; if handle_batch fails, all are.
+    A message whose handle_message fails is requeued and left out; if handle_batch fails, all are
+    requeued.
     """
 
     def __init__(
@@ -59,19 +60,19 @@ class BatchHandler:
             self._timer = gevent.spawn_later(self.timeout, self._flush)
 
     def handle_message(self, message: Message) -> Any:
-        """What handle_batch gets for it."""
+        """Return the item that handle_batch gets for it."""
         return message
 
     def handle_batch(self, messages: list[Any]) -> object:
         raise RuntimeError("handle_batch must be overridden")
 
     def handle_message_error(self, error: Exception, message: Message) -> object:
-        """It is requeued."""
+        """Requeue it."""
 
     def handle_batch_error(
         self, error: Exception, messages: list[Message], batch: list[Any]
     ) -> object:
-        """They are requeued."""
+        """Requeue them."""
 
     def run_batch(self, messages: list[Message]) -> None:
         batch = []

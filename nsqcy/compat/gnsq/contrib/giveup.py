@@ -1,4 +1,4 @@
-"""What may be done with a message that was tried too often."""
+"""Receivers for messages with too many attempts."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ __all__ = ["JSONLogGiveupHandler", "LogGiveupHandler", "NsqdGiveupHandler"]
 
 
 class LogGiveupHandler:
-    """Writes its body. Bodies are text to `log`: they are decoded as UTF-8."""
+    """Logs its body. `log` gets text: bodies are decoded as UTF-8."""
 
     def __init__(
         self, log: Callable[[str], object] = sys.stdout.write, newline: str = "\n"
@@ -44,7 +44,7 @@ class JSONLogGiveupHandler(LogGiveupHandler):
 
 
 class NsqdGiveupHandler:
-    """Publishes its body to another topic, by HTTP, to each of the nsqds in turn."""
+    """Publishes its body to another topic over HTTP, trying the nsqds in turn."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Messages in a queue, to be answered by whoever takes them."""
+"""Messages in a queue; the code that takes them answers them."""
 
 import gevent.queue
 
@@ -17,7 +17,7 @@ class QueueHandler(gevent.queue.Queue):  # type: ignore[misc]
 
 
 class ChannelHandler(gevent.queue.Channel):  # type: ignore[misc]
-    """A queue that hands over each message before the next is taken from nsqd's."""
+    """A queue that accepts the next message only when the previous one was taken."""
 
     def __call__(self, consumer: Consumer, message: Message) -> None:
         message.enable_async()
