@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from loadtest.bench.daemon import Address, NotOffered
-from nsqcy.net.byte_layers import SnappyLayer
+from nsqcy.net.snappy import SnappyLayer
 from nsqcy.protocol.wire import command, command_with_body, finish_all, mpub_body, skip_frames
 
 RESPONSE, MESSAGE = 0, 2

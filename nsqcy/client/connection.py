@@ -16,7 +16,9 @@ from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.client.tls import TlsLayer
 from nsqcy.errors import LayerEnd, NsqError
-from nsqcy.net.byte_layers import DeflateLayer, Layer, SnappyLayer
+from nsqcy.net.byte_layer import ByteLayer
+from nsqcy.net.deflate import DeflateLayer
+from nsqcy.net.snappy import SnappyLayer
 from nsqcy.protocol.wire import command, command_with_body
 
 MAGIC = b"  V2"
@@ -84,9 +86,9 @@ class Connection:
         self.peer: Any = None  # its owner's record of that nsqd
         self.drained = False  # nsqd has announced that it delivers nothing more
         self._owner = owner
-        self._layers: list[Layer] = []
+        self._layers: list[ByteLayer] = []
         self._step: _Step | None = None  # takes the next answer of the handshake
-        self._upgrades: list[Callable[[], Layer]] = []
+        self._upgrades: list[Callable[[], ByteLayer]] = []
         self._auth_required = False
         self._last_received = -math.inf
         self._silence = 2 * options.heartbeat_interval if options.heartbeat_interval > 0 else None
@@ -315,11 +317,11 @@ class Connection:
         self._step = self._authorized
         self.codec.write(command_with_body(b"AUTH", (), self.options.auth_secret.encode()))
 
-    def _tls(self) -> Layer:
+    def _tls(self) -> ByteLayer:
         assert self.options.tls_context is not None
         return TlsLayer(self.options.tls_context, self.address.host)
 
-    def _deflate(self) -> Layer:
+    def _deflate(self) -> ByteLayer:
         return DeflateLayer(self.options.deflate_level)
 
     def _upgraded(self, data: bytes, now: float) -> None:

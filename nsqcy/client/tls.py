@@ -6,10 +6,10 @@ Owns the handshake and the encoding. The context decides which peers to trust.
 import ssl
 
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.net.byte_layers import PIECE
+from nsqcy.net.byte_layer import PIECE, ByteLayer
 
 
-class TlsLayer:
+class TlsLayer(ByteLayer):
     """TLS over memory. Begins its handshake when it is first read."""
 
     def __init__(self, context: ssl.SSLContext, server_hostname: str) -> None:

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from nsqcy.base.byte_queue cimport ByteQueue
 from nsqcy.base.histogram cimport Histogram
 from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
 from nsqcy.protocol.connection cimport Transport
@@ -15,11 +16,11 @@ cdef class SocketTransport(Transport):
     cdef object reader              # io watchers
     cdef object writer
     # Only when something is between the session and the socket:
-    cdef list layers                # from the wire inwards; None: nothing is
+    cdef list layers                # from the wire inwards, each a ByteLayer; None: nothing is
     cdef object handshake           # under way, and who waits for its end
     cdef object identity            # what is to be changed over to after it
-    cdef bytearray encoded          # output beyond the layers, from encoded_start on
-    cdef size_t encoded_start
+    cdef ByteQueue encoded          # output beyond the layers
+    cdef ByteQueue between          # output between two layers
     cdef bint wanted                # the session wants input
     cdef bint drained               # the layers hold no input that could be decoded now
     cdef bint queued                # among manager.undecoded
@@ -33,11 +34,11 @@ cdef class SocketTransport(Transport):
     cdef int add_codec(self) except -1
     cdef int seal(self) except -1
     cdef int encode(self) except -1
-    cdef int hold(self, const uint8_t *data, size_t n) except -1
+    cdef int encode_piece(self, const uint8_t *data, size_t n) except -1
     cdef bint send_held(self) except -1
     cdef int flush_encoded(self) except -1
-    cdef int receive(self, bytes data) except -1
-    cdef bytes decode(self)
+    cdef int receive(self, const uint8_t *data, size_t n) except -1
+    cdef ssize_t decode(self, const uint8_t **piece) except -1
     cdef int read_on(self) except -1
     cdef int read_later(self) except -1
     cdef int watch_encoded(self) except -1

@@ -4,7 +4,7 @@ Owns the socket calls and the watchers of a worker's hub; knows nothing of the p
 the loop is the batch: one receive for each readable socket, then (right before the poll) topics,
 channels and one send for each socket that has something to say.
 
-TLS and codecs are layers (nsqcy.net.byte_layers) between a socket and its session. A socket without
+TLS and codecs are layers (nsqcy.net.byte_layer) between a socket and its session. A socket without
 any pays for them with one comparison. With them, input is decoded while the session reads and a
 bounded part of it in a turn; the socket is not read while some is left. Output is encoded when all
 that was encoded before has been sent, so what a slow client makes us hold is held once, and
@@ -15,8 +15,11 @@ The hooks run inside the hub's callbacks: they never block, switch or spawn.
 
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
+from nsqcy.base.byte_queue cimport ByteQueue
 from nsqcy.base.histogram cimport FIRST_OF_TURNS, histogram_add, histogram_facts
+from nsqcy.net.byte_layer cimport ByteLayer
 from nsqcy.protocol.session cimport Session
 from nsqcy.protocol.session_manager cimport RECEIVE_SIZE, SessionManager
 from nsqcy.protocol.wire cimport RESPONSE, Output
@@ -114,7 +117,7 @@ cdef class SocketTransport(Transport):
                 if self.layers is None:
                     session.feed(session.manager.scratch, n)
                 else:
-                    self.receive(session.manager.scratch[:n])
+                    self.receive(session.manager.scratch, n)
             elif n == 0:
                 if self.handshake is not None:
                     session.close()
@@ -228,6 +231,7 @@ cdef class SocketTransport(Transport):
     cdef int upgrade(self, identity) except -1:
         cdef Session session = <Session>self.session
         self.layers = []
+        self.encoded = ByteQueue()
         self.drained = True
         self.wanted = session.reading
         self.identity = identity
@@ -245,7 +249,8 @@ cdef class SocketTransport(Transport):
     def send_encoded(self, const unsigned char[::1] data not None):
         """Words of the handshake."""
         self.loop.begin_turn()
-        self.hold(&data[0], data.shape[0])
+        self.encoded.put(&data[0], data.shape[0])
+        self.held = self.encoded.pending()
         (<Session>self.session).touch_dirty()
 
     def want_input(self):
@@ -283,12 +288,13 @@ cdef class SocketTransport(Transport):
         self.identity = None
         if not (identity.snappy or identity.deflate):
             return 0
-        # Not loaded before someone needs them: they take megabytes.
-        from nsqcy.net.byte_layers import DeflateLayer, SnappyLayer
+        # Loaded when the first client needs one: they take megabytes.
         if identity.snappy:
+            from nsqcy.net.snappy import SnappyLayer
             codec = SnappyLayer()
             name = "snappy"
         else:
+            from nsqcy.net.deflate import DeflateLayer
             codec = DeflateLayer(identity.deflate_level)
             name = f"deflate (level {identity.deflate_level})"
         session.manager.log.info(
@@ -309,52 +315,56 @@ cdef class SocketTransport(Transport):
         cdef Output output = self.session.output
         cdef const uint8_t *data[PIECES]
         cdef size_t lengths[PIECES]
-        cdef size_t left = ENCODE_PIECE
+        cdef uint8_t *scratch = self.loop.manager.scratch
+        cdef size_t total = 0
         cdef size_t step
         cdef int count = output.pieces(data, lengths, PIECES)
         cdef int i
-        cdef list pieces = []
-        cdef bytes whole
-        for i in range(count):
-            step = min(lengths[i], left)
-            pieces.append(data[i][:step])
-            left -= step
-            if left == 0:
-                break
-        whole = b"".join(pieces)
-        output.sent(ENCODE_PIECE - left)
-        for layer in reversed(self.layers):
-            layer.write(whole)
-            whole = layer.take()
-        return self.hold(whole, len(whole))
+        if count == 1:
+            total = min(lengths[0], <size_t>ENCODE_PIECE)
+            self.encode_piece(data[0], total)
+        else:
+            # One record of TLS or one block of a codec is cheaper than many.
+            for i in range(count):
+                step = min(lengths[i], ENCODE_PIECE - total)
+                memcpy(scratch + total, data[i], step)
+                total += step
+            self.encode_piece(scratch, total)
+        output.sent(total)
+        return 0
 
-    cdef int hold(self, const uint8_t *data, size_t n) except -1:
-        if self.encoded is None:
-            self.encoded = bytearray()
-            self.encoded_start = 0
-        self.encoded += data[:n]
-        self.held += n
+    cdef int encode_piece(self, const uint8_t *data, size_t n) except -1:
+        cdef Py_ssize_t count = len(self.layers)
+        if count == 0:
+            self.encoded.put(data, n)
+        elif count == 1:
+            (<ByteLayer>self.layers[0]).encode(data, n, self.encoded)
+        else:
+            if self.between is None:
+                self.between = ByteQueue()
+            (<ByteLayer>self.layers[1]).encode(data, n, self.between)
+            (<ByteLayer>self.layers[0]).encode(self.between.first(), self.between.pending(),
+                                               self.encoded)
+            self.between.remove(self.between.pending())
+        self.held = self.encoded.pending()
         return 0
 
     cdef bint send_held(self) except -1:
         """Send what is encoded, as far as it goes; whether all of it went."""
-        cdef const uint8_t *data
         cdef ssize_t n
         if self.held:
-            data = self.encoded
-            n = send(self.fd, data + self.encoded_start, self.held, MSG_NOSIGNAL | MSG_DONTWAIT)
+            n = send(self.fd, self.encoded.first(), self.held, MSG_NOSIGNAL | MSG_DONTWAIT)
             if n < 0:
                 if errno != EAGAIN and errno != EINTR:
                     self.session.close()
                     return False
                 n = 0
-            self.encoded_start += n
+            self.encoded.remove(n)
             self.held -= n
             self.moved += n
             if self.held:
                 self.watch_output(True)
                 return False
-            self.encoded = None
         return True
 
     cdef int flush_encoded(self) except -1:
@@ -372,39 +382,42 @@ cdef class SocketTransport(Transport):
             return 0
         return session.after_flush()
 
-    cdef int receive(self, bytes data) except -1:
+    cdef int receive(self, const uint8_t *data, size_t n) except -1:
         """Encoded bytes of the peer."""
         if self.handshake is not None:
             self.reader.stop()
-            self.handshake.feed(data)
+            self.handshake.feed(data[:n])
             return 0
-        self.layers[0].feed(data)
+        (<ByteLayer>self.layers[0]).receive(data, n)
         self.drained = False
         return self.read_on()
 
-    cdef bytes decode(self):
-        """The next decoded piece; b"" when that takes more input."""
-        cdef bytes piece
-        cdef bytes lower
-        inner = self.layers[len(self.layers) - 1]
-        piece = inner.read()
-        if len(self.layers) > 1:
-            while not piece:
-                lower = self.layers[0].read()
-                if not lower:
-                    break
-                inner.feed(lower)
-                piece = inner.read()
-        return piece
+    cdef ssize_t decode(self, const uint8_t **piece) except -1:
+        """Return the length of the next decoded piece; 0 if that takes more input."""
+        cdef ByteLayer outer = <ByteLayer>self.layers[0]
+        cdef ByteLayer inner
+        cdef ssize_t n
+        if len(self.layers) == 1:
+            return outer.decode(piece)
+        inner = <ByteLayer>self.layers[1]
+        n = inner.decode(piece)
+        while n == 0:
+            n = outer.decode(piece)
+            if n == 0:
+                break
+            inner.receive(piece[0], n)
+            n = inner.decode(piece)
+        return n
 
     cdef int read_on(self) except -1:
         cdef Session session = <Session>self.session
-        cdef bytes piece
+        cdef const uint8_t *piece = NULL
+        cdef ssize_t n
         cdef size_t done = 0
         self.queued = False
         while self.wanted and not self.drained and done < MAX_DECODE and self.fd >= 0:
             try:
-                piece = self.decode()
+                n = self.decode(&piece)
             except LayerEnd:
                 self.drained = True
                 session.end_of_input()
@@ -415,10 +428,10 @@ cdef class SocketTransport(Transport):
                                           error=str(error))
                 session.stop()
             else:
-                self.drained = not piece
-                if piece:
-                    done += len(piece)
-                    session.feed(piece, len(piece))
+                self.drained = n == 0
+                if n:
+                    done += n
+                    session.feed(piece, n)
         if self.wanted and not self.drained:
             self.read_later()
         return self.watch_encoded()
@@ -450,14 +463,14 @@ cdef class SocketTransport(Transport):
             last = self.layers[0].take()
             send(self.fd, <const char *>last, len(last), MSG_NOSIGNAL | MSG_DONTWAIT)
         self.layers = []
-        self.encoded = None
+        self.encoded.remove(self.encoded.pending())
         self.held = 0
         return 0
 
     cdef int rest(self) except -1:
         if self.layers is not None:
             for layer in self.layers:
-                layer.rest()
+                (<ByteLayer>layer).rest_now()
         return 0
 
     def __dealloc__(self):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.http.server import HttpConnection, HttpServer
-from nsqcy.net.byte_layers import PIECE
+from nsqcy.net.byte_layer import PIECE
 from nsqcy.nsqd.worker.tls import Handshake, Handshakes
 
 # How a client begins that takes this for plain HTTP, and what it can read.

@@ -2,7 +2,7 @@
 
 Owns OpenSSL. The master reads the files into a Material, which workers get at their birth and
 again after a SIGHUP; a worker makes a context of it. A connection's TLS is a layer
-(nsqcy.net.byte_layers) over bytes in memory, used by TCP and HTTPS alike. Knows neither of their
+(nsqcy.net.tls_stream) over bytes in memory, used by TCP and HTTPS alike. Knows neither of their
 protocols, and no sockets.
 """
 
@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from OpenSSL import SSL, crypto
 
-from nsqcy.errors import LayerEnd, LayerError
+from nsqcy.errors import LayerError
+from nsqcy.net.tls_stream import TlsStream
 from nsqcy.nsqd.options import REQUIRE_VERIFY, NsqdOptions
 
 REQUIRE = "require"  # a certificate, whoever signed it
@@ -27,8 +28,6 @@ TLS_1_2 = 0x0303
 HANDSHAKE_LIMIT = 5.0  # seconds we wait for a peer, in all
 
 _VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
-_RECORD = 16384  # most bytes in a record of TLS
-_ENCODED = _RECORD + 1024
 _RECORDS = b"\x15\x16"  # how TLS begins: an alert or a handshake
 
 # OpenSSL's names of cipher suites, and IANA's, which Go uses too. Those of TLS 1.3 are equal.
@@ -227,99 +226,40 @@ def _text(error: Exception) -> str:
     return "; ".join(_reasons(error)) or "unknown error"
 
 
-class TlsLayer:
+class TlsLayer(TlsStream):
     """TLS of one connection, the server's side."""
 
     def __init__(self, context: SSL.Context) -> None:
         self._context = context
         self._first = b""
-        self._input = bytearray()
-        self._dry = True  # OpenSSL has no input that it could go on with
-        self._output: list[bytes] = []
 
     @cached_property
     def _connection(self) -> SSL.Connection:
-        """Made by the first step of the handshake: thousands of clients may come in one turn."""
+        """Made by the first step of the handshake: thousands of clients may connect at once."""
         connection = SSL.Connection(self._context, None)
         connection.set_accept_state()
+        self.attach(connection)
         return connection
 
     def feed(self, data: bytes) -> None:
         self._first = self._first or data[:1]
-        self._input += data
+        super().feed(data)
 
     def handshake(self) -> bool:
-        """Go on with it: True when it is done, False when it needs input. Raises LayerError."""
+        """Continue it: True when it is done, False when it needs input. Raises LayerError."""
         while True:
             try:
                 self._connection.do_handshake()
             except SSL.WantReadError:
-                if not self._pass_on():
+                if not self.pass_input():
                     return False
             except SSL.Error as error:
                 if self._first not in _RECORDS:
-                    # To who does not speak TLS an alert is noise.
+                    # The peer could not read an alert.
                     self.take()
                 raise LayerError(f"tls: {_text(error)}") from None
             else:
                 return True
-
-    def read(self) -> bytes:
-        while not self._dry or self._pass_on():
-            try:
-                return self._connection.recv(_RECORD)
-            except SSL.WantReadError:
-                self._dry = True
-            except SSL.ZeroReturnError:
-                raise LayerEnd("tls: closed by the peer") from None
-            except SSL.Error as error:
-                raise LayerError(f"tls: {_text(error)}") from None
-        return b""
-
-    def _pass_on(self) -> bool:
-        """Give OpenSSL as much input as it needs at once: its buffers never shrink again."""
-        if not self._input:
-            return False
-        self._connection.bio_write(self._input[:_ENCODED])
-        del self._input[:_ENCODED]
-        self._dry = False
-        return True
-
-    def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[self._connection.send(view[:_RECORD]) :]
-                self._collect()
-        except SSL.Error as error:
-            raise LayerError(f"tls: {_text(error)}") from None
-
-    def take(self) -> bytes:
-        if not self._output:
-            self._collect()
-        taken = b"".join(self._output)
-        self._output.clear()
-        return taken
-
-    def _collect(self) -> None:
-        try:
-            while True:
-                piece = self._connection.bio_read(_ENCODED)
-                self._output.append(piece)
-                if len(piece) < _ENCODED:
-                    break
-        except SSL.WantReadError:
-            pass
-
-    def rest(self) -> None:
-        """OpenSSL gives its buffers back by itself."""
-
-    def close(self) -> None:
-        """Say that no more follows; take() has it."""
-        try:
-            self._connection.shutdown()
-        except SSL.Error:
-            pass  # in the middle of a handshake, or after an error: there is nothing to say
 
     def certificate_names(self) -> tuple[str, ...]:
         """What the client's certificate calls it: common name and alternative names. None of them

@@ -15,10 +15,11 @@ from nsqcy.client.codec import AlreadyAnswered
 from nsqcy.client.connection import Connection
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.errors import NsqError
-from nsqcy.net.byte_layers import DeflateLayer, SnappyLayer
+from nsqcy.net.deflate import DeflateLayer
+from nsqcy.net.snappy import SnappyLayer
 from support.fake_nsqd import SETTINGS, delivery, frame
 
-COVERS = ["client/codec.pyx", "client/connection.py", "net/byte_layers.py"]
+COVERS = ["client/codec.pyx", "client/connection.py", "net/byte_layer.pyx"]
 WORDS = [b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2", b"_heartbeat_", b"CLOSE_WAIT", b"E_FIN_FAILED "]
 WORDS += [b"OK", b'"max_rdy_count":', b'"auth_required":true', b'"snappy":true', b'"headers":true']
 KEYWORDS: list[dict[str, Any]] = [

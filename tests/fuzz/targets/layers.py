@@ -7,9 +7,11 @@ from itertools import pairwise
 
 from nsqcy.base.crc import crc32c
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.net.byte_layers import PIECE, DeflateLayer, Layer, SnappyLayer
+from nsqcy.net.byte_layer import PIECE, ByteLayer
+from nsqcy.net.deflate import DeflateLayer
+from nsqcy.net.snappy import SnappyLayer
 
-COVERS = ["net/byte_layers.py", "base/crc.pyx"]
+COVERS = ["net/byte_layer.pyx", "net/deflate.pyx", "net/snappy.pyx", "base/byte_queue.pyx", "base/crc.pyx"]
 WORDS = [b"\xff\x06\0\0sNaPpY", b"\0\0\0\xff\xff", b"\1\5\0\0", b"\xfe\4\0\0", b"\x80\0\0\0"]
 MAX_DECODED = 64 * PIECE
 
@@ -41,7 +43,7 @@ def sound(data: bytes) -> bytes:
     return bytes(result)
 
 
-def decoded(layer: Layer, pieces: list[bytes]) -> tuple[bytes, str]:
+def decoded(layer: ByteLayer, pieces: list[bytes]) -> tuple[bytes, str]:
     found = bytearray()
     try:
         for piece in pieces:

@@ -16,7 +16,7 @@ from loadtest.bench import __main__ as command_line
 from loadtest.bench import floor, load, procfs, speed
 from loadtest.bench.daemon import Daemon
 from loadtest.bench.scenarios import SCENARIOS, later
-from nsqcy.net.byte_layers import SnappyLayer
+from nsqcy.net.snappy import SnappyLayer
 
 SIZE = 200
 BODY = b"x" * SIZE

@@ -14,7 +14,7 @@ from OpenSSL import SSL
 
 from nsqcy.config import loader
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.net.byte_layers import PIECE
+from nsqcy.net.byte_layer import PIECE
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
 from nsqcy.nsqd.worker.tls import (
     Handshake,

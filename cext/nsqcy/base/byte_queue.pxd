@@ -1,0 +1,23 @@
+# Bytes in the order in which they arrived, in one growing buffer.
+
+from libc.stdint cimport uint8_t
+
+
+cdef class ByteQueue:
+    """Bytes that wait. The buffer exists only while there are any."""
+    cdef uint8_t *buffer
+    cdef size_t start           # of the first waiting byte
+    cdef size_t end
+    cdef size_t capacity
+
+    cdef inline size_t pending(self) noexcept:
+        return self.end - self.start
+
+    cdef inline const uint8_t *first(self) noexcept:
+        """Return the waiting bytes; valid until the next change."""
+        return self.buffer + self.start
+
+    cdef uint8_t *room(self, size_t n) except NULL
+    cdef int put(self, const uint8_t *data, size_t n) except -1
+    cdef void remove(self, size_t n) noexcept
+    cdef bytes take(self)

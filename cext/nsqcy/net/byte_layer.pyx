@@ -1,0 +1,70 @@
+"""The interface of what a connection puts between its protocol and its socket: TLS and codecs.
+
+Owns the interface, once for Cython (pointers) and once for Python (bytes). Knows no encoding and no
+sockets: bytes go in and come out.
+
+A layer decodes one piece at a time and only on request, so that a small input which decodes to a
+huge output costs the memory of one piece.
+"""
+
+PIECE = PIECE_SIZE
+
+
+cdef class ByteLayer:
+    """One step of a connection's encoding, in both directions.
+
+    A layer of Cython overrides the methods of the first part, a layer of Python those of the
+    second.
+    """
+
+    def __cinit__(self, *args, **named):
+        self.output = ByteQueue()
+
+    cdef int receive(self, const uint8_t *data, size_t n) except -1:
+        """Take bytes from the peer."""
+        raise NotImplementedError
+
+    cdef ssize_t decode(self, const uint8_t **piece) except -1:
+        """Return the length of the next decoded piece, at most PIECE; 0 if more input is needed.
+
+        `piece` is valid until the next call of any layer of this type. Raises LayerError if the
+        input is corrupt and LayerEnd after its last byte.
+        """
+        raise NotImplementedError
+
+    cdef int encode(self, const uint8_t *data, size_t n, ByteQueue into) except -1:
+        """Encode bytes; the peer can decode all of them from what `into` then has."""
+        raise NotImplementedError
+
+    cdef int rest_now(self) except -1:
+        """Free memory that was not used since the last call."""
+        return 0
+
+    # -- for Python --
+
+    def feed(self, const unsigned char[::1] data not None):
+        """Take bytes from the peer."""
+        if data.shape[0]:
+            self.receive(&data[0], data.shape[0])
+
+    def read(self):
+        """Return the next decoded piece, at most PIECE bytes; b"" if more input is needed.
+
+        Raises LayerError if the input is corrupt and LayerEnd after its last byte.
+        """
+        cdef const uint8_t *piece = NULL
+        cdef ssize_t n = self.decode(&piece)
+        return piece[:n] if n else b""
+
+    def write(self, const unsigned char[::1] data not None):
+        """Encode bytes; the peer can decode all of them from what take() then returns."""
+        if data.shape[0]:
+            self.encode(&data[0], data.shape[0], self.output)
+
+    def take(self):
+        """Return the encoded bytes that are ready for the peer."""
+        return self.output.take()
+
+    def rest(self):
+        """Free memory that was not used since the last call."""
+        self.rest_now()

@@ -1,0 +1,15 @@
+# Raw deflate, flushed after every write.
+
+from libc.stdint cimport uint8_t
+
+from nsqcy.base.byte_queue cimport ByteQueue
+from nsqcy.net.byte_layer cimport ByteLayer
+
+
+cdef class DeflateLayer(ByteLayer):
+    cdef int level
+    cdef object inflater
+    cdef object deflater        # None while none is needed
+    cdef bint used              # since the last rest
+    cdef ByteQueue input
+    cdef bytes piece            # the last decoded one

@@ -1,0 +1,89 @@
+"""Raw deflate, flushed after every write and never finished.
+
+Owns when a compressor exists: one takes a quarter of a megabyte. Every write ends with a flush, so
+it can be freed at any time and another one begun; the peer's stream remains one stream. Knows no
+sockets.
+"""
+
+from libc.stdint cimport uint16_t
+
+import zlib
+
+from nsqcy.errors import LayerEnd, LayerError
+from nsqcy.net.byte_layer cimport PIECE_SIZE
+
+cdef extern from "bytes.h" nogil:
+    void store_le16(void *at, uint16_t value)
+
+cdef enum:
+    INPUT_STEP = 16384          # encoded bytes for the inflater at once: it copies what it leaves
+    MAX_STORED = 32             # bytes
+    STORED_HEADER = 5
+
+cdef bytes SYNC_FLUSH = b"\x00\x00\x00\xff\xff"
+
+
+cdef class DeflateLayer(ByteLayer):
+    """One end of a stream of deflate."""
+
+    def __init__(self, int level=6):
+        """
+        level: of zlib
+        """
+        self.level = level
+        self.inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        self.input = ByteQueue()
+
+    @property
+    def has_compressor(self):
+        """Whether a compressor takes memory now."""
+        return self.deflater is not None
+
+    cdef int receive(self, const uint8_t *data, size_t n) except -1:
+        return self.input.put(data, n)
+
+    cdef ssize_t decode(self, const uint8_t **piece) except -1:
+        cdef bytes given
+        cdef size_t n
+        while True:
+            if self.inflater.eof:
+                raise LayerEnd("deflate: the stream ends")
+            n = min(self.input.pending(), <size_t>INPUT_STEP)
+            given = self.input.first()[:n] if n else b""
+            try:
+                self.piece = self.inflater.decompress(given, PIECE_SIZE)
+            except zlib.error as error:
+                raise LayerError(f"deflate: {error}") from None
+            self.input.remove(n - len(self.inflater.unconsumed_tail))
+            if self.piece:
+                piece[0] = self.piece
+                return len(self.piece)
+            if not self.input.pending() and not self.inflater.eof:
+                return 0
+
+    cdef int encode(self, const uint8_t *data, size_t n, ByteQueue into) except -1:
+        cdef bytes encoded
+        if self.deflater is None:
+            if n <= MAX_STORED:
+                # An answer or a heartbeat now and then is not worth a compressor.
+                return put_stored(data, n, into)
+            self.deflater = zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self.used = self.used or n > MAX_STORED
+        encoded = self.deflater.compress(data[:n]) + self.deflater.flush(zlib.Z_SYNC_FLUSH)
+        return into.put(encoded, len(encoded))
+
+    cdef int rest_now(self) except -1:
+        if not self.used:
+            self.deflater = None
+        self.used = False
+        return 0
+
+
+cdef int put_stored(const uint8_t *data, size_t n, ByteQueue into) except -1:
+    """Add a block that holds the bytes as they are."""
+    cdef uint8_t *block = into.room(STORED_HEADER)
+    block[0] = 0
+    store_le16(block + 1, <uint16_t>n)
+    store_le16(block + 3, <uint16_t>~n)
+    into.put(data, n)
+    return into.put(SYNC_FLUSH, len(SYNC_FLUSH))

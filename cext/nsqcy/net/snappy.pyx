@@ -1,0 +1,178 @@
+"""The framing format of snappy: chunks of at most 64 KiB, each with a checksum.
+
+Owns the frames and their checksums. cramjam, which python-snappy is made of, compresses the blocks:
+it writes into buffers of ours, so that a chunk allocates no bytes object. Knows no sockets.
+"""
+
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport uint32_t
+from libc.string cimport memcmp, memcpy
+
+import cramjam
+
+from nsqcy.errors import LayerError
+from nsqcy.net.byte_layer cimport PIECE_SIZE
+
+cdef extern from "Python.h":
+    int PyBUF_READ
+    int PyBUF_WRITE
+
+cdef extern from "crc32c.h" nogil:
+    uint32_t crc32c(uint32_t crc, const void *data, size_t n)
+
+cdef extern from "bytes.h" nogil:
+    uint32_t load_le32(const void *at)
+    void store_le32(void *at, uint32_t value)
+
+cdef enum:
+    COMPRESSED = 0x00           # kinds of chunks
+    UNCOMPRESSED = 0x01
+    FIRST_SKIPPABLE = 0x80
+    IDENTIFIER = 0xff
+    HEADER = 4                  # bytes: kind and length
+    CHECKSUM = 4
+    IDENTIFIER_LENGTH = 6
+    BLOCK = 65536               # maximum plain bytes of a chunk
+    MAX_BLOCK = 76490           # what snappy makes of a block that does not compress: 32 + 7/6
+    MIN_COMPRESSIBLE = 32       # shorter blocks are sent as they are: answers and heartbeats
+
+cdef const uint8_t *STREAM_IDENTIFIER = <const uint8_t *>b"\xff\x06\x00\x00sNaPpY"
+
+# Of all connections: a piece is read before the next one is decoded.
+cdef uint8_t decoded[BLOCK]
+cdef uint8_t compressed[MAX_BLOCK]
+cdef object decoded_view = PyMemoryView_FromMemory(<char *>decoded, BLOCK, PyBUF_WRITE)
+cdef object compressed_view = PyMemoryView_FromMemory(<char *>compressed, MAX_BLOCK, PyBUF_WRITE)
+
+cdef object compress_into = cramjam.snappy.compress_raw_into
+cdef object decompress_into = cramjam.snappy.decompress_raw_into
+cdef object decompressed_length = cramjam.snappy.decompress_raw_len
+
+
+cdef class SnappyLayer(ByteLayer):
+    """One end of a stream of snappy."""
+
+    def __cinit__(self, *args, **named):
+        self.input = ByteQueue()
+
+    @property
+    def buffered(self):
+        """Bytes that wait for the rest of their chunk."""
+        return self.input.pending()
+
+    cdef int receive(self, const uint8_t *data, size_t n) except -1:
+        cdef size_t skipped = min(self.skipping, n)
+        self.skipping -= skipped
+        return self.input.put(data + skipped, n - skipped)
+
+    cdef ssize_t decode(self, const uint8_t **piece) except -1:
+        cdef const uint8_t *chunk
+        cdef uint8_t kind
+        cdef size_t length
+        cdef size_t n
+        while self.input.pending() >= HEADER:
+            chunk = self.input.first()
+            kind = chunk[0]
+            length = load_le32(chunk) >> 8
+            self.check(kind, length)
+            if FIRST_SKIPPABLE <= kind < IDENTIFIER:
+                self.skip(length)
+                continue
+            if self.input.pending() < HEADER + length:
+                return 0
+            chunk += HEADER
+            if kind == IDENTIFIER:
+                if memcmp(chunk, STREAM_IDENTIFIER + HEADER, IDENTIFIER_LENGTH) != 0:
+                    raise LayerError("snappy: wrong identifier")
+                self.begun = True
+                self.input.remove(HEADER + length)
+                continue
+            n = block(kind, chunk, length)
+            self.input.remove(HEADER + length)
+            if n:
+                piece[0] = decoded
+                return n
+        return 0
+
+    cdef int check(self, uint8_t kind, size_t length) except -1:
+        """Refuse a chunk by its header alone, before what it announces is waited for."""
+        if not self.begun and kind != IDENTIFIER:
+            raise LayerError("snappy: the stream does not begin with its identifier")
+        if UNCOMPRESSED < kind < FIRST_SKIPPABLE:
+            raise LayerError(f"snappy: chunk of unknown kind {kind}")
+        if kind <= UNCOMPRESSED and not CHECKSUM <= length <= CHECKSUM + MAX_BLOCK:
+            raise LayerError(f"snappy: chunk of {length} bytes")
+        if kind == IDENTIFIER and length != IDENTIFIER_LENGTH:
+            raise LayerError("snappy: wrong identifier")
+        return 0
+
+    cdef int skip(self, size_t length) except -1:
+        cdef size_t present = min(length, self.input.pending() - HEADER)
+        self.skipping = length - present
+        self.input.remove(HEADER + present)
+        return 0
+
+    cdef int encode(self, const uint8_t *data, size_t n, ByteQueue into) except -1:
+        cdef size_t step
+        if not self.identified:
+            self.identified = True
+            into.put(STREAM_IDENTIFIER, HEADER + IDENTIFIER_LENGTH)
+        while n:
+            step = min(n, <size_t>BLOCK)
+            put_chunk(data, step, into)
+            data += step
+            n -= step
+        return 0
+
+
+cdef size_t block(uint8_t kind, const uint8_t *chunk, size_t length) except? 0:
+    """Put the bytes of a chunk of data into `decoded` and return their number."""
+    cdef const uint8_t *data = chunk + CHECKSUM
+    cdef size_t n = length - CHECKSUM
+    if kind == COMPRESSED:
+        n = decompress(data, n)
+    elif n > BLOCK:
+        raise LayerError(f"snappy: {n} bytes in a chunk")
+    else:
+        memcpy(decoded, data, n)
+    if load_le32(chunk) != masked_checksum(decoded, n):
+        raise LayerError("snappy: wrong checksum")
+    return n
+
+
+cdef size_t decompress(const uint8_t *data, size_t n) except? 0:
+    cdef object view = PyMemoryView_FromMemory(<char *>data, n, PyBUF_READ)
+    cdef size_t length
+    try:
+        # Before anything is written for what it claims to hold.
+        length = decompressed_length(view)
+        if length > BLOCK:
+            raise LayerError(f"snappy: {length} bytes in a chunk")
+        return decompress_into(view, decoded_view)
+    except cramjam.DecompressionError as error:
+        raise LayerError(f"snappy: {error}") from None
+
+
+cdef int put_chunk(const uint8_t *data, size_t n, ByteQueue into) except -1:
+    cdef uint8_t kind = UNCOMPRESSED
+    cdef const uint8_t *stored = data
+    cdef size_t length = n
+    cdef uint8_t *chunk
+    if n >= MIN_COMPRESSIBLE:
+        length = compress_into(PyMemoryView_FromMemory(<char *>data, n, PyBUF_READ),
+                               compressed_view)
+        if length < n - n // 8:
+            kind = COMPRESSED
+            stored = compressed
+        else:
+            length = n
+    chunk = into.room(HEADER + CHECKSUM + length)
+    store_le32(chunk, <uint32_t>(CHECKSUM + length) << 8 | kind)
+    store_le32(chunk + HEADER, masked_checksum(data, n))
+    memcpy(chunk + HEADER + CHECKSUM, stored, length)
+    return 0
+
+
+cdef uint32_t masked_checksum(const uint8_t *data, size_t n) noexcept:
+    cdef uint32_t crc = crc32c(0, data, n)
+    return (crc >> 15 | crc << 17) + <uint32_t>0xA282EAD8

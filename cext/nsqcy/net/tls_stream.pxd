@@ -1,0 +1,21 @@
+# TLS of one connection, on the functions of the OpenSSL that cryptography carries.
+
+from libc.stdint cimport uint8_t
+
+from nsqcy.base.byte_queue cimport ByteQueue
+from nsqcy.net.byte_layer cimport ByteLayer
+
+
+cdef class TlsStream(ByteLayer):
+    cdef object connection      # of pyOpenSSL; owns the pointers
+    cdef void *ssl
+    cdef void *incoming         # BIOs in memory
+    cdef void *outgoing
+    cdef ByteQueue input        # that OpenSSL has not received
+    cdef bint dry               # OpenSSL needs input to continue
+    cdef object failure         # raised again by every later decode
+
+    cdef bint pass_on(self) except -1
+    cdef int collect(self, ByteQueue into) except -1
+    cdef int read_failed(self, int result) except -1
+    cdef int say_end(self, ByteQueue into) except -1
