@@ -1,6 +1,6 @@
-"""What a dead letter says of where it came from, in its headers.
+"""Headers of a dead letter that describe its origin.
 
-Owns the names of these headers, and what becomes of those that the message had itself.
+Owns the names of these headers, and what happens to the message's own headers.
 """
 
 from typing import NamedTuple
@@ -8,8 +8,8 @@ from typing import NamedTuple
 from nsqcy.base.headers import decode, encode
 from nsqcy.names import is_ephemeral, is_valid_name
 
-MAX_CLIENT_ID = 512  # bytes of what the last client called itself
-OWN_TTL = "origin-ttl"  # its own time to live, which does not hold for a dead letter
+MAX_CLIENT_ID = 512  # bytes of the last client's name
+OWN_TTL = "origin-ttl"  # its own time to live, which does not apply to a dead letter
 DROPPED = "headers-dropped"  # its own headers are missing: there was no room for them
 
 NAMES = frozenset(
@@ -27,13 +27,13 @@ NAMES = frozenset(
 )
 
 
-# The first header of what goes back to one channel, on its way there.
+# The first header of a message on its way back to one channel.
 ADDRESS = "nsqcy-channel"
 NO_CHANNEL = "its channel is gone"
 
 
 class Origin(NamedTuple):
-    """Where a dead letter came from, and the headers that it had there."""
+    """Origin of a dead letter, and the headers that it had there."""
 
     topic: str
     channel: str
@@ -60,8 +60,8 @@ def headers_of(
     client: str,
     reason: str,
 ) -> bytes:
-    """The headers of a dead letter, of a message that had `own`. They stand before its own; those
-    of the same name are gone, and all of its own if there is no room for them."""
+    """Return the headers of a dead letter, of a message that had `own`. They come before its own
+    ones; those of the same name are removed, and all of its own if there is no room for them."""
     ours = {
         "origin-topic": topic,
         "origin-channel": channel,
@@ -87,7 +87,7 @@ def headers_of(
 
 
 def origin_of(headers: bytes) -> Origin | None:
-    """Where a message came from; None: it is no dead letter."""
+    """Return the origin of a message; None: it is not a dead letter."""
     found = decode(headers)
     topic, channel = found.get("origin-topic", ""), found.get("origin-channel", "")
     if not is_valid_name(topic) or not is_valid_name(channel) or is_ephemeral(topic):
@@ -99,12 +99,12 @@ def origin_of(headers: bytes) -> Origin | None:
 
 
 def addressed(origin: Origin) -> bytes:
-    """The headers of what goes back there."""
+    """Return the headers of a message that goes back there."""
     return _bytes({ADDRESS: origin.channel}) + origin.headers
 
 
 def split_address(headers: bytes) -> tuple[str | None, bytes]:
-    """Which channel these headers are for, and the others."""
+    """Return the channel that these headers are for, and the other headers."""
     head = bytes((len(ADDRESS),)) + ADDRESS.encode()
     if not headers.startswith(head):
         return None, headers

@@ -1,7 +1,7 @@
-"""Named cursors: who reads a topic's log, from which record on.
+"""Named cursors: readers of a topic's log and their positions.
 
-Owns their names, positions and ages. Knows no log: a topic asks what they hold, and says which
-records there are.
+Owns their names, positions and ages. Knows no log: a topic queries what they retain, and reports
+which records exist.
 """
 
 from collections import OrderedDict
@@ -16,15 +16,15 @@ SECOND = 1_000_000_000
 
 
 class TooManyCursors(NsqError):
-    """A topic has as many named cursors as it may."""
+    """The topic has the maximum number of named cursors."""
 
 
 class NamedCursors:
-    """Those of one topic, in the order of last use."""
+    """The named cursors of one topic, in the order of last use."""
 
     def __init__(self, cursors: Iterable[NamedCursor] = ()) -> None:
         self._cursors = OrderedDict((one.name, one) for one in cursors)
-        self._overrun: set[str] = set()  # they hold nothing any more
+        self._overrun: set[str] = set()  # they retain nothing any more
 
     def __len__(self) -> int:
         return len(self._cursors)
@@ -40,7 +40,7 @@ class NamedCursors:
         self._overrun.discard(cursor.name)
 
     def use(self, name: str, now: int) -> NamedCursor | None:
-        """The cursor, whose owner has just asked for it; None if there is none."""
+        """Return the cursor, which its owner has just used; None if there is none."""
         cursor = self._cursors.get(name)
         if cursor is not None:
             cursor = self._cursors[name] = NamedCursor(name, cursor.log_id, cursor.seq, now)
@@ -52,7 +52,7 @@ class NamedCursors:
         return self._cursors.pop(name, None)
 
     def expire(self, before: int) -> list[NamedCursor]:
-        """Take out those that were not used since."""
+        """Remove those that were not used since."""
         gone = []
         while self._cursors and next(iter(self._cursors.values())).used < before:
             gone.append(self._cursors.popitem(last=False)[1])
@@ -60,14 +60,14 @@ class NamedCursors:
         return gone
 
     def end_at(self, log_id: bytes, seq: int) -> None:
-        """Records from `seq` on belong to the incarnation `log_id`, and to no other."""
+        """Records from `seq` on belong to the log `log_id`, and to no other."""
         for name, one in self._cursors.items():
             if one.log_id != log_id and one.seq > seq:
                 self._cursors[name] = NamedCursor(name, one.log_id, seq, one.used)
 
     def held(self, first_seq: int) -> int | None:
-        """The first record that some cursor holds, out of those from `first_seq` on; None: of these
-        none is held."""
+        """Return the first record, from `first_seq` on, that some cursor retains; None if there is
+        none."""
         held = (
             one.seq
             for one in self._cursors.values()
@@ -76,8 +76,8 @@ class NamedCursors:
         return min(held, default=None)
 
     def overrun(self, seq: int) -> list[str]:
-        """Too much is held: none of the records before `seq` is from now on. Returns the names of
-        the cursors behind which that is so from now on."""
+        """The limit of retention is reached: no cursor retains records before `seq` from now on.
+        Return the names of the cursors that lose records."""
         names = [
             one.name
             for one in self._cursors.values()
@@ -90,7 +90,7 @@ class NamedCursors:
         return tuple(self._cursors.values())
 
     def facts(self, first_seq: int, next_seq: int, now: int) -> list[dict[str, Any]]:
-        """What an operator sees of them, by name."""
+        """Return their description for operators, by name."""
         return [
             {
                 "name": one.name,

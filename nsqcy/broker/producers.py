@@ -22,21 +22,21 @@ from nsqcy.storage.journal import EpochState, PartState, pack_part, unpack_parts
 
 HOUR = 3600 * 1_000_000_000
 
-MAX_PRODUCERS = 1000  # of a topic; the one that was used longest ago is forgotten first
+MAX_PRODUCERS = 1000  # of a topic; beyond that the least recently used one is forgotten
 MAX_EPOCHS = 64  # of a producer; likewise
-MAX_PARTS = 10_000  # of an epoch; more are refused
-PARTS_OF_TOPIC = 100_000  # beyond them whole epochs are forgotten, those used longest ago first
+MAX_PARTS = 10_000  # of an epoch; more are rejected
+PARTS_OF_TOPIC = 100_000  # beyond this, whole epochs are forgotten, least recently used first
 EXPIRY = 24 * HOUR  # since the last use of an epoch
 
 Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by their place in it
 
 
 class ChunkError(NsqError):
-    """A chunk cannot be taken; the text says why."""
+    """A chunk is rejected; the text gives the reason."""
 
 
 class ChunkName(NamedTuple):
-    """What a chunk is known by."""
+    """Identity of a chunk."""
 
     producer: int  # producer_id() of its name
     epoch: int
@@ -45,7 +45,7 @@ class ChunkName(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A chunk, or what was missing of it, is among a topic's records, from `first_seq` on."""
+    """A chunk, or its missing part, is among a topic's records, from `first_seq` on."""
 
     name: ChunkName
     first_seq: int
@@ -55,19 +55,17 @@ class Attempt(NamedTuple):
 
 @dataclass(slots=True)
 class Epoch:
-    """The parts of an epoch: each with its highest chunk, and what is missing of that. Above it
-    there may be chunks that a crash has left, with what is missing of them, and others that it has
-    not.
-    """
+    """The parts of an epoch: each with its highest chunk, and the missing messages of that. Above
+    it there may be chunks that a crash has left, with their missing messages."""
 
     used: int  # wall clock, ns
     chunks: dict[int, int] = field(default_factory=dict)
     missing: dict[int, Ranges] = field(default_factory=dict)
     left: dict[int, dict[int, Ranges]] = field(default_factory=dict)
-    packed: bytes | None = None  # the parts, as the journal has them; None: they have changed
+    packed: bytes | None = None  # the parts, as in the journal; None: they have changed
 
     def accept(self, part: int, chunk: int, missing: Ranges) -> None:
-        """It is the highest now. What is below it is over, as chunks ascend."""
+        """It is the highest now. Lower chunks are over, as chunks ascend."""
         self.packed = None
         self.chunks[part] = chunk
         self.missing.pop(part, None)
@@ -99,17 +97,17 @@ class Epoch:
 
 
 def producer_id(name: bytes) -> int:
-    """What stands for a producer's name in records and in the journal."""
+    """Return the number that represents a producer's name in records and in the journal."""
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
 
 
 def messages_in(ranges: Ranges) -> int:
-    """How many messages that is."""
+    """Return the number of messages."""
     return sum(end - first for first, end in ranges)
 
 
 def without_first(ranges: Ranges, count: int) -> Ranges:
-    """The ranges without their first `count` messages."""
+    """Return the ranges without their first `count` messages."""
     left = []
     for first, end in ranges:
         gone = min(count, end - first)
@@ -120,7 +118,7 @@ def without_first(ranges: Ranges, count: int) -> Ranges:
 
 
 def complement(found: Iterable[tuple[int, int]], count: int) -> Ranges:
-    """What of [0, count) is in none of the ranges."""
+    """Return the parts of [0, count) that are in none of the ranges."""
     left = []
     at = 0
     for first, end in sorted(found):
@@ -149,9 +147,9 @@ class Producers:
     # ---- publishing ----
 
     def wanted(self, name: ChunkName, count: int, visible_seq: int, now: int) -> Ranges | None:
-        """What of a chunk of `count` messages is to be published now; () if all of it is accepted;
-        None if an attempt is under way, whose outcome is the chunk's. Records before `visible_seq`
-        are visible; `now` is the wall clock, ns."""
+        """Return the messages of a chunk of `count` to publish now; () if all of it is accepted;
+        None if an attempt is in progress, whose outcome is the chunk's. Records before
+        `visible_seq` are visible; `now` is the wall clock, ns."""
         self.settle(visible_seq)
         self._expire(now)
         waiting = self._highest.get(name[:3])
@@ -177,7 +175,7 @@ class Producers:
         return missing
 
     def published(self, name: ChunkName, first_seq: int, wanted: Ranges) -> None:
-        """What was wanted was appended, from `first_seq` on."""
+        """The wanted messages were appended, from `first_seq` on."""
         end = first_seq + messages_in(wanted)
         self._waiting.append(Attempt(name, first_seq, wanted, end))
         _, attempts = self._highest.get(name[:3], (0, 0))
@@ -191,7 +189,7 @@ class Producers:
             self._accept(attempt.name, ())
 
     def undo(self, visible_seq: int) -> None:
-        """The records from `visible_seq` on are taken back."""
+        """The records from `visible_seq` on are removed."""
         self.settle(visible_seq)
         for attempt in self._waiting:
             self._ended(attempt.name)
@@ -236,7 +234,7 @@ class Producers:
         return epoch
 
     def _make_room(self, name: ChunkName, epoch: Epoch) -> None:
-        """For a part that is not known yet."""
+        """Create a part that is not known yet."""
         if len(epoch.chunks) >= MAX_PARTS:
             raise ChunkError(f"epoch {name.epoch} has more than {MAX_PARTS} parts")
         while self._parts >= PARTS_OF_TOPIC:
@@ -250,14 +248,14 @@ class Producers:
             self._forget_epoch(producer)
 
     def expire(self, visible_seq: int, now: int) -> bool:
-        """Forget what has not been used for long; whether there was something."""
+        """Forget what has not been used for long; return whether there was something."""
         self.settle(visible_seq)
         parts, producers = self._parts, len(self._producers)
         self._expire(now)
         return (parts, producers) != (self._parts, len(self._producers))
 
     def _forget_epoch(self, producer: int) -> None:
-        """The one of a producer that was used longest ago."""
+        """Return the least recently used epoch of a producer."""
         epochs = self._producers[producer]
         _, epoch = epochs.popitem(last=False)
         self._parts -= len(epoch.chunks)
@@ -267,13 +265,13 @@ class Producers:
     # ---- over a restart ----
 
     def unspoken(self, visible_seq: int) -> int:
-        """The seq up to which state() speaks, where what is before `visible_seq` is visible: the
-        chunks that it does not know lie behind."""
+        """Return the seq up to which state() is valid, if everything before `visible_seq` is
+        visible: later chunks are not in it."""
         self.settle(visible_seq)
         return min(visible_seq, self._waiting[0].first_seq) if self._waiting else visible_seq
 
     def state(self, visible_seq: int) -> tuple[EpochState, ...]:
-        """What is accepted, those used longest ago first."""
+        """Return what is accepted, least recently used first."""
         self.settle(visible_seq)
         return tuple(
             EpochState(producer, number, epoch.used, epoch.pack())
@@ -293,13 +291,13 @@ class Producers:
                     self._accept(name, state.missing)
 
     def found(self, name: ChunkName, first: int, end: int, count: int) -> None:
-        """Records of messages [first, end) of a chunk of `count` are in the log, behind what the
-        state speaks of. Call found_all() when there are no more."""
+        """Records of messages [first, end) of a chunk of `count` are in the log, after the end of
+        the state. Call found_all() when there are no more."""
         self._found.setdefault(name, (count, []))[1].append((first, end))
 
     def found_all(self, now: int) -> None:
-        """A crash may have left a chunk, and nothing of one before it: a disk writes in any order.
-        So each is known for itself."""
+        """A crash may have left a chunk, and nothing of an earlier one: a disk writes in any order.
+        So each is kept separately."""
         for name, (count, ranges) in self._found.items():
             epoch = self._use(name, now)
             highest = epoch.chunks.get(name.part, -1)

@@ -16,10 +16,10 @@ from prometheus_client.registry import Collector
 
 from nsqcy.metrics.families import Family
 
-MAX_ACCEPT = 1000  # characters of a header that are looked at
+MAX_ACCEPT = 1000  # characters of a header that are read
 _END = b"# EOF\n"
 
-# Ways to write names that are not like ours, which are the same in all but these.
+# Different escapings of unusual names. Our names are the same in all of them.
 _ESCAPING = re.compile("(escaping=)(dots|values)")
 
 
@@ -35,25 +35,26 @@ class Form(NamedTuple):
 
 
 def choose(accept: str, accept_encoding: str) -> Form:
-    """OpenMetrics for those who ask for it, else the text format; from two headers."""
+    """Return the format for two headers: OpenMetrics if the client requests it, else the text
+    format."""
     _, content_type = choose_encoder(accept[:MAX_ACCEPT])
     content_type = _ESCAPING.sub(rf"\1{UNDERSCORES}", content_type)
     return Form(content_type, gzip_accepted(accept_encoding[:MAX_ACCEPT]))
 
 
 def write(form: Form, metrics: Iterable[Metric]) -> bytes:
-    """Metrics in that form, which is not compressed yet, with its end."""
+    """Return metrics in that format, uncompressed, with its end."""
     return _generate(form.is_openmetrics, Collected(metrics))
 
 
 def _generate(openmetrics: bool, collected: Collector) -> bytes:
-    # No name has anything to escape, which this finds out the quickest.
+    # No name needs escaping; this value skips it.
     generate = generate_openmetrics if openmetrics else generate_latest
     return generate(collected, escaping=ALLOWUTF8)
 
 
 class Collected(Collector):
-    """Metrics that are there already."""
+    """Metrics that exist already."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
@@ -63,7 +64,7 @@ class Collected(Collector):
 
 
 def metric(family: Family, samples: Iterable[tuple[Sequence[str], float]] = ()) -> Metric:
-    """A family with these samples, each the values of its labels and a number."""
+    """Return a family with these samples, each the values of its labels and a number."""
     found = Metric(family.name, family.help, family.kind)
     for values, number in samples:
         labels = dict(zip(family.labels, values, strict=True))
@@ -76,7 +77,7 @@ def histogram(
     bounds: Sequence[float],
     samples: Iterable[tuple[Sequence[str], Sequence[float], float]],
 ) -> Metric:
-    """A histogram, of the counts between the bounds and the sum of all."""
+    """Return a histogram from the counts between the bounds and the sum of all."""
     found = HistogramMetricFamily(family.name, family.help, labels=family.labels)
     ends = [*map(repr, bounds), "+Inf"]
     for values, counts, total in samples:
@@ -91,6 +92,7 @@ def heading(family: Family, openmetrics: bool) -> bytes:
 
 
 def lines(found: Metric) -> bytes:
-    """The samples of a family without what stands before them; both forms write them alike."""
+    """Return the samples of a family without the lines before them; both formats write them
+    alike."""
     text = _generate(False, Collected([found]))
     return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))

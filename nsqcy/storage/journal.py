@@ -1,7 +1,7 @@
-"""What a topic's journal says: who has got how far, as bytes and back.
+"""Content of a topic's journal: the positions of its channels, as bytes and back.
 
-Pure functions. Owns the encoding of snapshots and deltas (docs/DISKFORMAT.md, "What the journal
-says"); framing and checksums are the log's. Knows no file and no live channel.
+Pure functions. Owns the encoding of snapshots and deltas (docs/DISKFORMAT.md, "Content of the
+journal"); the log owns framing and checksums. Knows no file and no live channel.
 """
 
 import os
@@ -16,11 +16,11 @@ VERSION = 1
 
 
 class JournalError(ValueError):
-    """These bytes are not a journal entry this version understands."""
+    """The bytes are not a journal entry that this version supports."""
 
 
 class Kind(IntEnum):
-    """What an entry of the journal is about."""
+    """Kind of a delta."""
 
     SNAPSHOT = 1
     CHANNEL_CREATED = 2
@@ -33,7 +33,7 @@ class Kind(IntEnum):
 
 
 class State(IntEnum):
-    """What a message handed out or requeued is waiting for."""
+    """State of a message that was handed out or requeued."""
 
     QUEUED = 0
     DEFERRED = 1
@@ -41,16 +41,16 @@ class State(IntEnum):
 
 
 class Entry(NamedTuple):
-    """One message a channel still needs, and where its record lies."""
+    """One message that a channel still needs, and the place of its record."""
 
     seq: int
     segment: int
     offset: int
-    due: int = 0  # wall clock, ns; 0: not deferred; of one that moves: its number
+    due: int = 0  # wall clock, ns; 0: not deferred; in transfer: its number
     attempts: int = 0
     state: int = State.QUEUED
-    size: int = 0  # of its body; 0: not known
-    reason: int = 0  # why it moves
+    size: int = 0  # of its body; 0: unknown
+    reason: int = 0  # reason of a transfer
 
     def pack(self) -> bytes:
         return ENTRY.pack(*self[:6], self.reason, self.size)
@@ -65,18 +65,18 @@ def _entry(packed: tuple[int, ...]) -> Entry:
 
 
 def unpack_entries(entries: bytes) -> Iterator[Entry]:
-    """The entries of a packed array."""
+    """Return the entries of a packed array."""
     return map(_entry, ENTRY.iter_unpack(entries))
 
 
 def pack_entries(entries: Iterable[Entry]) -> bytes:
-    """The packed array of these entries."""
+    """Return the packed array of these entries."""
     return b"".join(one.pack() for one in entries)
 
 
 class TransferRun(NamedTuple):
-    """Messages of a channel that move, from number `first` on, to the topic `target`: they are
-    published as chunks of this epoch, each under its number."""
+    """Messages of a channel in transfer to the topic `target`, from number `first` on: they are
+    published as chunks of this epoch, each with its number."""
 
     first: int
     epoch: int
@@ -85,14 +85,14 @@ class TransferRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """A channel: its cursor, how many records at or after it it will step over (those with a delay,
-    which are entries, and those of holes and finished ranges), the messages that are not finished,
-    in queue order, and the ranges [first, end) at or after the cursor that are finished. Before
-    `replay_end` records with a delay are no entries: the channel was put back behind them.
+    """A channel: its cursor; the number of records at or after it that it will skip (those with a
+    delay, which are entries, and those of holes and finished ranges); the unfinished messages, in
+    queue order; and the finished ranges [first, end) at or after the cursor. Before `replay_end`,
+    records with a delay are not entries: the channel was moved back to before them.
 
-    `ids` are those of the entries, 0 where unknown. `cancelled` are records that are no entries,
-    whatever other sections say. `transfers` say what the numbers of transferred entries stand for,
-    in ascending order.
+    `ids` are those of the entries, 0 if unknown. `cancelled` are records that are not entries,
+    whatever other sections contain. `transfers` describe the numbers of transferred entries, in
+    ascending order.
     """
 
     name: str
@@ -118,8 +118,8 @@ class Incarnation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NamedCursor:
-    """Where some reader of the log is: the next record it reads, of that incarnation, and when it
-    spoke last (wall clock, ns)."""
+    """Position of a reader of the log: the next record it reads, of that log, and its last use
+    (wall clock, ns)."""
 
     name: str
     log_id: bytes
@@ -129,8 +129,8 @@ class NamedCursor:
 
 @dataclass(frozen=True, slots=True)
 class EpochState:
-    """What a producer has published in an epoch: its parts, packed (unpack_parts), and when it did
-    last (wall clock, ns)."""
+    """What a producer has published in an epoch: its parts, packed (unpack_parts), and its last use
+    (wall clock, ns)."""
 
     producer: int
     epoch: int
@@ -140,17 +140,16 @@ class EpochState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay
+    """A topic as a start finds it. `delayed` are records of its own backlog that have a delay
     (their `due` is the delay); `holes` are ranges [first, end) of records that no channel gets.
 
-    Nothing was published after it if `clean`. `boot` names the boot of the machine that it was
-    written in and `durability` is the class of the topic then, by its number: they tell whether
-    something may have been lost since. `past` are the logs that were ended by an earlier start, the
-    oldest first; `log_id` names the one that goes on.
+    Nothing was published after it if `clean`. `boot` identifies the boot of the machine that wrote
+    it and `durability` is the class of the topic then, by its number: they decide whether something
+    may have been lost since. `past` are the logs that an earlier start has ended, the oldest first;
+    `log_id` is that of the current log.
 
-    `epochs` speak of the chunks of producers before record `produced_seq`, those used longest ago
-    first. `missing` are ranges [first, end) of records that a start has found in no file, and has
-    told of.
+    `epochs` cover the chunks of producers before record `produced_seq`, least recently used first.
+    `missing` are ranges [first, end) of records that a start has found in no file and has reported.
     """
 
     log_id: bytes
@@ -172,9 +171,9 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One change since the snapshot. `value` is a cursor or a seq, as the kind needs. One of a
-    named cursor is about `cursor`, which is gone if `deleted`. One of a move has the `entry`, its
-    `run` and whether the record has a delay, or no entry when the message is where it belongs."""
+    """One change since the snapshot. `value` is a cursor or a seq, depending on the kind. For a
+    named cursor it has `cursor`, which is removed if `deleted`. For a transfer it has the `entry`,
+    its `run` and whether the record has a delay, or no entry if the transfer is done."""
 
     kind: Kind
     channel: str
@@ -203,7 +202,7 @@ _PAST = struct.Struct("<16sQQ")  # log_id, first_seq, end
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 _CURSOR = struct.Struct("<HHIQ16sq")  # bytes of name, 0, 0, seq, log_id, used
 _PLACE = struct.Struct("<16sq")  # of a delta of a named cursor, after its name: log_id, used
-_PRODUCED = struct.Struct("<Q")  # the seq that the epochs speak up to
+_PRODUCED = struct.Struct("<Q")  # the seq up to which the epochs are valid
 _EPOCH = struct.Struct("<QQqII")  # producer, epoch, used, bytes of parts, 0
 _PART = struct.Struct("<IIQ")  # part, ranges that follow and flags, chunk
 _MISSING = struct.Struct("<II")  # first, end
@@ -225,13 +224,14 @@ def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
 
 
 def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
-    """In pieces: a channel's entries may be many megabytes, which are copied once, by who joins."""
+    """Return the pieces: a channel's entries may be many megabytes, which the caller copies once,
+    when it joins them."""
     return (_SECTION.pack(kind, 0, sum(map(len, payload))), *payload)
 
 
 class PartState(NamedTuple):
-    """A chunk of a part, and the ranges of its messages that are missing. It is the highest that
-    was accepted, or, if `alone`, one above that: what is between them may not be there."""
+    """A chunk of a part, and the ranges of its missing messages. It is the highest accepted one,
+    or, if `alone`, one above that: chunks between them may be missing."""
 
     part: int
     chunk: int
@@ -246,7 +246,7 @@ def pack_part(state: PartState) -> bytes:
 
 
 def unpack_parts(parts: bytes) -> Iterator[PartState]:
-    """What was packed; JournalError if these bytes are something else."""
+    """Unpack. Raises JournalError if the bytes are something else."""
     at = 0
     while at < len(parts):
         if len(parts) - at < _PART.size:
@@ -275,7 +275,7 @@ def _pack_epochs(state: TopicState) -> list[bytes]:
 
 
 def encode_snapshot(state: TopicState) -> bytes:
-    """The journal's first entry."""
+    """Return the journal's first entry."""
     parts = [_HEAD.pack(Kind.SNAPSHOT, VERSION)]
     flags = (_PAUSED if state.paused else 0) | (_CLEAN if state.clean else 0)
     topic = _TOPIC.pack(state.log_id, state.next_seq, state.fanout_seq, flags, 0, 0)
@@ -316,7 +316,7 @@ def encode_snapshot(state: TopicState) -> bytes:
 
 
 def encode_entries(channel: str, entries: bytes, ids: bytes) -> bytes:
-    """What may follow that of a channel: more of its entries, and their ids."""
+    """Return sections that may follow that of a channel: more of its entries, and their ids."""
     name = channel.encode("ascii")
     head = _OF_CHANNEL.pack(len(name), 0, 0)
     return b"".join(
@@ -346,7 +346,7 @@ def _unpack_runs(raw: bytes) -> Iterator[TransferRun]:
 
 
 def encode_delta(delta: Delta) -> bytes:
-    """A later entry of the journal."""
+    """Return a later entry of the journal."""
     if delta.kind == Kind.ENTRY_TRANSFERRED:
         name = delta.channel.encode("ascii")
         flags = _HAS_DELAY if delta.delayed else 0
@@ -482,7 +482,7 @@ def _decode_epochs(raw: bytes) -> tuple[int, tuple[EpochState, ...]]:
 
 
 def decode_snapshot(data: bytes) -> TopicState:
-    """The state; JournalError if it is not a snapshot of a known version."""
+    """Parse the state. Raises JournalError if it is not a snapshot of a known version."""
     if _head(data)[0] != Kind.SNAPSHOT:
         raise JournalError("the journal does not start with a snapshot")
     state = None
@@ -578,7 +578,7 @@ def decode_snapshot(data: bytes) -> TopicState:
 
 
 def _ids_of(channel: ChannelState, entries: list[bytes], ids: list[bytes]) -> bytes:
-    """The ids of all its entries: of those beside its name nobody says them."""
+    """Return the ids of all its entries; the ids of those beside its name are unknown."""
     if sum(map(len, entries)) // ENTRY.size != sum(map(len, ids)) // _ID.size:
         return b""
     return b"".join((bytes(_ID.size * (len(channel.entries) // ENTRY.size)), *ids)) if ids else b""
@@ -600,7 +600,7 @@ def _decode_transfer(name: str, seq: int, delayed: bool, raw: bytes) -> Delta:
 
 
 def decode_delta(data: bytes) -> Delta:
-    """The change; JournalError if it is not a delta of a known kind and version."""
+    """Parse the change. Raises JournalError if it is not a delta of a known kind and version."""
     number, _ = _head(data)
     if number == Kind.SNAPSHOT or number not in Kind.__members__.values():
         raise JournalError(f"unknown delta {number}")
@@ -684,7 +684,9 @@ class _Channel:
         self._fanout = fanout
         self._runs = list(state.transfers)
         self._transferred: set[int] = set()
-        self._passed: set[int] = set()  # records that are no entries, and the cursor need not see
+        self._passed: set[int] = (
+            set()
+        )  # records that are not entries, and that the cursor need not see
         self._added: dict[int, Entry] = {}
         self._cancelled = set(state.cancelled)
         self.cursor = state.cursor
@@ -719,7 +721,8 @@ class _Channel:
             self._cancelled.add(seq)
 
     def _finished(self) -> tuple[tuple[int, int], ...]:
-        """The ranges that the cursor need not see, with records that have moved."""
+        """Return the ranges that the cursor need not see, including records that were
+        transferred."""
         if not self._passed:
             return self._state.finished
         ranges = list(self._state.finished)
@@ -755,7 +758,7 @@ class _Channel:
         )
 
     def _late(self) -> set[int]:
-        """Those that were cancelled once and are entries again; one with a delay that moves is
+        """Return those that were cancelled once and are entries again; a delayed one in transfer is
         cancelled nevertheless, as a start would fan it out."""
         return {seq for seq, entry in self._added.items() if entry.state != State.MOVING}
 
@@ -765,13 +768,13 @@ def _count(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 def _transferring(entries: bytes) -> set[int]:
-    """The seqs of those entries that move."""
+    """Return the seqs of the entries in transfer."""
     facts = struct.Struct(f"<Q26xB{ENTRY.size - 35}x").iter_unpack(entries)
     return {seq for seq, state in facts if state == State.MOVING}
 
 
 def _without(entries: bytes, ids: bytes, gone: set[int]) -> tuple[bytes, bytes]:
-    """The entries that are not about these seqs, and their ids."""
+    """Return the entries without these seqs, and their ids."""
     seqs = struct.Struct(f"<Q{ENTRY.size - 8}x").iter_unpack(entries)
     kept = [index for index, (seq,) in enumerate(seqs) if seq not in gone]
     return tuple(  # type: ignore[return-value]
@@ -808,7 +811,8 @@ def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
 def without(
     ranges: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Ranges [first, end), ascending, less what lies in others, which ascend too."""
+    """Return ranges [first, end), ascending, without their overlap with others, which ascend
+    too."""
     found = []
     others = tuple(others)
     passed = 0
@@ -827,13 +831,13 @@ def without(
 
 
 def apply(state: TopicState, delta: Delta) -> TopicState:
-    """The state after a change. What is about a channel that is not there changes nothing."""
+    """Return the state after a change. A change of a channel that does not exist does nothing."""
     return _apply_all(state, (delta,))
 
 
 def replay(journal: list[bytes]) -> TopicState | None:
-    """The state a whole journal leads to; None for an empty one. A delta that is not understood
-    ends it there: what it would have told is delivered again."""
+    """Return the state after a whole journal; None for an empty one. An unknown delta ends it
+    there: messages of later deltas are delivered again."""
     if not journal:
         return None
     deltas = []

@@ -1,6 +1,6 @@
-"""Failed writes to topics' files, as log lines: a few of them, however many writes fail.
+"""Failed writes to topics' files, as log lines: a limited number, however many writes fail.
 
-Time is given. One for each worker.
+The caller passes the time. One for each worker.
 """
 
 import errno
@@ -34,7 +34,7 @@ class WriteFailures:
         self._quiet: dict[str, int] = {}  # when a topic may have its next line
 
     def failed(self, now: int, topic: str, verb: str, path: str, error: int) -> bool:
-        """Log that a write failed, unless there are enough such lines; whether it did."""
+        """Log that a write failed, unless there are enough such lines; return whether it did."""
         if now >= self._ends:
             self._begin(now)
         if self._lines == LINES or now < self._quiet.get(topic, 0):
@@ -53,7 +53,7 @@ class WriteFailures:
         return True
 
     def recovered(self, topic: str) -> None:
-        """Log that a topic whose failure was logged is written again."""
+        """Log that a topic whose failure was logged can be written again."""
         self._log.info(
             f"TOPIC({topic}): writes succeed again", event="write_recovered", topic=topic
         )

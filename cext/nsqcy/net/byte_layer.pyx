@@ -1,9 +1,9 @@
-"""The interface of what a connection puts between its protocol and its socket: TLS and codecs.
+"""The interface of the layers between a protocol and its socket: TLS and codecs.
 
 Owns the interface, once for Cython (pointers) and once for Python (bytes). Knows no encoding and no
 sockets: bytes go in and come out.
 
-A layer decodes one piece at a time and only on request, so that a small input which decodes to a
+A layer decodes one piece at a time and only on request, so that a small input that decodes to a
 huge output costs the memory of one piece.
 """
 
@@ -13,7 +13,7 @@ PIECE = PIECE_SIZE
 cdef class ByteLayer:
     """One step of a connection's encoding, in both directions.
 
-    A layer of Cython overrides the methods of the first part, a layer of Python those of the
+    A layer in Cython overrides the methods of the first part, a layer in Python those of the
     second.
     """
 

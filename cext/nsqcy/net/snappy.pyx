@@ -33,12 +33,12 @@ cdef enum:
     CHECKSUM = 4
     IDENTIFIER_LENGTH = 6
     BLOCK = 65536               # maximum plain bytes of a chunk
-    MAX_BLOCK = 76490           # what snappy makes of a block that does not compress: 32 + 7/6
+    MAX_BLOCK = 76490           # maximum result for a block that does not compress: 32 + 7/6
     MIN_COMPRESSIBLE = 32       # shorter blocks are sent as they are: answers and heartbeats
 
 cdef const uint8_t *STREAM_IDENTIFIER = <const uint8_t *>b"\xff\x06\x00\x00sNaPpY"
 
-# Of all connections: a piece is read before the next one is decoded.
+# Shared by all connections: a piece is read before the next one is decoded.
 cdef uint8_t decoded[BLOCK]
 cdef uint8_t compressed[MAX_BLOCK]
 cdef object decoded_view = PyMemoryView_FromMemory(<char *>decoded, BLOCK, PyBUF_WRITE)
@@ -95,7 +95,7 @@ cdef class SnappyLayer(ByteLayer):
         return 0
 
     cdef int check(self, uint8_t kind, size_t length) except -1:
-        """Refuse a chunk by its header alone, before what it announces is waited for."""
+        """Reject a chunk by its header alone, before waiting for its data."""
         if not self.begun and kind != IDENTIFIER:
             raise LayerError("snappy: the stream does not begin with its identifier")
         if UNCOMPRESSED < kind < FIRST_SKIPPABLE:
@@ -144,7 +144,7 @@ cdef size_t decompress(const uint8_t *data, size_t n) except? 0:
     cdef object view = PyMemoryView_FromMemory(<char *>data, n, PyBUF_READ)
     cdef size_t length
     try:
-        # Before anything is written for what it claims to hold.
+        # Before writing as many bytes as it claims to hold.
         length = decompressed_length(view)
         if length > BLOCK:
             raise LayerError(f"snappy: {length} bytes in a chunk")

@@ -1,4 +1,4 @@
-# TLS of one connection, on the functions of the OpenSSL that cryptography carries.
+# TLS of one connection, through the functions of cryptography's OpenSSL.
 
 from libc.stdint cimport uint8_t
 

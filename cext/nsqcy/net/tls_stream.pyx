@@ -1,12 +1,11 @@
-"""TLS of one connection, on the functions of the OpenSSL that cryptography carries.
+"""TLS of one connection, through the functions of cryptography's OpenSSL.
 
-Owns the bytes of an established connection: none of them passes Python. Contexts, handshakes and
-certificates are pyOpenSSL's (nsqcy.nsqd.worker.tls). Knows no sockets.
+Owns the bytes of an established connection: none of them passes through Python. pyOpenSSL owns
+contexts, handshakes and certificates (nsqcy.nsqd.worker.tls). Knows no sockets.
 
-cryptography is linked with OpenSSL statically and reaches it by cffi, which gives the address of
-each function. Calling these adds no second OpenSSL to a process or a wheel. A connection of
-pyOpenSSL holds its `SSL *` and its two BIOs under private names: `attach` checks that they are
-there.
+cryptography links OpenSSL statically and calls it through cffi, which provides the address of each
+function. Calling these adds no second OpenSSL to a process or a wheel. A connection of pyOpenSSL
+keeps its `SSL *` and its two BIOs under private names: `attach` checks that they exist.
 """
 
 from libc.stdint cimport uintptr_t
@@ -21,7 +20,7 @@ from nsqcy.errors import LayerEnd, LayerError
 
 cdef enum:
     RECORD = 16384              # maximum plain bytes of a record
-    ENCODED_RECORD = 17408      # and with what encoding adds
+    ENCODED_RECORD = 17408      # plus the overhead of encoding
     ERROR_SSL = 1               # of SSL_get_error
     ERROR_WANT_READ = 2
     ERROR_ZERO_RETURN = 6
@@ -58,7 +57,7 @@ cdef ErrGetError err_get_error = <ErrGetError>address_of("ERR_get_error")
 cdef ErrClearError err_clear_error = <ErrClearError>address_of("ERR_clear_error")
 cdef ErrReason err_reason = <ErrReason>address_of("ERR_reason_error_string")
 
-# Of all connections: a piece is read before the next one is decoded.
+# Shared by all connections: a piece is read before the next one is decoded.
 cdef uint8_t decoded[PIECE_SIZE]
 
 
@@ -70,9 +69,9 @@ cdef class TlsStream(ByteLayer):
         self.dry = True
 
     def attach(self, connection not None):
-        """Use this connection of pyOpenSSL, which must have been made without a socket.
+        """Use this connection of pyOpenSSL, which must have been created without a socket.
 
-        Raises RuntimeError if pyOpenSSL does not keep its pointers where it is known to.
+        Raises RuntimeError if pyOpenSSL does not keep its pointers under the known names.
         """
         try:
             self.ssl = <void *>pointer(connection._ssl)
@@ -92,7 +91,7 @@ cdef class TlsStream(ByteLayer):
         return self.input.put(data, n)
 
     cdef bint pass_on(self) except -1:
-        """Give OpenSSL one record's worth of input: its buffers never shrink again."""
+        """Give OpenSSL one record's worth of input, as its buffers never shrink."""
         cdef size_t n = min(self.input.pending(), <size_t>ENCODED_RECORD)
         if n == 0:
             return False

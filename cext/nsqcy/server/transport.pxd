@@ -1,4 +1,4 @@
-# How bytes of sessions travel: sockets and streams; and the turns of the event loop.
+# Transports of sessions: sockets and streams; and the turns of the event loop.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -15,14 +15,14 @@ cdef class SocketTransport(Transport):
     cdef Loop loop
     cdef object reader              # io watchers
     cdef object writer
-    # Only when something is between the session and the socket:
+    # Only with layers between the session and the socket:
     cdef list layers                # from the wire inwards, each a ByteLayer; None: nothing is
-    cdef object handshake           # under way, and who waits for its end
-    cdef object identity            # what is to be changed over to after it
-    cdef ByteQueue encoded          # output beyond the layers
+    cdef object handshake           # in progress; its end is awaited
+    cdef object identity            # what was negotiated, until it is done
+    cdef ByteQueue encoded          # output of the layers
     cdef ByteQueue between          # output between two layers
     cdef bint wanted                # the session wants input
-    cdef bint drained               # the layers hold no input that could be decoded now
+    cdef bint drained               # the layers have no input that could be decoded now
     cdef bint queued                # among manager.undecoded
     cdef int flush(self) except -1
     cdef int watch_output(self, bint on) except -1
@@ -67,7 +67,7 @@ cdef class FarEnd(StreamEnd):
 cdef class BytesTransport(Transport):
     """Bytes in memory: the transport of tests and tools."""
     cdef bytearray taken            # sent, and not collected by sent() yet
-    cdef int64_t left               # bytes it still takes; negative: any number
+    cdef int64_t left               # bytes it still accepts; negative: any number
     cdef readonly bint closed
     cdef readonly bint wants_input
     cdef int flush(self) except -1
@@ -77,7 +77,7 @@ cdef class BytesTransport(Transport):
 
 cdef class Loop:
     cdef readonly SessionManager manager
-    cdef object handshakes          # TLS (nsqcy.nsqd.worker.tls.Handshakes); None: there is none
+    cdef object handshakes          # TLS (nsqcy.nsqd.worker.tls.Handshakes); None: no TLS
     cdef object ev                  # the hub's loop
     cdef object prepare
     cdef int timer_fd
@@ -87,7 +87,7 @@ cdef class Loop:
     cdef bint idling
     cdef int64_t alarm              # when the timer fires; 0: it does not run
     cdef bint in_turn
-    cdef Histogram turns            # how long they took, from the first event to the next poll
+    cdef Histogram turns            # their durations, from the first event to the next poll
 
     cdef void begin_turn(self) noexcept
     cdef int set_alarm(self, int64_t due) except -1

@@ -1,14 +1,13 @@
-"""How bytes of sessions travel, and the turns of the event loop.
+"""Transports of sessions, and the turns of the event loop.
 
 Owns the socket calls and the watchers of a worker's hub; knows nothing of the protocol. A turn of
 the loop is the batch: one receive for each readable socket, then (right before the poll) topics,
-channels and one send for each socket that has something to say.
+channels and one send for each socket with output.
 
 TLS and codecs are layers (nsqcy.net.byte_layer) between a socket and its session. A socket without
-any pays for them with one comparison. With them, input is decoded while the session reads and a
-bounded part of it in a turn; the socket is not read while some is left. Output is encoded when all
-that was encoded before has been sent, so what a slow client makes us hold is held once, and
-counted.
+layers pays one comparison. With layers, input is decoded while the session reads, a bounded amount
+in a turn; the socket is not read while input is left. Output is encoded when everything encoded
+before has been sent, so the output for a slow client is kept once, and counted.
 
 The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
@@ -77,8 +76,8 @@ cdef extern from "sys/timerfd.h" nogil:
 cdef enum:
     READ = 1                # libev's flags
     WRITE = 2
-    PIECES = 32             # stretches of one send
-    MAX_DRAIN = 1048576    # unread bytes thrown away at a close, so that it is no reset
+    PIECES = 32             # pieces of one send
+    MAX_DRAIN = 1048576    # unread bytes that are discarded at a close, to avoid a reset
     ENCODE_PIECE = 65536    # plain bytes encoded at once
     MAX_ENCODE = 262144    # and for one session in one turn
     MAX_DECODE = 262144    # decoded bytes of one session in one turn
@@ -101,7 +100,7 @@ cdef class SocketTransport(Transport):
         return self.fd
 
     def open(self):
-        """Begin to receive. (The session is in place by now.)"""
+        """Begin to receive. (The session is already set.)"""
         self.reader = self.loop.ev.io(self.fd, READ)
         self.reader.start(self.on_readable)
 
@@ -210,7 +209,7 @@ cdef class SocketTransport(Transport):
         self.stop_watching()
         if self.layers is not None:
             self.say_goodbye()
-        # Closing with unread input resets the connection, and the peer may lose our last words.
+        # Closing with unread input resets the connection, and the peer may lose our last output.
         shutdown(self.fd, SHUT_WR)
         while n > 0 and drained < MAX_DRAIN:
             n = recv(self.fd, self.loop.manager.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
@@ -235,7 +234,7 @@ cdef class SocketTransport(Transport):
         self.drained = True
         self.wanted = session.reading
         self.identity = identity
-        # Output so far is sent as it is.
+        # Output so far is sent unencoded.
         self.seal()
         if not identity.tls:
             self.add_codec()
@@ -247,14 +246,14 @@ cdef class SocketTransport(Transport):
         return 0
 
     def send_encoded(self, const unsigned char[::1] data not None):
-        """Words of the handshake."""
+        """Send bytes of the handshake."""
         self.loop.begin_turn()
         self.encoded.put(&data[0], data.shape[0])
         self.held = self.encoded.pending()
         (<Session>self.session).touch_dirty()
 
     def want_input(self):
-        """The handshake needs more of the peer."""
+        """The handshake needs more input."""
         self.reader.start(self.on_readable)
 
     def handshake_done(self, error):
@@ -282,7 +281,7 @@ cdef class SocketTransport(Transport):
             session.manager.report(session, unexpected)
 
     cdef int add_codec(self) except -1:
-        """The codec that was negotiated, if any, and its OK."""
+        """Add the negotiated codec, if any, and send its OK."""
         cdef Session session = <Session>self.session
         identity = self.identity
         self.identity = None
@@ -299,13 +298,13 @@ cdef class SocketTransport(Transport):
             name = f"deflate (level {identity.deflate_level})"
         session.manager.log.info(
             f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to {name}")
-        # All before it goes without it.
+        # Earlier output goes without it.
         self.seal()
         self.layers.append(codec)
         return session.put_frame(RESPONSE, b"OK", 2)
 
     cdef int seal(self) except -1:
-        """Encode all that the session has said so far."""
+        """Encode all output of the session so far."""
         while self.session.output.pending():
             self.encode()
         return 0
@@ -350,7 +349,7 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef bint send_held(self) except -1:
-        """Send what is encoded, as far as it goes; whether all of it went."""
+        """Send encoded output, as far as possible; return whether all of it was sent."""
         cdef ssize_t n
         if self.held:
             n = send(self.fd, self.encoded.first(), self.held, MSG_NOSIGNAL | MSG_DONTWAIT)
@@ -383,7 +382,7 @@ cdef class SocketTransport(Transport):
         return session.after_flush()
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
-        """Encoded bytes of the peer."""
+        """Take encoded bytes from the peer."""
         if self.handshake is not None:
             self.reader.stop()
             self.handshake.feed(data[:n])
@@ -444,7 +443,7 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef int watch_encoded(self) except -1:
-        """Receive when the session wants more than is here."""
+        """Receive when the session wants more than the layers have."""
         if self.reader is not None and self.handshake is None:
             if self.wanted and self.drained:
                 self.reader.start(self.on_readable)
@@ -453,7 +452,7 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef int say_goodbye(self) except -1:
-        """Tell the peer of a TLS connection that nothing follows, if it can hear it."""
+        """Tell the peer of a TLS connection that nothing follows, if possible."""
         cdef bytes last
         if self.handshake is not None:
             self.handshake.cancel()
@@ -543,7 +542,7 @@ cdef class FarEnd(StreamEnd):
 
 
 def accept_stream(SessionManager manager not None, Stream stream not None, bytes hello not None):
-    """The end of a stream that the session of a client has opened to this worker."""
+    """Return the end of a stream that the session of a client has opened to this worker."""
     cdef StreamTransport transport = StreamTransport.__new__(StreamTransport)
     cdef FarEnd end = FarEnd.__new__(FarEnd)
     cdef Session session
@@ -557,7 +556,7 @@ def accept_stream(SessionManager manager not None, Stream stream not None, bytes
 
 
 def accept_socket(Loop loop not None, int fd, str remote_address not None):
-    """Serve a connected socket, whose descriptor is now ours."""
+    """Serve a connected socket, and take over its descriptor."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
     cdef Session session = Session(loop.manager, transport, remote_address)
     session.migratable = loop.manager.migrate is not None
@@ -567,7 +566,7 @@ def accept_socket(Loop loop not None, int fd, str remote_address not None):
 
 def accept_migration(
         Loop loop not None, int fd, state, bytes unread not None, bytes unsent not None):
-    """Go on serving a client that another worker has packed; its descriptor is now ours."""
+    """Continue serving a client that another worker has packed, and take over its descriptor."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
     cdef Session session = Session(loop.manager, transport, state["remote_address"])
     transport.open()
@@ -577,7 +576,7 @@ def accept_migration(
 
 cdef class BytesTransport(Transport):
     """Bytes in memory: the transport of tests and tools, which drive a session manager without an
-    event loop (see SessionManager.run_turn). Makes its own session."""
+    event loop (see SessionManager.run_turn). Creates its own session."""
 
     def __init__(self, SessionManager manager not None, str remote_address="127.0.0.1:1"):
         self.taken = bytearray()
@@ -593,8 +592,8 @@ cdef class BytesTransport(Transport):
 
     @property
     def full(self):
-        """How many bytes it still takes before it blocks, as a socket does whose peer does not
-        read; None: any number."""
+        """The number of bytes that it still accepts before it blocks, like a socket whose peer does
+        not read; None: any number."""
         return None if self.left < 0 else self.left
 
     @full.setter
@@ -603,7 +602,7 @@ cdef class BytesTransport(Transport):
         (<Session>self.session).touch_dirty()
 
     def feed(self, const unsigned char[::1] data not None):
-        """The peer has sent this."""
+        """The peer has sent bytes."""
         if data.shape[0]:
             self.session.feed(&data[0], data.shape[0])
 
@@ -654,9 +653,7 @@ cdef class Loop:
     """Drives a session manager with a gevent hub."""
 
     def __init__(self, SessionManager manager not None, hub, handshakes=None):
-        """
-        handshakes: those of TLS; None when it is not to be had
-        """
+        """handshakes: those of TLS; None without TLS"""
         self.manager = manager
         self.handshakes = handshakes
         self.ev = hub.loop
@@ -679,7 +676,7 @@ cdef class Loop:
             self.watch(self.manager.shard.io.fileno(), self.on_written)
 
     def turn_times(self):
-        """Of the turns so far: counts by length, and the sum in seconds."""
+        """Return the durations of turns: counts by length, and the sum in seconds."""
         return histogram_facts(&self.turns)
 
     def watch(self, fd, callback):
@@ -689,7 +686,7 @@ cdef class Loop:
         self.watchers.append(watcher)
 
     def stop(self):
-        """No turn takes place any more."""
+        """End: no turn takes place any more."""
         for watcher in (self.prepare, self.timer, self.idle, *self.watchers):
             watcher.stop()
             watcher.close()
@@ -699,7 +696,7 @@ cdef class Loop:
         self.manager.shard.io.poll()
 
     def on_woken(self):
-        """Another worker has written into a ring of ours."""
+        """Another worker has written to one of our rings."""
         self.begin_turn()
         self.manager.mesh.woken()
 
@@ -714,7 +711,7 @@ cdef class Loop:
         self.begin_turn()
 
     cdef void begin_turn(self) noexcept:
-        """Read the clocks, once a turn: the first who has something to do in it calls."""
+        """Read the clocks, once a turn: called by the first event of the turn."""
         if not self.in_turn:
             self.in_turn = True
             self.manager.scheduler.now = clock_ns(CLOCK_MONOTONIC)
@@ -723,7 +720,7 @@ cdef class Loop:
                 self.manager.mesh.awake()
 
     def enter(self):
-        """Python code is about to touch topics or sessions: make sure that the clocks are right."""
+        """Python code is about to touch topics or sessions: update the clocks."""
         self.begin_turn()
 
     def end_turn(self):
@@ -745,8 +742,8 @@ cdef class Loop:
         if self.idling:
             self.idling = False
             self.idle.stop()
-        # The alarm is only ever moved forward in time by going off: one that comes too early costs
-        # an empty turn, and setting it costs a system call.
+        # The alarm is only moved forward when it goes off: one that comes too early costs an empty
+        # turn, and setting it costs a system call.
         if self.alarm == 0 or due < self.alarm:
             self.set_alarm(due)
 

@@ -1,7 +1,8 @@
-"""TLS of the server: certificates, who must show one, and handshakes without blocking.
+"""TLS of the server: certificates, the policy for client certificates, and handshakes without
+blocking.
 
-Owns OpenSSL. The master reads the files into a Material, which workers get at their birth and
-again after a SIGHUP; a worker makes a context of it. A connection's TLS is a layer
+Owns OpenSSL's contexts. The master reads the files into a Material, which workers get when they
+start and again after a SIGHUP; a worker makes a context of it. A connection's TLS is a layer
 (nsqcy.net.tls_stream) over bytes in memory, used by TCP and HTTPS alike. Knows neither of their
 protocols, and no sockets.
 """
@@ -23,9 +24,9 @@ from nsqcy.errors import LayerError
 from nsqcy.net.tls_stream import TlsStream
 from nsqcy.nsqd.options import REQUIRE_VERIFY, NsqdOptions
 
-REQUIRE = "require"  # a certificate, whoever signed it
+REQUIRE = "require"  # a certificate of any authority
 TLS_1_2 = 0x0303
-HANDSHAKE_LIMIT = 5.0  # seconds we wait for a peer, in all
+HANDSHAKE_LIMIT = 5.0  # seconds to wait for a peer, in all
 
 _VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
 _RECORDS = b"\x15\x16"  # how TLS begins: an alert or a handshake
@@ -67,32 +68,32 @@ _STRONG_RSA = 2048  # bits that OpenSSL accepts at its default level
 
 
 class TlsError(Exception):
-    """Files that no TLS can be made of; str() says which and why."""
+    """The files are unusable for TLS; str() gives file and reason."""
 
 
 class Material(NamedTuple):
-    """What a context is made of. All of it is JSON."""
+    """Input of a context. All of it is JSON."""
 
-    certificate: str  # PEM, of the server first and then those above it
+    certificate: str  # PEM, that of the server first and then its authorities
     key: str  # PEM
     root_ca: str  # PEM; empty: the system's
     policy: str
     min_version: int
-    old_versions: bool  # TLS before 1.2 was asked for by name
+    old_versions: bool  # TLS before 1.2 was enabled explicitly
 
 
 def load(options: NsqdOptions, old_versions: bool) -> tuple[Material | None, list[str]]:
-    """Read the files the options name and see that they will do; and what the operator should know.
-    Raises TlsError."""
+    """Read the files in the options and check them; also return warnings for the operator. Raises
+    TlsError."""
     material = read_material(options, old_versions)
     return material, make_context(material)[1] if material else []
 
 
 def read_material(options: NsqdOptions, old_versions: bool) -> Material | None:
-    """Read the files the options name; None if they name none. Raises TlsError.
+    """Read the files in the options; None if there are none. Raises TlsError.
 
-    TLS before 1.2 needs OpenSSL's lowest security level, so it takes more than being NSQ's default:
-    `old_versions` says that the user has written it.
+    TLS before 1.2 needs OpenSSL's lowest security level, so NSQ's default does not enable it:
+    `old_versions` says that the user has set the option.
     """
     if not options.tls_cert:
         return None
@@ -115,7 +116,7 @@ def _read(path: str) -> str:
 
 
 def make_context(material: Material) -> tuple[SSL.Context, list[str]]:
-    """A server's context, and what the operator should know about it. Raises TlsError."""
+    """Return a server's context, and warnings for the operator. Raises TlsError."""
     warnings = []
     lowered = False
     if material.old_versions:
@@ -149,7 +150,7 @@ def _build(material: Material, lowered: bool) -> SSL.Context:
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(material.min_version)
     context.set_cipher_list((_CIPHERS + (_ANY_LEVEL if lowered else "")).encode())
-    # Tickets of one worker are of no use to the others, nor to itself after new files.
+    # Tickets of one worker are useless to the others, and to itself after new files.
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION)
     context.set_session_id(b"nsqd")
@@ -183,7 +184,7 @@ def _set_policy(context: SSL.Context, material: Material) -> None:
 
 
 def _accept(*found: object) -> bool:
-    """Whatever OpenSSL has found wrong with a client's certificate: any will do."""
+    """Accept any error that OpenSSL has found in a client's certificate."""
     return True
 
 
@@ -202,7 +203,7 @@ def _key(text: str) -> Any:
 
 
 def _is_weak(root_ca: str) -> bool:
-    """Whether OpenSSL would refuse what one of these authorities has signed."""
+    """Return whether OpenSSL would reject signatures of one of these authorities."""
     return any(
         _bits(each.public_key()) < _STRONG_RSA
         or isinstance(each.signature_hash_algorithm, hashes.SHA1 | hashes.MD5)
@@ -211,12 +212,13 @@ def _is_weak(root_ca: str) -> bool:
 
 
 def _bits(key: object) -> int:
-    """The size of an RSA key; others are as strong as the largest."""
+    """Return the size of an RSA key; others count as strong."""
     return key.key_size if isinstance(key, rsa.RSAPublicKey) else _STRONG_RSA
 
 
 def _reasons(error: Exception) -> list[str]:
-    """The reasons in an error of pyOpenSSL, which holds triples of library, function, reason."""
+    """Return the reasons in an error of pyOpenSSL, which has triples of library, function,
+    reason."""
     if error.args and isinstance(error.args[0], list):
         return [str(entry[2]) for entry in error.args[0] if entry[2]]
     return [str(error)] if str(error) else []
@@ -235,7 +237,7 @@ class TlsLayer(TlsStream):
 
     @cached_property
     def _connection(self) -> SSL.Connection:
-        """Made by the first step of the handshake: thousands of clients may connect at once."""
+        """Created by the first step of the handshake: thousands of clients may connect at once."""
         connection = SSL.Connection(self._context, None)
         connection.set_accept_state()
         self.attach(connection)
@@ -262,8 +264,8 @@ class TlsLayer(TlsStream):
                 return True
 
     def certificate_names(self) -> tuple[str, ...]:
-        """What the client's certificate calls it: common name and alternative names. None of them
-        if nobody has verified it."""
+        """Return the names in the client's certificate: common name and alternative names. Empty if
+        it was not verified."""
         if self._context.get_app_data() != REQUIRE_VERIFY:
             return ()
         certificate = self._connection.get_peer_certificate(as_cryptography=True)
@@ -272,7 +274,7 @@ class TlsLayer(TlsStream):
         return tuple(filter(None, (_common_name(certificate), *_alternative_names(certificate))))
 
     def facts(self) -> dict[str, str]:
-        """What there is to know about it once the handshake is done. All of it is JSON."""
+        """Return the facts of the connection after the handshake. All of it is JSON."""
         version = self._connection.get_protocol_version()
         certificate = self._connection.get_peer_certificate(as_cryptography=True)
         return {
@@ -297,12 +299,12 @@ def _common_name(certificate: x509.Certificate) -> str:
 
 
 def suite_name(name: str) -> str:
-    """The IANA name of a cipher suite that OpenSSL calls `name`."""
+    """Return the IANA name of a cipher suite of OpenSSL's."""
     return _SUITES.get(name, name)
 
 
 class Owner(Protocol):
-    """A connection whose handshake is under way."""
+    """A connection with a handshake in progress."""
 
     def send_encoded(self, data: bytes) -> None:
         """Send these bytes as they are."""
@@ -311,14 +313,15 @@ class Owner(Protocol):
         """Read the socket again; it is not read from each feed() until this or the end."""
 
     def handshake_done(self, error: str | None) -> None:
-        """It has succeeded; or failed, and why. What could be said of that has been sent."""
+        """The handshake has succeeded, or failed with this error. A possible alert has been
+        sent."""
 
 
 class Handshakes:
-    """The handshakes under way in a worker.
+    """The handshakes in progress in a worker.
 
-    A step of one takes as long as thousands of messages: one at most is done in a turn of the loop,
-    whoever has waited longest. The time this takes is not held against the peer.
+    A step of one takes as long as thousands of messages: at most one is done in a turn of the loop,
+    that of the longest wait. Waiting for a turn does not count against the peer's time limit.
     """
 
     def __init__(self, loop: Any, context: SSL.Context, limit: float = HANDSHAKE_LIMIT) -> None:
@@ -335,19 +338,19 @@ class Handshakes:
         return Handshake(self, owner, TlsLayer(self.context))
 
     def close(self) -> None:
-        """No step is taken any more."""
+        """Stop: no step is done any more."""
         self._stop()
         self._check.close()
         self._idle.close()
 
     def timer(self, seconds: float, late: Callable[[], None]) -> Any:
-        """A running timer of the loop."""
+        """Return a running timer of the loop."""
         timer = self._loop.timer(max(seconds, 0.0))
         timer.start(late)
         return timer
 
     def enqueue(self, handshake: "Handshake") -> None:
-        """Have its step() called when it is its turn."""
+        """Have its step() called in its turn."""
         if not self._waiting:
             self._check.start(self._turn)
             # An active idle watcher keeps the poll from blocking.
@@ -380,7 +383,7 @@ class Handshake:
         self._await_peer()
 
     def feed(self, data: bytes) -> None:
-        """The peer has sent this. Do not read its socket before want_input()."""
+        """Take bytes of the peer. Do not read its socket before want_input()."""
         if self._owner is not None and self._stop_waiting():
             self.layer.feed(data)
             self._line.enqueue(self)
@@ -391,7 +394,7 @@ class Handshake:
         self._owner = None
 
     def step(self) -> bool:
-        """Go on with it; whether there was anything to do."""
+        """Do a step; return whether there was anything to do."""
         owner = self._owner
         if owner is None:
             return False
