@@ -16,15 +16,17 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 TEXTS = ("*.md", "docs/**/*.md", "examples/**/*.md")
-# Packages that have been edited; the others follow.
-EDITED = (
-    *("cext/nsqcy/broker", "cext/nsqcy/protocol", "examples", "pyspark_nsq", "release"),
-    *("nsqcy/capacity", "nsqcy/cluster", "nsqcy/config", "nsqcy/doctor", "nsqcy/logging"),
-    *("nsqcy/metrics", "nsqcy/nsqadmin", "nsqcy/nsqd/data", "nsqcy/nsqlookupd", "nsqcy/options"),
-    *("nsqcy/testing", "nsqcy/tools"),
+SOURCE_FOLDERS = (
+    "cext/nsqcy",
+    "examples",
+    "loadtest",
+    "nsqcy",
+    "pyspark_nsq",
+    "release",
+    "tests/support",
 )
 SOURCES = tuple(
-    f"{folder}/**/*.{ending}" for folder in EDITED for ending in ("py", "pyx", "pxd", "pyi")
+    f"{folder}/**/*.{ending}" for folder in SOURCE_FOLDERS for ending in ("py", "pyx", "pxd", "pyi")
 )
 MAX_WORDS = 45  # of a sentence; the aim is 25
 

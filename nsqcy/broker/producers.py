@@ -1,14 +1,14 @@
-"""What producers have published to a topic, so that a chunk that is sent again is published once.
+"""Chunks that producers have published to a topic, so that a repeated chunk is published once.
 
-A chunk is a batch of messages named by producer, epoch, part and number; in a part numbers
-ascend. Owns what is remembered of chunks, and for how long. Knows no record and no disk: a topic
-tells it of attempts, and what became of them.
+A chunk is a batch of messages identified by producer, epoch, part and number; in a part, numbers
+ascend. Owns the memory of chunks, and its limits. Knows no record and no disk: a topic reports
+attempts and their outcomes.
 
     attempted ──► published (waits) ──► accepted, when all its records are visible
                         │
-                        └──► undone: what was visible by then is accepted, the rest is missing
+                        └──► removed: visible messages are accepted, the others are missing
 
-A chunk with missing messages, which a crash may leave as well, is completed by being sent again.
+A chunk with missing messages, which a crash may also leave, is completed when it is sent again.
 """
 
 from collections import OrderedDict, deque

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 HELP = """\
 publishes rows of a log or an archive to a topic, each once
 
-Without --root it reads the logs of the topics, as they are when it begins. Run again after any
-crash it goes on where it was; after its end the same command does nothing."""
+Without --root it reads the logs of the topics, as they are when it begins. Repeat the command after
+a crash to continue; after the end it does nothing."""
 
 # Options of all jobs that publish what they have read.
 PLACE = (

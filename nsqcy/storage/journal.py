@@ -129,8 +129,8 @@ class NamedCursor:
 
 @dataclass(frozen=True, slots=True)
 class EpochState:
-    """What a producer has published in an epoch: its parts, packed (unpack_parts), and its last use
-    (wall clock, ns)."""
+    """Publishes of a producer in an epoch: its parts, packed (unpack_parts), and its last use (wall
+    clock, ns)."""
 
     producer: int
     epoch: int
@@ -634,7 +634,7 @@ def name_logs(
     past: what the journal says of logs that had ended when it was written
 
     A record of such a log keeps its name; any other belongs to the log of its segment, which was
-    written under that name. What follows a gap gets a name of its own: a log has none.
+    written under that name. Records after a gap get a new name, as a log has no gaps.
     """
     past = tuple(past)
     named: list[Incarnation] = []
@@ -738,7 +738,7 @@ class _Channel:
     def state(self) -> ChannelState:
         entries, ids = self._state.entries, self._state.ids
         finished = self._finished()
-        # What moves is no entry any more when it has moved, and not before.
+        # A message in transfer stays an entry until the transfer is done.
         cancelled = self._cancelled - _transferring(entries) if self._cancelled else self._cancelled
         gone = cancelled | self._added.keys() | self._transferred
         if gone:

@@ -1,7 +1,7 @@
-"""What peers answer, looked at only as far as it must be: counted, and acknowledged.
+"""Answers of peers, parsed as little as possible: counted, and acknowledged.
 
-Every function takes what was received, and looks at its complete answers only. `used` is how many
-bytes these have; what follows comes again with more behind it. An acknowledgement is `before`, the
+Every function takes received bytes and parses the complete answers in them. `used` is the number of
+their bytes; the rest is passed again with what follows it. An acknowledgement is `before`, the
 bytes that name the message, copied as they were received, and `after`.
 """
 
@@ -12,7 +12,7 @@ from libc.string cimport memchr, memcmp, memcpy
 ctypedef const unsigned char *Bytes
 
 cdef class Whole:
-    """What was received, held while this lives. (The C of a memoryview takes long to compile.)"""
+    """Received bytes, kept while this lives. (The C of a memoryview takes long to compile.)"""
 
     cdef Py_buffer view
 
@@ -65,7 +65,7 @@ cdef bytes taken(Text *text):
 
 
 cdef Py_ssize_t line(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
-    """Where the line that starts here ends, its CRLF included; INCOMPLETE without one."""
+    """Return where the line that starts here ends, its CRLF included; INCOMPLETE without one."""
     cdef Bytes found
     if at >= end:
         return INCOMPLETE
@@ -106,7 +106,7 @@ cdef int unexpected(Bytes data, Py_ssize_t at, Py_ssize_t end) except -1:
 
 
 cdef Py_ssize_t reply(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
-    """Where the reply that starts here ends, with all its parts."""
+    """Return where the reply that starts here ends, with all its parts."""
     cdef:
         Py_ssize_t parts = 1, start, n
     while parts:
@@ -149,7 +149,7 @@ ctypedef Py_ssize_t (*Each)(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *te
 
 cdef Py_ssize_t value_of(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *text,
                          bytes before) except -1:
-    """What names a message is the message."""
+    """The element that names a message is the message."""
     acknowledge(text, before, data + at, next - at, b"")
     return 1
 
@@ -251,7 +251,7 @@ def jobs(received):
 
 
 cdef Py_ssize_t word(Bytes data, Py_ssize_t at, Py_ssize_t skip) noexcept:
-    """Where the word behind so many words starts."""
+    """Return where the word after this number of words starts."""
     while skip:
         if data[at] == c" ":
             skip -= 1
@@ -262,7 +262,7 @@ cdef Py_ssize_t word(Bytes data, Py_ssize_t at, Py_ssize_t skip) noexcept:
 cdef Py_ssize_t nats(
     Bytes data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t *body, Py_ssize_t *pings
 ) except -3:
-    """Where what starts here ends; `body`: where that of a message starts, -1 without one."""
+    """Return where what starts here ends; `body`: where that of a message starts, -1 without one."""
     cdef Py_ssize_t next = line(data, at, end)
     body[0] = -1
     if next < 0:
@@ -330,7 +330,7 @@ cdef unsigned long long big_endian(Bytes data, Py_ssize_t n) noexcept:
 
 
 cdef Py_ssize_t amqp(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
-    """Where the frame that starts here ends."""
+    """Return where the frame that starts here ends."""
     cdef Py_ssize_t next
     if end - at < 8:
         return INCOMPLETE

@@ -356,8 +356,8 @@ def _text_latency(counters: Counters) -> str:
 
 
 def humanize(ns: float) -> str:
-    """Format nanoseconds with one decimal in the largest unit of which there is more than one:
-    `26.9ms`, `0.0ns`."""
+    """Format nanoseconds with one decimal in the largest unit that gives more than 1: `26.9ms`,
+    `0.0ns`."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if ns > size:
             return f"{ns / size:.1f}{unit}"
