@@ -5,8 +5,8 @@
 
 First, scrapes one after another, with the headers of Prometheus (OpenMetrics, compressed) and as
 plain text. Then windows with and without a scraper alternate in one nsqd, while a producer
-publishes on a schedule and a consumer records how late each message is. Every topic has finished messages, so
-that each has its histogram.
+publishes on a schedule and a consumer records how late each message is. Every topic has finished
+messages, so that each has its histogram.
 """
 
 import argparse

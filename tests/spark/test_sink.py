@@ -401,8 +401,8 @@ WRONG: list[tuple[str, list[Any], pa.DataType, str]] = [
         "defer_ms",
         [0, 5],
         pa.int64(),
-        "its defer_ms is 5, and deferred messages are published at least once: set idempotent=false "
-        "to allow that",
+        "its defer_ms is 5, and deferred messages are published at least once: set "
+        "idempotent=false to allow that",
     ),
     ("headers", [{}, {"A": ""}], STRINGS, "header name 'A' (allowed are 1 to 255 of a-z, 0-9 and"),
     ("headers", [{}, {"a": "x" * 5000}], STRINGS, "headers of 5004 bytes (at most 4096)"),
