@@ -8,8 +8,6 @@ from pathlib import Path
 
 import gevent
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from OpenSSL import SSL
 
 from nsqcy.config import loader
@@ -19,7 +17,6 @@ from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
 from nsqcy.nsqd.worker.tls import (
     Handshake,
     Handshakes,
-    Material,
     TlsError,
     TlsLayer,
     make_context,
@@ -29,68 +26,13 @@ from nsqcy.nsqd.worker.tls import (
 from nsqcy.server.transport import Loop, accept_socket
 from nsqcy.testing.certificates import Identity, make
 from nsqcy.testing.wire_client import MAGIC, sized
+from support.memory_tls import SERVER, Client, material, pair, shake_hands
 from support.weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
 from support.worker_core import Core
 
-SERVER = make("server")
 AUTHORITY = make("authority", authority=True)
 CLIENT = make("client", by=AUTHORITY)
 STRANGER = make("stranger")
-
-
-def material(server: Identity = SERVER, **changes: object) -> Material:
-    plain = Material(server.certificate, server.key, "", "", 0x0301, False)
-    return plain._replace(**changes)  # type: ignore[arg-type]
-
-
-class Client:
-    """The other end of a layer, bytes in memory."""
-
-    def __init__(self, shown: Identity | None = None, newest: int = 0, level: int = 1) -> None:
-        context = SSL.Context(SSL.TLS_CLIENT_METHOD)
-        context.set_cipher_list(f"DEFAULT:@SECLEVEL={level}".encode())
-        context.set_max_proto_version(newest)
-        if shown is not None:
-            pem, key = shown.certificate.encode(), shown.key.encode()
-            context.use_certificate(x509.load_pem_x509_certificate(pem))
-            context.use_privatekey(serialization.load_pem_private_key(key, None))
-        self.tls = SSL.Connection(context, None)
-        self.tls.set_connect_state()
-
-    def take(self) -> bytes:
-        pieces = []
-        try:
-            while True:
-                pieces.append(self.tls.bio_read(PIECE))
-        except SSL.WantReadError:
-            return b"".join(pieces)
-
-    def speak(self, received: bytes = b"") -> bytes:
-        """Its next words of the handshake."""
-        if received:
-            self.tls.bio_write(received)
-        try:
-            self.tls.do_handshake()
-        except SSL.WantReadError:
-            pass
-        return self.take()
-
-
-def shake_hands(layer: TlsLayer, client: Client) -> None:
-    done = False
-    answer = b""
-    while not done:
-        layer.feed(client.speak(answer))
-        done = layer.handshake()
-        answer = layer.take()
-    client.speak(answer)
-
-
-def pair(wanted: Material, client: Client | None = None) -> tuple[TlsLayer, Client]:
-    layer = TlsLayer(make_context(wanted)[0])
-    client = client or Client()
-    shake_hands(layer, client)
-    return layer, client
 
 
 # -- files
