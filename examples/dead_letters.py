@@ -7,6 +7,7 @@
 Headers of a dead letter say where it came from, how often it was delivered, and why it is here.
 """
 
+import base64
 import json
 import os
 from urllib.request import Request, urlopen
@@ -25,7 +26,8 @@ for message in peeked["messages"]:
     headers = message["headers"]
     print(
         f"from {headers['origin-topic']}/{headers['origin-channel']}: "
-        f"{headers['attempts']} attempts, reason {headers['reason']}"
+        f"{headers['attempts']} attempts, reason {headers['reason']}: "
+        f"{base64.b64decode(message['body'])!r}"
     )
 
 # Once the cause is mended, put all of them back.

@@ -1,11 +1,12 @@
-"""A Spark job that writes a topic to Parquet, each message once.
+"""A Spark job that writes a topic to Parquet, each message once for readers in Spark.
 
     pip install "nsqcy[spark]"             # and java 17
     nsqcy up --retention-time=24h          # in another terminal
     python examples/parquet.py clicks clicks.parquet clicks.checkpoint
 
 The job writes the messages of the topic and ends. Started again with the same checkpoint, it
-writes those that have come since. Without `availableNow` it runs until stopped.
+writes those that have come since. Without `availableNow` it runs until stopped. The first batch may take
+a minute, as Spark starts.
 """
 
 import os

@@ -36,10 +36,12 @@ FLAGS are the flags of nsqd (nsqd -help):
 
   --data-path=DIR             where nsqd keeps messages; created if missing
   --tcp-address=HOST:PORT     where nsqd serves clients
+  --http-address=HOST:PORT    where nsqd serves its HTTP API
   --config=FILE               options of nsqd
 
 the flags of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help), prefixed with the name:
 
+  --nsqlookupd-tcp-address=HOST:PORT
   --nsqlookupd-http-address=HOST:PORT
   --nsqadmin-http-address=HOST:PORT
 

@@ -96,6 +96,13 @@ class ConsumerCore(Core[Nsqd]):
             return
         self._check(now)
         if now >= self._give_up_at:
+            log.warning(
+                "[%s] closed after %g s with %d messages in flight: nsqd delivers them again when "
+                "they time out",
+                self.name,
+                self.options.close_timeout,
+                sum(connection.in_flight for connection in self.connections),
+            )
             self._end(now)
         elif not self.closing:
             self.flow.tick(now)

@@ -277,6 +277,8 @@ def _ignored(table: OptionTable, key: str, value: object) -> str:
     hint = ""
     if option := table.by_ini_key.get(key.replace("-", "_")):
         hint = f" (the key of --{option.flag} is {option.toml_key})"
+    elif (option := table.by_flag.get(key.replace("_", "-"))) and option.notice:
+        hint = f" (--{option.flag} {option.notice})"
     return f"unknown key {quote(key)} is ignored{hint}"
 
 

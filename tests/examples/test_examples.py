@@ -136,7 +136,10 @@ def test_the_worker(daemon: testing.Nsqd) -> None:
         worker.stop()
         worker.line("stopped")
     printed = run(daemon, "dead_letters.py")
-    assert printed == "from orders/billing: 3 attempts, reason attempts\nredriven: 1\n"
+    assert printed == (
+        "from orders/billing: 3 attempts, reason attempts: b'{\"id\": 2, \"total\": -1}'\n"
+        "redriven: 1\n"
+    )
 
 
 def test_the_worker_on_asyncio(daemon: testing.Nsqd) -> None:

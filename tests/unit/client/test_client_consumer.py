@@ -481,7 +481,7 @@ def test_a_graceful_end_waits_for_answers() -> None:
     assert net.wires[0].peer.said("RDY")[-1] == "RDY 5"  # nothing after CLS
 
 
-def test_a_graceful_end_that_takes_too_long() -> None:
+def test_a_graceful_end_that_takes_too_long(caplog: pytest.LogCaptureFixture) -> None:
     net, core = connected(close_timeout=5, max_in_flight=2)
     net.wires[0].deliver(b"1")
     core.stop(net.time)
@@ -490,6 +490,7 @@ def test_a_graceful_end_that_takes_too_long() -> None:
     assert net.ends == 0
     net.tick(0.2)
     assert net.ends == 1 and net.wires[0].closed
+    assert "closed after 5 s with 1 messages in flight" in caplog.text
     net.delivered[0].finish()
 
 

@@ -206,6 +206,7 @@ def test_a_coerce_failure_shows_value_and_default(write: Write) -> None:
 @pytest.mark.case("CFG-28")
 def test_what_toml_does_not_know_is_ignored_with_a_warning(write: Write) -> None:
     path = write(
+        "verbose = false\n"
         "unknown = 1\n"
         "mem-queue-size = 5\n"
         "node_id = 5\n"
@@ -220,13 +221,14 @@ def test_what_toml_does_not_know_is_ignored_with_a_warning(write: Write) -> None
     assert options == defaults
     said = warnings(path)
     assert [warning.split(":")[0] for warning in said] == [
-        f"{path}, line {line}" for line in range(1, 8)
+        f"{path}, line {line}" for line in range(1, 9)
     ]
-    assert '"unknown" is ignored' in said[0]
-    assert "the key of --mem-queue-size is mem_queue_size" in said[1]
-    assert "the key of --node-id is id" in said[2]
-    assert "the key of --lookupd-tcp-address is nsqlookupd_tcp_addresses" in said[3]
-    assert "table [section] is ignored" in said[6]
+    assert "(--verbose is deprecated and has no effect, use --log-level)" in said[0]
+    assert '"unknown" is ignored' in said[1]
+    assert "the key of --mem-queue-size is mem_queue_size" in said[2]
+    assert "the key of --node-id is id" in said[3]
+    assert "the key of --lookupd-tcp-address is nsqlookupd_tcp_addresses" in said[4]
+    assert "table [section] is ignored" in said[7]
 
 
 @pytest.mark.case("CFG-28")
