@@ -36,7 +36,9 @@ TUNED: dict[str, Any] = {
 
 numbers = itertools.count(1)
 
-settings.register_profile("nsqcy", deadline=None)  # a deadline asserts how busy the machine is
+settings.register_profile(
+    "nsqcy", deadline=None
+)  # one would measure the load of the machine
 settings.load_profile("nsqcy")
 
 
@@ -47,9 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `late` look at something that has been going on beside all others. Those with
-    Spark come first: what comes first stays in one process, so they share a JVM, whose start and
-    first query take as long as one of them."""
+    """Tests marked `late` check something that has been running beside all others. Those with Spark
+    come first: early tests stay in one process, so they share a JVM, whose start and first query
+    take as long as one of them."""
 
     def place(item: pytest.Item) -> int:
         return 2 if item.get_closest_marker("late") else not item.get_closest_marker("spark")
@@ -99,7 +101,7 @@ class Starter:
         self.daemons: list[Nsqd] = []
 
     def prepare(self, data: Path | None = None, **options: Any) -> Nsqd:
-        """A daemon that is not started yet, with an empty data path to put things into."""
+        """A daemon that is not started yet, with an empty data path to be filled."""
         if data is None:
             data = self.path / f"data{len(self.daemons)}"
             data.mkdir()
@@ -127,7 +129,7 @@ def nsqd(workers: int, tmp_path: Path) -> Iterator[Starter]:
 
 
 def keep(workers: int, path: Path, **options: Any) -> Iterator[Callable[[], Nsqd]]:
-    """A daemon for many tests, started when first wanted and again if one of them ended it."""
+    """A daemon for many tests, started at its first use and restarted if one of them ended it."""
     daemon = Nsqd(path, **(placed(workers) | options))
 
     def running() -> Nsqd:
@@ -177,7 +179,8 @@ def guarded_daemon(
 
 
 class Idler:
-    """A connection that sends nothing after the magic. `events` has the timed received frames."""
+    """A connection that sends nothing after the magic. `events` has the received frames with their
+    times."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.events: list[tuple[float, Frame]] = []

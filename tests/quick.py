@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def changed(base: str) -> list[str]:
-    """Files that differ from the merge base, those that git does not know yet included."""
+    """Return the files that differ from the merge base, including untracked ones."""
     try:
         start = git("merge-base", base, "HEAD").strip()
     except subprocess.CalledProcessError:
@@ -66,7 +66,7 @@ def git(*words: str) -> str:
 
 
 def selected(paths: Iterable[str]) -> list[str]:
-    """Files and folders of tests for these changes, by their paths in the tree."""
+    """Return files and folders of tests for these changes, by their paths in the tree."""
     paths = list(paths)
     if not paths:
         return ALWAYS
@@ -87,7 +87,8 @@ def is_test(path: str) -> bool:
 
 
 def modules_of(path: str) -> set[str]:
-    """The module of a source file, by its name below nsqcy; of a C header those that include it."""
+    """Return the module of a source file, by its name below nsqcy; for a C header those that
+    include it."""
     parts = Path(path).parts
     if parts[:2] == ("cext", "include"):
         return {name for name, file in sources() if parts[-1] in imports(file)} or {"base"}
@@ -105,7 +106,7 @@ def helpers_of(path: str) -> set[str]:
 
 
 def tests_of(touched: set[str]) -> set[str]:
-    """Unit tests that import one of these modules or helpers, directly or not."""
+    """Return unit tests that import one of these modules or helpers, directly or not."""
     wanted = above(touched, graph())
     tests = (ROOT / "tests/unit").rglob("test_*.py") if wanted else ()
     return {str(path.relative_to(ROOT)) for path in tests if used_by(path) & wanted}
@@ -123,13 +124,13 @@ def graph() -> Graph:
 
 
 def used_by(path: Path) -> set[str]:
-    """The same of one file of Python."""
+    """Return the imports of one file of Python."""
     found = imports(path)
     return ours(found) | {name for name in found if name.startswith("support.")}
 
 
 def above(touched: set[str], uses: Graph) -> set[str]:
-    """These, and all that use one of them, directly or not."""
+    """Return these, and all that use one of them, directly or not."""
     found = set(touched)
     while more := {name for name, used in uses.items() if used & found} - found:
         found |= more

@@ -137,7 +137,7 @@ def test_the_worker(daemon: testing.Nsqd) -> None:
         worker.line("stopped")
     printed = run(daemon, "dead_letters.py")
     assert printed == (
-        "from orders/billing: 3 attempts, reason attempts: b'{\"id\": 2, \"total\": -1}'\n"
+        'from orders/billing: 3 attempts, reason attempts: b\'{"id": 2, "total": -1}\'\n'
         "redriven: 1\n"
     )
 

@@ -193,7 +193,7 @@ def test_both_codecs_are_an_error(tls: bool, nsqd: Starter, tmp_path: Path) -> N
 
 
 def served(daemon: Nsqd, shown: Files | None = None) -> None:
-    """A client that shows this certificate, made to bear with old ones, gets through."""
+    """A client with this certificate, and with settings for old ones, connects."""
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = client_context(shown, version, level=0)
         connect(daemon, tls=context).usable()

@@ -1,6 +1,6 @@
-"""pip of a venv that is made up: `pip.py VENV install nsqcy==VERSION`.
+"""pip of a simulated venv: `pip.py VENV install nsqcy==VERSION`.
 
-Installs the nsqcy under test, as a package of the venv's own that says it is of that version.
+Installs the nsqcy under test as a package of the venv, with that version.
 """
 
 import os
@@ -14,7 +14,7 @@ PROJECT = tomllib.loads(PACKAGE.with_name("pyproject.toml").read_text())
 
 
 def install(venv: Path, version: str) -> None:
-    """Files are links to those under test but for the one with the version."""
+    """Files are links to those under test, except the one with the version."""
     copy = venv / "lib/nsqcy"
     shutil.copytree(PACKAGE, copy, copy_function=os.symlink)
     text = (PACKAGE / "__init__.py").read_text()

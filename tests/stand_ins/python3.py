@@ -1,4 +1,4 @@
-"""python3 of a host that is made up: `-m venv FOLDER` makes one in which pip is ours, too."""
+"""python3 of a simulated host: `-m venv FOLDER` creates one with our pip."""
 
 import os
 import sys

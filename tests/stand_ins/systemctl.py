@@ -1,7 +1,7 @@
-"""systemctl of a host that is made up: `systemctl.py ROOT COMMAND... UNIT`.
+"""systemctl of a simulated host: `systemctl.py ROOT COMMAND... UNIT`.
 
-Runs what the unit's own file says, with the flags that /etc/default and ROOT/UNIT.flags add, and
-knows a daemon by a file with its process id. Its log is ROOT/UNIT.log. Nothing is started again
+Runs the command of the unit's file, with the flags that /etc/default and ROOT/UNIT.flags add, and
+identifies a daemon by a file with its process id. Its log is ROOT/UNIT.log. Nothing is restarted
 when it ends.
 """
 

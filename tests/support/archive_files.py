@@ -1,4 +1,4 @@
-"""Archives as `nsqcy-pipeline archive` makes them, without Spark."""
+"""Archives like those of `nsqcy-pipeline archive`, without Spark."""
 
 import datetime
 import json
@@ -62,7 +62,7 @@ class HandmadeArchive:
         finished: bool = True,
         query: str = QUERY,
     ) -> list[Path]:
-        """The files of the next batch: one for each log."""
+        """Write the files of the next batch: one for each log."""
         name = manifests.batch_name(query, self._number)
         self._number += 1
         folder = self.root / f"topic={self.topic}" / hour / f"batch={name}"
@@ -78,7 +78,7 @@ class HandmadeArchive:
         return files
 
     def checkpoint(self, pos: Mapping[str, int], number: int = 0, committed: bool = True) -> None:
-        """Spark's, after batch `number`."""
+        """Write Spark's checkpoint after batch `number`."""
         state = manifests.hidden(self.root, "checkpoint")
         for folder in ("offsets", "commits"):
             (state / folder).mkdir(parents=True, exist_ok=True)

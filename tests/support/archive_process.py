@@ -21,7 +21,7 @@ START_SECONDS = 180.0
 
 
 def at(*daemons: Nsqd) -> list[str]:
-    """The flags that name them."""
+    """Return the flags that name them."""
     return [f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}" for daemon in daemons]
 
 
@@ -44,7 +44,7 @@ class Driver:
         )
 
     def kill(self) -> None:
-        """The group, and those that Spark takes out of it: its Python workers."""
+        """Kill the group, and the Python workers that Spark takes out of it."""
         family = [psutil.Process(self._process.pid)]
         family += family[0].children(recursive=True)
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -72,7 +72,7 @@ class Driver:
         return (self.root.parent / "driver.log").read_text()[-4000:]
 
     def until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-        """Wait for it, as long as this runs."""
+        """Wait for a condition as long as this runs."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert self.running and time.monotonic() < deadline, self.said()

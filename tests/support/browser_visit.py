@@ -4,7 +4,7 @@ from typing import Any
 
 DARK, LIGHT = "rgb(18, 23, 29)", "rgb(255, 255, 255)"
 WIDTHS = 390, 1440
-BASE = "/nsq"  # path that nsqadmin is below
+BASE = "/nsq"  # path below which nsqadmin is
 PATIENCE = 20_000  # ms: machines of CI are slow
 
 
@@ -14,7 +14,7 @@ class Visit:
     def __init__(self, page: Any, url: str) -> None:
         self.page, self.url = page, url
         self.wrong: list[str] = []
-        self.asked: list[str] = []  # paths, without what is static
+        self.asked: list[str] = []  # paths, without static files
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("request", self._asked)
@@ -35,7 +35,7 @@ class Visit:
         return self.page
 
     def look_at(self, path: str) -> Any:
-        """Light and dark, wide and narrow: what is too wide scrolls in a box of its own."""
+        """Check light and dark, wide and narrow: wide content scrolls in its own box."""
         page = self.to(path)
         assert page.locator("main h1").count() == 1, path
         assert page.title().endswith(" - nsqadmin"), path
@@ -49,7 +49,7 @@ class Visit:
         return page
 
     def forgive(self, text: str) -> None:
-        """This was to go wrong."""
+        """Expect an error."""
         left = [each for each in self.wrong if text not in each]
         assert len(left) < len(self.wrong)
         self.wrong = left

@@ -11,6 +11,6 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 def function(module: ModuleType, name: str, result: Any, *arguments: Any) -> Any:
-    """A `noexcept nogil` function that the .pxd of `module` declares."""
+    """Return a `noexcept nogil` function that the .pxd of `module` declares."""
     capsule = module.__pyx_capi__[name]
     return ctypes.CFUNCTYPE(result, *arguments)(_pointer(capsule, _name(capsule)))

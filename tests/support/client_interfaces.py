@@ -1,6 +1,6 @@
-"""The two faces of the client, driven in one way by a test.
+"""The blocking and the asyncio client behind one interface for tests.
 
-A test has everything done by `face.call`: in the thread of the event loop for asyncio, at once for
+A test calls everything by `face.call`: in the thread of the event loop for asyncio, directly for
 the blocking client.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 import nsqcy.client
 import nsqcy.client.aio
 
-LIMIT = 30.0  # seconds anything may take
+LIMIT = 30.0  # seconds any call may take
 
 
 class Face:
-    """Makes consumers and producers, and ends them."""
+    """Creates consumers and producers, and closes them."""
 
     name: str
     module: Any
@@ -27,7 +27,7 @@ class Face:
         self._made: list[Any] = []
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Its result, once there is one."""
+        """Return its result, once there is one."""
         return self.begin(function, *args, **options).result(LIMIT)
 
     def begin(self, function: Callable[..., Any], *args: Any, **options: Any) -> "Future[Any]":
@@ -35,7 +35,7 @@ class Face:
         raise NotImplementedError
 
     def consumer(self, *args: Any, **options: Any) -> Any:
-        """A consumer that has started."""
+        """Return a consumer that has started."""
         made = self.call(self._make, self.module.Consumer, args, options)
         self.call(made.start)
         return made
@@ -49,7 +49,7 @@ class Face:
         return made
 
     def publish_nowait(self, producer: Any, topic: str, bodies: Iterable[bytes]) -> "list[Any]":
-        """Publish without waiting; gives functions that wait."""
+        """Publish without waiting; return functions that wait."""
         raise NotImplementedError
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
-"""Other people's client libraries, each in a process of its own, seen from a test.
+"""Third-party client libraries, each in a separate process, controlled by a test.
 
-Owns the processes and the pipes to them (programs/common.py says what goes through); knows nothing
-of how a library does its work.
+Owns the processes and the pipes to them (programs/common.py defines the messages); knows nothing of
+how a library does its work.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ SHIMS = tuple(f"{name}-shim" for name in IMPORTS)
 
 
 def absent(library: str) -> str:
-    """Why a library cannot be used here; empty if it can."""
+    """Return why a library cannot be used here; empty if it can."""
     if library not in JAVASCRIPT:
         return ""
     if shutil.which("node") is None:
@@ -56,7 +56,7 @@ def libraries(names: tuple[str, ...] = LIBRARIES) -> list[Any]:
 
 
 def need_all() -> None:
-    """Skip the test unless every library is there."""
+    """Skip the test unless every library is installed."""
     for name in LIBRARIES:
         if reason := absent(name):
             pytest.skip(reason)
@@ -72,7 +72,7 @@ def command_of(library: str, script: str) -> list[str]:
     theirs, ours = IMPORTS[library.removesuffix("-shim")]
     text = path.read_text()
     assert theirs in text
-    # As if it were that file: it imports what is beside it.
+    # As if it were that file: it imports modules beside it.
     start = f"import sys; sys.path[0] = {str(PROGRAMS)!r}\n"
     return [sys.executable, "-c", start + text.replace(theirs, ours)]
 
@@ -127,7 +127,7 @@ class Program:
         return f"{self.library} ({self.process.poll()}): {''.join(self.errors[-30:])}"
 
     def close(self) -> None:
-        """Tell it to end, by the end of its input."""
+        """Ask it to end, by the end of its input."""
         with contextlib.suppress(BrokenPipeError):
             self._stream(self.process.stdin).close()
         try:
@@ -167,7 +167,7 @@ class Consumer(Program):
 
 
 class Producer(Program):
-    """Program that publishes one message after the other."""
+    """Program that publishes one message after another."""
 
     def __init__(self, library: str, daemon: Nsqd, topic: str, **options: Any) -> None:
         self.answers: list[str] = []
@@ -183,7 +183,7 @@ class Producer(Program):
         stream.flush()
 
     def finish(self) -> list[str]:
-        """The answers, once it has published all it was given."""
+        """Return the answers, once it has published all messages."""
         self.close()
         assert self.process.returncode == 0, self.story()
         return self.answers

@@ -1,4 +1,4 @@
-"""Cases about elapsed time: several slow stories share one wait, and how long something took."""
+"""Cases about elapsed time: several slow cases share one wait, and durations are checked."""
 
 import threading
 import time
@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 
 def lasted(start: float, seconds: float, slack: float) -> None:
-    """From `start` (see Conn.clock) until now it took so long: not less, and not much more."""
+    """Check that this time has passed since `start` (see Conn.clock): not less, and not much
+    more."""
     elapsed = time.monotonic() - start
     assert seconds <= elapsed < seconds + slack, f"{elapsed} s instead of {seconds} s"
 
 
 def together(*stories: Callable[[], object], timeout: float = 120.0) -> None:
-    """Run every story in a thread of its own; raise all their failures, each under its name."""
+    """Run every case in its own thread; raise all failures, each under its name."""
     failures: list[Exception] = []
 
     def run(story: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""A daemon of one process under test: its life, its log and its addresses."""
+"""A daemon of one process under test: its lifecycle, its log and its addresses."""
 
 import os
 import shlex
@@ -13,14 +13,14 @@ from support.nsqd_process import START_BUDGET, environment, flags, free_port
 
 
 class Service(Logged):
-    """On ports of its own, which it keeps when it is started again.
+    """Uses its own ports, which it keeps when it is restarted.
 
     Options are flags with underscores; `args` come before them. `NAME_BINARY` in the environment
-    names another command to test instead (a Go one, say).
+    names another command to test instead (for example a Go one).
     """
 
     name: ClassVar[str]
-    wanted: ClassVar[frozenset[str]]  # what it says that it listens on
+    wanted: ClassVar[frozenset[str]]  # where it reports to listen
 
     def __init__(self, *, args: tuple[str, ...] = (), **options: Any) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Service(Logged):
             self.options[f"{title.lower()}_address"] = address
 
     def stop(self, timeout: float = 20.0) -> None:
-        """SIGTERM; the exit must be clean."""
+        """Send SIGTERM; the exit must be clean."""
         self.process.send_signal(signal.SIGTERM)
         code = self.wait(timeout)
         assert code == 0, f"{self.name} exited with {code}; its log:\n{self.log_text()}"
@@ -73,7 +73,7 @@ class Service(Logged):
         self.wait()
 
     def wait(self, timeout: float = 20.0) -> int:
-        """The exit code. The log is complete once this returns."""
+        """Return the exit code. The log is complete once this returns."""
         code = self.process.wait(timeout)
         self._reader.join(timeout)
         return code

@@ -23,7 +23,7 @@ def unpacked(name: str, data: bytes) -> bytes:
         assert data, f"{name} is empty"
         decompressor = zstandard.ZstdDecompressor()
         content = b""
-        while data:  # a stream would take a torn last frame for the end
+        while data:  # a stream would treat a torn last frame as the end
             frame = decompressor.decompressobj()
             content += frame.decompress(data)
             assert frame.eof, f"{name} ends within a frame"
@@ -33,7 +33,8 @@ def unpacked(name: str, data: bytes) -> bytes:
 
 
 def numbers(content: bytes) -> Iterator[int]:
-    """Of the records in a file, a line feed behind each; fails if there is anything else in it."""
+    """Return the records in a file, each followed by a line feed; fail if there is anything else in
+    it."""
     position = 0
     while position < len(content):
         head = HEAD.match(content, position)
@@ -44,5 +45,5 @@ def numbers(content: bytes) -> Iterator[int]:
 
 
 def stored(files: dict[str, bytes]) -> list[int]:
-    """The numbers in some files, by their names."""
+    """Return the numbers in some files, by their names."""
     return [each for name, data in files.items() for each in numbers(unpacked(name, data))]

@@ -1,7 +1,7 @@
-"""Tally of published messages and of their deliveries to each channel, and publishers that keep
-such a tally while nsqds come and go.
+"""Tally of published messages and of their deliveries to each channel, and publishers that keep one
+while nsqds come and go.
 
-A message is its publisher's name and a number, so that it is known by its body.
+A body has its publisher's name and a number, which identify the message.
 """
 
 import threading
@@ -14,12 +14,12 @@ from nsqcy.client import Producer
 from nsqcy.testing.wire_client import RESPONSE, Address, Conn, Hangup
 
 PAUSE = 0.02  # seconds between publishes, or runs of them
-RUN = 5  # publishes that are under way at once
-PATIENCE = 20.0  # seconds that a message may take to be accepted
+RUN = 5  # publishes in progress at the same time
+PATIENCE = 20.0  # seconds in which a message must be accepted
 
 
 class Tally:
-    """Of one topic."""
+    """Tally of one topic."""
 
     def __init__(self) -> None:
         self.published: set[bytes] = set()  # attempted
@@ -38,17 +38,17 @@ class Tally:
         return self._received[channel].keys() - self.published
 
     def again(self, channel: str) -> int:
-        """How many came more often than once."""
+        """Return how many arrived more than once."""
         return sum(count > 1 for count in self._received[channel].values())
 
 
 class Publisher(threading.Thread):
-    """Publishes one message after the other until it is ended. `accepted` grows meanwhile."""
+    """Publishes one message after another until it is stopped. `accepted` grows meanwhile."""
 
     def __init__(self, tally: Tally, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.accepted = 0
-        self.error: Exception | None = None  # what its client did not hide
+        self.error: Exception | None = None  # errors that its client did not hide
         self._tally = tally
         self._ended = threading.Event()
         self._number = 0
@@ -80,12 +80,12 @@ class Publisher(threading.Thread):
         self.accepted += 1
 
     def hides(self, error: object) -> None:
-        """Its client, or this if that is none, has tried again."""
+        """Its client retries, or this class if the client does not."""
         self._tally.hidden[self.name][str(error)] += 1
 
 
 class PoolPublisher(Publisher):
-    """With nsqcy.client's pool as it is: several publishes are under way at once."""
+    """Uses nsqcy.client's pool directly: several publishes are in progress at the same time."""
 
     def __init__(self, tally: Tally, name: str, topic: str, **options: Any) -> None:
         super().__init__(tally, name)

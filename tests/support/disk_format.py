@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 def record(message: Message, crc: bool = False) -> bytes:
-    """A record as it lies in memory; with `crc` as it lies on disk."""
+    """Return a record as in memory; with `crc` as on disk."""
     extensions = struct.pack("<HHIq", 1, 8, 0, message.delay) if message.delay else b""
     tail = extensions + message.body
     length = max(48, (RECORD.size + len(tail) + 7) // 8 * 8)
@@ -83,7 +83,7 @@ class Walked(NamedTuple):
 
 
 def walk(data: bytes) -> list[Walked]:
-    """The records of a run. The framing must be whole."""
+    """Parse the records of a run. The framing must be intact."""
     found, at = [], 0
     while at < len(data):
         length, _, seq, id_, timestamp, body, ext, attributes = RECORD.unpack_from(data, at)
@@ -134,7 +134,7 @@ def footer(data: bytes) -> Footer | None:
 
 
 def segment_messages(path: Path) -> list[Message]:
-    """The messages of a closed segment, every checksum checked."""
+    """Return the messages of a closed segment, after checking every checksum."""
     data = path.read_bytes()
     end = footer(data)
     assert end is not None, f"{path} has no footer"

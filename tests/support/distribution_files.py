@@ -19,7 +19,7 @@ def sources(*patterns: str) -> set[str]:
 
 
 def missing_from_sdist(names: set[str]) -> set[str]:
-    """Of what it takes to build, to test and to read about it."""
+    """Return the files needed to build, to test and to read about it."""
     wanted = sources("nsqcy/**/*.py", "nsqcy/**/*.pyi", "cext/**/*.pyx", "cext/**/*.pxd")
     wanted |= sources("cext/**/*.h", "tests/**/*.py", "loadtest/**/*.py", "release/*.py")
     wanted |= sources("conf/**/*.*", "docs/**/*.md") | sources(*DATA)
@@ -45,13 +45,13 @@ def missing_from_wheel(names: set[str]) -> set[str]:
 
 
 def modules_of(names: set[str]) -> set[str]:
-    """The extension modules in it."""
+    """Return the extension modules in it."""
     found = (re.fullmatch(r"nsqcy/([\w/]+)\.cpython-.*\.so", name) for name in names)
     return {each[1].replace("/", ".") for each in found if each}
 
 
 def compiled_modules() -> set[str]:
-    """The extension modules that the sources make."""
+    """Return the extension modules that the sources define."""
     folder = ROOT / "cext" / "nsqcy"
     paths = {path.relative_to(folder).with_suffix("") for path in folder.rglob("*.pyx")}
     assert paths

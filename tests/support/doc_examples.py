@@ -1,7 +1,7 @@
 """Documents as their readers use them: the blocks that they type, run in a folder.
 
-A block is fenced as ```sh WORD or ```python WORD. A ```text block right behind one is what it
-prints, where `...` stands for anything. Ports that a page names stand for those of a test.
+A block is fenced as ```sh WORD or ```python WORD. A ```text block after one is its output, where
+`...` matches anything. Ports in a page are replaced by those of a test.
 """
 
 import os
@@ -19,11 +19,11 @@ class Block(NamedTuple):
     printed: str
 
     def typed(self, ports: Mapping[int, int]) -> str:
-        """The text with other ports than those of the page."""
+        """Return the text with other ports than those of the page."""
         return _with_ports(self.text, ports)
 
     def command(self, ports: Mapping[int, int], python: str = sys.executable) -> list[str]:
-        """The command that runs it."""
+        """Return the command that runs it."""
         text = self.typed(ports)
         if self.language == "python":
             return [python, "-u", "-c", text]

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.fake_nsqd import MockNsqd, Peer
 
-LOSE = "lose"  # the message is published, and the answer gets lost with the connection
+LOSE = "lose"  # the message is published, and the answer is lost with the connection
 DROP = "drop"  # the connection ends before anything is published
 Meddle = Callable[[str], str]
 
@@ -88,7 +88,7 @@ class ChunkBroker:
 
 
 def split(body: bytes) -> list[bytes]:
-    """The messages of an MPUB."""
+    """Return the messages of an MPUB."""
     (count,) = struct.unpack_from(">I", body)
     at, found = 4, []
     for _ in range(count):

@@ -1,6 +1,7 @@
 """A scripted daemon over HTTP, in threads of the test: an nsqlookupd, an nsqd, or both.
 
-`pages` has what each path answers: JSON; a number, which is a status; or NEVER, which is nothing.
+`pages` has the answer for each path: JSON; a number, which is a status; or NEVER, which is no
+answer.
 """
 
 import json
@@ -13,7 +14,7 @@ NEVER = object()
 
 
 class Upstream:
-    """Listens from its making to `close`."""
+    """Listens from its creation to `close`."""
 
     def __init__(self, **pages: Any) -> None:
         self.pages: dict[str, Any] = {f"/{name}": page for name, page in pages.items()}
@@ -46,7 +47,7 @@ class Upstream:
         return f"127.0.0.1:{self.port}"
 
     def producer(self, hostname: str = "h", **fields: Any) -> dict[str, Any]:
-        """It as nsqlookupds tell of it."""
+        """Its entry in the answers of nsqlookupds."""
         return {
             "remote_address": f"127.0.0.1:{self.port + 1}",
             "hostname": hostname,

@@ -1,6 +1,6 @@
-"""An HTTP server that messages are sent to, in threads of the test.
+"""An HTTP server as a destination of messages, in threads of the test.
 
-What it answers is in the path: `/500` is answered with status 500; `/302/x/y` sends to `/x/y`.
+The path determines the answer: `/500` gives status 500; `/302/x/y` redirects to `/x/y`.
 """
 
 import ssl
@@ -17,11 +17,11 @@ class Got:
     path: str
     headers: dict[str, str]  # names in lower case
     body: bytes
-    port: int  # of the client's end: tells connections apart
+    port: int  # of the client's end: identifies connections
 
 
 class Destination:
-    """Listens from its making to `close`."""
+    """Listens from its creation to `close`."""
 
     def __init__(self) -> None:
         self.requests: list[Got] = []
@@ -33,7 +33,7 @@ class Destination:
         self._thread.start()
 
     def secure(self, context: ssl.SSLContext) -> None:
-        """TLS for the connections that come."""
+        """Use TLS for new connections."""
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     def url(self, path: str = "/200") -> str:

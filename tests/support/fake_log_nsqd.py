@@ -73,9 +73,10 @@ class FakeTopic:
 
 
 class LogBroker:
-    """An nsqd with `topics`, which a test changes as it likes. `asked` has the received commands.
+    """An nsqd with `topics`, which a test changes freely. `asked` has the received commands.
 
-    `spoil` may change each block, `refuse` answers a command with an error."""
+    `spoil` may change each block, `refuse` answers a command with an error.
+    """
 
     def __init__(self, port: int = 0, settings: dict[str, Any] | None = None) -> None:
         self.topics: dict[str, FakeTopic] = {}
@@ -84,7 +85,7 @@ class LogBroker:
         self.spoil: Callable[[bytearray], None] | None = None
         self.refuse: Callable[[str], str] | None = None
         self.max_records = 1 << 20  # of a block
-        self.silent = False  # as one that hangs: it takes connections and commands
+        self.silent = False  # like one that hangs: it accepts connections and commands
         self._waiting: list[tuple[Link, FakeTopic, list[str]]] = []
         self._settings = {"topic_log": 1} if settings is None else settings
         self._nsqd = MockNsqd(port, settings=self._settings, script=self._script)
@@ -101,13 +102,13 @@ class LogBroker:
         self._nsqd.close()
 
     def hang_up(self) -> None:
-        """End every connection, and go on listening."""
+        """Close every connection, and continue to listen."""
         for link in self._nsqd.links:
             link.close()
 
     @property
     def is_asked(self) -> bool:
-        """Whether a client waits for more messages of a topic."""
+        """Return whether a client waits for more messages of a topic."""
         return bool(self._waiting)
 
     def answer_waiting(self) -> None:
@@ -235,5 +236,5 @@ def block(log_id: str, base_seq: int, records: list[Record], columns: list[str])
 
 
 def seal(data: bytearray) -> None:
-    """The checksum of a block."""
+    """Return the checksum of a block."""
     data[12:16] = struct.pack("<I", crc32c(bytes(data[16:])))

@@ -1,4 +1,4 @@
-"""A net for a core of the client: no sockets, a clock that the test moves, peers that answer."""
+"""A net for a core of the client: no sockets, a clock that the test advances, peers that answer."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ class Wire:
         self.net = net
         self.connection = connection
         self.peer = Peer(**net.peers)
-        self.open = False  # there is a socket
+        self.open = False  # the socket is connected
         self.closed = False
 
     def accept(self) -> None:
-        """The socket is there, and both talk until they have nothing to say."""
+        """Connect the socket, and let both sides talk until they are done."""
         self.open = True
         self.net.core.connected(self.connection, self.net.time)
         self.run()
@@ -56,7 +56,7 @@ class Wire:
 
 
 class Net:
-    """Does what a core wants as far as the test lets it; keeps its clock."""
+    """Does what a core requests as far as the test permits; keeps its clock."""
 
     core: Any  # a ConsumerCore or ProducerCore
 

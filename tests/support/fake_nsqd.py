@@ -1,7 +1,7 @@
 """Scripted nsqd that records the commands of clients and sends what a test wants.
 
 `Peer` is one connection without a socket; `MockNsqd` listens, in threads of the test. Both answer
-as a good nsqd does unless `script` says otherwise. They keep no messages.
+as a correct nsqd does unless `script` decides otherwise. They store no messages.
 """
 
 import json
@@ -85,7 +85,7 @@ class Peer:
         self.lines: list[str] = []  # every command, without its body
         self.bodies: list[bytes] = []  # of those that have one
         self.identity: dict[str, Any] = {}
-        self.hung_up = False  # nothing more is to be sent
+        self.hung_up = False  # nothing more is sent
         self._tls = tls
         self._coders: list[Coder] = []  # the socket's side first
         self._upgrades: list[Coder] = []
@@ -94,10 +94,10 @@ class Peer:
         self._output = b""
         self._magic = False
 
-    # what a test does
+    # For tests
 
     def send(self, data: bytes) -> None:
-        """Bytes through the layers."""
+        """Pass bytes through the layers."""
         for coder in reversed(self._coders):
             if data or isinstance(coder, Tls):
                 data = coder.encode(data)
@@ -118,10 +118,10 @@ class Peer:
             self.send(delivery(body, b"%016x" % number, attempts))
 
     def said(self, verb: str) -> list[str]:
-        """The commands of this name."""
+        """Return the commands of this name."""
         return [line for line in self.lines if line.partition(" ")[0] == verb]
 
-    # what its socket does
+    # For its socket
 
     def take(self) -> bytes:
         data, self._output = self._output, b""
@@ -163,7 +163,7 @@ class Peer:
         return True
 
     def obey(self, verb: str) -> None:
-        """Answer as a good nsqd does."""
+        """Answer as a correct nsqd does."""
         if verb == "IDENTIFY":
             self._identify()
         elif verb == "AUTH":
@@ -192,7 +192,7 @@ class Peer:
         self._begin_layers()
 
     def _begin_layers(self) -> None:
-        """Each begins with an OK, within it; of TLS that is after its handshake."""
+        """Each begins with an OK inside the layer; for TLS after its handshake."""
         while True:
             if self._owed and all(getattr(each, "shaken", True) for each in self._coders):
                 self._owed = False
@@ -208,7 +208,7 @@ class Link(Peer):
 
     def __init__(self, sock: socket.socket, **options: Any) -> None:
         super().__init__(**options)
-        self.ended = threading.Event()  # the client has closed, or we have
+        self.ended = threading.Event()  # the client or we have closed it
         self._sock = sock
         self._lock = threading.RLock()
 
@@ -232,7 +232,7 @@ class Link(Peer):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def expect(self, *lines: str) -> None:
-        """These are the commands, so far and for as long as it takes."""
+        """Wait until these are the commands so far."""
         eventually(lambda: len(self.lines) >= len(lines))
         assert self.lines == list(lines)
 
@@ -252,8 +252,8 @@ class Link(Peer):
 
 
 class MockNsqd:
-    """Listens on a port of its own until it is closed; another one may follow it there.
-    `options` are those of a Peer."""
+    """Listens on its own port until it is closed; another one may then use the port. `options` are
+    those of a Peer."""
 
     def __init__(self, port: int = 0, **options: Any) -> None:
         self.options = options
@@ -267,12 +267,12 @@ class MockNsqd:
         return f"127.0.0.1:{self.port}"
 
     def link(self, number: int = 0) -> Link:
-        """The connection of this number, once it is there."""
+        """Return the connection of this number, once it exists."""
         eventually(lambda: len(self.links) > number)
         return self.links[number]
 
     def subscriber(self, number: int = 0) -> Link:
-        """The same, once it wants messages."""
+        """Return the same, once it requests messages."""
         link = self.link(number)
         eventually(lambda: any(line.startswith("RDY ") for line in link.lines))
         return link
@@ -287,7 +287,7 @@ class MockNsqd:
                 threading.Thread(target=link.serve, daemon=True).start()
 
     def close(self) -> None:
-        """No more connections, and no end to none of them."""
+        """Accept no more connections, without closing any."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

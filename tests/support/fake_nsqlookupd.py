@@ -1,6 +1,7 @@
-"""Scripted lookupd in threads of the test: TCP and HTTP, and a record of its commands.
+"""Scripted nsqlookupd in threads of the test: TCP and HTTP, and a record of its commands.
 
-Knows nothing of nsqd. `answers` decides what a command gets; without it, what a good lookupd says.
+Knows nothing of nsqd. `answers` decides the answer to a command; without it, that of a correct
+nsqlookupd.
 """
 
 import json
@@ -37,11 +38,11 @@ class Link:
         try:
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it has ended already
+            pass  # it has already ended
 
 
 class FakeLookupd:
-    """Listens from its making to `close`. Its port is free for another one until the test ends."""
+    """Listens from its creation to `close`. Its port stays reserved until the test ends."""
 
     def __init__(self, port: int = 0, host: str = "127.0.0.1") -> None:
         self.links: list[Link] = []
@@ -84,7 +85,7 @@ class FakeLookupd:
         return self.links[-1]
 
     def told(self) -> list[str]:
-        """The commands of the latest connection, but PING."""
+        """Return the commands of the latest connection, except PING."""
         if not self.links:
             return []
         return [command for command in self.link.commands if command != "PING"]

@@ -1,4 +1,4 @@
-"""For tests whose parts run on this process's hub: waiting, and a log that keeps its lines."""
+"""For tests with parts that run on this process's hub: waiting, and a log that keeps its lines."""
 
 from collections.abc import Callable
 

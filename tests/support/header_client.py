@@ -43,7 +43,7 @@ class HeaderClient(Client):
         return found
 
     def received(self) -> list[tuple[bytes, dict[str, str]]]:
-        """Bodies and headers of the same; it is finished."""
+        """Return bodies and headers of the same, and finish it."""
         found = self.delivered()
         for message in found:
             self.finish(message.id)

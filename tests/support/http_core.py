@@ -1,4 +1,4 @@
-"""nsqd's HTTP over a core in this process: socket pairs, and watchers that a test makes go off."""
+"""nsqd's HTTP over a core in this process: socket pairs, and watchers that a test triggers."""
 
 import re
 import select
@@ -127,7 +127,7 @@ class Client:
         self._sock.shutdown(socket.SHUT_WR)
 
     def read(self) -> bool:
-        """Whether there was something."""
+        """Return whether there was something."""
         try:
             data = self._sock.recv(1 << 16)
         except (BlockingIOError, ConnectionResetError):
@@ -174,7 +174,7 @@ class Web:
         return self.clients[-1]
 
     def settle(self, *, reading: bool = True) -> None:
-        """Go on until nothing happens any more."""
+        """Continue until nothing happens any more."""
         busy = True
         while busy:
             calls = self.loop.ready()
@@ -188,11 +188,11 @@ class Web:
                 busy |= any(read)
 
     def lines(self) -> list[str]:
-        """The log, without durations and tracebacks."""
+        """Return the log, without durations and tracebacks."""
         return [ELAPSED.sub(" x", line.partition(" - ")[0]) for line in self.log.lines]
 
     def messages(self) -> dict[str, list[tuple[str, bytes]]]:
-        """Ids and bodies of all topics, which are consumed by this."""
+        """Return ids and bodies of all topics, and consume them."""
         found = {}
         for name in sorted(topic.name for topic in self.core.shard.topics.values()):
             consumer = self.core.client()
@@ -209,7 +209,7 @@ class Web:
 
 
 def seen(web: Web, client: Client) -> list[object]:
-    """All that may not depend on the way publishes take."""
+    """Return everything that must not depend on the path of publishes."""
     counters = {topic.name: topic.counters() for topic in web.core.shard.topics.values()}
     return [
         DATE.sub(b"", client.output),
@@ -222,8 +222,8 @@ def seen(web: Web, client: Client) -> list[object]:
 
 
 def same_both_ways(pieces: Iterable[bytes], **options: Any) -> None:
-    """Sent to a Web with the short way of publishes and to one without it, these do the same after
-    each piece."""
+    """Send the same pieces to a Web with the fast path of publishes and to one without it: both
+    must be in the same state after each piece."""
     webs = [Web(short=short, **options) for short in (True, False)]
     clients = [web.client() for web in webs]
     for piece in pieces:

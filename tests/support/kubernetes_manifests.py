@@ -1,4 +1,4 @@
-"""The manifests of conf/kubernetes, and the image they run, as tests look at them."""
+"""The manifests of conf/kubernetes, and the image they run, for tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +49,7 @@ class Workload(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The flags, with an example for each variable."""
+        """Return the flags, with an example for each variable."""
         words = []
         for word in self.container["args"][1:]:
             for variable in self.container.get("env", []):

@@ -65,7 +65,7 @@ class Lively:
             each.start()
 
     def known(self, *topics: str, on: int = 0) -> None:
-        """Wait until the nsqlookupd knows that all nsqds, or so many, have these topics."""
+        """Wait until the nsqlookupd knows that all nsqds, or this many, have these topics."""
 
         def are_known() -> bool:
             nodes = self.lookupd.web.get("/nodes").json()["producers"]
@@ -79,7 +79,7 @@ class Lively:
         assert answer.status == 200, answer
 
     def forget(self, topic: str) -> None:
-        """As if it had never been."""
+        """Reset everything."""
         for nsqd in self.nsqds:
             if nsqd.web.topic(topic):
                 nsqd.web.do("delete", topic)
@@ -123,8 +123,8 @@ class Lively:
 def lively(
     home: Path, nsqds: int = 2, pause: Callable[[], float] = lambda: 0.05, **options: object
 ) -> Iterator[Lively]:
-    """Under load from here to the end of the context; the second nsqd has no consumers. `pause`
-    says each time how many seconds it is quiet between two rounds of publishes."""
+    """Under load to the end of the context; the second nsqd has no consumers. `pause` returns the
+    seconds between two rounds of publishes."""
     with contextlib.ExitStack() as stack:
         lookupd = stack.enter_context(Lookupd())
         daemons = []

@@ -34,7 +34,7 @@ HEADER = re.compile(r"^ *cdef extern from [\"<]([\w./]+)", re.MULTILINE)
 
 
 def sources() -> Iterator[tuple[str, Path]]:
-    """Every module's name below nsqcy, with each of its files."""
+    """Yield every module's name below nsqcy, with each of its files."""
     for path in sorted((ROOT / "nsqcy").rglob("*.py")):
         parts = path.relative_to(ROOT / "nsqcy").with_suffix("").parts
         yield ".".join(part for part in parts if part != "__init__") or "nsqcy", path
@@ -72,11 +72,11 @@ MODULES = {name for name, _ in sources()}
 
 
 def ours(imported: set[str]) -> set[str]:
-    """Those that are modules of nsqcy, by their names below it."""
+    """Return those that are modules of nsqcy, by their names below it."""
     names = {name.removeprefix("nsqcy.") for name in imported if name.startswith("nsqcy")}
     return names & MODULES
 
 
 def package(module: str) -> str:
-    """The entry of the table a module belongs to."""
+    """Return the entry of the table that a module belongs to."""
     return module.partition(".")[0]

@@ -27,7 +27,7 @@ GROUPING = re.compile(r"\b(by|without|on|ignoring) *\(([^)]*)\) *")
 
 
 def metrics(expression: str) -> list[str]:
-    """Those that it asks for."""
+    """Return the labels that it uses."""
     return [name for name, _ in METRIC.findall(expression)]
 
 

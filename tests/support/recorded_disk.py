@@ -17,7 +17,7 @@ O_TRUNC = os.O_TRUNC
 
 
 class Call(NamedTuple):
-    """A call that was made, as IoThread.recorded() tells it."""
+    """A recorded call; see IoThread.recorded()."""
 
     name: str
     fd: int
@@ -30,7 +30,8 @@ class Call(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Of a file: `data` at `offset`, or, without data, a cut to the size `offset`."""
+    """A change of a file: `data` at `offset`, or, without data, a truncation to the size
+    `offset`."""
 
     offset: int
     data: bytes | None
@@ -48,7 +49,7 @@ class File:
     def __init__(self, durable: bytes = b"") -> None:
         self.durable = durable
         self.changes: list[Change] = []  # since the last sync
-        self.failed = False  # a sync failed: no later one says anything about these changes
+        self.failed = False  # a sync failed: later ones do not cover these changes
 
     def content(self, changes: int | None = None) -> bytearray:
         """Return the content after the first `changes` changes, or after all of them."""
@@ -84,7 +85,7 @@ class File:
         return bytes(content)
 
     def _sectors(self, chance: Random) -> bytes:
-        """Each sector as it was at some time; the size as it was at some time."""
+        """Return the content with each sector as it was at some time, and so the size."""
         content = bytearray(self.durable)
         sizes = [len(content)]
         versions: dict[int, list[bytes]] = {}
@@ -142,7 +143,7 @@ def enter(names: "dict[str, File | Folder]", change: "dict[str, File | Folder | 
 
 
 class RecordedDisk:
-    """The files below `root`: as they were found, and what was called since."""
+    """The files below `root`: their initial state, and the calls since."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -162,12 +163,12 @@ class RecordedDisk:
         return call._replace(path=posixpath.relpath(call.path, self.root), to=to)
 
     def lose_power(self, cut: int, into: Path, chance: Random) -> None:
-        """Make what is found when no call after the first `cut` was made."""
+        """Write the state of the disk if no call after the first `cut` was made."""
         self._write(self._replay(self.calls[:cut]), into, chance)
 
     def kill(self, cut: int, into: Path, chance: Random | None = None) -> None:
-        """The same for a process that is killed: everything that was written is there, and with
-        `chance` some part of the call after it, if that is a write."""
+        """The same for a process that is killed: everything written exists, and with `chance` some
+        part of the next call, if that is a write."""
         calls = self.calls[:cut]
         if chance is not None and cut < len(self.calls) and self.calls[cut].name == "pwrite":
             torn = self.calls[cut]

@@ -3,21 +3,21 @@
 import os
 
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
-KEPT_ASIDE = 5 * (256 << 20)  # what five processes have freed
+KEPT_ASIDE = 5 * (256 << 20)  # freed memory that five processes keep
 
 
 def at_most(limit: int) -> int:
-    """So many bytes may the processes of a daemon grow by."""
+    """Return how many bytes the processes of a daemon may grow by."""
     return limit + KEPT_ASIDE if SANITIZED else limit
 
 
 def within(seconds: float) -> float:
-    """So long may a test take."""
+    """Return the time limit of a test."""
     return seconds * 10 if SANITIZED else seconds
 
 
 def unwatched() -> dict[str, str]:
-    """The environment of a program that is not ours: curl hangs with a sanitizer in its process."""
+    """Return the environment of a foreign program: curl hangs with a sanitizer in its process."""
     environ = dict(os.environ)
     if SANITIZED:
         del environ["LD_PRELOAD"]

@@ -28,12 +28,12 @@ class Manager:
         return found
 
     def hear(self) -> Datagram:
-        """The next datagram."""
+        """Return the next datagram."""
         text = self._sock.recv(65536).decode()
         return dict(line.split("=", 1) for line in text.split("\n"))
 
     def hear_all(self, seconds: float = 0.0) -> list[Datagram]:
-        """Those that have come, or come within this time."""
+        """Return those that have come, or come within this time."""
         found = []
         deadline = time.monotonic() + seconds
         try:
@@ -46,7 +46,7 @@ class Manager:
             self._sock.settimeout(PATIENCE)
 
     def until(self, key: str, value: str = "") -> list[Datagram]:
-        """All up to the first that has this key, and this value if there is one."""
+        """Return all up to the first that has this key, and this value if there is one."""
         deadline = time.monotonic() + PATIENCE
         found = [self.hear()]
         while not (key in found[-1] and found[-1][key].startswith(value)):
@@ -61,8 +61,8 @@ class Manager:
 
 
 def activated(command: list[str], sockets: list[socket.socket], names: str = "") -> list[str]:
-    """The command that runs `command` with these sockets, whose descriptors it must inherit, as a
-    service manager hands them over."""
+    """Return a command that runs `command` with these sockets, whose descriptors it must inherit,
+    as a service manager passes them on."""
     if not sockets:
         return command
     numbers = ",".join(str(each.fileno()) for each in sockets)

@@ -30,13 +30,13 @@ class LookupHost(Host):
         self.lookup = Web(self.ports[HTTP])
 
     def nodes(self) -> set[int]:
-        """The nsqds that it knows, by their TCP ports."""
+        """Return the nsqds that it knows, by their TCP ports."""
         return {each["tcp_port"] for each in self.lookup.get("/nodes").json()["producers"]}
 
 
 class Cluster:
-    """Two nsqlookupds, which runbooks call lookup-1 and lookup-2, and nsqds. All of them run while
-    it is entered."""
+    """Two nsqlookupds, which runbooks call lookup-1 and lookup-2, and nsqds. All of them run in
+    this context."""
 
     def __init__(self, path: Path, nsqds: int, workers: int, *flags: str) -> None:
         self._path = path
@@ -74,7 +74,7 @@ class Cluster:
             eventually(lambda each=each: each.nodes() == ports)
 
     def _host(self, number: int) -> Host:
-        """One for an nsqd that knows the nsqlookupds."""
+        """Return a host for an nsqd that knows the nsqlookupds."""
         known = [f"--lookupd-tcp-address={each.tcp_address}" for each in self.lookups]
         here = ("--broadcast-address=127.0.0.1", f"--node-id={number}")
         made = Host(self._path / f"nsqd{number}", self._workers, *known, *here, *self._flags)
@@ -82,7 +82,7 @@ class Cluster:
         return made
 
     def bare_host(self) -> BareHost:
-        """One more, which runbooks call nsqd-4, without anything on it."""
+        """Return one more, which runbooks call nsqd-4, with nothing on it."""
         made = BareHost(self._path / "nsqd4", "--node-id=4", *self._flags)
         made.names = self.names
         self.nodes.append(made)

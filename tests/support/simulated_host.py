@@ -37,8 +37,9 @@ def blocks(page: str) -> list[str]:
 
 
 class BareHost:
-    """A host without nsqcy, whose nsqd will have these flags beside those of its configuration.
-    Ports that runbooks name stand for its own, and `names` for those of other hosts."""
+    """A host without nsqcy, whose nsqd will have these flags in addition to those of its
+    configuration. Ports in runbooks are replaced by its own, and `names` by those of other
+    hosts."""
 
     def __init__(self, path: Path, *flags: str) -> None:
         self.path = path
@@ -63,7 +64,7 @@ class BareHost:
             self.install(name, f'echo "{name} $*" >> {path}/called')
 
     def install(self, name: str, script: str) -> None:
-        """A command of the system's."""
+        """Add a command of the system's."""
         file = self.path / "bin" / name
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
@@ -98,15 +99,15 @@ class BareHost:
         return out
 
     def called(self) -> set[str]:
-        """Commands that do nothing here."""
+        """Add commands that do nothing here."""
         return set((self.path / "called").read_text().splitlines())
 
     def log(self) -> str:
-        """Of all lives of its nsqd."""
+        """Return the logs of all lives of its nsqd."""
         return (self.path / "nsqd.log").read_text()
 
     def kill(self) -> None:
-        """nsqd and its workers, at once."""
+        """Kill nsqd and its workers, all at once."""
         self._kill(self.path / "nsqd.pid")
 
     def end(self) -> None:
@@ -115,7 +116,8 @@ class BareHost:
             self._kill(pidfile)
 
     def _kill(self, pidfile: Path) -> None:
-        """One that has ended by itself has left its file, and maybe its number to another."""
+        """A daemon that has ended by itself leaves its file, and maybe its number to another
+        process."""
         pid = int(pidfile.read_text())
         with contextlib.suppress(OSError):
             if str(self.path) in Path(f"/proc/{pid}/cmdline").read_text():

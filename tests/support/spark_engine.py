@@ -1,5 +1,5 @@
-"""Spark's micro-batch engine as far as a source sees it: its order of calls, as traced, and what it
-keeps over a crash. Offsets pass as JSON texts, readers and tasks pickled, as there."""
+"""Spark's micro-batch engine from a source's view: its order of calls, as traced, and its state
+over a crash. Offsets pass as JSON texts, readers and tasks pickled, as in Spark."""
 
 import json
 import pickle
@@ -70,7 +70,8 @@ class Engine:
         return json.dumps(self._call("initialOffset"))
 
     def trigger(self, crash: str = "") -> bool:
-        """One trigger; False if there was nothing to do. `crash` is where: plan, read, commit."""
+        """Run one trigger; return False if there was nothing to do. `crash` is where: plan, read,
+        commit."""
         disk = self.checkpoint
         start = self._start or self._initial()
         end = json.dumps(self._call("latestOffset", json.loads(start), self._limit))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# Of JVMs that live for seconds: two thirds of the CPU time that the usual ones take.
+# For JVMs that live for seconds: two thirds of the CPU time of the usual options.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
 

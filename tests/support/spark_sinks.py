@@ -64,13 +64,13 @@ def run(
         properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nsqcy.spark.sink.this_task", lambda: Context(task, properties))
-        # Another test may have registered our modules: these are to be the ones that are patched.
+        # Another test may have registered our modules: these must be the patched ones.
         patch.setattr("pyspark.cloudpickle.cloudpickle._PICKLE_BY_VALUE_MODULES", set())
         sent = cloudpickle.loads(cloudpickle.dumps(made))
         return sent.write(iter(rows.to_batches(max_chunksize=piece)))
 
 
 def write(options: dict[str, str], columns: dict[str, Iterable[Any]], **types: pa.DataType) -> Any:
-    """A batch query of one task."""
+    """Run a batch query of one task."""
     rows = table({name: list(values) for name, values in columns.items()}, **types)
     return run(writer(options, rows), rows)

@@ -1,4 +1,4 @@
-"""Readers as Spark would make them, and the rows of a batch."""
+"""Readers as Spark creates them, and the rows of a batch."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ QUICK = {"fetchOffset.retryIntervalMs": "1", "pollTimeoutMs": "0", "connectTimeo
 
 
 def schema(*names: str) -> StructType:
-    """Of the columns of these names, or of those that there are without asking."""
+    """Return a reader of these columns, or of the default ones."""
     chosen = names or DEFAULT_FIELDS
     return StructType([StructField(name, TYPES[FIELDS[name][0]], False) for name in chosen])
 

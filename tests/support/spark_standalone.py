@@ -18,7 +18,7 @@ START_SECONDS = 120.0
 
 
 class Standalone:
-    """As a context it runs; nothing of it is left behind."""
+    """Runs as a context, and leaves nothing behind."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
@@ -26,7 +26,7 @@ class Standalone:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._web = free_port()
         self.url = f"spark://127.0.0.1:{free_port()}"
-        # Executors see what workers do: not our folder, so no nsqcy that is not sent to them.
+        # Executors see what workers do: not our folder, so no nsqcy unless it is sent to them.
         self._environment = os.environ | {
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_DAEMON_MEMORY": "256m",
@@ -68,7 +68,7 @@ class Standalone:
         log.close()
 
     def _alive(self) -> int:
-        """Workers that the master knows."""
+        """Return the workers that the master knows."""
         try:
             return int(Web(self._web).get("/json/").json()["aliveworkers"])
         except (OSError, ValueError):  # it is starting
@@ -81,7 +81,7 @@ class Standalone:
 
 
 def bare_python(folder: Path) -> dict[str, str]:
-    """The environment of a Python that has pyarrow and nothing else installed."""
+    """Return the environment of a Python that has only pyarrow installed."""
     import pyarrow
 
     packages = folder / "packages"

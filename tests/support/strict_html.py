@@ -1,4 +1,4 @@
-"""Pages of HTML as tests look at them: strictly, as a browser would repair anything."""
+"""Pages of HTML, parsed strictly for tests, as a browser would repair anything."""
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -14,12 +14,12 @@ class Element:
 
     @property
     def text(self) -> str:
-        """All text in it, blanks as they are shown."""
+        """Return all text in it, with spaces as a browser shows them."""
         pieces = [each if isinstance(each, str) else each.text for each in self.children]
         return " ".join("".join(pieces).split())
 
     def all(self, name: str, /, **attributes: str) -> list["Element"]:
-        """The elements in it of this name and with these attributes, from the first on."""
+        """Return the elements in it with this name and these attributes, in order."""
         found = []
         for each in self.children:
             if isinstance(each, Element):
@@ -40,7 +40,7 @@ class Element:
         return given | {button["name"]: button["value"]}
 
     def table(self, caption: str) -> list[list[str]]:
-        """The texts of a table, row by row."""
+        """Return the texts of a table, row by row."""
         for table in self.all("table"):
             if table.one("caption").text == caption:
                 return [

@@ -1,7 +1,7 @@
-"""Run a command under what a unit of systemd forbids it: `systemd_sandbox.py UNIT COMMAND...`.
+"""Run a command under the restrictions of a systemd unit: `systemd_sandbox.py UNIT COMMAND...`.
 
-Of the unit it takes what a process can do to itself, for good and for its children: the filter of
-system calls, no new privileges, no memory that is writable and executable.
+It applies what a process can do to itself, permanently and for its children: the filter of system
+calls, no new privileges, no memory that is writable and executable.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ def values(unit: Path, key: str) -> list[str]:
 
 
 def members(group: str) -> set[str]:
-    """The system calls of a group of systemd's, those of the groups in it included."""
+    """Return the system calls of a group of systemd's, including the groups in it."""
     printed = subprocess.run(
         ["systemd-analyze", "--no-pager", "syscall-filter", group],
         capture_output=True,
@@ -63,7 +63,7 @@ def allowed(unit: Path) -> set[str]:
 
 
 def filter_calls(names: set[str]) -> None:
-    """Every other call gives EPERM from now on."""
+    """Make every other call fail with EPERM from now on."""
     library = ctypes.CDLL(ctypes.util.find_library("seccomp"), use_errno=True)
     library.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.seccomp_init(EPERM))

@@ -1,4 +1,4 @@
-"""A TCP proxy that can stop forwarding, as a network that is cut does."""
+"""A TCP proxy that can stop forwarding, like an interrupted network."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,8 @@ from typing import Any, Self
 
 class Proxy:
     """Forwards connections to `target`. While it is cut, no byte and no close gets through, either
-    way; new connections are taken and hear nothing. Healed, all that was held goes on."""
+    way; new connections are accepted and receive nothing. Once it is healed, everything that it
+    kept continues."""
 
     def __init__(self, target: tuple[str, int] | None = None) -> None:
         self.target = target

@@ -19,7 +19,8 @@ def command(name: str) -> list[str]:
 
 
 def refusal(name: str, *args: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Exit code and last words of a tool that does not begin; in this process, as it is quick."""
+    """Return exit code and last words of a tool that does not start; in this process, as it is
+    quick."""
     code = importlib.import_module(f"nsqcy.tools.{name}").main(args)
     out, err = capfd.readouterr()
     assert out == ""
@@ -45,7 +46,7 @@ def run(name: str, *args: str, timeout: float = 30.0) -> subprocess.CompletedPro
 
 @contextlib.contextmanager
 def running(name: str, *args: str) -> Iterator["subprocess.Popen[str]"]:
-    """With pipes for stdout and stderr; killed in the end if it has not left by itself."""
+    """Run with pipes for stdout and stderr; killed at the end if it has not exited by itself."""
     with subprocess.Popen(
         [*command(name), *args],
         env=environment(),

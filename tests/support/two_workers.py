@@ -1,4 +1,4 @@
-"""Two workers in this process, in one thread: a home and the owner of topic `t`."""
+"""Two workers in this process, in one thread: one with the clients, and the owner of topic `t`."""
 
 import mmap
 
@@ -22,7 +22,7 @@ class Streams(Mesh):
 
 
 class Near(Core):
-    """A worker that has the clients and not the topic; its owner takes turns with it."""
+    """The worker with the clients; the owner takes turns with it."""
 
     def __init__(self) -> None:
         memory = mmap.mmap(-1, map_size(2))
@@ -50,7 +50,7 @@ class Near(Core):
                 self.owner.settle()
 
     def busy(self, permille: int) -> None:
-        """The owner's figure."""
+        """Return the owner's figure."""
         self.shared.beat(OWNER, self.now, permille, 0)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`nsqcy up` under test: its daemons, what they say, and all of their processes."""
+"""`nsqcy up` under test: its daemons, their output, and all of their processes."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ class Up:
     """One run, in a folder."""
 
     def __init__(self, path: Path, *args: str, ports: Sequence[str] = PORTS) -> None:
-        """Ports are free ones unless `args` say something else."""
+        """Uses free ports unless `args` set others."""
         self._out, self._log = path / "out", path / "log"
         words = [f"{name}=127.0.0.1:0" for name in ports]
         with self._out.open("w") as out, self._log.open("w") as log:
@@ -70,7 +70,7 @@ class Up:
             raise AssertionError(self.log()) from None
 
     def family(self) -> list[psutil.Process]:
-        """All processes it has ever been seen to have, but itself."""
+        """Return all processes it was ever seen to have, except itself."""
         if not self.ended():
             found = psutil.Process(self.process.pid).children(recursive=True)
             self._family += [each for each in found if each not in self._family]

@@ -9,7 +9,7 @@ from support.memory_http_client import trusting
 
 
 def token(name: str) -> str:
-    """A user's token; no other text is like it."""
+    """Return a user's token; no other text is like it."""
     return f"token-of-{name}"
 
 
@@ -32,7 +32,7 @@ def bearer(name: str) -> dict[str, str]:
 
 
 class Certificates:
-    """A server's, and those of clients, which an authority has signed."""
+    """Return the certificates of a server and of clients, signed by an authority."""
 
     def __init__(self, folder: Path, *names: str) -> None:
         self._folder = folder

@@ -1,6 +1,6 @@
-"""Certificates too weak for anyone to make today, as old test suites have them.
+"""Certificates too weak to be created today, as old test suites have them.
 
-An authority with a 512-bit RSA key that signs with SHA-1, and a client of its.
+An authority with a 512-bit RSA key that signs with SHA-1, and a client of it.
 """
 
 from nsqcy.testing.certificates import Identity

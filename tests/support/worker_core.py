@@ -45,7 +45,7 @@ class Log:
 
 
 def options(**other: Any) -> SimpleNamespace:
-    """The daemon's options, as far as the core reads them."""
+    """The daemon's options that the core reads."""
     values: dict[str, Any] = {
         "max_input_bytes": 256 << 20,
         "max_msg_size": 1 << 20,
@@ -76,7 +76,7 @@ def options(**other: Any) -> SimpleNamespace:
 
 
 def frames(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The frames of a stream that ends with a whole one."""
+    """Parse the frames of a stream that ends with a whole one."""
     at = 0
     while at < len(data):
         size, kind = struct.unpack_from(">ii", data, at)
@@ -104,7 +104,7 @@ class Client:
         self.session = self.transport.client
         self.core = core
         self.number = number
-        self.known = b""  # in its output, and looked at already
+        self.known = b""  # in its output, and already parsed
         self.heard: list[tuple[int, bytes]] = []
         core.clients.append(self)
         wanted = {"heartbeat_interval": 10**9, **identity}
@@ -120,7 +120,7 @@ class Client:
         self.transport.feed(b"".join(parts))
 
     def look(self) -> None:
-        """Sort what it has been sent into frames; what was once in the output never changes."""
+        """Split received bytes into frames; earlier output never changes."""
         fresh = self.transport.sent()
         whole = fresh + self.transport.unsent()
         if self.closed and len(whole) < len(self.known):
@@ -133,7 +133,7 @@ class Client:
         self.known = whole[len(fresh) :]
 
     def answer(self) -> tuple[int, bytes] | None:
-        """The first frame that is not a message; None if there is none yet."""
+        """Return the first frame that is not a message; None if there is none yet."""
         self.look()
         for i, (kind, data) in enumerate(self.heard):
             if kind != MESSAGE:
@@ -147,7 +147,7 @@ class Client:
         return self.answer() or (self.core.settle() or self.answer())
 
     def messages(self) -> list[Delivery]:
-        """The messages it was sent since the last call."""
+        """Return the messages received since the last call."""
         self.look()
         found = [Delivery(data) for kind, data in self.heard if kind == MESSAGE]
         self.heard = [frame for frame in self.heard if frame[0] != MESSAGE]
@@ -181,7 +181,7 @@ class Client:
 
 
 def mpub(topic: str, bodies: list[bytes]) -> bytes:
-    """An MPUB command."""
+    """Return an MPUB command."""
     parts = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
     whole = struct.pack(">i", len(bodies)) + parts
     return f"MPUB {topic}\n".encode() + struct.pack(">i", len(whole)) + whole
@@ -196,7 +196,7 @@ def log_pub(
     epoch: int = 1,
     part: int = 0,
 ) -> bytes:
-    """A LOG_PUB command."""
+    """Return a LOG_PUB command."""
     _, body = mpub(topic, bodies).split(b"\n", 1)
     return f"LOG_PUB {topic} {producer} {epoch} {part} {chunk}\n".encode() + body
 
@@ -288,7 +288,7 @@ class Core:
         scheduler.publish_once = Publisher(self.manager).publish_once
 
     def settle(self) -> None:
-        """Turns, until nothing is left to do at this moment."""
+        """Run turns until nothing is left to do at this moment."""
         for _ in range(MAX_TURNS):
             due = self.manager.run_turn(self.now, self.wall)
             if self.io is not None and self.io.outstanding:
@@ -330,7 +330,7 @@ class Core:
         return found
 
     def load_all(self) -> None:
-        """Take up every topic there is on disk; metadata say nothing."""
+        """Load every topic on disk; there are no metadata."""
         assert self.path is not None
         for folder in sorted(self.path.glob("*.topic")):
             self.shard.load_topic(folder.name.removesuffix(".topic").encode(), False, {})
@@ -342,7 +342,7 @@ class Core:
         return shutil.copytree(self.path, self.path.with_name(f"{self.path.name}-copy"))
 
     def close(self) -> None:
-        """Delete everything and see that nothing stays behind."""
+        """Delete everything and check that nothing stays behind."""
         self.manager.close_sessions()
         for key in list(self.shard.topics):
             self.shard.delete_topic(key)
