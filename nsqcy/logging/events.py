@@ -523,7 +523,7 @@ EVENTS = (
         "users_refused",
         "error",
         ALL,
-        "SIGHUP: …; users stay as they were",
+        "SIGHUP: …; the users stay unchanged",
         ("error",),
         "--auth-file was read again and has an error.",
     ),

@@ -76,7 +76,7 @@ class Daemon(daemon.Daemon):
             self._known.users, warnings = read(self.options.auth_file)
         except Stop as stop:
             self.log.error(
-                f"SIGHUP: {stop}; users stay as they were", event="users_refused", error=str(stop)
+                f"SIGHUP: {stop}; the users stay unchanged", event="users_refused", error=str(stop)
             )
             return
         for warning in warnings:

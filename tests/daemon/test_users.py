@@ -95,7 +95,7 @@ def test_nsqlookupd_reads_the_file_again(tmp_path: Path) -> None:
         assert old.get("/debug").status == 401
         file.write_text("[user new]\ntoken = s3cret\n")
         lookupd.process.send_signal(signal.SIGHUP)
-        eventually(lambda: "users stay as they were" in lookupd.log_text())
+        eventually(lambda: "the users stay unchanged" in lookupd.log_text())
         assert new.get("/debug").status == 200 and "s3cret" not in lookupd.log_text()
 
 

@@ -135,7 +135,7 @@ class Logins:
             found, warnings = read(self._path)
         except Stop as stop:
             self._log.error(
-                f"SIGHUP: {stop}; users stay as they were", event="users_refused", error=str(stop)
+                f"SIGHUP: {stop}; the users stay unchanged", event="users_refused", error=str(stop)
             )
             return
         for each in warnings:

@@ -95,8 +95,8 @@ def test_nearly_headers(wanted: dict[str, str], draw: st.DataObject) -> None:
 FAULTS = [
     (raw((b"a", bytes(4093))), "headers of 4097 bytes (at most 4096)"),
     (raw(*((b"n%d" % n, b"") for n in range(33))), "more than 32 headers"),
-    (raw((b"a", b""), (b"b", b"c"))[:-1], "header 2 ends behind the last of 8 bytes"),
-    (b"\3a", "header 1 ends behind the last of 2 bytes"),
+    (raw((b"a", b""), (b"b", b"c"))[:-1], "header 2 extends beyond the last of 8 bytes"),
+    (b"\3a", "header 1 extends beyond the last of 2 bytes"),
     (raw((b"", b"v")), f'header name "" ({ALLOWED})'),
     (raw((b"Up", b"v")), f'header name "Up" ({ALLOWED})'),
     (raw((b"a_b\xff", b"v")), f'header name "a_b\\xff" ({ALLOWED})'),
