@@ -5,8 +5,8 @@
     python examples/parquet.py clicks clicks.parquet clicks.checkpoint
 
 The job writes the messages of the topic and ends. Started again with the same checkpoint, it
-writes those that have come since. Without `availableNow` it runs until stopped. The first batch may take
-a minute, as Spark starts.
+writes those that have come since. Without `availableNow` it runs until stopped. The first batch
+may take a minute, as Spark starts.
 """
 
 import os
