@@ -36,9 +36,7 @@ TUNED: dict[str, Any] = {
 
 numbers = itertools.count(1)
 
-settings.register_profile(
-    "nsqcy", deadline=None
-)  # one would measure the load of the machine
+settings.register_profile("nsqcy", deadline=None)  # one would measure the load of the machine
 settings.load_profile("nsqcy")
 
 
