@@ -11,7 +11,6 @@ from libc.string cimport memcmp, memcpy
 import cramjam
 
 from nsqcy.errors import LayerError
-from nsqcy.net.byte_layer cimport PIECE_SIZE
 
 cdef extern from "Python.h":
     int PyBUF_READ

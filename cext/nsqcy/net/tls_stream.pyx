@@ -11,7 +11,6 @@ keeps its `SSL *` and its two BIOs under private names: `attach` checks that the
 from libc.stdint cimport uintptr_t
 
 from cryptography.hazmat.bindings._rust import _openssl
-from OpenSSL import SSL
 
 from nsqcy.base.byte_queue cimport ByteQueue
 from nsqcy.net.byte_layer cimport PIECE_SIZE
