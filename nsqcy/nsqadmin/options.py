@@ -53,7 +53,7 @@ CLUSTER = (
         "lookupd-http-address",
         WORDS,
         (),
-        "host:port of an nsqlookupd to query; may change at run time",
+        "host:port of an nsqlookupd to query",
         toml_key="nsqlookupd_http_addresses",
         runtime=True,
     ),
