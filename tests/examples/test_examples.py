@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from nsqcy import testing
-from nsqcy.client import Producer
+from nsqcy.client import Consumer, Producer
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.ports import Ports
 from support.nsqd_process import environment
@@ -140,6 +140,39 @@ def test_the_worker(daemon: testing.Nsqd) -> None:
         'from orders/billing: 3 attempts, reason attempts: b\'{"id": 2, "total": -1}\'\n'
         "redriven: 1\n"
     )
+
+
+def test_dead_letters_of_the_tutorial_survive_a_kill(daemon: testing.Nsqd) -> None:
+    """The order fails while all other topics have the default durability."""
+    page = (EXAMPLES.parent / "docs" / "start" / "tutorial.md").read_text()
+    step = page.partition("## 4.")[2].partition("## 5.")[0]
+    requests = re.findall(r"curl -s -X (\w+) (?:-d '(.*?)' )?(?:\\\n *)?'http://[^/]*(/.*?)'", step)
+    assert len(requests) == 4
+    for method, body, path in requests:
+        ask(daemon, method, path, body)
+    with Consumer(
+        "orders",
+        "billing",
+        daemon.tcp_address,
+        message_handler=lambda message: False,
+        max_tries=0,
+        requeue_delay=0.01,
+        max_backoff_duration=0,
+    ) as consumer:
+        consumer.start()
+        publish(daemon, "orders", b'{"id": 2, "total": -1}')
+        peek = f"http://{daemon.http_address}/channel/peek?topic=orders-dead&channel=inspect"
+        when(lambda: bool(json.loads(fetch(f"{peek}&state=queued")[1])["messages"]))
+    daemon.kill()
+    daemon.start()
+    answer = ask(daemon, "POST", "/channel/redrive?topic=orders-dead&channel=inspect")
+    assert json.loads(answer) == {"redriven": 1}
+
+
+def ask(daemon: testing.Nsqd, method: str, path: str, body: str = "") -> bytes:
+    request = Request(f"http://{daemon.http_address}{path}", body.encode() or None, method=method)
+    with urlopen(request, timeout=10) as answer:
+        return bytes(answer.read())
 
 
 def test_the_worker_on_asyncio(daemon: testing.Nsqd) -> None:
