@@ -94,7 +94,7 @@ def test_it_tells_who_took_part_and_who_did_not(page: str) -> None:
 def test_it_tells_when_and_on_what(page: str) -> None:
     assert cells(page, "date") == [["date", "2030-01-02"]]
     assert cells(page, "cores")[0][1].isdigit()
-    assert "medians of\n3 rounds" in page
+    assert "medians of 3 rounds" in page.replace("\n", " ")
 
 
 def test_nsqd_alone_has_its_table(page: str) -> None:
