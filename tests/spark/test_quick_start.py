@@ -84,5 +84,5 @@ def test_the_quick_start(tmp_path: Path, path: str, up: Up) -> None:
         assert block.is_what(done.stdout, ports), done.stdout
     # The last block is for a topic that only Spark reads: nothing waits for a channel any more.
     up.nsqd.post("/pub", b"more words", topic="words")
-    (words,) = up.nsqd.get("/stats", format="json").json()["topics"]
+    (words,) = up.nsqd.get("/stats", format="json", topic="words").json()["topics"]
     assert words["depth"] == 1
