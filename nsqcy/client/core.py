@@ -36,7 +36,7 @@ class Net(Protocol):
         """Begin to connect; connected() or lost() follows."""
 
     def disconnect(self, connection: Connection) -> None:
-        """Send what waits and close the socket; lost() is not called."""
+        """Send pending output and close the socket; lost() is not called."""
 
     def look_up(self) -> None:
         """Begin to query nsqlookupds; found() follows."""

@@ -47,7 +47,9 @@ def _root(text: str) -> str:
     if found and found[1].lower() == "file":
         text = re.sub(r"^[^:]+://", "", text)
     elif found:
-        raise Expected(f"a path, and {found[1]}:// is none: mount it where it can be one")
+        raise Expected(
+            f"a local path, which {found[1]}:// is not: mount it, and give the mount point"
+        )
     read: str = TEXT.parse(text)
     return read
 

@@ -54,7 +54,7 @@ DESTINATION = (
         "to-option",
         PAIRS,
         {},
-        'options of format("nsq") for writing alone; --option has those of both',
+        'options of format("nsq") for writing only; --option sets those for reading and writing',
     ),
     Option("rate", POSITIVE, None, "maximum messages a second"),
     Option("round-rows", POSITIVE, 1_000_000, "rows between two updates of the state file"),

@@ -52,7 +52,7 @@ def classes(settings: Settings, nsqds: dict[str, Daemon]) -> Iterator[Result]:
 
 
 def publishers(settings: Settings, nsqd: Daemon, redis: Daemon | None) -> Iterator[Result]:
-    """Many that wait, on nsqd and on Redis: one sync is for all of them."""
+    """Many publishers that wait for their OK, on nsqd and on Redis: one sync serves all."""
     from loadtest.bench.peers import drivers
 
     messages = settings.count(200_000)
