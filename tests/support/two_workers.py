@@ -1,6 +1,7 @@
 """Two workers in this process, in one thread: one with the clients, and the owner of topic `t`."""
 
 import mmap
+from collections.abc import Callable
 
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
 from nsqcy.ipc.ring import Shared, format, map_size
@@ -29,10 +30,14 @@ class Near(Core):
         format(memory, 2)
         self.shared = Shared(memory, 2)
         self.moved: list[Session] = []
+        # Called in the middle of the owner's turn, when one of its own sessions migrates.
+        self.during_a_turn: Callable[[], None] = lambda: None
         self.owner: Core | None = None
         meshes = [Streams(self.shared, index, [-1, -1]) for index in (HOME, OWNER)]
         super().__init__(None, mesh=meshes[HOME], index=HOME, migrate=self.take_note)
-        self.owner = Core(None, mesh=meshes[OWNER], index=OWNER)
+        self.owner = Core(
+            None, mesh=meshes[OWNER], index=OWNER, migrate=lambda *_: self.during_a_turn()
+        )
         for core, mesh in ((self, meshes[HOME]), (self.owner, meshes[OWNER])):
             mesh.core = core
             core.manager.placed(b"t", OWNER)

@@ -195,7 +195,9 @@ cdef class SessionManager:
         cdef int _round
         cdef bint left = False
         if self.mesh is not None:
-            self.mesh.drain(DRAIN_BYTES)
+            # Only once per turn: the answers of this turn may be read before it ends, and a command
+            # that follows one must run by a later clock.
+            left = self.mesh.drain(DRAIN_BYTES)
         if self.undecoded:
             self.decode()
         for _round in range(4):
@@ -239,7 +241,6 @@ cdef class SessionManager:
         if self.scheduler.events is not None:
             self.tell_events()
         if self.mesh is not None:
-            left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
         if left or self.resumable or self.dirty or self.undecoded or self.shard.has_work():
             return self.scheduler.now

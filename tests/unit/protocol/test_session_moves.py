@@ -133,6 +133,25 @@ def test_many_messages_arrive_whole_and_are_finished_at_once(near):
     assert client.answer() is None
 
 
+def test_a_command_sent_during_a_turn_runs_in_the_next_one(near):
+    """By then the owner has read its clock again: a delay begins after the command was sent."""
+    client = consumer(near, 1)
+    [message] = client.messages()
+    owner = near.owner
+
+    def requeue() -> None:
+        client.requeue(message.id, 1000)
+        near.manager.run_turn(near.now, near.wall)
+
+    near.during_a_turn = requeue
+    owner.manager.placed(b"u", near.manager.index)
+    owner.client().send(b"SUB u c\n")
+    owner.manager.run_turn(near.now, near.wall)
+    assert owner.counters("t", "c")["deferred_count"] == 0
+    owner.manager.run_turn(near.now, near.wall)
+    assert owner.counters("t", "c")["deferred_count"] == 1
+
+
 def test_a_fin_that_fails_among_others_is_the_only_one(near):
     client = consumer(near, 3)
     ids = [each.id for each in client.messages()]
