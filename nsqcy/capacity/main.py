@@ -30,53 +30,57 @@ CLASS = Rule("memory, os, fsync", lambda value: value in CLASSES)
 
 LOAD = (
     Option("rate", INT, None, "messages published per second, in total; required", rule=POSITIVE),
-    Option("body-bytes", INT, 1000, "size of a message", rule=POSITIVE),
-    Option("topics", INT, 1, "topics that share the load", rule=POSITIVE),
-    Option("channels", INT, 1, "channels of each topic", rule=NOT_NEGATIVE),
-    Option("connections", INT, 100, "connections of publishers and consumers", rule=NOT_NEGATIVE),
+    Option("body-bytes", INT, 1000, "message size", rule=POSITIVE),
+    Option("topics", INT, 1, "number of topics that share the load", rule=POSITIVE),
+    Option("channels", INT, 1, "channels per topic", rule=NOT_NEGATIVE),
+    Option(
+        "connections", INT, 100, "number of publisher and consumer connections", rule=NOT_NEGATIVE
+    ),
     Option("batch", INT, 1, "messages per publish; 1 for PUB, more for MPUB", rule=POSITIVE),
-    Option("ready", INT, 100, "RDY of a consumer, or its max_in_flight", rule=POSITIVE),
+    Option("ready", INT, 100, "RDY count of each consumer, or its max_in_flight", rule=POSITIVE),
     Option("durability", STRING, "memory", "durability class of the topics", rule=CLASS),
     Option("tls", BOOL, False, "clients use TLS"),
     Option(
         "consumers-away",
         DURATION,
         HOUR,
-        "maximum time that consumers may be offline or behind",
+        "longest time that consumers may be offline or behind",
         rule=NOT_NEGATIVE,
     ),
     Option(
         "handling",
         DURATION,
         100 * MILLISECOND,
-        "time a consumer takes to finish a message",
+        "time that a consumer needs to finish a message",
         rule=NOT_NEGATIVE,
     ),
     Option(
         "retention",
         DURATION,
         0,
-        "time that messages are retained, as --retention-time",
+        "how long messages are retained, as in --retention-time",
         rule=NOT_NEGATIVE,
     ),
-    Option("deferred", FLOAT, 0.0, "share of messages with a delay", rule=SHARE),
-    Option("delay", DURATION, 60 * SECOND, "delay of these messages", rule=NOT_NEGATIVE),
+    Option("deferred", FLOAT, 0.0, "share of messages that are deferred", rule=SHARE),
+    Option("delay", DURATION, 60 * SECOND, "delay of deferred messages", rule=NOT_NEGATIVE),
     Option(
         "sync-time",
         DURATION,
         5 * MILLISECOND,
-        "time of a disk sync, as measured by nsqcy doctor",
+        "duration of a disk sync, as measured by nsqcy doctor",
         rule=POSITIVE,
     ),
 )
 HOSTS = (
-    Option("host-cores", INT, 4, "cores for an nsqd", rule=POSITIVE),
-    Option("host-memory-gb", FLOAT, 8.0, "memory of a host", rule=POSITIVE),
-    Option("host-disk-gb", FLOAT, 500.0, "size of a host's disk", rule=POSITIVE),
-    Option("host-disk-mb", FLOAT, 200.0, "MB per second that its disk writes", rule=POSITIVE),
-    Option("host-network-mbit", FLOAT, 1000.0, "network bandwidth, each way", rule=POSITIVE),
-    Option("core-speed", FLOAT, 1.0, "core speed relative to the measured one", rule=POSITIVE),
-    Option("headroom", INT, 50, "percent of all resources to keep free", rule=PERCENT),
+    Option("host-cores", INT, 4, "cores per nsqd", rule=POSITIVE),
+    Option("host-memory-gb", FLOAT, 8.0, "memory per host", rule=POSITIVE),
+    Option("host-disk-gb", FLOAT, 500.0, "disk size per host", rule=POSITIVE),
+    Option("host-disk-mb", FLOAT, 200.0, "disk write throughput per host, in MB/s", rule=POSITIVE),
+    Option(
+        "host-network-mbit", FLOAT, 1000.0, "network bandwidth in each direction", rule=POSITIVE
+    ),
+    Option("core-speed", FLOAT, 1.0, "core speed relative to the benchmark machine", rule=POSITIVE),
+    Option("headroom", INT, 50, "percentage of every resource to keep free", rule=PERCENT),
     Option("spare", INT, 1, "nsqds that may be offline", rule=NOT_NEGATIVE),
 )
 OUTPUT = (Option("json", BOOL, False, "print JSON"),)
@@ -100,7 +104,7 @@ def main(words: Sequence[str]) -> int:
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
     """Return the parsed flags. Raises Stop."""
-    flags = Parser("nsqcy capacity", "Compute the hosts for a load.", SECTIONS).values(words)
+    flags = Parser("nsqcy capacity", "Compute how many hosts a load needs.", SECTIONS).values(words)
     if flags["rate"] is None:
         raise UsageError("--rate is required: messages published per second")
     return flags

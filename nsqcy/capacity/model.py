@@ -118,8 +118,8 @@ def plan(load: Load, host: Host, free: float) -> Plan:
     room = host.memory * usable - (host.cores + 1) * processes
     if room <= 0:
         raise Impossible(
-            f"the memory of a host is too small for {host.cores + 1} processes of"
-            f" {processes / 1e6:.0f} MB with the requested headroom"
+            f"each host has too little memory for {host.cores + 1} processes of "
+            f"{processes / 1e6:.0f} MB with the requested headroom"
         )
     # Each topic uses one worker per nsqd.
     cores = min(host.cores, load.topics)
@@ -155,11 +155,11 @@ def _cores(load: Load, usable: float) -> Iterator[Part]:
     yield from one
     if (turns := _turns(load.rate) - busy) > 0:
         source = "; ".join(map(str, (measured.SLOW, measured.STEADY, measured.FAST)))
-        yield Part("event-loop iterations with few messages", turns, source)
+        yield Part("event-loop iterations that handle few messages", turns, source)
         busy += turns
     if busy > usable:
         figure = measured.WORKERS
-        yield Part("overhead of several workers", busy * (figure.value - 1), str(figure))
+        yield Part("overhead of multiple workers", busy * (figure.value - 1), str(figure))
     if load.deferred:
         yield _of("deferring", load.rate * load.deferred, measured.DEFER)
         yield _of("deferred messages becoming due", load.deliveries * load.deferred, measured.DUE)

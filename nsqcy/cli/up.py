@@ -32,12 +32,12 @@ Usage: nsqcy up [FLAGS]
 Runs nsqlookupd, an nsqd that registers with it, and nsqadmin until ^C or SIGTERM. By default they
 listen on 127.0.0.1 at their usual ports, and nsqd keeps messages in ./data.
 
-FLAGS are the flags of nsqd (nsqd -help):
+FLAGS are nsqd's flags (nsqd -help):
 
   --data-path=DIR             where nsqd keeps messages; created if missing
   --tcp-address=HOST:PORT     where nsqd serves clients
   --http-address=HOST:PORT    where nsqd serves its HTTP API
-  --config=FILE               options of nsqd
+  --config=FILE               nsqd's options
 
 the flags of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help), prefixed with the name:
 

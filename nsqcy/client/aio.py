@@ -225,7 +225,7 @@ class _Face:
                     lambda: driver, address.host, address.port, local_addr=options.local
                 )
         except TimeoutError:
-            driver.fail(ConnectionFailed(f"{address}: no connection in {options.timeout:g} s"))
+            driver.fail(ConnectionFailed(f"{address}: not connected within {options.timeout:g} s"))
         except UNREACHABLE as error:
             driver.fail(ConnectionFailed(f"{address}: {reason(error)}"))
         finally:

@@ -24,7 +24,7 @@ from nsqcy.names import is_valid_name, quote
 FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
 ASK_SOON = 0.2  # seconds from a lost connection to the query of nsqlookupds
 FINISHED, REQUEUED = 0, 1  # as in client/codec.pxd
-NOT_AWAITED = "it returned an awaitable, which only nsqcy.client.aio awaits"
+NOT_AWAITED = "the handler returned an awaitable: only nsqcy.client.aio awaits it"
 
 
 class Net(AnyNet, Protocol):

@@ -93,12 +93,16 @@ class FlowSettings:
         10.0, FLOAT, "seconds without a message after which a connection loses its RDY", POSITIVE
     )
     low_rdy_timeout: float = option(
-        30.0, FLOAT, "seconds after which a connection loses its RDY in any case", POSITIVE
+        30.0,
+        FLOAT,
+        "seconds after which a connection loses its RDY even if messages arrive",
+        POSITIVE,
     )
     rdy_redistribute_interval: float = option(
         5.0,
         FLOAT,
-        "seconds between these checks, if max_in_flight is not enough for all connections",
+        "seconds between these checks, which take place if max_in_flight is less than the number "
+        "of connections",
         _finite("at least 0.001 seconds", lambda value: value >= 0.001),
     )
     max_backoff_duration: float = option(
@@ -108,12 +112,15 @@ class FlowSettings:
         _finite("0 or more", lambda value: value >= 0),
     )
     backoff_multiplier: float = option(
-        1.0, FLOAT, "seconds of a wait, times two to the power of the level", POSITIVE
+        1.0,
+        FLOAT,
+        "base wait in seconds; multiplied by two to the power of the backoff level",
+        POSITIVE,
     )
     backoff_strategy: Literal["exponential", "full_jitter"] = option(
         "exponential",
         STRING,
-        "exponential, or full_jitter: a random part of the wait",
+        "exponential: the whole wait; full_jitter: a random part of it",
         Rule(" or ".join(STRATEGIES), STRATEGIES.__contains__),
     )
 

@@ -106,7 +106,7 @@ class Driver:
             self._release()
         else:
             timeout = self.connection.options.timeout
-            self.fail(f"no connection in {timeout:g} s")
+            self.fail(f"not connected within {timeout:g} s")
 
     def fail(self, why: str) -> None:
         """There is no connection, or no longer."""

@@ -108,22 +108,27 @@ class ProducerKeywords(ConnectionKeywords, total=False):
 class ConnectionOptions:
     """Options of IDENTIFY and of the connection itself."""
 
-    client_id: str = option("", STRING, "name of this client; the short host name by default")
-    hostname: str = option("", STRING, "host name that nsqd shows; that of this machine by default")
-    user_agent: str = option(USER_AGENT, STRING, "name and version of the program")
+    client_id: str = option("", STRING, "name of this client; default: the short host name")
+    hostname: str = option(
+        "", STRING, "host name that nsqd shows; default: this machine's host name"
+    )
+    user_agent: str = option(USER_AGENT, STRING, "program name and version")
     heartbeat_interval: float = option(
-        30.0, FLOAT, "seconds between heartbeats of nsqd; -1 for none", POSITIVE_OR_OFF
+        30.0, FLOAT, "seconds between nsqd's heartbeats; -1 for none", POSITIVE_OR_OFF
     )
     output_buffer_size: int = option(
-        16384, INT, "bytes that nsqd may collect before it sends; -1 for none", at_least(-1)
+        16384,
+        INT,
+        "bytes that nsqd may buffer before it sends them; -1 for no buffering",
+        at_least(-1),
     )
     output_buffer_timeout: int = option(
-        250, INT, "milliseconds that nsqd may wait to collect them; -1 for none", at_least(-1)
+        250, INT, "milliseconds that nsqd may buffer output; -1 for no limit", at_least(-1)
     )
     msg_timeout: float | None = option(
         None,
         FLOAT,
-        "seconds until nsqd delivers an unanswered message again; the default of nsqd by default",
+        "seconds until nsqd redelivers an unanswered message; default: nsqd's --msg-timeout",
         NOT_NEGATIVE,
     )
     sample_rate: int = option(
@@ -136,21 +141,22 @@ class ConnectionOptions:
         "mapping of ca_certs, certfile, keyfile, cert_reqs, check_hostname, ciphers",
     )
     tls_options: TlsOptions | None = None
-    deflate: bool = option(False, BOOL, "compress by deflate")
-    deflate_level: int = option(6, INT, "level of deflate", between(1, 9))
-    snappy: bool = option(False, BOOL, "compress by snappy; not together with deflate")
+    deflate: bool = option(False, BOOL, "compress with deflate")
+    deflate_level: int = option(6, INT, "deflate level", between(1, 9))
+    snappy: bool = option(False, BOOL, "compress with snappy; cannot be combined with deflate")
     auth_secret: str | None = option(
-        None, STRING, "secret for nsqds that require AUTH; lookupds get it too"
+        None, STRING, "secret for nsqds that require AUTH; also sent to lookupds"
     )
     timeout: float = option(
         1.0,
         FLOAT,
-        "seconds to connect, and to send the rest on close; a handshake has at least 10",
+        "timeout in seconds for connecting, and for sending the remaining output on close; a "
+        "handshake has at least 10 s",
         POSITIVE,
     )
-    local_address: str | None = option(None, STRING, "host[:port] to connect from")
+    local_address: str | None = option(None, STRING, "local host[:port] to connect from")
     max_msg_size: int = option(
-        0, INT, "size of the largest message accepted; 0 for any", between(0, 0x7FFFFFFF - 64)
+        0, INT, "maximum message size to accept; 0 for no limit", between(0, 0x7FFFFFFF - 64)
     )
     durability: str | None = option(
         None,
@@ -162,11 +168,11 @@ class ConnectionOptions:
     headers: bool = option(
         False,
         BOOL,
-        "send and receive headers of messages. The connection to an nsqd that does not support "
-        "them fails",
+        "send and receive message headers. The connection to an nsqd that does not support them "
+        "fails",
     )
-    topology_region: str = option("", STRING, "region of this client")
-    topology_zone: str = option("", STRING, "zone of this client")
+    topology_region: str = option("", STRING, "this client's region")
+    topology_zone: str = option("", STRING, "this client's zone")
     # Made once from tls_options: all connections share it.
     tls_context: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
 
@@ -229,10 +235,14 @@ class LookupOptions:
 
     lookupd_poll_interval: float = option(60.0, FLOAT, "seconds between queries", POSITIVE)
     lookupd_poll_jitter: float = option(
-        0.3, FLOAT, "share of the interval by which a program shifts its queries", between(0, 1)
+        0.3, FLOAT, "maximum random shift of the queries, as a share of the interval", between(0, 1)
     )
-    lookupd_connect_timeout: float = option(1.0, FLOAT, "seconds to connect", POSITIVE)
-    lookupd_request_timeout: float = option(2.0, FLOAT, "seconds for a response", POSITIVE)
+    lookupd_connect_timeout: float = option(
+        1.0, FLOAT, "timeout for connecting, in seconds", POSITIVE
+    )
+    lookupd_request_timeout: float = option(
+        2.0, FLOAT, "timeout for a response, in seconds", POSITIVE
+    )
     lookupd_authorization: bool = option(True, BOOL, "send auth_secret to lookupds")
 
     def __post_init__(self) -> None:
@@ -244,17 +254,22 @@ class ConsumerOptions:
     """Options for answering messages."""
 
     max_tries: int = option(
-        5, INT, "deliveries after which a message is given up; 0 for no limit", at_least(0)
+        5,
+        INT,
+        "maximum number of deliveries before the consumer gives a message up; 0 for no limit",
+        at_least(0),
     )
     requeue_delay: float = option(
         90.0,
         FLOAT,
-        "seconds until a failed message is delivered again, times its attempts",
+        "seconds until a failed message is redelivered; multiplied by its attempts",
         NOT_NEGATIVE,
     )
-    max_requeue_delay: float = option(900.0, FLOAT, "maximum of that delay", NOT_NEGATIVE)
+    max_requeue_delay: float = option(
+        900.0, FLOAT, "maximum redelivery delay, in seconds", NOT_NEGATIVE
+    )
     backoff_on_requeue: bool = option(
-        True, BOOL, "back off when a handler returns False, too, and not only when it fails"
+        True, BOOL, "also back off when a handler returns False, not only when it fails"
     )
     close_timeout: float = option(
         30.0, FLOAT, "seconds that a graceful close waits for messages in flight", NOT_NEGATIVE
@@ -273,20 +288,22 @@ class ProducerOptions:
     """Options of a producer's own."""
 
     retries: int = option(
-        3, INT, "times that a failed publish is sent to another nsqd", at_least(0)
+        3, INT, "number of times that a failed publish is retried on another nsqd", at_least(0)
     )
     max_pending: int = option(
-        64 << 20, INT, "bytes of unanswered publishes; further publishers wait", at_least(1)
+        64 << 20, INT, "maximum bytes of unanswered publishes; further publishes wait", at_least(1)
     )
     reconnect_interval: float = option(
         0.5,
         FLOAT,
-        "seconds until the first reconnect; each further one waits twice as long",
+        "seconds until the first reconnect; doubled for each further one",
         POSITIVE,
     )
-    max_reconnect_interval: float = option(15.0, FLOAT, "maximum of that interval", POSITIVE)
+    max_reconnect_interval: float = option(
+        15.0, FLOAT, "maximum seconds until a reconnect", POSITIVE
+    )
     close_timeout: float = option(
-        30.0, FLOAT, "seconds that a close waits for answers", NOT_NEGATIVE
+        30.0, FLOAT, "seconds that a close waits for responses", NOT_NEGATIVE
     )
 
     def __post_init__(self) -> None:

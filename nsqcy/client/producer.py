@@ -174,7 +174,7 @@ class ProducerCore(Core[Nsqd]):
             self._failed(publish, ConnectionFailed(str(error)), elsewhere=True, untouched=untouched)
         if lost:
             count = self.retried - retried
-            log.warning("[%s] of %d publishes %d are tried again", self.name, len(lost), count)
+            log.warning("[%s] %d publishes: %d are retried", self.name, len(lost), count)
         if not was_ready:
             self._fail_waiting()
         self._end_if_done()

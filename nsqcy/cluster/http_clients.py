@@ -134,7 +134,9 @@ class NsqdHTTPClient(DaemonClient):
                 parts += [struct.pack(">i", len(each)), each]
             return self._bytes("POST", "/mpub", {**query, "binary": "true"}, b"".join(parts))
         if any(b"\n" in each for each in bodies):
-            raise ValueError("a message with a newline in it can only be published as binary")
+            raise ValueError(
+                "a message that contains a newline can only be published with binary=true"
+            )
         return self._bytes("POST", "/mpub", query, b"\n".join(bodies))
 
     def create_topic(self, topic: str) -> None:

@@ -30,14 +30,14 @@ LOG_FORMAT = Option(
     "log-format",
     STRING,
     "text",
-    "format of log lines: text, as NSQ, or json, one object a line",
+    "format of log lines: text as in NSQ, or json: one object per line",
     rule=Rule("text or json", lambda value: value in logger.FORMATS),
 )
 VERBOSE = Option(
     "verbose",
     BOOL,
     False,
-    "deprecated, no effect; see --log-level",
+    "deprecated, no effect; use --log-level",
     in_file=False,
     notice="is deprecated and has no effect, use --log-level",
 )
@@ -45,7 +45,7 @@ DEBUG_REMOTE = Option(
     "debug-remote",
     BOOL,
     False,
-    "answer /debug requests from other machines, too",
+    "also answer /debug requests from other machines",
     guard=True,
 )
 

@@ -93,7 +93,7 @@ def read_text(path: str) -> str:
         reason = (error.strerror or "unreadable").lower()
         raise ConfigError(path, None, f"open {path}: {reason}") from None
     except ValueError:
-        raise ConfigError(path, None, "a path cannot hold a zero byte") from None
+        raise ConfigError(path, None, "a path cannot contain a zero byte") from None
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -133,7 +133,7 @@ def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
             name = _section_name(table, path, number, line)
             if name in first_lines:
                 problem = f"section [{name}] is already at line {first_lines[name]}"
-                raise ConfigError(path, number, problem, "one section of a name")
+                raise ConfigError(path, number, problem, "each section once")
             first_lines[name] = number
             if name == table.daemon:
                 section, keys = found, table.by_ini_key

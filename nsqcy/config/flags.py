@@ -29,13 +29,13 @@ def _check_ignored(table: OptionTable, argv: Sequence[str], rest: Sequence[str])
     option = table.by_flag.get(last.lstrip("-")) if last.startswith("-") else None
     if option and option.guard and option.kind is BOOL and rest[0] in TRUE | FALSE:
         value = f"-{option.flag}={rest[0]}"
-        text = f"boolean flag -{option.flag} takes no word: write {value}"
+        text = f"boolean flag -{option.flag} takes no separate value: write {value}"
         raise _usage_error(table, text)
     for word in rest:
         name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
         option = table.by_flag.get(name)
         if option and option.guard:
-            text = f"flag -{name} is ignored: the flags end before {quote(rest[0])}"
+            text = f"flag -{name} is ignored: flags must precede {quote(rest[0])}"
             raise _usage_error(table, text)
 
 

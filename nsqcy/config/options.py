@@ -112,10 +112,10 @@ def unquoted(text: str) -> str:
 
 def _elements(text: str) -> list[str]:
     if text.startswith("[") and text.endswith("]"):  # and not an address such as [::1]:4160
-        raise ValueError("an array is TOML")
+        raise ValueError("arrays are TOML: separate values by commas")
     found = [unquoted(part.strip()) for part in text.split(",") if part.strip()]
     if text and not found:
-        raise ValueError("there is no element between the commas")
+        raise ValueError("there is no value between the commas")
     return found
 
 
@@ -258,7 +258,7 @@ DURATION = Kind(
 STRING = Kind("string", "text", str, show_string, toml=_toml_text)
 STRINGS = Kind(
     "value",
-    "texts separated by commas",
+    "values separated by commas",
     parse_strings,
     show_strings,
     typed="tuple[str, ...]",
@@ -306,7 +306,7 @@ TLS_REQUIREMENT = Kind(
 )
 TLS_VERSION = Kind(
     "value",
-    "tls1.0, tls1.1, tls1.2, tls1.3 or nothing",
+    "tls1.0, tls1.1, tls1.2, tls1.3 or empty",
     parse_tls_version,
     show_tls_version,
     typed="int",

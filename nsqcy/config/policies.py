@@ -43,7 +43,7 @@ RETENTION_TIME = Option(
     "retention-time",
     DURATION,
     0,
-    "time to keep messages that every channel has finished; 0 for no time limit",
+    "how long to keep messages that every channel has finished; 0 for no time limit",
     example=24 * HOUR,
     rule=NOT_NEGATIVE,
 )
@@ -51,7 +51,7 @@ RETENTION_BYTES = Option(
     "retention-bytes",
     INT,
     0,
-    "bytes of messages to keep that every channel has finished; 0 for no size limit",
+    "bytes to keep of messages that every channel has finished; 0 for no size limit",
     example=10 << 30,
     rule=NOT_NEGATIVE,
 )
@@ -59,7 +59,7 @@ MEM_QUEUE_SIZE = Option(
     "mem-queue-size",
     INT,
     10_000,
-    "messages of a topic or channel that may stay in memory; the rest counts as backend depth",
+    "maximum messages of a topic or channel in memory; the rest counts as backend depth",
     example=100_000,
     rule=NOT_NEGATIVE,
 )
@@ -78,14 +78,14 @@ MSG_TIMEOUT = Option(
     "msg-timeout",
     DURATION,
     MINUTE,
-    "time to finish a message before nsqd requeues it",
+    "time after which nsqd requeues an unfinished message",
     example=5 * MINUTE,
 )
 TTL = Option(
     "ttl",
     DURATION,
     0,
-    "time to live of a message after its publish; 0 for no limit",
+    "time to live of a message, from its publish; 0 for no limit",
     example=HOUR,
     rule=NOT_NEGATIVE,
 )
@@ -93,7 +93,7 @@ MAX_BYTES = Option(
     "max-bytes",
     INT,
     0,
-    "maximum bytes of messages that wait in a topic and its channels; 0 for no limit",
+    "maximum bytes of messages waiting in a topic and its channels; 0 for no limit",
     example=1 << 30,
     rule=NOT_NEGATIVE,
 )
@@ -101,7 +101,7 @@ MAX_DEPTH = Option(
     "max-depth",
     INT,
     0,
-    "maximum number of messages that wait in a topic or channel; 0 for no limit",
+    "maximum number of messages waiting in a topic or channel; 0 for no limit",
     example=1_000_000,
     rule=NOT_NEGATIVE,
 )
@@ -109,8 +109,8 @@ FULL = Option(
     "on-full",
     STRING,
     "reject",
-    "what to do with a publish that would exceed max_bytes or max_depth: reject refuses it, "
-    "drop-oldest drops the oldest messages instead, drop-newest drops the new one",
+    "action if a publish would exceed max_bytes or max_depth: reject refuses it, drop-oldest "
+    "drops the oldest messages, drop-newest drops the new one",
     example="drop-oldest",
     rule=Rule("reject, drop-oldest or drop-newest", lambda value: value in ON_FULL),
 )
@@ -118,8 +118,8 @@ CHANNEL_FULL = Option(
     "on-full",
     STRING,
     "reject",
-    "what to do when max_depth of the channel would be exceeded: reject makes the topic refuse "
-    "publishes, drop-oldest drops the oldest messages of the channel",
+    "action if a publish would exceed the channel's max_depth: reject makes the topic refuse it, "
+    "drop-oldest drops the channel's oldest messages",
     example="drop-oldest",
     rule=Rule("reject or drop-oldest", lambda value: value in ON_FULL[:2]),
 )
@@ -135,7 +135,7 @@ DEAD_LETTER_TOPIC = Option(
     "dead-letter-topic",
     STRING,
     "",
-    "topic that gets messages after max_attempts; empty: they are dropped",
+    "topic that receives messages after max_attempts; empty: they are dropped",
     example="dead",
     rule=Rule(
         "the name of a topic that is not ephemeral",
@@ -146,7 +146,7 @@ RATE = Option(
     "rate",
     FLOAT,
     0.0,
-    "maximum deliveries a second to all consumers together; 0 for no limit",
+    "maximum deliveries per second to all consumers of the channel; 0 for no limit",
     example=500.0,
     rule=Rule("0 or [0.001,1000000000]", lambda value: value == 0 or 0.001 <= value <= 1e9),
 )
@@ -155,7 +155,7 @@ PRUNE_AFTER = Option(
     DURATION,
     0,
     "time after which an unused channel (no consumers) or topic (no channels, no publishes) is "
-    "deleted; 0 for never",
+    "deleted; 0 to keep it",
     example=24 * HOUR,
     rule=Rule("0 or >= 1s", lambda value: value == 0 or value >= SECOND),
 )
@@ -163,7 +163,7 @@ PRUNE_MESSAGES = Option(
     "prune-messages",
     BOOL,
     False,
-    "delete it even if it has messages",
+    "delete an unused topic or channel even if it has messages",
     example=True,
 )
 

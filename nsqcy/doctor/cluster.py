@@ -115,7 +115,9 @@ def versions(cluster: Cluster) -> Iterator[Finding]:
             f"{name} has {version or 'none'}" for version, name in pairs if version != maximum
         )
         text = f"{daemon}s run {len(count)} versions: most have {maximum or 'none'}, {others}"
-        yield warning(text, "run one version: clients only use the features of the oldest")
+        yield warning(
+            text, "run the same version everywhere: clients can only use the features of the oldest"
+        )
 
 
 def agreement(cluster: Cluster) -> Iterator[Finding]:
@@ -131,8 +133,11 @@ def agreement(cluster: Cluster) -> Iterator[Finding]:
             text = f"nsqlookupd {lookupd.address} lacks nsqd {several(lacking)}"
             yield problem(text, "add it to their --lookupd-tcp-address; check their logs")
         if missing := topics - lookupd.topics:
-            text = f"nsqlookupd {lookupd.address} lacks topics of the others: {several(missing)}"
-            yield warning(text, "nsqds register their topics; create others on every nsqlookupd")
+            text = f"nsqlookupd {lookupd.address} lacks topics that others have: {several(missing)}"
+            yield warning(
+                text,
+                "nsqds register the topics that they have; create other topics on every nsqlookupd",
+            )
     yield from _tombstones(cluster)
 
 
@@ -202,7 +207,7 @@ def health(cluster: Cluster) -> Iterator[Finding]:
             advice = "check its log; /ready shows when it has recovered"
             yield problem(f"nsqd {nsqd.name} is not ready: {nsqd.unready}", advice)
         elif nsqd.health != "OK":
-            advice = "check the disk; its log has the failed writes"
+            advice = "check the disk; nsqd's log lists the failed writes"
             yield problem(f"nsqd {nsqd.name} is unhealthy: {nsqd.health}", advice)
         if nsqd.draining:
             text = f"nsqd {nsqd.name} is draining: it refuses publishes"

@@ -26,7 +26,9 @@ def data_path(host: Host) -> Iterator[Finding]:
         yield problem(disk.error, "create it, or set another --data-path")
     elif disk.write_error:
         text = f"{disk.path} is not writable: {disk.write_error}"
-        yield problem(text, "make the user that nsqd runs as its owner; run doctor as that user")
+        yield problem(
+            text, "change its owner to the user that nsqd runs as, and run doctor as that user"
+        )
     else:
         yield ok(f"{disk.path} is writable")
 
@@ -42,7 +44,7 @@ def file_system(host: Host) -> Iterator[Finding]:
         yield problem(text, "remove nobarrier from its mount options")
     if "sync" in disk.mount_options:
         text = f"{disk.path} is mounted with `sync`: each write waits for the disk"
-        yield warning(text, "remove the option: nsqd syncs what it has to")
+        yield warning(text, "remove the option: nsqd syncs its files itself")
 
 
 def _kind(disk: Disk, durable: bool) -> Iterator[Finding]:
@@ -78,14 +80,14 @@ def disk_space(host: Host) -> Iterator[Finding]:
         yield ok(free)
     if disk.files_all and disk.files_free < FREE_SHARE * disk.files_all:
         text = f"{disk.files_free} of {disk.files_all} inodes are free on {disk.path}"
-        yield warning(text, "each topic uses some: find out what has so many files")
+        yield warning(text, "each topic uses some: find out which directory has so many files")
 
 
 def disk_latency(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
     middle, longest = sorted(disk.syncs)[len(disk.syncs) // 2], max(disk.syncs)
     text = f"a small write syncs in {milliseconds(middle)}, at most {milliseconds(longest)}"
-    advice = "each publish to a topic of class fsync waits for a sync; see docs/DURABILITY.md"
+    advice = "a publish to a topic with durability fsync waits for a sync; see docs/DURABILITY.md"
     if middle > VERY_SLOW_SYNC:
         yield warning(text, advice)
     elif middle > SLOW_SYNC:

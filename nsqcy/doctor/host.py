@@ -34,7 +34,7 @@ def config(host: Host) -> Iterator[Finding]:
 def libraries(host: Host) -> Iterator[Finding]:
     found = ".".join(map(str, host.python))
     if host.python[:2] < PYTHON:
-        yield problem(f"python {found} is too old", "install python 3.11 or a later one")
+        yield problem(f"python {found} is too old", "install python 3.11 or later")
     for each in host.broken_modules:
         yield problem(each, "reinstall nsqcy for this python")
     for package in host.packages:
@@ -168,8 +168,8 @@ CHECKS = (
     ),
     Check(
         "open-files",
-        f"the hard limit of open files (below {FEW:,}); open files of running daemons and of the"
-        f" whole machine (at {NEARLY:.0%} of the limit)",
+        f"the hard limit of open files (below {FEW:,}); open files of running daemons and of the "
+        f"machine (at {NEARLY:.0%} of the limit)",
         "",
         open_files,
     ),

@@ -102,7 +102,7 @@ def stepped(root: str) -> float | None:
 def disk(path: str, root: str = "/") -> Disk:
     """Return the facts of a disk; an error if it does not respond in time."""
     outcome = ask_all([path], lambda path: look_at_disk(path, root), DISK_LIMIT)
-    hangs = Disk(path, f"{path} does not respond within {DISK_LIMIT:.0f} s")
+    hangs = Disk(path, f"{path} did not respond within {DISK_LIMIT:.0f} s")
     return outcome.values.get(path, hangs)
 
 

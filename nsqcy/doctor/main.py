@@ -33,10 +33,10 @@ HOST = (
         "daemon",
         STRING,
         "",
-        "daemon of the configuration file; default: nsqd, unless the file names another",
+        "daemon that the configuration file is for; default: the one it names, or nsqd",
         rule=Rule(f"one of {', '.join(files.DAEMONS)}", ("", *files.DAEMONS).__contains__),
     ),
-    Option("data-path", STRING, "", "data path of nsqd; overrides the configuration file"),
+    Option("data-path", STRING, "", "nsqd's data path; overrides the configuration file"),
 )
 CLUSTER = (
     Option("cluster", BOOL, True, "check the cluster"),
@@ -46,17 +46,17 @@ CLUSTER = (
         "watch",
         DURATION,
         2 * SECOND,
-        "time between two queries of the nsqds, to see changes; 0 queries once",
+        "time between two queries to each nsqd, to detect changes; 0 queries once",
         rule=NOT_NEGATIVE,
     ),
     Option("timeout", DURATION, 5 * SECOND, "timeout for a whole request", rule=POSITIVE),
-    Option("tls-root-ca-file", STRING, "", "PEM file of CAs for HTTPS ports"),
+    Option("tls-root-ca-file", STRING, "", "PEM file with CAs for HTTPS ports"),
     Option("tls-insecure-skip-verify", BOOL, False, "accept any certificate"),
     token_file.OPTION,
 )
 OUTPUT = (
     Option("json", BOOL, False, "print JSON"),
-    Option("quiet", BOOL, False, "omit checks that are ok"),
+    Option("quiet", BOOL, False, "print only checks that are not ok"),
     Option("checks", BOOL, False, "print the table of all checks and exit"),
 )
 SECTIONS = {"host": HOST, "cluster": CLUSTER, "output": OUTPUT}

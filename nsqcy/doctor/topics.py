@@ -26,7 +26,7 @@ def unread_topics(cluster: Cluster) -> Iterator[Finding]:
             later = cluster.topics_later.get(name, topic)
             waiting = _waiting(cluster, topic.figures, later.figures)
             text = f"topic {name} has no channel, and {waiting}"
-            yield warning(text, "subscribe to it, or empty or delete it")
+            yield warning(text, "subscribe to it, empty it, or delete it")
 
 
 def idle_channels(cluster: Cluster) -> Iterator[Finding]:
@@ -128,7 +128,11 @@ def dead_letters(cluster: Cluster) -> Iterator[Finding]:
         waiting = max([dead.figures.depth, *map(_held, dead.channels.values())])
         if waiting:
             text = f"{_messages(waiting)} in dead-letter topic {name} of {several(channels)}"
-            yield warning(text, "find out why they failed, then redrive or empty: docs/POLICIES.md")
+            yield warning(
+                text,
+                "find out why they failed, then redrive them or empty the topic; "
+                "see docs/POLICIES.md",
+            )
 
 
 def limits(cluster: Cluster) -> Iterator[Finding]:
@@ -150,7 +154,7 @@ def _limit(nsqd: Nsqd, what: str, depth: int, policy: Policy) -> Iterator[Findin
     if not maximum or depth < NEARLY * maximum:
         return
     text = f"{_messages(depth)} in {what} on {nsqd.name}, and max_depth is {maximum}"
-    advice = "add consumers, or raise max_depth: docs/POLICIES.md"
+    advice = "add consumers or raise max_depth; see docs/POLICIES.md"
     if depth < maximum:
         yield warning(text, advice)
     elif policy.on_full == "reject":
@@ -249,7 +253,7 @@ CHECKS = (
     ),
     Check(
         "uneven-consumers",
-        "channels that have consumers on some nsqds, but messages without a consumer on others",
+        "channels that have consumers on some nsqds, but only waiting messages on others",
         "every nsqd with waiting messages has consumers",
         uneven_consumers,
         _any_alive,

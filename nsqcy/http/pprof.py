@@ -59,7 +59,7 @@ _PAGE = """\
 <li><a href="goroutine">goroutine</a>: stacks of all greenlets and threads</li>
 <li><a href="heap">heap</a>: memory statistics</li>
 <li><a href="threadcreate">threadcreate</a>: threads</li>
-<li><a href="profile?seconds=5">profile</a>: where a process spends its time in Python</li>
+<li><a href="profile?seconds=5">profile</a>: where the process spends its time in Python</li>
 </ul>
 </body></html>
 """

@@ -23,7 +23,14 @@ class Event(NamedTuple):
 
 EVENTS = (
     # A daemon's life
-    Event("started", "info", ALL, "…", ("version",), "The daemon starts; it does not serve yet."),
+    Event(
+        "started",
+        "info",
+        ALL,
+        "…",
+        ("version",),
+        "The daemon is starting and does not serve clients yet.",
+    ),
     Event("config_warning", "warn", ALL, "…", (), "A setting has no effect, or is deprecated."),
     Event(
         "config_refused",
@@ -31,7 +38,7 @@ EVENTS = (
         ALL,
         "SIGHUP: …; the configuration stays unchanged",
         ("error",),
-        "The configuration was read again and has an error.",
+        "The configuration was reloaded and has an error.",
     ),
     Event(
         "few_open_files",
@@ -40,7 +47,7 @@ EVENTS = (
         "open files: a limit of … is low, because each connection needs one; the hard limit is …:"
         " raise LimitNOFILE= of the service, or ulimit -Hn",
         ("limit", "hard_limit"),
-        "Connections will be refused when no descriptors are left.",
+        "Connections are refused when no descriptors are left.",
     ),
     Event(
         "listening",
@@ -56,17 +63,19 @@ EVENTS = (
         ALL,
         "…: accept: …; pausing",
         ("listener", "error"),
-        "No descriptors are left: no connections are accepted for a moment.",
+        "No descriptors are left: the daemon briefly stops accepting connections.",
     ),
-    Event("closing", "info", ALL, "…: closing …", ("listener", "address"), "The daemon stops."),
-    Event("failed", "fatal", ALL, "…", (), "The daemon cannot start, or cannot listen any more."),
+    Event(
+        "closing", "info", ALL, "…: closing …", ("listener", "address"), "The daemon is stopping."
+    ),
+    Event("failed", "fatal", ALL, "…", (), "The daemon cannot start, or can no longer listen."),
     Event(
         "service_manager_lost",
         "warn",
         ALL,
         "…",
         (),
-        "systemd gets no more notifications; its watchdog is off.",
+        "The daemon no longer notifies systemd, and its watchdog is off.",
     ),
     Event(
         "stop_failed",
@@ -82,7 +91,7 @@ EVENTS = (
         NSQD,
         "workers have not stopped within … s, killing them",
         (),
-        "Messages that they had not saved are lost.",
+        "Messages that these workers had not saved are lost.",
     ),
     Event("stopped", "info", NSQD, "NSQ: bye", (), "nsqd has stopped, and all messages are saved."),
     # Workers
@@ -92,7 +101,7 @@ EVENTS = (
         NSQD,
         "worker …: …",
         ("worker", "code"),
-        "A worker has ended; `code` is its exit code.",
+        "A worker exited; `code` is its exit code.",
     ),
     Event(
         "worker_restarting",
@@ -100,7 +109,7 @@ EVENTS = (
         NSQD,
         "worker …: restarting in … s",
         ("worker", "delay"),
-        "The worker starts again after `delay` seconds.",
+        "The worker restarts after `delay` seconds.",
     ),
     Event(
         "worker_not_started",
@@ -108,7 +117,7 @@ EVENTS = (
         NSQD,
         "worker …: cannot start: …",
         ("worker", "error"),
-        "The system refuses another process. nsqd tries again.",
+        "The system refused to create a process; nsqd retries.",
     ),
     Event(
         "worker_boot_failed",
@@ -116,7 +125,7 @@ EVENTS = (
         NSQD,
         "worker …: cannot boot: …",
         (),
-        "A bug; `msg` has the stack.",
+        "A bug; `msg` contains the stack.",
     ),
     Event(
         "worker_load_failed",
@@ -124,7 +133,7 @@ EVENTS = (
         NSQD,
         "worker …: cannot load: …",
         (),
-        "The worker could not load its topics; `msg` has the stack.",
+        "The worker could not load its topics; `msg` contains the stack.",
     ),
     Event(
         "topics_not_loaded",
@@ -132,16 +141,23 @@ EVENTS = (
         NSQD,
         "failed to load topics - …",
         ("worker",),
-        "The same, from the master, which starts the worker again.",
+        "The same failure, logged by the master, which restarts the worker.",
     ),
-    Event("worker_up", "info", NSQD, "worker …: up again", ("worker",), "The worker serves again."),
+    Event(
+        "worker_up",
+        "info",
+        NSQD,
+        "worker …: up again",
+        ("worker",),
+        "The worker serves clients again.",
+    ),
     Event(
         "worker_silent",
         "error",
         NSQD,
         "worker …: no heartbeat for … s, sending …",
         ("worker", "seconds", "signal"),
-        "The worker hangs and gets that signal. Its stacks are in the log.",
+        "The worker hangs, so it receives that signal. Its stacks are in the log.",
     ),
     Event(
         "worker_stop_failed",
@@ -157,7 +173,7 @@ EVENTS = (
         NSQD,
         "ring of worker … is broken: …",
         ("peer", "error"),
-        "Two workers cannot reach each other: a bug, please report it.",
+        "Two workers cannot reach each other. This is a bug; please report it.",
     ),
     Event(
         "internal_error",
@@ -165,7 +181,7 @@ EVENTS = (
         NSQD,
         "… - …: …",
         ("subject", "error"),
-        "A bug at a topic or channel; the others go on. Please report it.",
+        "A bug affected one topic or channel; all others continue. Please report it.",
     ),
     # Topics, channels and their files
     Event("topic_created", "info", NSQD, "TOPIC(…): created", ("topic",), ""),
@@ -180,7 +196,7 @@ EVENTS = (
         NSQD,
         "…",
         (),
-        "A topic or channel was unused for prune_after, and is deleted.",
+        "A topic or channel was unused for prune_after and is deleted.",
     ),
     Event(
         "topic_adopted",
@@ -204,9 +220,9 @@ EVENTS = (
         NSQD,
         "TOPIC(…): cannot … …: …: …",
         ("topic", "path", "error"),
-        "A write, sync or rename of a topic's file failed; the line says what to do. Publishes"
-        " that must be written are refused until a write succeeds. At most one line a minute for"
-        " each topic, and ten for each worker.",
+        "A write, sync or rename of a topic's file failed; the line says what to do. Publishes "
+        "that must be written are refused until a write succeeds. At most one line per minute "
+        "and topic, and ten per worker.",
     ),
     Event(
         "write_recovered",
@@ -214,7 +230,7 @@ EVENTS = (
         NSQD,
         "TOPIC(…): writes succeed again",
         ("topic",),
-        "The problem of a `write_failed` is over.",
+        "Writes succeed again after `write_failed`.",
     ),
     Event(
         "records_missing",
@@ -222,7 +238,7 @@ EVENTS = (
         NSQD,
         "TOPIC(…): … are not on disk: finished since the last checkpoint, never written, or lost",
         ("topic", "records"),
-        "After a kill, usually none of them is lost. Reported once for the same records.",
+        "After a kill, usually none of them is lost. Logged once for the same records.",
     ),
     Event(
         "cursors_overrun",
@@ -230,7 +246,7 @@ EVENTS = (
         NSQD,
         "TOPIC(…): named cursors are overrun, as more than … bytes were held: …",
         ("topic", "cursors"),
-        "Readers of the log were too far behind and will miss records.",
+        "Readers of the log were too far behind and miss records.",
     ),
     Event(
         "metadata_persisting",
@@ -270,7 +286,7 @@ EVENTS = (
         NSQD,
         "…: …: …; the policy stays in the file but is not in effect",
         ("name", "error"),
-        "A saved policy is not allowed any more.",
+        "A saved policy is no longer allowed.",
     ),
     # Publishing
     Event(
@@ -287,7 +303,7 @@ EVENTS = (
         NSQD,
         "publishes are written again: the disk has enough free space",
         (),
-        "The problem of `publishes_refused` is over.",
+        "Publishes are accepted again after `publishes_refused`.",
     ),
     Event(
         "events_failed",
@@ -295,12 +311,12 @@ EVENTS = (
         NSQD,
         "events: …: …",
         ("error",),
-        "Some events of --events are lost.",
+        "Some events published by --events are lost.",
     ),
     # Draining
     Event("drain_begins", "info", NSQD, "DRAIN: begins; unregistering from nsqlookupds", (), ""),
     Event("drain_refuses_publishes", "info", NSQD, "DRAIN: publishes are refused", (), ""),
-    Event("drain_left", "info", NSQD, "DRAIN: …", ("messages",), "Number of messages left."),
+    Event("drain_left", "info", NSQD, "DRAIN: …", ("messages",), "The number of messages left."),
     Event("drain_done", "info", NSQD, "DRAIN: nothing is left", (), "nsqd exits with code 0."),
     Event(
         "drain_over",
@@ -342,7 +358,7 @@ EVENTS = (
         NSQD,
         "client(…) - …: …",
         ("client", "error"),
-        "A bug that ended a connection. Please report it.",
+        "A bug ended a connection. Please report it.",
     ),
     Event(
         "auth_refused",
@@ -350,7 +366,7 @@ EVENTS = (
         NSQD,
         "PROTOCOL(V2): […] AUTH failed …",
         ("client", "error"),
-        "The auth servers refused, none of them answered, or no user of --auth-file matches.",
+        "The auth servers denied access or did not answer, or no user in --auth-file matches.",
     ),
     Event(
         "http_unauthorized",
@@ -358,7 +374,7 @@ EVENTS = (
         ALL,
         "http: invalid credentials from …",
         ("peer",),
-        "The token is unknown. Repetitions from one address are not logged.",
+        "The token is unknown. Repeated attempts from one address are not logged.",
     ),
     Event(
         "http_forbidden",
@@ -366,7 +382,7 @@ EVENTS = (
         ALL,
         "http: … may not … … (…)",
         ("user", "method", "path", "peer"),
-        "The permissions of the user do not allow the request.",
+        "The user's permissions do not allow the request.",
     ),
     Event(
         "quota_reached",
@@ -374,7 +390,7 @@ EVENTS = (
         NSQD,
         "AUTH: user … publishes more than its quota",
         ("user", "client"),
-        "Publishes wait, or are refused over HTTP. Logged once a minute by each worker.",
+        "Publishes wait, or are refused over HTTP. Each worker logs this once per minute.",
     ),
     Event(
         "auth_file_reloaded",
@@ -382,7 +398,7 @@ EVENTS = (
         ALL,
         "AUTH: the file of users was read again",
         (),
-        "After SIGHUP, by nsqd and nsqlookupd.",
+        "Logged by nsqd and nsqlookupd after SIGHUP.",
     ),
     Event(
         "secret_too_long",
@@ -398,7 +414,7 @@ EVENTS = (
         NSQD,
         "TLS: the certificate files were read again",
         (),
-        "After SIGHUP. Open connections keep the old certificates.",
+        "Logged after SIGHUP. Open connections keep the old certificates.",
     ),
     Event(
         "https_handshake_failed",
@@ -414,7 +430,7 @@ EVENTS = (
         ALL,
         "… … … (…) …",
         ("status", "method", "target", "peer", "elapsed"),
-        "A request was answered. Not for /pub, /mpub, /metrics and health checks.",
+        "A request was answered. Not logged for /pub, /mpub, /metrics and health checks.",
     ),
     Event(
         "http_handler_failed",
@@ -422,7 +438,7 @@ EVENTS = (
         ALL,
         "panic in HTTP handler - …",
         (),
-        "A bug; the answer is 500 and `msg` has the stack. Please report it.",
+        "A bug; the response is 500 and `msg` contains the stack. Please report it.",
     ),
     # nsqd and its nsqlookupds
     Event("lookupd_added", "info", NSQD, "LOOKUP(…): adding peer", ("lookupd",), ""),
@@ -443,7 +459,7 @@ EVENTS = (
         NSQD,
         "LOOKUPD(…): … - …",
         ("lookupd", "doing", "error"),
-        "nsqd connects again, with growing delays.",
+        "nsqd reconnects with increasing delays.",
     ),
     Event(
         "lookupd_unresolved",
@@ -451,7 +467,7 @@ EVENTS = (
         NSQD,
         "LOOKUPD(…): lookup - …",
         ("lookupd", "error"),
-        "The host name has no address. nsqd looks it up again.",
+        "The host name has no address; nsqd retries the lookup.",
     ),
     Event(
         "channels_unknown",
@@ -459,7 +475,7 @@ EVENTS = (
         NSQD,
         "no available nsqlookupd to query for channels to pre-create for topic …",
         ("topic",),
-        "A new topic starts without the channels that it has on other nsqds.",
+        "A new topic begins without the channels that it has on other nsqds.",
     ),
     Event(
         "statsd_failed",
@@ -484,7 +500,7 @@ EVENTS = (
         NSQLOOKUPD,
         "PROTOCOL(V1): […] exiting ioloop",
         ("client",),
-        "The nsqd has disconnected; its topics are not announced any more.",
+        "The nsqd has disconnected; its topics are no longer announced.",
     ),
     Event(
         "tombstone_set",
@@ -517,7 +533,7 @@ EVENTS = (
         NSQADMIN,
         "SIGHUP: … users",
         ("users",),
-        "--auth-file was read again.",
+        "--auth-file was reloaded.",
     ),
     Event(
         "users_refused",
@@ -525,7 +541,7 @@ EVENTS = (
         ALL,
         "SIGHUP: …; the users stay unchanged",
         ("error",),
-        "--auth-file was read again and has an error.",
+        "--auth-file was reloaded and has an error.",
     ),
     Event("upstream_failed", "warn", NSQADMIN, "…", (), "Some nodes did not answer."),
     Event(
@@ -550,6 +566,6 @@ EVENTS = (
         NSQADMIN,
         "notification of … dropped: … are already queued",
         ("action",),
-        "The endpoint answers too slowly.",
+        "The endpoint responds too slowly.",
     ),
 )

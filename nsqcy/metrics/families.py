@@ -48,36 +48,36 @@ def _channel(name: str, kind: Kind, help: str) -> Family:
 # In the order of the figures of nsqcy.server.metrics.
 TOPICS = (
     _topic("messages", "counter", "Messages published to the topic."),
-    _topic("message_bytes", "counter", "Bytes of the bodies of these messages."),
+    _topic("message_bytes", "counter", "Body bytes of messages published to the topic."),
     _topic(
         "dropped_messages",
         "counter",
         "Messages dropped before they reached a channel: over a limit, or too old.",
     ),
     _topic("depth", "gauge", "Messages that are in no channel yet."),
-    _topic("disk_bytes", "gauge", "Bytes of the topic's files."),
+    _topic("disk_bytes", "gauge", "Size of the topic's files, in bytes."),
     _topic("paused", "gauge", "1 for a paused topic; other topics have no sample."),
 )
 AGES = _topic(
     "e2e_latency_seconds",
     "histogram",
-    "Time from publish to FIN. Of FINs received together, the first one is measured for all.",
+    "Time from publish to FIN. FINs received together are all recorded with the time of the first.",
 )
 CHANNELS = (
     _channel("messages", "counter", "Messages that the channel received."),
-    _channel("deliveries", "counter", "Messages sent to consumers, each attempt counted."),
+    _channel("deliveries", "counter", "Messages sent to consumers; each attempt counts."),
     _channel("finishes", "counter", "Messages finished by FIN."),
     _channel("requeues", "counter", "Messages requeued by REQ."),
-    _channel("timeouts", "counter", "Messages whose timeout expired in flight."),
+    _channel("timeouts", "counter", "Messages that timed out in flight."),
     _channel("dead_letters", "counter", "Messages moved to the dead-letter topic."),
     _channel(
         "dropped_messages",
         "counter",
         "Messages dropped: out of attempts without a dead-letter topic, over a limit, or too old.",
     ),
-    _channel("depth", "gauge", "Messages that wait for a consumer."),
-    _channel("in_flight_messages", "gauge", "Messages in flight: sent and not answered yet."),
-    _channel("deferred_messages", "gauge", "Messages that wait for their due time."),
+    _channel("depth", "gauge", "Messages waiting for a consumer."),
+    _channel("in_flight_messages", "gauge", "Messages in flight: sent but not answered yet."),
+    _channel("deferred_messages", "gauge", "Deferred messages, waiting for their due time."),
     _channel("consumers", "gauge", "Connected consumers."),
     _channel("paused", "gauge", "1 for a paused channel; other channels have no sample."),
 )
@@ -92,21 +92,19 @@ SUMMED = Family(
     " summed as (other), ephemeral ones as #ephemeral.",
     ("series", "kind"),
 )
-CONNECTIONS = Family(
-    "nsqd_connections", "gauge", "Open connections of clients.", ("worker", "kind")
-)
+CONNECTIONS = Family("nsqd_connections", "gauge", "Open client connections.", ("worker", "kind"))
 WORKER_UP = Family("nsqd_worker_up", "gauge", "1 while the worker serves clients.", ("worker",))
-RESTARTS = Family("nsqd_worker_restarts", "counter", "Restarts of the worker.", ("worker",))
+RESTARTS = Family("nsqd_worker_restarts", "counter", "Worker restarts.", ("worker",))
 TURNS = Family(
     "nsqd_turn_duration_seconds",
     "histogram",
-    "Duration of an iteration of the worker's event loop, from the first event to the next poll.",
+    "Duration of the worker's event-loop iterations, from the first event to the next poll.",
     ("worker",),
 )
 SYNCS = Family(
     "nsqd_sync_duration_seconds",
     "histogram",
-    "Duration of a sync to disk, by I/O lane: publishers wait for it, or background.",
+    "Duration of disk syncs, by I/O lane: waited for by publishers, or background.",
     ("worker", "lane"),
 )
 WRITES_FAIL = Family(
@@ -117,29 +115,29 @@ WRITES_FAIL = Family(
 )
 TOPIC_COUNT = Family("nsqd_topics", "gauge", "Topics that the worker owns.", ("worker",))
 MESSAGE_MEMORY = Family(
-    "nsqd_message_memory_bytes", "gauge", "Memory used by messages.", ("worker",)
+    "nsqd_message_memory_bytes", "gauge", "Memory used by messages, in bytes.", ("worker",)
 )
 MESSAGE_MEMORY_LIMIT = Family(
     "nsqd_message_memory_limit_bytes",
     "gauge",
-    "Limit of the memory used by messages; beyond it, messages are kept on disk only.",
+    "Limit for the memory used by messages, in bytes; beyond it, messages are kept on disk only.",
     ("worker",),
 )
 RESIDENT = Family(
     "nsqd_process_resident_memory_bytes",
     "gauge",
-    "Resident memory of a process: the number of a worker, or master.",
+    "Resident memory of a process: a worker's number, or master.",
     ("process",),
 )
 CPU = Family(
     "nsqd_process_cpu_seconds",
     "counter",
-    "User and system CPU time of a process.",
+    "User and system CPU time of a process, in seconds.",
     ("process",),
 )
-EVENTS = Family("nsqd_events", "counter", "Events published, with --events.", ("worker",))
+EVENTS = Family("nsqd_events", "counter", "Events published because of --events.", ("worker",))
 EVENTS_DROPPED = Family(
-    "nsqd_events_dropped", "counter", "Events dropped, with --events.", ("worker",)
+    "nsqd_events_dropped", "counter", "Events of --events that were dropped.", ("worker",)
 )
 
 
@@ -150,18 +148,22 @@ def _user(name: str, kind: Kind, help: str) -> Family:
 USER_WAITS = _user(
     "wait_seconds",
     "counter",
-    "Total time that TCP connections of the user waited because of its publish rate.",
+    "Total time that the user's TCP connections waited because of its publish rate limit.",
 )
 # In the order of the figures of a quota.
 USERS = (
-    _user("connections", "gauge", "TCP connections of a user with a quota."),
+    _user("connections", "gauge", "TCP connections of a user that has a quota."),
     _user(
         "refused_connections",
         "counter",
-        "Connections refused because the user had the maximum number.",
+        "Connections refused because the user had reached its maximum.",
     ),
     _user("messages", "counter", "Messages published by the user, if it has a rate limit."),
-    _user("message_bytes", "counter", "Bytes of the bodies of these messages."),
+    _user(
+        "message_bytes",
+        "counter",
+        "Body bytes of messages published by the user, if it has a rate limit.",
+    ),
     USER_WAITS,
     _user(
         "refused_publishes",
@@ -169,8 +171,14 @@ USERS = (
         "HTTP requests refused with 429 because of the user's rate limit.",
     ),
 )
-DISK_SIZE = Family("nsqd_disk_size_bytes", "gauge", "Size of the file system of the data path.")
-DISK_FREE = Family("nsqd_disk_free_bytes", "gauge", "Free space there for users other than root.")
+DISK_SIZE = Family(
+    "nsqd_disk_size_bytes", "gauge", "Size of the data path's file system, in bytes."
+)
+DISK_FREE = Family(
+    "nsqd_disk_free_bytes",
+    "gauge",
+    "Free space in the data path's file system for users other than root, in bytes.",
+)
 REFUSING = Family(
     "nsqd_refusing_publishes",
     "gauge",
@@ -187,7 +195,7 @@ STARTED = Family("nsqd_start_time_seconds", "gauge", "Start time of nsqd, in sec
 BUILD = Family(
     "nsqd_build",
     "info",
-    "Version of nsqcy, and of the NSQ that it is compatible with.",
+    "The nsqcy version, and the NSQ version that it is compatible with.",
     ("version", "nsq"),
 )
 
@@ -254,10 +262,12 @@ def _of_http(daemon: str) -> OfHttp:
         Family(
             f"{daemon}_http_request_duration_seconds",
             "histogram",
-            "Time from the head of a request to its answer.",
+            "Time from a request's head to its response.",
             ("method", "route"),
         ),
-        Family(f"{daemon}_connections", "gauge", "Open connections: tcp or http.", ("kind",)),
+        Family(
+            f"{daemon}_connections", "gauge", "Open connections, by kind: tcp or http.", ("kind",)
+        ),
         Family(f"{daemon}_build", "info", BUILD.help, BUILD.labels),
     )
 
@@ -266,11 +276,9 @@ HTTP_OF_NSQLOOKUPD = _of_http("nsqlookupd")
 NODES = Family("nsqlookupd_nodes", "gauge", "nsqds that are registered and alive.")
 TOPICS_KNOWN = Family("nsqlookupd_topics", "gauge", "Known topics.")
 CHANNELS_KNOWN = Family("nsqlookupd_channels", "gauge", "Known channels of all topics.")
-PRODUCERS = Family(
-    "nsqlookupd_producers", "gauge", "Pairs of a topic and a living nsqd that has it."
-)
+PRODUCERS = Family("nsqlookupd_producers", "gauge", "Pairs of a topic and a live nsqd that has it.")
 TOMBSTONES = Family(
-    "nsqlookupd_tombstones", "gauge", "Those of these pairs that a tombstone hides."
+    "nsqlookupd_tombstones", "gauge", "Pairs of a topic and a live nsqd that a tombstone hides."
 )
 
 OF_NSQLOOKUPD = (

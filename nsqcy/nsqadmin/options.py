@@ -70,18 +70,18 @@ CLUSTER = (
         "http-client-tls-insecure-skip-verify",
         BOOL,
         False,
-        "accept any certificate of nsqds and nsqlookupds",
+        "accept any certificate from nsqds and nsqlookupds",
         guard=True,
     ),
     Option(
         "http-client-tls-root-ca-file",
         STRING,
         "",
-        "PEM file of CAs that sign nsqds and nsqlookupds, instead of the system's CAs",
+        "PEM file with the CAs of nsqds and nsqlookupds, instead of the system's CAs",
         guard=True,
     ),
-    Option("http-client-tls-cert", STRING, "", "PEM file of the client certificate"),
-    Option("http-client-tls-key", STRING, "", "PEM file of the client certificate's key"),
+    Option("http-client-tls-cert", STRING, "", "PEM file with the client certificate"),
+    Option("http-client-tls-key", STRING, "", "PEM file with the client certificate's key"),
     token_file.OPTION,
 )
 
@@ -97,7 +97,7 @@ ACCESS = (
         "acl-http-header",
         STRING,
         "X-Forwarded-User",
-        "header with the name of the user, set by a proxy in front",
+        "header with the user's name, set by a reverse proxy",
         guard=True,
     ),
     Option(
@@ -106,21 +106,21 @@ ACCESS = (
         (),
         "user who may act on topics, channels and nodes; if none is named, all users may",
         toml_key="admin_users",
-        rule=Rule("a name that is not empty", all),
+        rule=Rule("a non-empty name", all),
         guard=True,
     ),
     Option(
         "auth-file",
         STRING,
         "",
-        "INI or TOML file of users; requires log-in and replaces --admin-user",
+        "INI or TOML file of users; enables log-in and replaces --admin-user",
         guard=True,
     ),
     Option(
         "auth-session-time",
         DURATION,
         12 * HOUR,
-        "idle time after which a session of the log-in page ends",
+        "idle time after which a log-in session expires",
         rule=Rule(">= 1m", lambda value: value >= MINUTE),
     ),
     Option(
@@ -139,9 +139,9 @@ ACCESS = (
 )
 
 GRAPHS = (
-    Option("graphite-url", STRING, "", "URL of Graphite, for charts"),
+    Option("graphite-url", STRING, "", "Graphite URL, for charts"),
     Option("proxy-graphite", BOOL, False, "query Graphite on behalf of browsers"),
-    Option("statsd-prefix", STRING, "nsq.%s", "--statsd-prefix of the nsqds; %s is the host"),
+    Option("statsd-prefix", STRING, "nsq.%s", "the nsqds' --statsd-prefix; %s is the host"),
     Option(
         "statsd-counter-format",
         STRING,
@@ -154,7 +154,7 @@ GRAPHS = (
         "stats.gauges.%s",
         "how statsd names gauges for Graphite; %s is the key",
     ),
-    Option("statsd-interval", DURATION, MINUTE, "--statsd-interval of the nsqds"),
+    Option("statsd-interval", DURATION, MINUTE, "the nsqds' --statsd-interval"),
 )
 
 HISTORY = (
@@ -162,7 +162,7 @@ HISTORY = (
         "history-interval",
         DURATION,
         10 * SECOND,
-        "time between two samples of all nsqds, for plots; 0 disables sampling",
+        "time between two samples of all nsqds for plots; 0 disables sampling",
         rule=Rule("0 or >= 100ms", lambda value: value == 0 or value >= 100 * MILLISECOND),
     ),
     Option(

@@ -118,8 +118,8 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
     verifies = options.tls_client_auth_policy == REQUIRE_VERIFY
     if not verifies and any(user.certificate for user in users.values()):
         settings.warnings.append(
-            f"{options.auth_file}: certificates of users need"
-            " --tls-client-auth-policy=require-verify"
+            f"{options.auth_file}: user certificates require "
+            "--tls-client-auth-policy=require-verify"
         )
     return text
 

@@ -103,7 +103,7 @@ BASIC = (
         "node-id",
         INT,
         default_node_id,
-        "number of this node; part of every message id",
+        "this node's number; part of every message id",
         default_text="hash of the host name",
         example=0,
         toml_key="id",
@@ -113,7 +113,7 @@ BASIC = (
         "worker-id",
         BOOL,
         False,
-        "deprecated, no effect; see --node-id",
+        "deprecated, no effect; use --node-id",
         in_file=False,
         notice="is deprecated and has no effect, use --node-id",
     ),
@@ -121,7 +121,7 @@ BASIC = (
         "workers",
         INT,
         default_workers,
-        "worker processes",
+        "number of worker processes",
         default_text="usable CPUs, at most 4",
         example=DEFAULT_MAX_WORKERS,
         rule=Rule(f"[1,{MAX_WORKERS}]", lambda value: 1 <= value <= MAX_WORKERS),
@@ -130,7 +130,7 @@ BASIC = (
         "move-sessions",
         BOOL,
         True,
-        "migrate plain connections to the worker that owns their topic if it is not busy",
+        "migrate plain connections to the worker that owns their topic, if it is not busy",
     ),
 )
 
@@ -146,7 +146,7 @@ NETWORK = (
         "https-address",
         STRING,
         "0.0.0.0:4152",
-        "host:port for HTTPS clients; used if there is a certificate; empty for none",
+        "host:port for HTTPS clients, used only with a certificate; empty for none",
     ),
     DEBUG_REMOTE,
     Option(
@@ -196,16 +196,16 @@ NETWORK = (
         "http-client-connect-timeout",
         DURATION,
         2 * SECOND,
-        "timeout for connecting, of outgoing HTTP requests",
+        "connect timeout of outgoing HTTP requests",
     ),
     Option(
         "http-client-request-timeout",
         DURATION,
         5 * SECOND,
-        "timeout of a whole outgoing HTTP request",
+        "total timeout of outgoing HTTP requests",
     ),
-    Option("topology-region", STRING, "", "region of this node"),
-    Option("topology-zone", STRING, "", "zone of this node"),
+    Option("topology-region", STRING, "", "this node's region"),
+    Option("topology-zone", STRING, "", "this node's zone"),
     Option(
         "enable-experiment",
         WORDS,
@@ -221,7 +221,7 @@ STORAGE = (
         "max-bytes-per-file",
         INT,
         100 << 20,
-        "maximum size of a file in bytes; then a new one begins",
+        "maximum file size in bytes; a larger log continues in a new file",
     ),
     Option(
         "sync-every",
@@ -236,8 +236,8 @@ STORAGE = (
         "memory-bytes",
         INT,
         0,
-        "bytes of messages that each worker keeps in memory; 0: half of the free memory, shared by "
-        "the workers",
+        "bytes of messages that each worker may keep in memory; 0: half of the free memory, "
+        "divided among the workers",
         rule=NOT_NEGATIVE,
     ),
     DURABILITY,
@@ -247,14 +247,14 @@ STORAGE = (
         "log-hold-max-bytes",
         INT,
         10 << 30,
-        "maximum bytes of a topic that named cursors keep beyond its retention",
+        "maximum bytes per topic that named cursors keep beyond its retention",
         rule=NOT_NEGATIVE,
     ),
     Option(
         "log-cursor-expiry",
         DURATION,
         7 * 24 * HOUR,
-        "time without use after which a named cursor is deleted",
+        "time after which an unused named cursor is deleted",
         rule=POSITIVE,
     ),
     Option(
@@ -268,14 +268,14 @@ STORAGE = (
         "queue-scan-worker-pool-max",
         INT,
         4,
-        "accepted for compatibility, no effect",
+        "accepted for compatibility; no effect",
         notice=NO_SCAN,
     ),
     Option(
         "queue-scan-selection-count",
         INT,
         20,
-        "accepted for compatibility, no effect",
+        "accepted for compatibility; no effect",
         notice=NO_SCAN,
     ),
 )
@@ -303,7 +303,7 @@ MESSAGES = (
         "max-input-bytes",
         INT,
         DEFAULT_MAX_INPUT_BYTES,
-        "maximum bytes of half-received commands in each worker; further clients wait",
+        "maximum bytes of partially received commands in each worker; further clients wait",
         rule=POSITIVE,
     ),
 )
@@ -320,7 +320,7 @@ CLIENTS = (
         "max-output-buffer-size",
         INT,
         64 << 10,
-        "maximum output buffer that a client may request, in bytes",
+        "maximum output buffer size that a client may request, in bytes",
     ),
     Option(
         "max-output-buffer-timeout",
@@ -351,7 +351,7 @@ CLIENTS = (
         "max-topics",
         INT,
         0,
-        "maximum number of topics; topics on disk are always loaded; 0 for no limit",
+        "maximum number of topics, 0 for no limit; topics on disk are always loaded",
         rule=NOT_NEGATIVE,
     ),
 )
@@ -367,7 +367,7 @@ STATISTICS = (
         "events-sample",
         FLOAT,
         1.0,
-        "share of messages whose events are published; all events of a message, or none",
+        "share of messages to publish events for: all events of a message, or none",
         example=0.01,
         rule=Rule("[0,1]", lambda value: 0 <= value <= 1),
     ),
@@ -376,15 +376,15 @@ STATISTICS = (
         "statsd-prefix", STRING, "nsq.%s", "prefix of statsd keys; %s is replaced by host and port"
     ),
     Option("statsd-interval", DURATION, MINUTE, "time between pushes to statsd"),
-    Option("statsd-mem-stats", BOOL, True, "push memory statistics, too"),
+    Option("statsd-mem-stats", BOOL, True, "also push memory statistics"),
     Option("statsd-udp-packet-size", INT, 508, "maximum size of a statsd packet, in bytes"),
     Option("statsd-exclude-ephemeral", BOOL, False, "exclude ephemeral topics and channels"),
     Option(
         "metrics-max-series",
         INT,
         10_000,
-        "maximum number of topics and channels with series of their own in /metrics; the others "
-        "are summed",
+        "maximum number of topics and channels with their own series in /metrics; all others are "
+        "summed",
         rule=NOT_NEGATIVE,
     ),
     Option(
@@ -409,7 +409,7 @@ ENCRYPTION = (
         "tls-client-auth-policy",
         STRING,
         "",
-        "client certificates: require, or require-verify; empty: not required",
+        "client certificates: require, require-verify, or empty for not required",
         rule=Rule("require, require-verify or empty", lambda value: value in CLIENT_AUTH_POLICIES),
         guard=True,
     ),
@@ -417,21 +417,21 @@ ENCRYPTION = (
         "tls-root-ca-file",
         STRING,
         "",
-        "path of the certificate authorities of client certificates (PEM)",
+        "path of the CAs for client certificates (PEM)",
         guard=True,
     ),
     Option(
         "tls-required",
         TLS_REQUIREMENT,
         TLS_NOT_REQUIRED,
-        "require TLS of clients: false, true, or tcp-https (plain HTTP stays allowed)",
+        "require clients to use TLS: false, true, or tcp-https (plain HTTP stays allowed)",
         guard=True,
     ),
     Option(
         "tls-min-version",
         TLS_VERSION,
         TLS_1_0,
-        "minimum TLS version: tls1.0 to tls1.3; versions before tls1.2 must be given explicitly",
+        "minimum TLS version: tls1.0 to tls1.3; by default, versions before tls1.2 are refused",
         guard=True,
     ),
     Option("deflate", BOOL, True, "allow deflate compression"),
@@ -452,7 +452,7 @@ NSQD = OptionTable(
         "Network": NETWORK,
         "Storage": STORAGE,
         "Messages and commands": MESSAGES,
-        "What clients may ask for": CLIENTS,
+        "Limits for client requests": CLIENTS,
         "Statistics": STATISTICS,
         "TLS and compression": ENCRYPTION,
     },
@@ -634,8 +634,8 @@ def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
         raise refuse(settings, text, name)
     if _trusts_the_system(options) and "tls_root_ca_file" in settings.given:
         text = (
-            "--tls-root-ca-file is empty: name a file, or leave it out to accept the certificates"
-            " of all authorities that the system knows"
+            "--tls-root-ca-file is empty: name a file, or leave it out to accept certificates "
+            "from all CAs that the system trusts"
         )
         raise refuse(settings, text, "tls_root_ca_file")
     return options.replace(tls_min_version=options.tls_min_version or TLS_1_0)
@@ -672,7 +672,7 @@ def _check_statsd(settings: Settings, options: NsqdOptions) -> None:
 def _check_patterns(options: NsqdOptions, section: PatternSection) -> None:
     of_topics = section.kind == "topic"
     if not (can_match if of_topics else can_match_channels)(section.pattern):
-        problem = f"no {section.kind} is meant by {quote(section.pattern)}"
+        problem = f"no {section.kind} can match {quote(section.pattern)}"
         allowed = PATTERN_ALLOWED if of_topics else CHANNEL_PATTERN_ALLOWED
         raise ConfigError(section.path, section.line, problem, allowed)
     for name, value in section.values.items():
@@ -686,8 +686,8 @@ def _check_patterns(options: NsqdOptions, section: PatternSection) -> None:
 def _warn(settings: Settings, options: NsqdOptions) -> None:
     if _trusts_the_system(options):
         settings.warnings.append(
-            "--tls-client-auth-policy=require-verify without --tls-root-ca-file accepts the"
-            " certificates of all authorities that the system knows"
+            "--tls-client-auth-policy=require-verify without --tls-root-ca-file accepts "
+            "certificates from all CAs that the system trusts"
         )
     for experiment in options.enable_experiment:
         if experiment not in EXPERIMENTS:

@@ -52,13 +52,13 @@ PRODUCERS = (
         "inactive-producer-timeout",
         DURATION,
         5 * MINUTE,
-        "time since its last ping after which a producer is hidden",
+        "time after its last ping until a producer is hidden",
     ),
     Option(
         "tombstone-lifetime",
         DURATION,
         45 * SECOND,
-        "time for which a tombstone hides a producer from a topic",
+        "how long a tombstone hides a producer of a topic",
     ),
 )
 

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 HELP = """\
 writes topics to Parquet, every row exactly once
 
-The files are root/topic=/dt=/hr=/batch=/part-*.zstd.parquet, by the time of publishing in UTC; each
-batch has a manifest, which verify checks. Without --once it runs until ^C or SIGTERM. After a
-crash it goes on where it was."""
+Writes the files root/topic=/dt=/hr=/batch=/part-*.zstd.parquet, by publish time in UTC. Each batch
+has a manifest, which verify checks. Without --once it runs until ^C or SIGTERM. After a crash it
+continues where it stopped."""
 
 OPTIONS = (
     Option("root", PATH, "archive", "folder of the archive; for one job only"),
-    Option("once", BOOLEAN, False, "archive the rows that exist now, and end"),
+    Option("once", BOOLEAN, False, "archive the rows that exist now, then exit"),
     Option("every", DURATION, 60.0, "without --once: interval between batches"),
-    Option("checkpoint", PATH, None, "folder of Spark's state; by default in the root"),
+    Option("checkpoint", PATH, None, "folder for Spark's state; by default in the root"),
     Option(
         "decode",
         choice("none", "json", "variant"),
         "none",
-        "a column `value` beside the body: by --schema, or any JSON as a variant",
+        "add a column `value` next to the body: parsed by --schema, or any JSON as a variant",
     ),
     Option(
         "schema", TEXT, None, "a file with the schema of --decode=json as DDL: `a INT, b STRING`"
@@ -65,7 +65,7 @@ def run(options: Options, report: Report) -> int:
     metrics = Metrics("archive", options["metrics-port"])
     with manifests.locked(root, manifests.WRITING):
         for path in sweep(root):
-            report.warn(f"{path} was left by a crash and has been removed")
+            report.warn(f"removed {path}, which a crash had left")
         state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
         given = options.source(startingOffsets=beginning(root, state), columns=every_column())
         watch = streams.Watch(report, metrics)
@@ -165,7 +165,7 @@ class Files(streams.Sink):
         manifest = manifests.Manifest(name, tuple(files))
         if manifest.rows != seen["rows"]:
             raise manifests.Damaged(
-                f"batch {name} has {seen['rows']} rows, and {manifest.rows} are in its files"
+                f"batch {name} has {seen['rows']} rows, but its files have {manifest.rows}"
             )
         for folder in {(self._root / path).parent for path in paths}:
             manifests.sync_folders(folder, self._root)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HELP = """\
-merges the small files of hours that are over
+merges the small files of past hours
 
-The rows stay what they are, (log_id, seq) included, and verify proves it as before. archive may run
-meanwhile. Needs no java."""
+Rows stay unchanged, including (log_id, seq), so verify works as before. archive may run at the same
+time. Needs no java."""
 
 OPTIONS = (
     Option("root", PATH, "archive", "folder of the archive"),

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 HELP = """\
 counts dead letters by channel, client and reason; may publish them again
 
---topic is the dead-letter topic, or --root an archive of it that has headers. --where knows also
+--topic names the dead-letter topic; --root an archive of it that has headers. --where may also use
 origin_topic, origin_channel, origin_id, attempts, first_time, last_client and reason."""
 
 OPTIONS = (
     Option(
         "republish", TOPIC_NAME, None, "publish the messages to this topic, with their own headers"
     ),
-    Option("top", POSITIVE, 20, "number of groups shown, the largest first"),
+    Option("top", POSITIVE, 20, "number of groups to show, largest first"),
     *PLACE,
     *DESTINATION,
     *SPARK,
@@ -148,6 +148,6 @@ def summary(groups: list[dict[str, Any]], top: int, others: int) -> Iterator[str
     rest = groups[top:]
     if rest:
         letters = sum(group["letters"] for group in rest)
-        yield f"{letters:,} letters of {len(rest)} more groups: --top"
+        yield f"{letters:,} letters in {len(rest)} more groups; raise --top to see them"
     if others:
         yield f"{others:,} messages of the topic are not dead letters"

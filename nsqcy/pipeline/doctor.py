@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from nsqcy.spark.options import Options as SourceOptions
 
 HELP = """\
-checks whether jobs can work here: what is installed, what answers, how far behind they are
+checks whether jobs can run here: what is installed, what answers, how far behind they are
 
-One line for each thing: ok, warning or problem. Works without java and pyspark. Exit code 1 if
-there is a problem."""
+Prints one line per check: ok, warning or problem. Works without java and pyspark. Exits with code 1
+if there is a problem."""
 
 OPTIONS = (
     Option("checkpoint", PATH, None, "checkpoint of a job, to report its lag"),
@@ -81,7 +81,7 @@ def package(name: str) -> Finding:
 
 def reachability(options: Options) -> Iterator[Finding]:
     if find_spec("pyarrow") is None:
-        yield warning("nsqds are not checked: this requires pyarrow")
+        yield warning("nsqds are not checked: that requires pyarrow")
         return
     from nsqcy.spark.discovery import Discovery
     from nsqcy.spark.errors import NsqError
@@ -105,7 +105,7 @@ def reachability(options: Options) -> Iterator[Finding]:
     topics = discovery.topics() if subject else []
     addresses = sorted({each for topic in topics for each in discovery.nsqds(topic)})
     if not addresses and not asked.nsqds:
-        yield problem("no nsqlookupd knows an nsqd with the topic")
+        yield problem("no nsqlookupd knows an nsqd that has the topic")
     for address in addresses or asked.nsqds:
         yield from nsqd(address, asked, topics, state)
 
@@ -168,7 +168,7 @@ def log(address: str, meta: dict[str, Any], pos: dict[str, int]) -> Iterator[Fin
 
 def kept(retention: dict[str, int] | None) -> str:
     if retention is None:
-        return "kept for cursors alone"
+        return "kept for cursors only"
     limits = []
     if retention["time"]:
         limits.append(f"kept for {retention['time'] / HOURS:g} h")
@@ -186,5 +186,5 @@ def lag(who: str, seq: int, first: int, following: int) -> Finding:
     behind = following - seq
     text = f"{who}: the job is {behind:,} records behind"
     if following > first and behind > NEAR_THE_END * (following - first):
-        return warning(f"{text}, more than half of what is kept")
+        return warning(f"{text}, more than half of the kept records")
     return ok(text)

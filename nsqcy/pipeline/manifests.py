@@ -143,7 +143,9 @@ def bounds(metadata: "pq.FileMetaData", path: str) -> tuple[str, int, int]:
         ids |= {found["log_id"].min, found["log_id"].max}
         seqs += [found["seq"].min, found["seq"].max]
     if len(ids) != 1:
-        raise Damaged(f"{path}: rows of {len(ids)} logs, but a file must have rows of one")
+        raise Damaged(
+            f"{path}: rows of {len(ids)} logs, but each file must have rows of a single log"
+        )
     return ids.pop(), min(seqs), max(seqs)
 
 
@@ -230,13 +232,13 @@ def _file(row: dict[str, Any]) -> File:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError("no text")
+        raise TypeError("not a string")
     return value
 
 
 def _number(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError("no whole number")
+        raise TypeError("not a whole number")
     return value
 
 
@@ -299,5 +301,5 @@ def locked(root: Path, name: str, *, reading: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if reading else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy(f"another job works on {root}: {' or '.join(HOLDERS[name])}") from None
+            raise Busy(f"another job uses {root}: {' or '.join(HOLDERS[name])}") from None
         yield

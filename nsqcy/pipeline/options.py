@@ -48,7 +48,7 @@ def _root(text: str) -> str:
         text = re.sub(r"^[^:]+://", "", text)
     elif found:
         raise Expected(
-            f"a local path, which {found[1]}:// is not: mount it, and give the mount point"
+            f"a local path, not {found[1]}://: mount the storage and give the mount point"
         )
     read: str = TEXT.parse(text)
     return read
@@ -63,16 +63,19 @@ def choice(*words: str) -> Kind:
     return Kind(", ".join(words), f"one of {', '.join(words)}", parse)
 
 
-TEXT = matching("text", r".*\S.*", "a text that is not empty")
+TEXT = matching("text", r".*\S.*", "a non-empty text")
 POSITIVE = kinds.whole(1, "number of at least 1")
 PORT = matching("port", "[0-9]{1,5}", "a port: 0 to 65535", _port)
 DURATION = kinds.duration(
-    r"[0-9]{1,9}(?:\.[0-9]{1,6})?", "ms|s|m|h|d", "a duration as 500ms, 30s, 15m, 1h or 7d"
+    r"[0-9]{1,9}(?:\.[0-9]{1,6})?", "ms|s|m|h|d", "a duration, such as 500ms, 30s, 15m, 1h or 7d"
 )
 INSTANT = Kind(kinds.INSTANT.values, kinds.INSTANT.allowed, _moment)
 # In Spark's notation.
 MEMORY = matching(
-    "size", "[1-9][0-9]{0,8}[kmgt]", "memory as 512m or 2g", lambda found: found[0].lower()
+    "size",
+    "[1-9][0-9]{0,8}[kmgt]",
+    "a memory size, such as 512m or 2g",
+    lambda found: found[0].lower(),
 )
 PATH = Kind("path", TEXT.allowed, _root)
 TOPIC_NAMES = Kind("name,...", TOPIC_NAME.allowed, _topics)
@@ -91,14 +94,14 @@ PAIRS = matching(
 
 
 OUTPUT = (
-    Option("config", TEXT, None, "TOML file with a table [common] and one for each job"),
-    Option("json", BOOLEAN, False, "print JSON lines, also on a terminal"),
+    Option("config", TEXT, None, "TOML file with a table [common] and one table per job"),
+    Option("json", BOOLEAN, False, "print JSON lines even on a terminal"),
 )
 SPARK = (
-    Option("master", TEXT, None, "master of Spark; local[*] unless spark-submit sets it"),
-    Option("driver-memory", MEMORY, "2g", "heap of the driver; in local mode, of the whole job"),
-    Option("conf", PAIRS, {}, "any setting of Spark; overrides the job's own"),
-    Option("metrics-port", PORT, 0, "port of metrics for Prometheus; 0 for none"),
+    Option("master", TEXT, None, "Spark master; local[*] unless spark-submit sets it"),
+    Option("driver-memory", MEMORY, "2g", "driver heap; in local mode, the heap of the whole job"),
+    Option("conf", PAIRS, {}, "any Spark setting; overrides the job's own"),
+    Option("metrics-port", PORT, 0, "port for Prometheus metrics; 0 for none"),
 )
 SOURCE = (
     Option("topic", TOPIC_NAME, None, "one topic"),
@@ -106,9 +109,12 @@ SOURCE = (
     Option("topics-pattern", EXPRESSION, None, "topics whose whole name matches"),
     Option("lookupd-http-address", ADDRESSES, (), "nsqlookupds that list the nsqds"),
     Option(
-        "nsqd-tcp-address", ADDRESSES, (), "nsqds; 127.0.0.1:4150 if there is no lookupd either"
+        "nsqd-tcp-address",
+        ADDRESSES,
+        (),
+        "nsqds; 127.0.0.1:4150 by default, if no lookupd is given",
     ),
-    Option("option", PAIRS, {}, 'any option of format("nsq"): SPARK.md'),
+    Option("option", PAIRS, {}, 'any option of format("nsq"); see docs/SPARK.md'),
 )
 COMMON = (*OUTPUT, *SPARK, *SOURCE)
 
@@ -135,7 +141,7 @@ class Options:
         """Raise UsageError for the first of these options without a value."""
         for name in names:
             if self[name] in (None, ()):
-                raise UsageError(f"--{name} is needed")
+                raise UsageError(f"--{name} is required")
 
     def require_one_subject(self) -> None:
         """Raise UsageError unless exactly one option names the topics."""
@@ -254,5 +260,5 @@ def as_text(value: Any, place: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):
-        raise UsageError(f"{place}: one value is expected")
+        raise UsageError(f"{place}: expected a single value")
     return str(value)

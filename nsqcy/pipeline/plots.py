@@ -242,22 +242,22 @@ def of_topic(line: Line, channels: dict[str, Line]) -> "Figure":
     axes[1].step(line.times, volume, color=GREEN, where="post", linewidth=1.2)
     dress(axes[1], "Bytes per second", "B")
     bands(axes[2], line, "size_p{}", 1.0, BLUE)
-    dress(axes[2], "Size of a message", "B", legend=True)
+    dress(axes[2], "Message size", "B", legend=True)
     for number, (name, channel) in enumerate(sorted(channels.items())):
         latency, outcomes, attempts = axes[3 + 3 * number : 6 + 3 * number]
         bands(latency, channel, "latency_p{}_ms", 0.001, ORANGE)
         latency.set_yscale("log")
-        dress(latency, f"Channel {name}: from publish to finish", "s", legend=True)
+        dress(latency, f"Channel {name}: time from publish to finish", "s", legend=True)
         for column, color in OUTCOMES:
             label = column.replace("_", " ")
             outcomes.step(channel.times, channel.per_second(column), color=color, label=label)
-        dress(outcomes, f"Channel {name}: what was not finished, per second", legend=True)
+        dress(outcomes, f"Channel {name}: unfinished deliveries per second", legend=True)
         shares = [channel.per_second(column) for column, _, _ in ATTEMPTS]
         labels, colors = [each[1] for each in ATTEMPTS], [each[2] for each in ATTEMPTS]
         attempts.stackplot(
             channel.times, *shares, labels=labels, colors=colors, alpha=0.85, step="post"
         )
-        dress(attempts, f"Channel {name}: finished per second, by attempts", legend=True)
+        dress(attempts, f"Channel {name}: messages finished per second, by attempts", legend=True)
     return figure
 
 

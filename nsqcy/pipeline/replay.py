@@ -37,28 +37,36 @@ if TYPE_CHECKING:
 HELP = """\
 publishes rows of a log or an archive to a topic, each once
 
-Without --root it reads the logs of the topics, as they are when it begins. Repeat the command after
-a crash to continue; after the end it does nothing."""
+Without --root it reads the topics' logs as they are when it begins. Repeat the command after a
+crash to continue; once complete, it does nothing."""
 
 # Options of all jobs that publish what they have read.
 PLACE = (
     Option("root", PATH, None, "folder of an archive to read instead of logs"),
     Option("start", INSTANT, None, "only rows published at this time or later"),
-    Option("end", INSTANT, None, "rows published before that"),
+    Option("end", INSTANT, None, "only rows published before this time"),
     Option("where", TEXT, None, "SQL expression over the columns; only rows for which it is true"),
 )
 DESTINATION = (
-    Option("to-nsqd-tcp-address", ADDRESSES, (), "nsqds to publish to; by default those it reads"),
-    Option("to-lookupd-http-address", ADDRESSES, (), "nsqlookupds that know nsqds to publish to"),
+    Option(
+        "to-nsqd-tcp-address",
+        ADDRESSES,
+        (),
+        "nsqds to publish to; default: the nsqds that it reads",
+    ),
+    Option(
+        "to-lookupd-http-address", ADDRESSES, (), "nsqlookupds that list the nsqds to publish to"
+    ),
     Option(
         "to-option",
         PAIRS,
         {},
-        'options of format("nsq") for writing only; --option sets those for reading and writing',
+        'options of format("nsq") that apply to writing only; --option sets them for reading and '
+        "writing",
     ),
-    Option("rate", POSITIVE, None, "maximum messages a second"),
+    Option("rate", POSITIVE, None, "maximum messages per second"),
     Option("round-rows", POSITIVE, 1_000_000, "rows between two updates of the state file"),
-    Option("tasks", POSITIVE, None, "number of parallel tasks; 1 keeps the order of a log"),
+    Option("tasks", POSITIVE, None, "number of parallel tasks; 1 keeps the log's order"),
     Option(
         "state",
         PATH,
@@ -69,8 +77,8 @@ DESTINATION = (
 OPTIONS = (
     Option("to", TOPIC_NAME, None, "the topic to publish to"),
     *PLACE,
-    Option("headers", BOOLEAN, True, "publish the headers of messages, too"),
-    Option("dry-run", BOOLEAN, False, "count rows, and publish nothing"),
+    Option("headers", BOOLEAN, True, "also publish message headers"),
+    Option("dry-run", BOOLEAN, False, "only count the rows; publish nothing"),
     *DESTINATION,
     *SPARK,
     *SOURCE,

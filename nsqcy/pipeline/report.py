@@ -147,7 +147,7 @@ class Metrics:
             "batches": prometheus.Counter(
                 "nsqcy_pipeline_batches", "batches", plain, registry=registry
             ),
-            "batch_seconds": gauge("batch_seconds", "how long the last batch took", plain),
+            "batch_seconds": gauge("batch_seconds", "duration of the last batch", plain),
             "lag": gauge("lag_records", "records behind the last batch", by_log),
             "idle": gauge("seconds_since_batch", "time since the last batch", plain),
         }

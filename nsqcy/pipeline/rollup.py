@@ -23,26 +23,28 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 HELP = """\
-counts messages, bytes and rates by minute, and draws them
+counts messages, bytes and rates per minute, and plots them
 
-Rows for each topic, nsqd and minute; with --events also for each channel: latency from publish to
-finish, attempts, requeues, timeouts. Parquet files and, with matplotlib, plots and one HTML page.
-Without --once it runs until ^C or SIGTERM."""
+Writes one row per topic, nsqd and minute; with --events also one per channel: latency from publish
+to finish, attempts, requeues, timeouts. Writes Parquet files and, with matplotlib, plots and one
+HTML page. Without --once it runs until ^C or SIGTERM."""
 
 OPTIONS = (
     Option("root", PATH, "rollup", "output folder; for one job only"),
-    Option("events", BOOLEAN, False, f"read the topic {EVENTS_TOPIC}, too: nsqd --events"),
-    Option("once", BOOLEAN, False, "count the rows that exist now, and end"),
+    Option(
+        "events", BOOLEAN, False, f"also read the topic {EVENTS_TOPIC}, which nsqd --events fills"
+    ),
+    Option("once", BOOLEAN, False, "count the rows that exist now, then exit"),
     Option("every", DURATION, 60.0, "without --once: interval between writes"),
-    Option("start", INSTANT, None, "begin with rows published at this time; by default with all"),
-    Option("watermark", DURATION, 600.0, "time after its end at which a minute is closed"),
+    Option("start", INSTANT, None, "begin with rows published at this time; default: all rows"),
+    Option("watermark", DURATION, 600.0, "how long after its end a minute is closed"),
     Option(
         "plots",
         choice("auto", "yes", "no"),
         "auto",
-        "draw the last --plot-range; auto: if matplotlib is installed",
+        "plot the last --plot-range; auto: if matplotlib is installed",
     ),
-    Option("plot-range", DURATION, 86400.0, "time span of the plots, up to the last minute"),
+    Option("plot-range", DURATION, 86400.0, "time span of the plots, which end at the last minute"),
     *SPARK,
     *SOURCE,
 )
@@ -80,7 +82,7 @@ def wants_plots(options: Options, report: Report) -> bool:
     if options["plots"] == "yes":
         require_packages("matplotlib", extra="plots")
     if options["plots"] == "auto" and find_spec("matplotlib") is None:
-        report.warn('matplotlib is not installed: no plots: pip install "nsqcy[plots]"')
+        report.warn('no plots, because matplotlib is not installed: pip install "nsqcy[plots]"')
         return False
     return bool(options["plots"] != "no")
 
@@ -88,7 +90,7 @@ def wants_plots(options: Options, report: Report) -> bool:
 def check_state(root: Path, state: Path) -> None:
     """Fail if the checkpoint is gone: existing rows would be counted again."""
     if minutes.state_path(root).exists() and checkpoint.read(state).planned < 0:
-        raise UsageError(f"{root} has counts, but its checkpoint is gone: use another --root")
+        raise UsageError(f"{root} has counts but no checkpoint: use another --root")
 
 
 def given(options: Options) -> dict[str, str]:

@@ -91,12 +91,12 @@ def load(path: Path, asked: Asked) -> Plan | None:
             rows=found["rows"],
         )
     except (KeyError, TypeError, ValueError):
-        raise Damaged(f"{path} is not the plan of a replay") from None
+        raise Damaged(f"{path} is not a replay plan") from None
     for name in sorted(plan.asked.keys() | asked.keys()):
         if plan.asked.get(name) != asked.get(name):
             raise UsageError(
-                f"{path} is of another replay: --{name} was {plan.asked.get(name)!r} and is "
-                f"{asked.get(name)!r}; name another --state"
+                f"{path} belongs to another replay: --{name} was {plan.asked.get(name)!r} and is "
+                f"now {asked.get(name)!r}; choose another --state"
             )
     return plan
 
@@ -131,5 +131,5 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy(f"another run works on {path}") from None
+            raise Busy(f"another run uses {path}") from None
         yield

@@ -22,24 +22,29 @@ from nsqcy.pipeline.session import require_packages
 HELP = """\
 writes the /stats of nsqds to Parquet or JSON lines
 
-Depths, messages in flight, requeues, timeouts and latencies, for each topic and channel. Works with
-NSQ's own nsqd. Needs no java. Runs until ^C or SIGTERM."""
+Records depths, messages in flight, requeues, timeouts and latencies per topic and channel. Works
+with NSQ's own nsqd. Needs no java. Runs until ^C or SIGTERM."""
 
 OPTIONS = (
-    Option("root", PATH, "stats", "the folder for it"),
+    Option("root", PATH, "stats", "output folder"),
     Option("every", DURATION, 10.0, "interval between polls of nsqds"),
-    Option("polls", POSITIVE, None, "end after this number of polls"),
+    Option("polls", POSITIVE, None, "exit after this number of polls"),
     Option(
         "format",
         choice("parquet", "json"),
         "parquet",
-        "of the files",
+        "file format",
     ),
     Option("file-every", DURATION, 300.0, "time span of a Parquet file"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
-    Option("nsqd-http-address", ADDRESSES, (), "nsqds; 127.0.0.1:4151 if there is no lookupd"),
+    Option(
+        "nsqd-http-address",
+        ADDRESSES,
+        (),
+        "nsqds; 127.0.0.1:4151 by default, if no lookupd is given",
+    ),
     Option("lookupd-http-address", ADDRESSES, (), "nsqlookupds that list the nsqds"),
-    Option("timeout", DURATION, 5.0, "timeout of a request"),
+    Option("timeout", DURATION, 5.0, "request timeout"),
 )
 
 Row = dict[str, Any]

@@ -22,14 +22,14 @@ from nsqcy.pipeline.session import require_packages
 HELP = """\
 proves that an archive has every row once
 
-Reads all files: their checksums, and that the seqs of each log are dense, without gaps and
-duplicates. Exit code 1 if something is missing, changed or duplicated. Needs no java."""
+Reads all files and checks their checksums. Checks that the seqs of each log have no gaps and no
+duplicates. Exits with code 1 if something is missing, changed or duplicated. Needs no java."""
 
 OPTIONS = (
     Option("root", PATH, "archive", "folder of the archive"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
-    Option("quick", BOOLEAN, False, "trust the manifests, and compare names and sizes only"),
-    Option("checkpoint", PATH, None, "checkpoint of archive; by default in the root"),
+    Option("quick", BOOLEAN, False, "trust the manifests; compare only names and sizes"),
+    Option("checkpoint", PATH, None, "archive's checkpoint; by default in the root"),
     Option("threads", POSITIVE, None, "number of files read in parallel; by default one per core"),
 )
 SHOWN = 5  # gaps of a log that are shown one by one
@@ -108,7 +108,7 @@ def prove(root: Path, report: Report, *, topic: str, quick: bool, threads: int) 
         there &= set(listed)
     unfinished = manifests.hidden(root, manifests.STAGED)
     if unfinished.is_dir() and any(unfinished.iterdir()):
-        proof.notes.append("a compaction is unfinished: run nsqcy-pipeline compact")
+        proof.notes.append("a compaction is unfinished: run nsqcy-pipeline compact to finish it")
 
     def look(path: str) -> Found:
         return examine(root, path, listed.get(path), quick=quick)
@@ -138,12 +138,12 @@ def compare(proof: Proof, contents: Contents, listed: dict[str, File], there: se
     for path in sorted(set(listed) - there):
         file = listed[path]
         proof.problems.append(
-            f"{path} is gone: {file.count} rows of seq {file.start} to {file.end - 1}"
+            f"{path} is missing: {file.count} rows of seq {file.start} to {file.end - 1}"
         )
     for path in sorted(there - set(listed)):
         if unfinished(path, contents):
             proof.notes.append(
-                f"{path} belongs to an unfinished batch, which archive writes or will repeat"
+                f"{path} belongs to an unfinished batch, which archive is writing or will repeat"
             )
         else:
             proof.problems.append(f"{path} is not in a manifest")
@@ -166,7 +166,7 @@ def examine(root: Path, path: str, file: File | None, *, quick: bool) -> Found:
         else:
             read(root, path, file, found)
     except FileNotFoundError:
-        found.problems.append(f"{path} is gone")
+        found.problems.append(f"{path} is missing")
     except (OSError, ValueError, manifests.Damaged) as error:  # pyarrow raises some of these
         found.problems.append(f"{path} cannot be read: {str(error).splitlines()[0]}")
     return found
@@ -188,7 +188,7 @@ def read(root: Path, path: str, file: File | None, found: Found) -> None:
         size, crc = manifests.checksum(root / path)
         if (size, crc) != (file.size, file.crc):
             found.problems.append(
-                f"{path} has changed: its checksum is {crc:08x}, and the manifest has "
+                f"{path} has changed: its checksum is {crc:08x}, but the manifest has "
                 f"{file.crc:08x}"
             )
     count = read_seqs(root, path, found)

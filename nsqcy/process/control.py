@@ -185,7 +185,7 @@ class Decoder:
 
     def _continue(self, kind: int, received: int) -> None:
         if self._parts is None or kind != self._kind or received:
-            raise ControlError("a chunk that continues nothing")
+            raise ControlError("a continuation chunk without a first chunk")
 
     def _add(self, part: bytes, more: bool) -> Message | None:
         assert self._parts is not None

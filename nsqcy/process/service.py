@@ -178,5 +178,5 @@ def _unfit(sock: socket.socket) -> str:
     if sock.type != socket.SOCK_STREAM:
         return f"is of type {socket.SocketKind(sock.type).name}"
     if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return "does not listen (set Accept=no)"
+        return "is not listening (set Accept=no)"
     return ""

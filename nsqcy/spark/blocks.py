@@ -82,10 +82,10 @@ class Decoder:
         if crc != self._crc32c(data.slice(16)):
             raise CorruptBlock("a block has a wrong checksum")
         if log_id.hex() != self._log_id or not count:
-            raise CorruptBlock("a block of another log, or without records")
+            raise CorruptBlock("the block belongs to another log, or has no records")
         columns = cut(data, bits, count)
         if not self._needed <= columns.keys():
-            raise CorruptBlock("a block without the requested columns")
+            raise CorruptBlock("the block lacks the requested columns")
         return Block(self._log_id, base_seq, count, bool(flags & DAMAGED), columns)
 
     def rows(self, block: Block) -> pa.RecordBatch:

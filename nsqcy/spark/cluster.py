@@ -236,7 +236,7 @@ class Cluster:
     def _is_down(self, address: str, error: Unreachable) -> None:
         known = self._down.get(address)
         if known is None:
-            LOG.warning("%s; its logs are held at their positions", error)
+            LOG.warning("%s; its logs stay at their positions", error)
         pause = min(known.pause * 2, MAX_PAUSE) if known else 0.5
         if isinstance(error, Silent):
             pause = max(pause, PATIENCE)  # at least what trying it costs the others

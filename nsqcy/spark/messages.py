@@ -75,7 +75,7 @@ def expected_type(name: str, kind: DataType, *, hashed: bool) -> str:
             return "" if fits else "map<string,string>, map<string,binary> or binary"
     if not hashed:
         raise OptionError(
-            f"column {name!r} cannot be written; there are body or value, topic, defer_ms, headers"
+            f"column {name!r} cannot be written (allowed: body or value, topic, defer_ms, headers)"
         )
     fits = isinstance(kind, BinaryType | StringType | IntegralType)
     return "" if fits else "binary, string or an integer"
@@ -108,7 +108,7 @@ class Messages:
         """Fail the task if there was a bad row."""
         if self.bad:
             raise Refused(
-                f"{self.bad} of {self.rows} rows of task {task} cannot be published, and none "
+                f"{self.bad} of {self.rows} rows of task {task} cannot be published, so none "
                 f"was; the first is row {self._first}"
             )
 
@@ -161,7 +161,7 @@ class Messages:
         faults.append(
             (
                 pc.greater(sizes, longest),
-                lambda row: f"its body has {sizes[row]} bytes, and maxMessageBytes is {longest}",
+                lambda row: f"its body has {sizes[row]} bytes, but maxMessageBytes is {longest}",
             )
         )
         return bodies

@@ -213,9 +213,9 @@ def let_go(shard: Shard, log: Log, seq: int, rows: int) -> Loss:
 
 def too_short(shard: Shard, log: Log, seq: int) -> Loss:
     return Loss(
-        f"rows are lost: topic {shard.topic!r}, log {log.log_id} on nsqd {shard.address}: "
-        f"it had rows up to seq {seq}, but now ends before {log.next_seq}: it was restored from an "
-        "older copy, or a crash has cut it"
+        f"rows are lost: topic {shard.topic!r}, log {log.log_id} on nsqd {shard.address}: it had "
+        f"rows up to seq {seq}, but now ends before {log.next_seq}: it was restored from an "
+        "older copy, or a crash truncated it"
     )
 
 
@@ -301,7 +301,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
                 begin = start.pos.get(topic, {}).get(log_id)
             if begin is None:
                 raise OptionError(
-                    f"the checkpoint does not say where log {log_id} of topic {topic!r} begins"
+                    f"the checkpoint lacks the beginning of log {log_id} of topic {topic!r}"
                 )
             if begin < stop:
                 found.append(Range(topic, log_id, begin, stop))

@@ -63,7 +63,7 @@ TOPIC_NAMES = separated("name,...", TOPIC_NAME)
 ADDRESSES = separated("host:port,...", address("host:port", "host:port,... without http://"))
 COLUMNS = separated("name,...", Kind("name", f"some of {','.join(FIELDS)}", column))
 PATH = Kind("path", "a path", str)
-DURATION = duration("[0-9]{1,12}", "ms|s|m|h", "a duration as 500ms, 30s, 15m or 1h")
+DURATION = duration("[0-9]{1,12}", "ms|s|m|h", "a duration, such as 500ms, 30s, 15m or 1h")
 # The column whose values choose an nsqd; if empty, tasks use the nsqds in turn.
 PARTITIONER = matching(
     "roundrobin, hash(column)",
@@ -96,7 +96,7 @@ TABLE = (
         "topic",
         TOPIC_NAME,
         None,
-        "topic to read; when writing, the topic of rows that name none",
+        "topic to read; when writing, the topic of rows without one",
     ),
     SparkOption("read", "topics", TOPIC_NAMES, None, "several topics"),
     SparkOption(
@@ -112,7 +112,7 @@ TABLE = (
         "lookupdHttpAddresses",
         ADDRESSES,
         (),
-        "lookupds; each is queried for the nsqds of the topic or, when writing, for all nsqds",
+        "lookupds; each is queried for the topic's nsqds or, when writing, for all nsqds",
     ),
     SparkOption(
         "all", "nsqdTcpAddresses", ADDRESSES, (), "nsqds, in addition to those of the lookupds"
@@ -125,8 +125,9 @@ TABLE = (
         "startingOffsets",
         START,
         None,
-        "where a new query begins; by default `latest` for streams, `earliest` for batches. In "
-        "JSON, -2 is the earliest and -1 the latest; logs not listed begin at their earliest",
+        "where a new query begins; default: `latest` for streams, `earliest` for batches. In "
+        "JSON, -2 is the earliest and -1 the latest position; logs that are not listed begin at "
+        "their earliest",
     ),
     SparkOption(
         "read",
@@ -154,7 +155,7 @@ TABLE = (
         "maxOffsetsPerTrigger",
         whole(1),
         1_000_000,
-        "maximum rows of a micro-batch, split over the logs in proportion to their backlog",
+        "maximum rows of a micro-batch, divided among the logs in proportion to their backlog",
     ),
     SparkOption(
         "stream",
@@ -169,7 +170,7 @@ TABLE = (
         "minOffsetsPerTrigger",
         whole(1),
         None,
-        "wait for this many rows, but no longer than maxTriggerDelay; not with availableNow",
+        "wait for this many rows, but at most maxTriggerDelay; not with availableNow",
     ),
     SparkOption("stream", "maxTriggerDelay", DURATION, 900.0, "see minOffsetsPerTrigger"),
     SparkOption(
@@ -177,8 +178,8 @@ TABLE = (
         "minPartitions",
         whole(1),
         None,
-        "approximate number of tasks. By default, one per core of the driver, if each has at "
-        "least 50,000 rows",
+        "approximate number of tasks. Default: one per driver core, if each has at least 50,000 "
+        "rows",
     ),
     SparkOption(
         "read",
@@ -200,7 +201,7 @@ TABLE = (
         "failOnUnreachable",
         BOOLEAN,
         None,
-        "fail if an nsqd does not answer; by default true for batches, false for streams. If "
+        "fail if an nsqd does not answer; default: true for batches, false for streams. If "
         "false, a stream keeps its position on that nsqd and continues with the others",
     ),
     SparkOption("all", "fetchOffset.numRetries", whole(0), 3, "retries of a failed request"),
@@ -220,7 +221,7 @@ TABLE = (
         "cursor",
         NAME,
         None,
-        "named cursor that makes retention keep unread messages, and shows the lag",
+        "named cursor: it makes retention keep unread messages, and shows the lag",
     ),
     SparkOption("stream", "waitForTopic", BOOLEAN, False, "wait for a topic that does not exist"),
     SparkOption(
@@ -238,12 +239,10 @@ TABLE = (
         "apply filters on seq, topic, nsqd and log_id before fetching; requires "
         "spark.sql.python.filterPushdown.enabled",
     ),
-    SparkOption("all", "tls", BOOLEAN, False, "use TLS to nsqds"),
-    SparkOption(
-        "all", "tls.caFile", PATH, "", "file of trusted authorities; by default those of the system"
-    ),
-    SparkOption("all", "tls.certFile", PATH, "", "file of the client's certificate"),
-    SparkOption("all", "tls.keyFile", PATH, "", "file of the key of the certificate"),
+    SparkOption("all", "tls", BOOLEAN, False, "use TLS for connections to nsqds"),
+    SparkOption("all", "tls.caFile", PATH, "", "file with trusted CAs; default: the system's CAs"),
+    SparkOption("all", "tls.certFile", PATH, "", "file with the client certificate"),
+    SparkOption("all", "tls.keyFile", PATH, "", "file with the client certificate's key"),
     SparkOption("all", "tls.verify", BOOLEAN, True, "verify nsqd's certificate and host name"),
     SparkOption("all", "authSecret", ANYTHING, "", "secret for AUTH; never shown"),
     SparkOption("all", "connectTimeoutMs", whole(1, "milliseconds"), 1000, "connect timeout"),
@@ -259,16 +258,16 @@ TABLE = (
         "producerId",
         NAME,
         None,
-        "name of the producer on nsqds; by default the id of the query or, for a batch, a new id. "
-        "A batch that is rerun with the same name publishes only the missing rows",
+        "name of the producer on nsqds; default: the query's id or, for a batch, a new id. A "
+        "batch that is rerun with the same name publishes only the missing rows",
     ),
     SparkOption(
         "write",
         "partitioner",
         PARTITIONER,
         "",
-        "how rows are distributed: tasks use the nsqds in turn, or all rows of a value go to "
-        "one nsqd",
+        "how rows are distributed: tasks use the nsqds in turn, or all rows with the same value "
+        "go to one nsqd",
     ),
     SparkOption(
         "write",
@@ -345,7 +344,7 @@ class Options:
     def subject(self) -> str:
         """Options for reading messages."""
         if self.pattern:
-            return f"topics like {self.pattern!r}"
+            return f"topics that match {self.pattern!r}"
         return ", ".join(f"topic {topic!r}" for topic in self.topics)
 
 
@@ -403,7 +402,7 @@ def checked(option: SparkOption, text: str) -> Any:
 
 def unknown(key: str, known: list[str], doing: str) -> OptionError:
     if key.lower() in BY_KEY:
-        return OptionError(f"option {BY_KEY[key.lower()].name!r} is not for {doing}")
+        return OptionError(f"option {BY_KEY[key.lower()].name!r} does not apply to {doing}")
     if key.lower() == "path":
         return OptionError("option 'path' does not exist: option 'topic' names the topic")
     by_key = {name.lower(): name for name in known}

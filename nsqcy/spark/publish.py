@@ -131,8 +131,8 @@ class Publisher:
         if self._options.idempotent and not connection.has_log and self.address not in WARNED:
             WARNED.add(self.address)
             LOG.warning(
-                "nsq: %s does not offer topic_log (version nsqd/%s): it gets MPUB, and rows are "
-                "published at least once",
+                "nsq: %s does not offer topic_log (version nsqd/%s): rows are sent by MPUB, at "
+                "least once",
                 self.address,
                 connection.version,
             )
@@ -195,7 +195,9 @@ class Nodes:
             if not others:
                 break
             LOG.warning(
-                "%s; publishing to nsqd %s instead, some messages possibly twice", error, others[0]
+                "%s; publishing to nsqd %s instead; some messages may be published twice",
+                error,
+                others[0],
             )
             # Its own epoch: rows of this nsqd come between those of the other.
             producer = replace(self._producer, epoch=self._producer.epoch + 1000 + place)

@@ -72,8 +72,8 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         if not query or not batch:
             LOG.warning(
-                "nsq: this version of Spark does not tell tasks their query and batch: "
-                "a repeated batch is published twice"
+                "nsq: this Spark version does not pass the query and batch to tasks: a repeated "
+                "batch is published twice"
             )
             query, batch = self._job, "0"
         # A new checkpoint counts batches from 0 again: they belong to another query.

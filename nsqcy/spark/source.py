@@ -106,7 +106,7 @@ class NsqDataSource(DataSource):
     def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
         if overwrite:
             raise OptionError(
-                "a topic cannot be overwritten: use mode('append'), and of a stream the output "
+                "a topic cannot be overwritten: use mode('append'), and for a stream the output "
                 "mode append or update"
             )
         options = parse_write(dict(self.options))
@@ -131,7 +131,7 @@ def projection(schema: StructType) -> pa.Schema:
     for field in schema.fields:
         if field.name not in FIELDS:
             raise OptionError(
-                f"column {field.name!r} does not exist; allowed are {', '.join(FIELDS)}"
+                f"column {field.name!r} does not exist (allowed: {', '.join(FIELDS)})"
             )
         kind = field.dataType.simpleString()
         if kind != FIELDS[field.name][0]:
@@ -427,7 +427,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 away = sorted(view.away.get(each.topic, ()))
                 if away:
                     raise Unreachable(
-                        f"{each} is to be read; no nsqd that answers has it, and "
+                        f"{each} cannot be read: no nsqd that answers has it, and "
                         f"{', '.join(away)} do not answer"
                     )
                 lose(options, [vanished(each.topic, each.log_id, each.start, view)])

@@ -132,8 +132,8 @@ class Connection:
         self.version = str(answer.get("version", "unknown"))
         if not self.has_log and not self._publisher:
             raise Refused(
-                f"{self.address} does not offer topic_log (version nsqd/{self.version}); bridge "
-                "it with nsq_to_nsq"
+                f"{self.address} does not offer topic_log (version nsqd/{self.version}); use "
+                "nsq_to_nsq to copy its messages to an nsqcy nsqd"
             )
         if self._headers and not answer.get("headers"):
             raise Refused(

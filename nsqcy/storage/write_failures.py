@@ -20,7 +20,7 @@ _ADVICE = {
     errno.EPERM: "check the owner and mode of the data path",
     errno.EMFILE: "raise the limit of open files",
     errno.ENFILE: "raise the limit of open files",
-    errno.EFBIG: "raise the limit of file sizes",
+    errno.EFBIG: "raise the file size limit",
 }
 
 

@@ -128,7 +128,7 @@ def read_one(text: str) -> tuple[str, Any]:
         raise ValueError(f"invalid option {name}")
     try:
         if not comma and rule is not _BOOL:
-            raise ValueError("it needs a value")
+            raise ValueError("a value is required")
         read: Any = rule.parse(value if comma else "true")
     except ValueError as error:
         raise ValueError(f"failed to coerce option {name} ({value}) - {error}") from None
@@ -154,8 +154,8 @@ CLIENT_OPTION = Kind(
     combine=STRINGS.combine,
 )
 
-CONSUMER_OPT = Option("consumer-opt", CLIENT_OPTION, (), "option,value of the consumer")
-PRODUCER_OPT = Option("producer-opt", CLIENT_OPTION, (), "option,value of the producer")
+CONSUMER_OPT = Option("consumer-opt", CLIENT_OPTION, (), "option,value for the consumer")
+PRODUCER_OPT = Option("producer-opt", CLIENT_OPTION, (), "option,value for the producer")
 
 
 def consumer_keywords(options: Sequence[str]) -> dict[str, Any]:

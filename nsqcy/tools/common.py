@@ -48,8 +48,8 @@ def http_timeouts(request: int) -> tuple[Option, Option]:
     """Return the timeout options of a tool that makes HTTP requests. request: default timeout of a
     whole request."""
     return (
-        Option("http-client-connect-timeout", DURATION, 2 * SECOND, "timeout for connecting"),
-        Option("http-client-request-timeout", DURATION, request, "timeout for a whole request"),
+        Option("http-client-connect-timeout", DURATION, 2 * SECOND, "connect timeout"),
+        Option("http-client-request-timeout", DURATION, request, "total timeout of a request"),
     )
 
 

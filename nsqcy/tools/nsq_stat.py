@@ -26,10 +26,10 @@ NSQD_FLAG = "--nsqd-http-address"
 HEADER_EVERY = 25  # lines
 
 STATISTICS = (
-    Option("topic", STRING, "", "the topic"),
-    Option("channel", STRING, "", "the channel"),
-    Option("interval", DURATION, 2 * SECOND, "time between two lines"),
-    Option("count", INT, 0, "lines to print before exiting; unlimited if not set"),
+    Option("topic", STRING, "", "topic name"),
+    Option("channel", STRING, "", "channel name"),
+    Option("interval", DURATION, 2 * SECOND, "interval between lines"),
+    Option("count", INT, 0, "number of lines to print before exiting; default: no limit"),
 )
 SOURCES = (
     Option("nsqd-http-address", WORDS, (), "host:port of an nsqd to query"),

@@ -23,8 +23,8 @@ NAME = "nsq_tail"
 AT_ONCE = 100  # messages per write
 
 OUTPUT = (
-    Option("topic", STRINGS, (), "a topic to print"),
-    Option("channel", STRING, "", "the channel; default: a temporary channel of its own"),
+    Option("topic", STRINGS, (), "topic to print; may be repeated"),
+    Option("channel", STRING, "", "channel name; default: a new temporary channel"),
     Option("n", INT, 0, "messages per topic to print before exiting; 0 for unlimited"),
     Option("print-topic", BOOL, False, "print the topic before each message"),
 )

@@ -58,13 +58,13 @@ BASIC = (
     Option("log-prefix", STRING, f"[{NAME}] ", "prefix of log lines"),
 )
 SOURCES = (
-    Option("topic", STRINGS, (), "a topic to write; default: all topics that nsqlookupds know"),
+    Option("topic", STRINGS, (), "topic to write; default: all topics that nsqlookupds know"),
     Option("topic-pattern", STRING, "", "RE2 expression that topic names must match"),
-    Option("topic-refresh", DURATION, MINUTE, "time between two searches for new topics"),
-    Option("channel", STRING, NAME, "the channel"),
+    Option("topic-refresh", DURATION, MINUTE, "interval between searches for new topics"),
+    Option("channel", STRING, NAME, "channel name"),
     common.NSQD_TCP_ADDRESS,
     common.LOOKUPD_HTTP_ADDRESS,
-    Option("max-in-flight", INT, 200, "maximum messages per topic in flight, and between syncs"),
+    Option("max-in-flight", INT, 200, "maximum messages in flight per topic, and between syncs"),
     CONSUMER_OPT,
     *common.http_timeouts(5 * SECOND),
 )
@@ -76,8 +76,8 @@ FILES = (
         "filename-format",
         STRING,
         "<TOPIC>.<HOST><REV>.<DATETIME>.log",
-        "file names, with <TOPIC>, <HOST>, <PID>, <DATETIME> and, if there may be several files of"
-        " the same time, <REV>",
+        "file names, with <TOPIC>, <HOST>, <PID>, <DATETIME> and, if several files can have the "
+        "same time, <REV>",
     ),
     Option(
         "host-identifier",
@@ -89,9 +89,11 @@ FILES = (
     Option("gzip-level", INT, 6, "1 (fastest) to 9 (smallest)"),
     Option("zstd", BOOL, False, "compress with zstd"),
     Option("zstd-level", INT, 3, "1 (fastest) to 22 (smallest)"),
-    Option("skip-empty-files", BOOL, False, "create no empty files"),
-    Option("rotate-size", INT, 0, "bytes after which a file is finished; 0 for no limit"),
-    Option("rotate-interval", DURATION, 0, "time after which a file is finished; 0 for no limit"),
+    Option("skip-empty-files", BOOL, False, "do not create empty files"),
+    Option("rotate-size", INT, 0, "maximum bytes of a file; 0 for no limit"),
+    Option(
+        "rotate-interval", DURATION, 0, "maximum time that a file is written to; 0 for no limit"
+    ),
     Option("sync-interval", DURATION, 30 * SECOND, "time between syncs and checks for rotation"),
 )
 NSQ_TO_FILE = OptionTable(NAME, {"Basic": BASIC, "Sources": SOURCES, "Files": FILES})

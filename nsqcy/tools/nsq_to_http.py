@@ -39,8 +39,8 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 OURS = frozenset({"content-length", "transfer-encoding"})  # determined by the body
 
 MESSAGES = (
-    Option("topic", STRING, "", "the topic"),
-    Option("channel", STRING, NAME, "the channel"),
+    Option("topic", STRING, "", "topic name"),
+    Option("channel", STRING, NAME, "channel name"),
     Option("sample", FLOAT, 1.0, "share of the messages to send, 0 to 1"),
     common.NSQD_TCP_ADDRESS,
     common.LOOKUPD_HTTP_ADDRESS,
@@ -52,9 +52,14 @@ REQUESTS = (
     Option("get", STRINGS, (), "URL that receives messages by GET, in place of its %s"),
     Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(MODES)} (all)"),
     Option("n", INT, 100, "maximum concurrent requests"),
-    Option("content-type", STRING, PLAIN, "Content-Type of a POST"),
-    Option("header", STRINGS, (), "header of every request, Name: value"),
-    Option("status-every", INT, 250, "requests per line of request times; 0 for none"),
+    Option("content-type", STRING, PLAIN, "Content-Type of POST requests"),
+    Option("header", STRINGS, (), "header to add to every request, as Name: value"),
+    Option(
+        "status-every",
+        INT,
+        250,
+        "number of requests between log lines with request times; 0 for none",
+    ),
     *common.http_timeouts(20 * SECOND),
 )
 NSQ_TO_HTTP = OptionTable(

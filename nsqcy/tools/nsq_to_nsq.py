@@ -37,30 +37,35 @@ ONE_OF_THEM = tuple(mode for mode in MODES if mode != MULTICAST)
 AT_ONCE = {"retries": 0, "reconnect_interval": 0.1, "max_reconnect_interval": 1.0}
 
 SOURCE = (
-    Option("topic", STRINGS, (), "a topic to read"),
-    Option("channel", STRING, NAME, "the channel"),
+    Option("topic", STRINGS, (), "topic to read; may be repeated"),
+    Option("channel", STRING, NAME, "channel name"),
     common.NSQD_TCP_ADDRESS,
     common.LOOKUPD_HTTP_ADDRESS,
     Option("max-in-flight", INT, 200, "maximum messages in flight per topic"),
     CONSUMER_OPT,
 )
 DESTINATION = (
-    Option("destination-topic", STRING, "", "the topic to publish to; default: the same topic"),
+    Option("destination-topic", STRING, "", "topic to publish to; default: the same topic"),
     Option("destination-nsqd-tcp-address", WORDS, (), "host:port of an nsqd to publish to"),
     Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(ONE_OF_THEM)}"),
     Option(
         "headers",
         BOOL,
         False,
-        "forward message headers; both sides must be nsqcy",
+        "forward message headers; both sides must run nsqcy",
     ),
-    Option("status-every", INT, 250, "publishes per line of publish times; 0 for none"),
+    Option(
+        "status-every",
+        INT,
+        250,
+        "number of publishes between log lines with publish times; 0 for none",
+    ),
     PRODUCER_OPT,
 )
 FILTER = (
-    Option("require-json-field", STRING, "", "forward only JSON objects with this key"),
-    Option("require-json-value", STRING, "", "and only those with this value of the key"),
-    Option("whitelist-json-field", STRINGS, (), "a key to keep; all other keys are removed"),
+    Option("require-json-field", STRING, "", "forward only JSON objects that have this key"),
+    Option("require-json-value", STRING, "", "and only if the key has this value"),
+    Option("whitelist-json-field", STRINGS, (), "JSON key to keep; all other keys are removed"),
 )
 NSQ_TO_NSQ = OptionTable(
     NAME,

@@ -33,11 +33,11 @@ STDIN = 0
 MAX_MESSAGES, MAX_BYTES = 1000, 4 << 20  # limits of unanswered messages; reading pauses above
 
 INPUT = (
-    Option("delimiter", STRING, "\n", "the byte between two messages"),
+    Option("delimiter", STRING, "\n", "byte that separates messages"),
     Option("rate", INT, 0, "maximum messages per second; 0 for no limit"),
 )
 DESTINATION = (
-    Option("topic", STRING, "", "the topic to publish to"),
+    Option("topic", STRING, "", "topic to publish to"),
     common.NSQD_TCP_ADDRESS,
     PRODUCER_OPT,
 )

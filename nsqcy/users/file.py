@@ -49,14 +49,14 @@ QUOTAS = (
         "publish-rate",
         FLOAT,
         0.0,
-        "maximum messages a second published to one nsqd; 0 for no limit",
+        "maximum messages per second published to one nsqd; 0 for no limit",
         rule=RATE.rule,
     ),
     Option(
         "publish-bytes-rate",
         INT,
         0,
-        "maximum bytes of messages a second published to one nsqd; 0 for no limit",
+        "maximum bytes of messages per second published to one nsqd; 0 for no limit",
         rule=Rule("[0,1000000000000]", lambda value: 0 <= value <= 10**12),
     ),
 )

@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         "--role",
         choices=ROLES,
         default="",
-        help="role in nsqadmin (default: view, if no topics are given)",
+        help="role in nsqadmin; default: view, if no topics are given",
     )
     for permission in PERMISSIONS:
         parser.add_argument(
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         "--certificate",
         metavar="NAME",
         default="",
-        help="name in the client certificate of the user",
+        help="name in the user's client certificate",
     )
     for option in file.QUOTAS:
         parser.add_argument(f"--{option.flag}", action=SetOption, option=option)
@@ -100,6 +100,6 @@ def _password() -> str | None:
     except (EOFError, KeyboardInterrupt):
         return None
     if len(text) < MIN_LENGTH:
-        write(2, f"a password needs at least {MIN_LENGTH} characters\n")
+        write(2, f"a password must have at least {MIN_LENGTH} characters\n")
         return None
     return text

@@ -11,7 +11,7 @@ OPTION = Option(
     "auth-token-file",
     STRING,
     "",
-    "file with the token for nsqds and nsqlookupds that have an --auth-file",
+    "file with the token for nsqds and nsqlookupds that use an --auth-file",
 )
 _TOKEN = re.compile(r"[!-~]{1,4096}")
 

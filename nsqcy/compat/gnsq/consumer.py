@@ -73,7 +73,7 @@ class Consumer:
 
     @cached_property
     def on_message(self) -> Signal:
-        return Signal("A message has come: `message`.")
+        return Signal("Sent when a message arrives: `message`.")
 
     @cached_property
     def on_response(self) -> Signal:
@@ -81,19 +81,19 @@ class Consumer:
 
     @cached_property
     def on_error(self) -> Signal:
-        return Signal("nsqd has refused something: `error`.")
+        return Signal("Sent when nsqd returns an error: `error`.")
 
     @cached_property
     def on_finish(self) -> Signal:
-        return Signal("A message was finished: `message_id`.")
+        return Signal("Sent after a message was finished: `message_id`.")
 
     @cached_property
     def on_requeue(self) -> Signal:
-        return Signal("A message was requeued: `message_id`, `timeout`.")
+        return Signal("Sent after a message was requeued: `message_id`, `timeout`.")
 
     @cached_property
     def on_giving_up(self) -> Signal:
-        return Signal("A message was tried too often, and is about to be finished: `message`.")
+        return Signal("Sent before a message that exceeded its attempts is finished: `message`.")
 
     @cached_property
     def on_auth(self) -> Signal:
@@ -101,11 +101,11 @@ class Consumer:
 
     @cached_property
     def on_exception(self) -> Signal:
-        return Signal("A receiver of on_message has failed: `message`, `error`.")
+        return Signal("Sent when a receiver of on_message raises: `message`, `error`.")
 
     @cached_property
     def on_close(self) -> Signal:
-        return Signal("It was closed.")
+        return Signal("Sent after the consumer was closed.")
 
     # -- its life
 

@@ -48,7 +48,7 @@ class Producer:
 
     @cached_property
     def on_error(self) -> Signal:
-        return Signal("nsqd has refused something: `error`.")
+        return Signal("Sent when nsqd returns an error: `error`.")
 
     @cached_property
     def on_auth(self) -> Signal:
@@ -56,7 +56,7 @@ class Producer:
 
     @cached_property
     def on_close(self) -> Signal:
-        return Signal("It was closed.")
+        return Signal("Sent after the producer was closed.")
 
     def start(self) -> None:
         """Begin to connect."""

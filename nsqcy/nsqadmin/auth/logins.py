@@ -100,7 +100,7 @@ def read(path: str) -> tuple[Users, list[str]]:
         name: user for name, user in found.items() if user.role and (user.password or user.token)
     }
     if not ours:
-        problem = "no user can log in: none has a role and a password or token"
+        problem = "no user can log in: no user has a role together with a password or token"
         raise ConfigError(path, None, problem, "role = view or operate")
     return ours, warnings
 

@@ -171,9 +171,7 @@ def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
     value = _parse(answer.body)
     if not isinstance(value, dict) or (answer.status == 200 and not form(value)):
         status = 502 if answer.status == 200 else answer.status
-        return NodeAnswer(
-            node, status, message=f"got an unreadable response with status {answer.status}"
-        )
+        return NodeAnswer(node, status, message=f"unreadable response with status {answer.status}")
     if answer.status == 200:
         return NodeAnswer(node, 200, value)
     message = value.get("message")

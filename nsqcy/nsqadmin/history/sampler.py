@@ -86,9 +86,9 @@ class Sampler:
 
     def _report(self, silent: frozenset[str], errors: Mapping[str, RequestError]) -> None:
         for name in sorted(silent - self._silent):
-            self._log.warn(f"history: {name} is left out: {errors[name]}")
+            self._log.warn(f"history: {name} is omitted: {errors[name]}")
         for name in sorted(self._silent - silent):
-            self._log.info(f"history: {name} is no longer left out")
+            self._log.info(f"history: {name} is included again")
         self._silent = silent
 
 

@@ -134,7 +134,7 @@ def _question(subject: MessageQuery, waiting: int) -> Question | None:
     match params.get("ask"):
         case "redrive" if subject.channel:
             text = f"The queue of {subject.name} has {plural(waiting, 'message')}. Dead letters"
-            text += " among them return to the channels that they came from and are delivered"
+            text += " among them return to their original channels and are delivered"
             text += " there again. Other messages stay."
             return Question(f"Redrive {subject.name}?", text, "redrive", "Redrive")
         case "cancel" if subject.channel:

@@ -134,7 +134,7 @@ def _node_question(
     if params.get("ask") != "tombstone" or row is None:
         return _action_question(node, rows, drain, params)
     held = row.figures.depth + sum(each.figures.depth for each in row.channels.values())
-    text = f"{node} is hidden from the consumers of {name} for a while, and the topic is deleted"
+    text = f"{node} is temporarily hidden from consumers of {name}, and the topic is deleted"
     text += f" there, with {plural(held, 'message')}."
     fields = (("topic", name),)
     return Question(f"Tombstone {name} on {node}?", text, "tombstone", "Tombstone", fields)
@@ -166,7 +166,7 @@ def _lookup_question(
     if params.get("ask") != "delete" or topic not in inactive:
         return None
     what = f"channel {topic}/{channel}" if channel else f"topic {topic}"
-    text = "Removes it from all nsqlookupds. No messages are lost: no nsqd has it."
+    text = "Removes it from all nsqlookupds. No nsqd has it, so no messages are lost."
     fields = (("topic", topic), ("channel", channel))
     return Question(f"Delete {what}?", text, "delete", "Delete", fields)
 
@@ -197,7 +197,7 @@ def _action_question(
     if action == "empty":
         text = f"{plural(held, 'message')} on {node} will be lost. Messages on other nodes stay."
         return Question(f"Empty {found.name} on {node}?", text, "empty", "Empty Here", fields)
-    text = f"It is deleted on {node} with {plural(held, 'message')}. On other nodes it stays."
+    text = f"It is deleted on {node} with {plural(held, 'message')}. Other nodes keep it."
     return Question(f"Delete {found.name} on {node}?", text, "delete", "Delete Here", fields)
 
 

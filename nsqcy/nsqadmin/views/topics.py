@@ -196,7 +196,7 @@ def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | 
             found = next((row for row in stats.nodes if row.node == node), None)
             if found is None:
                 return None
-            text = f"{node} is hidden from the consumers of {name} for a while, and the topic is"
+            text = f"{node} is temporarily hidden from consumers of {name}, and the topic is"
             text += f" deleted there, with {plural(found.figures.depth, 'message')} of its own and"
             text += " all messages of its channels."
             fields = (("node", node),)

@@ -120,7 +120,7 @@ class FileAuthorizer:
         if user is not None:
             session.authorized(self._authorization(user))
             return
-        reason = "no user in the file of users matches"
+        reason = "no user in the --auth-file matches"
         self._log.warn(
             f"PROTOCOL(V2): [{session.remote_address}] AUTH failed {reason}",
             event="auth_refused",

@@ -28,7 +28,7 @@ def lines(found: TopicFound) -> Iterator[str]:
     for name in found.leftovers:
         yield f"  {name}: incomplete; nsqd overwrites it"
     for name in found.unknown:
-        yield f"  {name}: not a file of nsqd, ignored"
+        yield f"  {name}: not an nsqd file, ignored"
     if found.gaps:
         yield f"  not on disk: {_gaps(found)}"
     if found.depth:
@@ -43,7 +43,7 @@ def _segment(segment: SegmentFound) -> Iterator[str]:
     seqs = "no usable records"
     if segment.first_seq is not None and segment.last_seq is not None:
         seqs = f"{segment.records} records, {_seqs(segment.first_seq, segment.last_seq)}"
-    footer = "" if segment.footer else ", no footer: nsqd scans it at start"
+    footer = "" if segment.footer else ", no footer: nsqd scans it at startup"
     yield f"  {segment.file}: {segment.bytes} bytes, {seqs}{footer}"
     for damage in segment.damages:
         yield f"    {_damage(damage)}"
@@ -77,11 +77,11 @@ def _journal(found: JournalFound | None) -> str:
 def _channel(found: ChannelFound) -> str:
     parts = [f"depth {found.depth}, deferred {found.deferred}"]
     if found.again:
-        parts.append(f"{found.again} of them delivered before")
+        parts.append(f"{found.again} of them already delivered")
     if found.lost:
         parts.append(f"{found.lost} of them lost")
     if found.missing:
-        parts.append(f"{found.missing} more not on disk")
+        parts.append(f"{found.missing} more are not on disk")
     if found.beyond:
         parts.append(f"the journal is {found.beyond} records ahead of the files")
     return "; ".join(parts)

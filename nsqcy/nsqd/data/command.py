@@ -36,8 +36,8 @@ PROGRESS = 0.2  # seconds between progress updates
 # Names in a data path: regular files, and leftovers with what a start does with them.
 OURS = {metadata.FILE, policy_file.FILE}
 LEFTOVERS = {
-    TMP: "an incomplete import; the next start begins it again",
-    DONE: "an import that lacks its last renames; the next start completes it",
+    TMP: "an incomplete import; the next start repeats it",
+    DONE: "an import without its last renames; the next start completes it",
     f"{metadata.FILE}.tmp": "incomplete; nsqd overwrites it",
     f"{policy_file.FILE}.tmp": "incomplete; nsqd overwrites it",
 }
@@ -83,35 +83,37 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     size = argparse.ArgumentParser(add_help=False)
     size.add_argument(
-        "--max-bytes-per-file", type=int, default=104857600, metavar="N", help="as in nsqd"
+        "--max-bytes-per-file", type=int, default=104857600, metavar="N", help="as for nsqd"
     )
     bad = argparse.ArgumentParser(add_help=False)
-    bad.add_argument("--bad", action="store_true", help="also read .bad files of NSQ")
+    bad.add_argument("--bad", action="store_true", help="also read NSQ's .bad files")
 
     one = commands.add_parser(
-        "import", parents=[size, bad], help="import NSQ's files, as nsqd does at start"
+        "import", parents=[size, bad], help="import NSQ's files, as nsqd does at startup"
     )
     one.add_argument("data_path", metavar="DATA_PATH")
     one.set_defaults(run=_import)
-    one = commands.add_parser("export", parents=[size], help="write NSQ's files, to return to NSQ")
+    one = commands.add_parser(
+        "export", parents=[size], help="export to NSQ's files, to return to NSQ"
+    )
     one.add_argument("data_path", metavar="DATA_PATH")
     one.add_argument("target", metavar="DIRECTORY", help="empty or new directory")
     one.set_defaults(run=_export)
     one = commands.add_parser(
-        "check", parents=[bad], help="read everything, and report what a start would do"
+        "check", parents=[bad], help="read everything and report what a start would do"
     )
-    one.add_argument("data_path", metavar="DATA_PATH", help="of nsqcy or NSQ")
+    one.add_argument("data_path", metavar="DATA_PATH", help="data path of nsqcy or NSQ")
     one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument(
         "--quick",
         action="store_true",
-        help="read only what a start reads: skip the records of segments with a footer",
+        help="read only what a start reads; skip the records of segments that have a footer",
     )
     one.add_argument(
         "--config",
         default="",
         metavar="FILE",
-        help="configuration file of nsqd, for the retention of topics",
+        help="nsqd's configuration file, for the retention of topics",
     )
     one.set_defaults(run=_check)
     return parser
@@ -119,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _import(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if not is_needed(arguments.data_path):
-        terminal.info(f"{arguments.data_path}: no files of NSQ to import")
+        terminal.info(f"{arguments.data_path}: no NSQ files to import")
         return 0
     importer = Importer(
         arguments.data_path,
@@ -257,7 +259,7 @@ class Check:
                     self._check_topic(io, known_topics, name)
         finally:
             io.close()
-        self._lines.info(f"{self._data_path}: {found.unreadable} places unreadable")
+        self._lines.info(f"{self._data_path}: {found.unreadable} unreadable places")
         return found
 
     def _look_around(self) -> None:
@@ -271,7 +273,7 @@ class Check:
                 self._lines.warn(f"{name}: {LEFTOVERS[name]}")
             elif not (name in OURS or name.startswith(ASIDE) or MARK in name or _is_topic(name)):
                 found.unknown.append(name)
-                self._lines.info(f"{name}: not a file of nsqd, ignored")
+                self._lines.info(f"{name}: not an nsqd file, ignored")
 
     def _read_policies(self) -> None:
         """Read the policies that were set over HTTP, which affect retention."""
@@ -279,7 +281,7 @@ class Check:
             kept = policy_file.look(self._data_path)
         except ValueError as error:
             path = os.path.join(self._data_path, policy_file.FILE)
-            self._damage(f"{path} is damaged, a start moves it aside: {error}")
+            self._damage(f"{path} is damaged; a start moves it aside: {error}")
             return
         except StartError as error:
             self._found.refused = str(error)

@@ -365,7 +365,8 @@ class QueueReader:
             yield from self._file(queue.path(queue.files[number]), offset * (number == first))
         if meta is not None and meta.depth != self.count:
             self._on_note(
-                f"{queue.name}: depth is {meta.depth} in the metadata, but {self.count} were found"
+                f"{queue.name}: depth is {meta.depth} in the metadata, but {self.count} messages "
+                "were found"
             )
 
     def _file(self, path: str, start: int) -> Iterator[Record]:
@@ -398,7 +399,7 @@ class QueueReader:
         if meta is not None:
             for number, name in sorted(queue.files.items()):
                 if number < meta.read_file:
-                    self._on_note(f"{name}: before the read position, skipped")
+                    self._on_note(f"{name}: skipped, because it is before the read position")
             if meta.read_file not in known and meta.read_file < meta.write_file:
                 # The file was read and deleted, but the machine stopped before that was recorded.
                 known.add(meta.read_file)

@@ -239,8 +239,8 @@ class Export:
         try:
             if is_needed(self._data_path):
                 raise StartError(
-                    f"{self._data_path} contains files of NSQ that are not imported:"
-                    f" run `nsqcy data import {self._data_path}` first, or move them away"
+                    f"{self._data_path} contains NSQ files that have not been imported: run "
+                    f"`nsqcy data import {self._data_path}` first, or move them away"
                 )
             if os.path.isdir(self._target) and os.listdir(self._target):
                 raise StartError(f"{self._target} is not empty")
@@ -267,14 +267,14 @@ class Export:
             )
         if self.headers:
             self._lines.warn(
-                f"export: {self.headers} messages written without headers: NSQ has none"
+                f"export: {self.headers} messages written without headers: NSQ has no headers"
             )
         if self.expired:
             self._lines.info(f"export: {self.expired} expired messages not written")
         if self.largest > 1048576:
             self._lines.warn(
-                f"export: the largest message has {self.largest} bytes:"
-                f" nsqd treats it as damage unless --max-msg-size is at least that"
+                f"export: the largest message has {self.largest} bytes: nsqd treats it as damage "
+                "unless --max-msg-size is at least as large"
             )
 
     def _write(self, directory: str) -> None:

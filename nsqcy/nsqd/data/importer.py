@@ -147,8 +147,8 @@ class Importer:
                 topics.setdefault(queue.topic, []).append(queue)
         self._bytes = sum(self._size(queue) for its in topics.values() for queue in its)
         self._lines.info(
-            f"import: {len(queues)} disk queues of NSQ, {self._bytes} bytes to read"
-            f" for {len(topics)} topics"
+            f"import: {len(queues)} NSQ disk queues, {self._bytes} bytes to read for "
+            f"{len(topics)} topics"
         )
         self._check_room()
         os.mkdir(self._path(TMP), 0o700)
@@ -156,7 +156,7 @@ class Importer:
         self._commit(queues)
         finish(self._data_path, self._lines)
         self._lines.info(
-            f"import: complete, {self.messages} messages, {self.damages} places unreadable"
+            f"import: complete, {self.messages} messages, {self.damages} unreadable places"
         )
 
     def _is_readable(self, queue: Queue) -> bool:

@@ -47,7 +47,7 @@ def put_drain(api: Context, request: Request) -> dict[str, Any]:
     params = whole(request)
     on = _SWITCH.get(bytes(request.body.data).strip())
     if on is None:
-        raise HttpError(400, "INVALID_VALUE: allowed are true and false")
+        raise HttpError(400, "INVALID_VALUE (allowed: true, false)")
     return api.backend.at_master(SetDrain(on, _limit(params)))
 
 

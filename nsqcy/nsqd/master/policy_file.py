@@ -120,8 +120,8 @@ def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
         raise ValueError("it has no version")
     if found["version"] > VERSION:
         raise StartError(
-            f"failed to load policies - {path} is of version {found['version']}, and this nsqd "
-            f"reads version {VERSION}: it was written by a later one"
+            f"failed to load policies - {path} has version {found['version']}, but this nsqd "
+            f"reads version {VERSION}: a later nsqd wrote it"
         )
     said = found.get("set")
     if not isinstance(said, dict):

@@ -122,10 +122,12 @@ def make_context(material: Material) -> tuple[SSL.Context, list[str]]:
     if material.old_versions:
         lowered = True
         version = _VERSIONS[material.min_version]
-        warnings.append(f"TLS: OpenSSL's security level is 0, as {version} was asked for")
+        warnings.append(f"TLS: OpenSSL's security level is 0, because {version} was requested")
     elif material.policy == REQUIRE_VERIFY and _is_weak(material.root_ca):
         lowered = True
-        warnings.append("TLS: OpenSSL's security level is 0, as an authority of clients is weak")
+        warnings.append(
+            "TLS: OpenSSL's security level is 0, because a client CA has a weak key or signature"
+        )
     try:
         context = _build(material, lowered)
     except SSL.Error as error:
@@ -133,8 +135,8 @@ def make_context(material: Material) -> tuple[SSL.Context, list[str]]:
             raise TlsError(_text(error)) from None
         context = _build_lowered(material)
         warnings.append(
-            f"TLS: OpenSSL's security level is 0, as the server's certificate is weak"
-            f" ({_text(error)})"
+            "TLS: OpenSSL's security level is 0, because the server's certificate is weak "
+            f"({_text(error)})"
         )
     return context, warnings
 

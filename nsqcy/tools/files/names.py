@@ -157,4 +157,4 @@ def with_revision(name: str, revision: int) -> str:
 def _check(name: str) -> None:
     # A topic may be called `..`, but files must stay inside the given folder.
     if name.startswith("/") or ".." in name.split("/") or name == ".":
-        raise FormatError(f"--filename-format leads out of its folder: {name}")
+        raise FormatError(f"--filename-format must stay in its folder: {name}")
