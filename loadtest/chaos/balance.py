@@ -77,6 +77,6 @@ def damaged(node: Node) -> list[str]:
     """Return the result of `nsqcy data check` for the data path of an nsqd that has ended."""
     words = [sys.executable, "-m", "nsqcy", "data", "check", str(node.data)]
     checked = subprocess.run(words, capture_output=True, text=True)
-    if checked.returncode == 0 and " 0 places unreadable" in checked.stdout:
+    if checked.returncode == 0 and " 0 unreadable places" in checked.stdout:
         return []
     return [f"nsqd {node.number}: data check says {checked.stdout}{checked.stderr}"]

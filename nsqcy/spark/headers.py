@@ -59,7 +59,7 @@ def check(headers: list[Header]) -> None:
     for name, value in headers:
         shown = name.decode(errors="replace")
         if not NAME.fullmatch(name):
-            raise BadHeaders(f"header name {shown!r} (allowed are 1 to 255 of a-z, 0-9 and -)")
+            raise BadHeaders(f"header name {shown!r} (allowed: 1 to 255 of a-z, 0-9 and -)")
         if name in seen:
             raise BadHeaders(f"header {shown!r} twice")
         seen.add(name)

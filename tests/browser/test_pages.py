@@ -249,7 +249,7 @@ def test_a_node_that_hangs(live: Lively, visit: Begin) -> None:
     visitor.page.clock.install()
     page = visitor.to("/")
     with hanging(live.nsqds[1]):
-        eventually(lambda: f"history: {node} is left out" in live.admin.log_text())
+        eventually(lambda: f"history: {node} is omitted" in live.admin.log_text())
         page.clock.run_for(TICK)
         expect(page.locator(".bar.warning")).to_contain_text(f"{node}: timed out")
         expect(page.locator("tbody tr")).to_have_count(4)

@@ -121,9 +121,9 @@ def test_http(shared: Nsqd, topic: str) -> None:
         (
             "under_score",
             "v",
-            'header name \\"under_score\\" (allowed are 1 to 255 of a-z, 0-9 and -)',
+            'header name \\"under_score\\" (allowed: 1 to 255 of a-z, 0-9 and -)',
         ),
-        ("", "v", 'header name \\"\\" (allowed are 1 to 255 of a-z, 0-9 and -)'),
+        ("", "v", 'header name \\"\\" (allowed: 1 to 255 of a-z, 0-9 and -)'),
         ("long", "x" * 4096, "headers of 4103 bytes (at most 4096)"),
     ],
     ids=["name", "no name", "length"],

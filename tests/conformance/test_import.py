@@ -495,7 +495,7 @@ def test_check_reads_both_formats(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "t: 10 messages to deliver",
         "t:c: 100 messages to deliver",
-        f"{go}: 0 places unreadable",
+        f"{go}: 0 unreadable places",
     ]
     shutil.copytree(go, ours)
     path = data_file(go, "t:c")
@@ -535,8 +535,8 @@ def test_import_with_damage_and_set_aside_files(tmp_path: Path) -> None:
     done = command("import", str(tmp_path), "--bad")
     assert done.returncode == 1
     assert f"error: import: {second} at 450: no complete record in the last 49 bytes" in done.stderr
-    assert "import: complete, 19 messages, 1 places unreadable" in done.stdout
-    assert command("import", str(tmp_path)).stdout.endswith("no files of NSQ to import\n")
+    assert "import: complete, 19 messages, 1 unreadable places" in done.stdout
+    assert command("import", str(tmp_path)).stdout.endswith("no NSQ files to import\n")
 
 
 def test_the_command_leaves_a_running_daemon_alone(nsqd: Starter, tmp_path: Path) -> None:

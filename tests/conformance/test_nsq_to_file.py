@@ -409,7 +409,7 @@ LOOKUP = "--lookupd-http-address=127.0.0.1:1"
         ([SOURCE, "--topic=t", "--max-in-flight=0"], "--max-in-flight should be positive"),
         ([LOOKUP, "--topic-pattern=("], "--topic-pattern is invalid: missing ): ("),
         (["--lookupd-http-address=nowhere", "--topic-pattern=x"], "address 'nowhere' has no port"),
-        ([SOURCE, "--topic=t", "--filename-format=../x"], "leads out of its folder"),
+        ([SOURCE, "--topic=t", "--filename-format=../x"], "must stay in its folder"),
     ],
 )
 def test_flags_that_cannot_be(

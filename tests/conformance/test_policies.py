@@ -297,7 +297,7 @@ def test_a_file_of_a_later_nsqcy_is_left_alone(nsqd: Starter) -> None:
     file.write_bytes(b'{"version": 2}')
     daemon.launch()
     assert daemon.wait() == 1
-    assert "it was written by a later one" in daemon.log_text()
+    assert "a later nsqd wrote it" in daemon.log_text()
     assert file.read_bytes() == b'{"version": 2}'
 
 

@@ -51,7 +51,7 @@ def leaves_nothing(daemon: Nsqd) -> None:
     daemon.stop()
     checked = check_data(daemon.data)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "0 places unreadable" in checked.stdout
+    assert "0 unreadable places" in checked.stdout
 
 
 def kills(starter: Starter, seed: int, cycles: int, **options: Any) -> None:

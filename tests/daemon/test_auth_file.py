@@ -78,7 +78,7 @@ def test_an_unverified_certificate_does_not_authenticate(starter: Starter, tmp_p
     shown = Certificates(tmp_path, "billing")
     file = users_file.write(tmp_path / "users.ini", BILLS)
     daemon = starter(workers=1, auth_file=file, **shown.options("require"))
-    assert "certificates of users need --tls-client-auth-policy" in daemon.log_text()
+    assert "user certificates require --tls-client-auth-policy" in daemon.log_text()
     conn = connect(daemon, tls=shown.of("billing"))
     conn.command("PUB", "a.x", body=b"m")
     conn.expect_error("E_AUTH_FIRST AUTH required before PUB")

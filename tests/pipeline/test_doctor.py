@@ -82,7 +82,7 @@ def test_how_far_a_job_is(broker: LogBroker, ask: Ask, tmp_path: Path) -> None:
     topic.publish(10)
     last = ask(checkpoint=state)[-1]
     assert last.level == "warning"
-    assert last.text.endswith("the job is 13 records behind, more than half of what is kept")
+    assert last.text.endswith("the job is 13 records behind, more than half of the kept records")
     topic.logs[0].let_go(9)
     last = ask(checkpoint=state)[-1]
     assert last.level == "problem"
@@ -113,7 +113,7 @@ def test_cursors_and_retention() -> None:
     )
     assert fine.level == "ok"
     meta["retention"] = None
-    assert "kept for cursors alone" in next(doctor.log("h:1", meta, {})).text
+    assert "kept for cursors only" in next(doctor.log("h:1", meta, {})).text
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,14 +77,14 @@ def test_the_last_of_several_counts() -> None:
         ("rate", "'rate' is not a flag: flags begin with --"),
         ("--rate", "argument --rate: expected one argument"),
         ("--rate=x", "--rate is 'x': expected a whole number"),
-        ("--every=5", "--every is '5': expected a duration as 500ms, 30s, 15m, 1h or 7d"),
+        ("--every=5", "--every is '5': expected a duration, such as 500ms, 30s, 15m, 1h or 7d"),
         ("--size=0", "--size is '0': expected a number of bytes as 8m, 512k or 1048576"),
-        ("--memory=2", "--memory is '2': expected memory as 512m or 2g"),
+        ("--memory=2", "--memory is '2': expected a memory size, such as 512m or 2g"),
         ("--dry-run=yes", "--dry-run is 'yes': expected true or false"),
         ("--kind=jso", "--kind is 'jso': expected one of none, json; did you mean json?"),
         ("--kind=x", "--kind is 'x': expected one of none, json; there are none, json"),
         ("--conf=a", "--conf is 'a': expected NAME=VALUE"),
-        ("--root=s3a://b/x", "--root is 's3a://b/x': expected a local path, which s3a:// is not"),
+        ("--root=s3a://b/x", "--root is 's3a://b/x': expected a local path, not s3a://"),
         ("--topic=a b", "--topic is 'a b': expected a topic name"),
         ("--topics-pattern=(", "--topics-pattern is '(': expected a regular expression"),
         ("--nsqd-tcp-address=x", "--nsqd-tcp-address is 'x': expected host:port, without http://"),
@@ -135,7 +135,7 @@ def test_the_file(tmp_path: Path) -> None:
         ("[job]\nrat = 5\n", "jobs.toml, [job]: there is no 'rat'; did you mean rate?"),
         ("[common]\nrat = 5\n", "jobs.toml, [common]: there is no 'rat'; did you mean rate?"),
         ("[other]\ndepth = -1\n", "jobs.toml, [other], depth is '-1': expected a whole number"),
-        ("[job]\nrate = [1]\n", "jobs.toml, [job], rate: one value is expected"),
+        ("[job]\nrate = [1]\n", "jobs.toml, [job], rate: expected a single value"),
         ("[job]\nconfig = 'x'\n", "jobs.toml, [job]: there is no 'config'"),
         ("[job\n", "jobs.toml: Expected ']'"),
     ],
@@ -162,7 +162,7 @@ def test_topics_and_addresses() -> None:
             options(*words).require_one_subject()
     with pytest.raises(UsageError, match="--topics-pattern requires --lookupd-http-address"):
         options("--topics-pattern=a.*").require_one_subject()
-    with pytest.raises(UsageError, match="--rate is needed"):
+    with pytest.raises(UsageError, match="--rate is required"):
         options().require("rate")
     theirs = options("--topic=a", "--option=STARTINGoffsets=latest")
     assert theirs.source(startingOffsets="earliest")["STARTINGoffsets"] == "latest"
@@ -172,16 +172,16 @@ def test_topics_and_addresses() -> None:
 # A value that cannot be, by the kind of an option, and what is expected instead.
 BAD = {
     ADDRESSES: ("http://a:4150", "host:port, without http://"),
-    DURATION: ("5", "a duration as 500ms, 30s, 15m, 1h or 7d"),
+    DURATION: ("5", "a duration, such as 500ms, 30s, 15m, 1h or 7d"),
     EXPRESSION: ("(", "a regular expression (missing ), unterminated subpattern at position 0)"),
     BOOLEAN: ("yes", "true or false"),
     INSTANT: ("yesterday", "ISO 8601 as 2024-05-01T12:00:00Z, or milliseconds since 1970"),
-    MEMORY: ("2", "memory as 512m or 2g"),
+    MEMORY: ("2", "a memory size, such as 512m or 2g"),
     PAIRS: ("a", "NAME=VALUE"),
-    PATH: ("s3://b/x", "a local path, which s3:// is not: mount it, and give the mount point"),
+    PATH: ("s3://b/x", "a local path, not s3://: mount the storage and give the mount point"),
     PORT: ("65536", "a port: 0 to 65535"),
     POSITIVE: ("0", "a whole number of at least 1"),
-    TEXT: (" ", "a text that is not empty"),
+    TEXT: (" ", "a non-empty text"),
     TOPIC_NAME: ("a b", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
     TOPIC_NAMES: ("a,", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
 }

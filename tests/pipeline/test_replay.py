@@ -54,20 +54,22 @@ def test_what_is_done_is_read_again(tmp_path: Path) -> None:
         rounds.save(path, saved)
         assert rounds.load(path, asked) == saved
     assert [each.name for each in path.parent.iterdir()] == ["x.json"]
-    with pytest.raises(UsageError, match=r"--topic was 'orders' and is 'bills'; name another --s"):
+    with pytest.raises(
+        UsageError, match=r"--topic was 'orders' and is now 'bills'; choose another"
+    ):
         rounds.load(path, asked | {"topic": "bills"})
     path.write_text(json.dumps(json.loads(path.read_text()) | {"v": 2}))
     with pytest.raises(rounds.Damaged, match="version 2, but this nsqcy supports version 1"):
         rounds.load(path, asked)
     path.write_text("{}")
-    with pytest.raises(rounds.Damaged, match="is not the plan of a replay"):
+    with pytest.raises(rounds.Damaged, match="is not a replay plan"):
         rounds.load(path, asked)
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     with (
         rounds.locked(tmp_path / "x.json"),
-        pytest.raises(rounds.Busy, match="another run works on"),
+        pytest.raises(rounds.Busy, match="another run uses"),
         rounds.locked(tmp_path / "x.json"),
     ):
         pass
@@ -154,7 +156,7 @@ def test_of_nothing_there_is_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in [
-        (["--topic=a"], "--to is needed"),
+        (["--topic=a"], "--to is required"),
         (["--to=b"], "exactly one of --topic, --topics and --topics-pattern is required"),
         (["--to=b", "--topic=a", "--root=nowhere"], "there is no archive at nowhere"),
         (["--to=b", f"--root={tmp_path}"], "--root requires --topic or --topics"),

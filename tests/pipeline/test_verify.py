@@ -220,10 +220,13 @@ def test_rows_of_two_logs_in_a_file(archive: HandmadeArchive, verify: Lines) -> 
 
     path = files(archive)[0]
     save(path, pa.concat_tables([table(LOG, [1]), table(OTHER, [1])]))
-    assert any("rows of 2 logs, but a file must have rows of one" in text for text in verify()[1])
+    assert any(
+        "rows of 2 logs, but each file must have rows of a single log" in text
+        for text in verify()[1]
+    )
 
 
 def test_while_compact_runs(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> None:
     with manifests.locked(archive.root, manifests.COMPACTING):
         assert main(["verify", f"--root={archive.root}"]) == 1
-    assert "another job works on" in capsys.readouterr().err
+    assert "another job uses" in capsys.readouterr().err

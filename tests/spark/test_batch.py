@@ -161,8 +161,8 @@ def test_an_nsqd_without_logs() -> None:
     text = loading(given(broker))
     broker.close()
     assert text == (
-        f"nsq: {broker.address} does not offer topic_log (version nsqd/1.3.0); bridge it with "
-        "nsq_to_nsq"
+        f"nsq: {broker.address} does not offer topic_log (version nsqd/1.3.0); use nsq_to_nsq "
+        "to copy its messages to an nsqcy nsqd"
     )
 
 
@@ -219,7 +219,7 @@ def test_a_block_of_other_records(broker: LogBroker) -> None:
     from nsqcy.base.crc import crc32c
 
     broker.spoil = shift
-    assert "a block of other records than requested, twice" in refusal(broker, CorruptBlock)
+    assert "the block has other records than requested, twice" in refusal(broker, CorruptBlock)
 
 
 def test_a_connection_that_is_lost(broker: LogBroker) -> None:

@@ -129,8 +129,8 @@ def damage(name: str) -> bytes:
         ("version", "a block has version 2 instead of 1"),
         ("bit", "a block has a wrong checksum"),
         ("size", "the bytes are not a block"),
-        ("log", "a block of another log, or without records"),
-        ("empty", "a block of another log, or without records"),
+        ("log", "the block belongs to another log, or has no records"),
+        ("empty", "the block belongs to another log, or has no records"),
         ("offsets", "the columns extend beyond the end of the block"),
     ],
 )
@@ -142,7 +142,7 @@ def test_blocks_that_are_none(name: str, text: str) -> None:
 
 def test_a_block_without_a_column() -> None:
     data = pa.py_buffer(bytes(block(LOG_ID, 1, [Record(b"hello")], ["id"])))
-    with pytest.raises(CorruptBlock, match="a block without the requested columns"):
+    with pytest.raises(CorruptBlock, match="the block lacks the requested columns"):
         decoder(["body"]).parse(data)
 
 

@@ -110,7 +110,7 @@ def test_losses() -> None:
     assert found.pos == {"t": {"new": 21}}
     assert found.losses[0].text == (
         "rows are lost: topic 't', log new on nsqd a:1: it had rows up to seq 25, but now "
-        "ends before 21: it was restored from an older copy, or a crash has cut it"
+        "ends before 21: it was restored from an older copy, or a crash truncated it"
     )
     found = settled({"gone": 25}, NEW)
     assert found.pos == {"t": {"new": 11}}
@@ -137,7 +137,7 @@ def test_ranges_begin_where_the_batch_began() -> None:
     end = Offset({"t": {"a": 8, "b": 9, "c": 4}}, {"t": {"a": 3, "c": 1}})
     assert ranges(start, end) == [Range("t", "a", 3, 8), Range("t", "c", 1, 4)]
     assert ranges(end, Offset({"t": {"a": 7}})) == []  # behind: nothing, rather than less than that
-    with pytest.raises(NsqError, match=r"does not say where log c of topic 't' begins$"):
+    with pytest.raises(NsqError, match=r"lacks the beginning of log c of topic 't'$"):
         ranges(start, Offset({"t": {"c": 4}}))
 
 

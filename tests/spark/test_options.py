@@ -17,7 +17,7 @@ LOOKUPS = {"lookupdHttpAddresses": "127.0.0.1:1"}
 
 NUMBER = "a whole number of at least"
 SIZE = "a number of bytes as 8m, 512k or 1048576"
-DURATION = "a duration as 500ms, 30s, 15m or 1h"
+DURATION = "a duration, such as 500ms, 30s, 15m or 1h"
 INSTANT = "ISO 8601 as 2024-05-01T12:00:00Z, or milliseconds since 1970"
 NAME = "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"
 PLACE = 'earliest or latest, or JSON as {"topic": {"log_id": 4711}}'
@@ -141,7 +141,7 @@ def test_every_option_has_a_bad_value() -> None:
             "unknown option 'subscribe'; allowed are "
             + ", ".join(name for name in options.names() if name not in WRITING),
         ),
-        (GOOD | {"idempotent": "true"}, "option 'idempotent' is not for reading"),
+        (GOOD | {"idempotent": "true"}, "option 'idempotent' does not apply to reading"),
         (GOOD | {"path": "x"}, "option 'path' does not exist: option 'topic' names the topic"),
     ],
 )
@@ -161,7 +161,10 @@ def test_bad_combinations(given: dict[str, str], text: str) -> None:
             "option 'parallelTasks' requires maxMessagesPerSecond",
         ),
         (GOOD | {"tls.certFile": "x"}, "option 'tls.certFile' requires tls=true"),
-        (GOOD | {"startingoffsets": "latest"}, "option 'startingOffsets' is not for writing"),
+        (
+            GOOD | {"startingoffsets": "latest"},
+            "option 'startingOffsets' does not apply to writing",
+        ),
         (GOOD | {"batchbites": "1m"}, "unknown option 'batchbites'; did you mean 'batchBytes'?"),
     ],
 )
@@ -195,7 +198,7 @@ def test_columns_are_those_of_the_schema_that_was_asked_for() -> None:
     wrong = schema("seq", "body")
     wrong.fields[0].name = wrong.names[0] = "offset"
     with pytest.raises(
-        NsqError, match=r"^nsq: column 'offset' does not exist; allowed are topic, nsqd,"
+        NsqError, match=r"^nsq: column 'offset' does not exist \(allowed: topic, nsqd,"
     ):
         NsqDataSource(GOOD).reader(wrong)
     wrong = schema("seq", "body")

@@ -269,14 +269,14 @@ def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_p
         spark.readStream.format("nsq").options(**given(daemon, topic="none")).load()
     frame = spark.sql("select cast(null as string) as body")
     writing = frame.write.format("nsq")
-    text = "nsq: a topic cannot be overwritten: use mode\\('append'\\), and of a stream the output"
+    text = "nsq: a topic cannot be overwritten: use mode\\('append'\\), and for a stream the output"
     with pytest.raises(AnalysisException, match=text):
         writing.mode("overwrite").options(**given(daemon)).save()
     with pytest.raises(
         AnalysisException, match="nsq: option 'path' does not exist: option 'topic' names"
     ):
         writing.mode("append").options(**given(daemon)).save("orders")
-    with pytest.raises(Exception, match="nsq: 1 of 1 rows of task 0 cannot be published, and none"):
+    with pytest.raises(Exception, match="nsq: 1 of 1 rows of task 0 cannot be published, so none"):
         writing.mode("append").options(**given(daemon)).save()
 
 

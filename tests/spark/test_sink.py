@@ -337,7 +337,7 @@ def test_failover(brokers: list[ChunkBroker], caplog: pytest.LogCaptureFixture) 
     assert set(found) == set(bodies(60))
     assert 60 < len(found) < 90
     assert any(
-        f"; publishing to nsqd {brokers[2].address} instead, some" in each
+        f"; publishing to nsqd {brokers[2].address} instead; some" in each
         for each in caplog.messages
     )
     brokers[2].close()
@@ -354,8 +354,8 @@ def test_an_nsqd_without_chunks(caplog: pytest.LogCaptureFixture) -> None:
     assert broker.asked == ["MPUB t"] * 2
     assert broker.bodies() == bodies(5) * 2
     assert caplog.messages == [
-        f"nsq: {broker.address} does not offer topic_log (version nsqd/1.3.0): it gets MPUB, and "
-        "rows are published at least once"
+        f"nsq: {broker.address} does not offer topic_log (version nsqd/1.3.0): rows are sent "
+        "by MPUB, at least once"
     ]
     assert refusal(Refused, write, to(broker), {"body": [b"x"], "headers": [b""]}) == (
         f"nsq: {broker.address} does not support message headers (version nsqd/1.3.0); leave the "
@@ -392,7 +392,7 @@ TOPIC = "is not a topic name: 1 to 64 of .a-zA-Z0-9_-"
 WRONG: list[tuple[str, list[Any], pa.DataType, str]] = [
     ("body", [b"x", None], pa.binary(), "its body is null"),
     ("body", [b"x", b""], pa.binary(), "its body is empty"),
-    ("body", [b"x", b"y" * 101], pa.binary(), "its body has 101 bytes, and maxMessageBytes is 100"),
+    ("body", [b"x", b"y" * 101], pa.binary(), "its body has 101 bytes, but maxMessageBytes is 100"),
     ("topic", ["x", "a b"], pa.string(), f"'a b' {TOPIC}"),
     ("topic", ["x", "a#ephemeral"], pa.string(), f"'a#ephemeral' {TOPIC}"),
     ("topic", ["x", ""], pa.string(), "it has no topic"),
@@ -404,7 +404,7 @@ WRONG: list[tuple[str, list[Any], pa.DataType, str]] = [
         "its defer_ms is 5, and deferred messages are published at least once: set "
         "idempotent=false to allow that",
     ),
-    ("headers", [{}, {"A": ""}], STRINGS, "header name 'A' (allowed are 1 to 255 of a-z, 0-9 and"),
+    ("headers", [{}, {"A": ""}], STRINGS, "header name 'A' (allowed: 1 to 255 of a-z, 0-9 and"),
     ("headers", [{}, {"a": "x" * 5000}], STRINGS, "headers of 5004 bytes (at most 4096)"),
     ("headers", [{}, {str(i): "" for i in range(33)}], STRINGS, "33 headers (at most 32)"),
     ("headers", [{}, {"ttl": "0"}], STRINGS, "header 'ttl' is not a number of milliseconds"),
@@ -423,7 +423,7 @@ def test_bad_rows(
     columns = {"body": [b"x"] * 51} | {name: column}
     said = refusal(Refused, write, to(broker, maxMessageBytes="100"), columns, **{name: kind})
     assert said.startswith(
-        f"nsq: 3 of 51 rows of task 0 cannot be published, and none was; the first is row 1: {why}"
+        f"nsq: 3 of 51 rows of task 0 cannot be published, so none was; the first is row 1: {why}"
     )
     assert broker.connections == 0
 
@@ -432,7 +432,7 @@ def test_the_first_bad_row_is_counted_over_batches(broker: ChunkBroker) -> None:
     rows = table({"body": [b"x"] * 70 + [None, b""]})
     made = writer(to(broker), rows)
     assert refusal(Refused, run, made, rows, task=3, piece=30) == (
-        "nsq: 2 of 72 rows of task 3 cannot be published, and none was; the first is row "
+        "nsq: 2 of 72 rows of task 3 cannot be published, so none was; the first is row "
         "70: its body is null"
     )
 
@@ -441,7 +441,7 @@ def test_the_first_bad_row_is_counted_over_batches(broker: ChunkBroker) -> None:
     ("columns", "text"),
     [
         ({"body": pa.int64()}, "column 'body' is bigint, not binary or string"),
-        ({"text": pa.string()}, "column 'text' cannot be written; there are body or value, topic,"),
+        ({"text": pa.string()}, "column 'text' cannot be written (allowed: body or value, topic,"),
         (
             {"topic": pa.string()},
             "exactly one of the columns body and value is required: neither exists",
@@ -485,7 +485,7 @@ def test_a_topic_is_not_overwritten() -> None:
     schema = from_arrow_schema(table({"body": []}).schema)
     for how in (source.writer, source.streamWriter):
         assert refusal(OptionError, how, schema, True) == (
-            "nsq: a topic cannot be overwritten: use mode('append'), and of a stream the output "
+            "nsq: a topic cannot be overwritten: use mode('append'), and for a stream the output "
             "mode append or update"
         )
 

@@ -447,9 +447,7 @@ class TestManyNodes:
         brokers[1].answer_waiting()
         assert engine.trigger()
         assert len(brokers[2].asked) == asked
-        text = (
-            f"nsq: nsqd {address} did not answer within 1 s; its logs are held at their positions"
-        )
+        text = f"nsq: nsqd {address} did not answer within 1 s; its logs stay at their positions"
         assert caplog.messages == [text]
         brokers[2].silent = False
         brokers[2].topics["t"].publish(5)
@@ -486,7 +484,7 @@ class TestManyNodes:
         with pytest.raises(Crash):
             everywhere(checkpoint).trigger("plan")
         brokers[2].close()
-        with pytest.raises(Unreachable, match=f"log {C}, seq 1 to 11 is to be read; no nsqd that"):
+        with pytest.raises(Unreachable, match=f"log {C}, seq 1 to 11 cannot be read: no nsqd that"):
             everywhere(checkpoint)
 
     def test_nobody_answers(self, everywhere: Start, brokers: list[LogBroker]) -> None:

@@ -91,8 +91,8 @@ def test_tls(server: Any, tmp_path: Path) -> None:
 def test_an_nsqd_that_knows_no_features(server: Any) -> None:
     nsqd = server(settings=b"OK")
     assert refusal(nsqd, Access()) == (
-        f"nsq: {nsqd.address} does not offer topic_log (version nsqd/unknown); bridge it with "
-        "nsq_to_nsq"
+        f"nsq: {nsqd.address} does not offer topic_log (version nsqd/unknown); use nsq_to_nsq "
+        "to copy its messages to an nsqcy nsqd"
     )
 
 

@@ -26,7 +26,7 @@ cdef enum:
     TTL_DIGITS = 12     # of milliseconds: 31 years
 
 MAX_VALUE = 65535
-ALLOWED_NAMES = "allowed are 1 to 255 of a-z, 0-9 and -"
+ALLOWED_NAMES = "allowed: 1 to 255 of a-z, 0-9 and -"
 
 
 cdef inline bint is_name(const uint8_t *name, size_t length) noexcept nogil:

@@ -80,5 +80,5 @@ def _limit(params: dict[str, str]) -> float | None:
     except ValueError:
         limit = 0
     if limit <= 0:
-        raise HttpError(400, f"INVALID_TIMEOUT: allowed is {durations.ALLOWED}, and more than 0")
+        raise HttpError(400, f"INVALID_TIMEOUT (allowed: more than 0; {durations.ALLOWED})")
     return limit / durations.SECOND

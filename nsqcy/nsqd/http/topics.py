@@ -87,4 +87,4 @@ def _place(param: str, text: str) -> positions.Place:
     try:
         return positions.parse(text)
     except ValueError:
-        raise HttpError(400, f"INVALID_{param}: allowed are {positions.ALLOWED}") from None
+        raise HttpError(400, f"INVALID_{param} (allowed: {positions.ALLOWED})") from None

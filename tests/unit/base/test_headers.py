@@ -22,7 +22,7 @@ SOME = {"trace": "4bf92f", "from": "Zürich", "empty": ""}
 MAX_BYTES, MAX_HEADERS, ROOM = 4096, 32, 4098
 MAX_MSG_SIZE = 1 << 20
 NAME = "abcdefghijklmnopqrstuvwxyz0123456789-"
-ALLOWED = "allowed are 1 to 255 of a-z, 0-9 and -"
+ALLOWED = "allowed: 1 to 255 of a-z, 0-9 and -"
 
 # `ttl` is the one name whose values have a form of their own.
 names = st.text(NAME, min_size=1, max_size=20).filter(lambda name: name != "ttl")

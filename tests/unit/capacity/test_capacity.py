@@ -45,7 +45,7 @@ def test_what_was_measured_together_is_the_sum_of_what_was_measured_apart() -> N
     found = plan(
         rate=round(row["rate"]), body_bytes=200, batch=200, ready=2500, consumers_away="0s"
     )
-    one = amount(found, "cores") - part(found, "cores", "overhead of several workers")
+    one = amount(found, "cores") - part(found, "cores", "overhead of multiple workers")
     assert one == pytest.approx(row["rate"] * row["daemon_us"] / 1e6, rel=0.25)
 
 
@@ -204,6 +204,6 @@ def test_bad_flags(words: list[str], text: str, capfd: pytest.CaptureFixture[str
 
 def test_a_host_that_is_too_small(capfd: pytest.CaptureFixture[str]) -> None:
     assert main.main(["--rate=1", "--host-memory-gb=0.2"]) == 1
-    assert "memory of a host is too small for 5 processes" in capfd.readouterr().err
+    assert "each host has too little memory for 5 processes" in capfd.readouterr().err
     with pytest.raises(Impossible):
         plan(rate=1, host_memory_gb=0.2)

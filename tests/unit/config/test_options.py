@@ -607,7 +607,7 @@ def test_clients_are_not_verified_by_a_file_without_a_name() -> None:
     verify = ("--tls-cert=c", "--tls-key=k", "--tls-client-auth-policy=require-verify")
     assert str(refusal(*verify, "--tls-root-ca-file=")) == (
         "failed to instantiate nsqd - --tls-root-ca-file is empty: name a file, or leave it out to"
-        " accept the certificates of all authorities that the system knows"
+        " accept certificates from all CAs that the system trusts"
     )
     settings = loader.load(NSQD, verify)
     resolve(settings)
@@ -627,7 +627,7 @@ def test_an_auth_server_without_an_address_admits_no_client() -> None:
 
 
 def test_an_admin_has_a_name() -> None:
-    with pytest.raises(StartError, match="--admin-user must be a name that is not empty"):
+    with pytest.raises(StartError, match="--admin-user must be a non-empty name"):
         resolve_admin(loader.load(NSQADMIN, ["--admin-user=ann", "--admin-user= "]))
 
 
@@ -636,20 +636,20 @@ def test_an_admin_has_a_name() -> None:
 @pytest.mark.parametrize(
     ("table", "words", "text"),
     [
-        (NSQD, ["a", "--auth-file=x"], 'flag -auth-file is ignored: the flags end before "a"'),
+        (NSQD, ["a", "--auth-file=x"], 'flag -auth-file is ignored: flags must precede "a"'),
         (NSQD, ["--", "-tls-required"], "flag -tls-required is ignored"),
         (
             NSQD,
             ["--tls-required", "true", "--tls-client-auth-policy", "require"],
             "flag -tls-client-auth-policy is ignored",
         ),
-        (NSQD, ["--lookupd-tcp-address=a:1,", "b:1", "--auth-http-address=c"], 'before "b:1"'),
+        (NSQD, ["--lookupd-tcp-address=a:1,", "b:1", "--auth-http-address=c"], 'precede "b:1"'),
         (NSQADMIN, ["a", "--admin-user=ann"], "flag -admin-user is ignored"),
         (NSQLOOKUPD, ["a", "b", "-auth-file", "x"], "flag -auth-file is ignored"),
         (
             NSQD,
             ["--debug-remote", "false"],
-            "boolean flag -debug-remote takes no word: write -debug-remote=false",
+            "boolean flag -debug-remote takes no separate value: write -debug-remote=false",
         ),
         (
             NSQADMIN,

@@ -84,14 +84,14 @@ def test_nothing_unseen_is_shown(body: bytes) -> None:
     [
         (200, b"", True, False, ""),
         (200, b'{"a":1}', True, False, ""),
-        (200, b"<html>", False, False, "got an unreadable response with status 200"),
+        (200, b"<html>", False, False, "unreadable response with status 200"),
         (404, b'{"message":"NOT_FOUND"}', False, True, answers.NOT_SUPPORTED),
         (404, b'{"message":"TOPIC_NOT_FOUND"}', False, False, "TOPIC_NOT_FOUND"),
         (405, b'{"message":"METHOD_NOT_ALLOWED"}', False, True, answers.NOT_SUPPORTED),
         (400, b'{"message":"INVALID_OPTION"}', False, True, answers.NOT_SUPPORTED),
         (400, b'{"message":"INVALID_TO"}', False, False, "INVALID_TO"),
         (503, b"{}", False, False, "got response 503"),
-        (500, b"[" * 100_000, False, False, "got an unreadable response with status 500"),
+        (500, b"[" * 100_000, False, False, "unreadable response with status 500"),
     ],
 )
 def test_what_nsqds_say(status: int, body: bytes, done: bool, missing: bool, reason: str) -> None:
@@ -165,5 +165,5 @@ def test_forms_of_answers(form: answers.Form, value: Any, fits: bool) -> None:
 
 def test_half_a_character_is_not_shown() -> None:
     said = answers.read_answer("n", Answer(200, {}, b'{"a": "\\ud800"}'))
-    assert said.reason == "got an unreadable response with status 200"
+    assert said.reason == "unreadable response with status 200"
     assert answers.read_answer("n", Answer(200, {}, b'{"a": "\\ud83d\\ude00"}')).is_done

@@ -110,7 +110,7 @@ def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> Non
     assert "journal: none" in out
     assert "a start delivers all messages to every channel" in out
     assert "journal.tmp: incomplete" in out
-    assert "notes: not a file of nsqd" in out and "elsewhere: not a file of nsqd" in out
+    assert "notes: not an nsqd file" in out and "elsewhere: not an nsqd file" in out
     assert "import.tmp: an incomplete import" in err
 
 
@@ -317,8 +317,8 @@ def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
     path.write_text('{"version": 99, "set": {}}')
     assert command.main(["check", str(saved)]) == 2
     err = capfd.readouterr().err
-    assert "is damaged, a start moves it aside" in err
-    assert "it was written by a later one" in err
+    assert "is damaged; a start moves it aside" in err
+    assert "a later nsqd wrote it" in err
 
 
 def test_the_configuration_says_what_is_retained(saved: Path, tmp_path: Path, capfd) -> None:

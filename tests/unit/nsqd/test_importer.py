@@ -145,7 +145,7 @@ def test_what_an_import_leaves(tmp_path: Path) -> None:
         aside.name,
     }
     assert not is_needed(str(tmp_path))
-    assert lines[-1] == "import: complete, 113 messages, 0 places unreadable"
+    assert lines[-1] == "import: complete, 113 messages, 0 unreadable places"
     # By the letter of docs/DISKFORMAT.md.
     (segment,) = (tmp_path / "t.topic").glob("*.seg")
     records = disk_format.segment_messages(segment)
@@ -403,7 +403,7 @@ def test_export_refuses_what_it_must(tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     fill(data)
-    with pytest.raises(StartError, match="contains files of NSQ that are not imported"):
+    with pytest.raises(StartError, match="contains NSQ files that have not been imported"):
         Export(str(data), str(out), Log()).run()
     run(data)
     out.mkdir()
@@ -469,7 +469,7 @@ def test_export_of_what_nsq_does_not_have(tmp_path: Path) -> None:
     log = Log()
     Export(str(data), str(out), log).run()
     assert [one.body for one in nsq_diskqueue.read_queue(out, "t:c")] == [b"young", b"plain"]
-    assert "export: 1 messages written without headers: NSQ has none" in log.lines
+    assert "export: 1 messages written without headers: NSQ has no headers" in log.lines
     assert "export: 1 expired messages not written" in log.lines
 
 

@@ -86,9 +86,9 @@ def test_any_prefixes_are_decoded_or_refused(prefixes):
     [
         ([b""], "a datagram of 0 bytes"),
         ([b"\x09" + b"\0" * 7], "unknown kind 9"),
-        ([b"\x01\x02\0\0\0\0\0\0"], "continues nothing"),
+        ([b"\x01\x02\0\0\0\0\0\0"], "a continuation chunk without"),
         ([b"\x01\x01\0\0\0\0\0\0", b"\x01\x00\0\0\0\0\0\0"], "inside another"),
-        ([b"\x01\x01\0\0\0\0\0\0", b"\x02\x02\0\0\0\0\0\0"], "continues nothing"),
+        ([b"\x01\x01\0\0\0\0\0\0", b"\x02\x02\0\0\0\0\0\0"], "a continuation chunk without"),
         ([b"\x01\x00\x01\0\0\0\0\0"], "0 descriptors of 1"),
         ([b"\x01\x00\0\0\x09\0\0\0{}"], "longer than its message"),
         ([b"\x01\x00\0\0\x02\0\0\0[]"], "not an object"),

@@ -193,7 +193,7 @@ def test_sockets_of_another_process_are_not_ours(hand_over) -> None:
             lambda: socket.socket(type=socket.SOCK_DGRAM),
             "is of type SOCK_DGRAM (allowed: listening",
         ),
-        (lambda: socket.socket(), "does not listen (set Accept=no) (allowed: listening"),
+        (lambda: socket.socket(), "is not listening (set Accept=no) (allowed: listening"),
         (lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW), "is of family 16 (allowed"),
         (lambda: io.FileIO(os.devnull), "is not a socket (Socket operation on non-socket)"),
     ],

@@ -47,7 +47,7 @@ def test_they_add_up() -> None:
         ("", "invalid option "),
         ("heartbeat_interval,30", "failed to coerce option heartbeat_interval (30) - missing unit"),
         ("deflate_level,x", "failed to coerce option deflate_level (x) - parse error"),
-        ("deflate_level", "failed to coerce option deflate_level () - it needs a value"),
+        ("deflate_level", "failed to coerce option deflate_level () - a value is required"),
         ("snappy,maybe", "failed to coerce option snappy (maybe) - parse error"),
         ("tls_cert,/no/such", "failed to coerce option tls_cert (/no/such) - open /no/such: no"),
         ("local_addr,localhost", "failed to coerce option local_addr (localhost) - not host:port"),
