@@ -1,8 +1,8 @@
 """nsqd: arguments in, exit code out.
 
 Owns the order of everything that comes before the master: signals held back, options, the data-path
-lock, the sockets, the workers, and only then the imports that take time. A client that connects
-while nsqd starts waits in the backlog; the workers import while the master does.
+lock, the sockets, the workers, and then the modules of the master. A client that connects while
+nsqd starts waits in the backlog.
 
 Exit codes:
 
@@ -174,8 +174,9 @@ def _serve(
     saved: policy_file.SavedPolicies,
 ) -> int:
     launcher = Launcher(options.workers, lock_fd, context, ENGINE)
-    born = [launcher.launch(worker) for worker in range(options.workers)]
+    born = launcher.fork()
 
+    # These create the hub, so the workers are forked before.
     from nsqcy.nsqd.master.live_options import Reread
     from nsqcy.nsqd.master.master import Master
 

@@ -1,14 +1,18 @@
 """Start of a child process with only the descriptors that it needs.
 
-Owns the call and the initial state of a child; independent of what the child does. Uses exec, not
-fork alone: after a fork of a running hub, the child would also run the greenlets of its parent.
+Owns the call and the initial state of a child; independent of what the child does. A process that
+has no hub yet may `fork`, so that its child shares the imported modules. Later only `spawn`, which
+executes a program, is safe: the child of a fork would also run the greenlets of its parent.
 """
 
+import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+import threading
+import traceback
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _PACKAGE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -31,6 +35,43 @@ def spawn(argv: list[str], fds: Iterable[int]) -> int:
     # dup2 of a descriptor onto itself only clears close-on-exec, and only in the child.
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
     return os.posix_spawn(argv[0], argv, environment(), file_actions=actions, setsigmask=BLOCKED)
+
+
+def fork(run: Callable[[], int], fds: Iterable[int]) -> int:
+    """Run a function in a fork of this process, with the same descriptors and signals as `spawn`;
+    return the pid. The child exits with the function's result, or with 1 if it raises.
+
+    Call it before there is a hub or a second thread: a fork copies neither in a usable state.
+    """
+    if threading.active_count() > 1:
+        raise RuntimeError("a process with threads cannot fork")
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        _keep_only(fds)
+        signal.pthread_sigmask(signal.SIG_SETMASK, BLOCKED)
+        status = run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Objects of the parent, such as its sockets, are never finalised: their descriptors are
+        # closed, and may have been used again.
+        os._exit(status)
+
+
+def _keep_only(fds: Iterable[int]) -> None:
+    """Close all descriptors but these and the standard ones, which become those of `spawn`."""
+    kept = {0, 1, 2, *fds}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd not in kept:
+            with contextlib.suppress(OSError):  # the one of this listing is closed already
+                os.close(fd)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
 
 
 def python(module: str, *args: str) -> list[str]:

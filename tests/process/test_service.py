@@ -42,10 +42,10 @@ def test_ready_comes_when_connections_are_served(toy, tmp_path, manager, workers
 
 def test_workers_do_not_know_of_it(toy, manager):
     nsqd = toy(workers=2, environ=manager.environ(watchdog=10)).ready()
-    for pid in nsqd.worker_pids():
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
-        assert b"PATH=" in environ
-        assert b"NOTIFY_SOCKET" not in environ and b"WATCHDOG" not in environ
+    for worker in range(2):
+        environ = nsqd.client_of(worker).ask("!environ").split()
+        assert "PATH" in environ
+        assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} & set(environ)
 
 
 def test_saving_is_given_time(toy, tmp_path, manager):

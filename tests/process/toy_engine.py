@@ -3,7 +3,7 @@
 On a connection: a line is answered by `worker peer local kind: line`; a line that begins with `!`
 is a command: `!crash`, `!hang`, `!ask N TEXT` (ask worker N's engine to echo), `!create TOPIC`,
 `!channel TOPIC CHANNEL`, `!delete TOPIC`, `!pause TOPIC`, `!place TOPIC`, `!events`, `!workers`,
-`!level`, `!sockopts`. What `stop` is to save is a file `saved.N` in the data path.
+`!level`, `!sockopts`, `!environ`. What `stop` is to save is a file `saved.N` in the data path.
 """
 
 import os
@@ -171,6 +171,8 @@ class ToyEngine:
                     sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
                 ]
                 reply = " ".join(map(str, options))
+            case ["!environ"]:
+                reply = " ".join(sorted(os.environ))
             case ["!level", level]:
                 reply = master.call(ChangeOption("log_level", int(level)))
         sock.setblocking(True)

@@ -31,7 +31,7 @@ def main():
     }
     workers = settings["workers"]
     start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine", "toy_rings")
-    born = [start.launch(worker) for worker in range(workers)]
+    born = start.fork()
 
     from nsqcy.nsqd.master import live_options, master, worker_lifecycle
     from nsqcy.process import arbiter

@@ -82,7 +82,7 @@ def free_port() -> int:
 
 def is_worker(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, say
-        return "nsqcy.nsqd.worker.main" in " ".join(process.cmdline())
+        return process.name().startswith("nsqd-worker-")
     return False
 
 

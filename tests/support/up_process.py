@@ -77,8 +77,10 @@ class Up:
         return self._family
 
     def child(self, name: str) -> psutil.Process:
-        words = f"nsqcy.{name}.main"
-        return next(each for each in self.family() if words in each.cmdline())
+        words, ours = f"nsqcy.{name}.main", self.process.pid
+        return next(
+            each for each in self.family() if each.ppid() == ours and words in each.cmdline()
+        )
 
     def nothing_left(self) -> bool:
         return not any(

@@ -1,13 +1,15 @@
 """Starting worker processes: what each inherits, and the ends that the master keeps.
 
 Owns everything the processes share: the memory of slots and rings, one wake-up eventfd for each
-worker, and the pipe whose end of file tells the workers that the master is gone. Imports nothing
-heavy, so that workers start, and import their modules, before the master has a hub.
+worker, and the pipe whose end of file tells the workers that the master is gone. Needs no hub: the first
+workers are forked before the master has one.
 """
 
+import gc
 import mmap
 import os
 import socket
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,7 +62,27 @@ class Launcher:
         self._wake = [os.eventfd(0, flags) for _ in range(workers)]
         self._alive, self._held = os.pipe2(os.O_CLOEXEC)
 
+    def fork(self) -> list[Born]:
+        """Fork all workers, which share the modules that are imported here. No hub may exist."""
+        run = import_module(WORKER).main
+        import_module(self._engine.partition(":")[0])
+        gc.freeze()  # collections in the workers do not write to the shared objects
+        return [
+            self._start(
+                worker,
+                lambda boot_fd, fds: spawn.fork(lambda: run([WORKER, str(boot_fd)]), fds),
+            )
+            for worker in range(self.workers)
+        ]
+
     def launch(self, worker: int) -> Born:
+        """Start one worker as a new program."""
+        return self._start(
+            worker,
+            lambda boot_fd, fds: spawn.spawn(spawn.python(WORKER, str(boot_fd)), fds),
+        )
+
+    def _start(self, worker: int, start: Callable[[int, list[int]], int]) -> Born:
         """Start one worker process. Its generation is that of its rings."""
         control, its_control = ancillary.pair()
         handoff, its_handoff = ancillary.pair()
@@ -83,8 +105,7 @@ class Launcher:
         }
         boot_fd = spawn.pack(boot)
         try:
-            inherited = [*fds.values(), *self._wake, boot_fd]
-            pid = spawn.spawn(spawn.python(WORKER, str(boot_fd)), inherited)
+            pid = start(boot_fd, [*fds.values(), *self._wake, boot_fd])
         except BaseException:
             control.close()
             handoff.close()

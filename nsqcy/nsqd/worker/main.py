@@ -1,4 +1,5 @@
-"""A worker process: `python -m nsqcy.nsqd.worker.main BOOT-FD`, started by the master.
+"""A worker process: a fork of the starting master that calls `main`, or a program that the master
+starts later: `python -m nsqcy.nsqd.worker.main BOOT-FD`.
 
 Owns the lifecycle of the process: its signals, its hub, its heartbeat, its two channels to the
 master and its end. The engine, which is plugged in by name, serves the clients.
@@ -8,6 +9,7 @@ group (^C, a service manager's SIGTERM), which the master handles. Exit codes: p
 """
 
 import _thread
+import contextlib
 import faulthandler
 import gc
 import os
@@ -235,6 +237,12 @@ def _set_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
 
 
+def _set_name(worker: int) -> None:
+    """Name this process for ps and top. The command line of a fork is the master's."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:
+        file.write(f"nsqd-worker-{worker}")
+
+
 def _make_log(settings: dict[str, Any], worker: int) -> log.Log:
     return log.Log(
         settings["prefix"],
@@ -249,6 +257,7 @@ def main(argv: list[str]) -> int:
     _set_signals()
     openfiles.raise_limit()
     data = spawn.unpack(int(argv[1]))
+    _set_name(data["worker"])
     lines = _make_log(data["context"]["log"], data["worker"])
     try:
         worker = Worker(data, lines)
