@@ -41,6 +41,7 @@ from nsqcy.client.face import (
     INFINITE,
     OK,
     UNREACHABLE,
+    Answer,
     ConsumerView,
     Headers,
     ProducerView,
@@ -49,10 +50,10 @@ from nsqcy.client.face import (
     default_in_flight,
     is_coroutine_function,
     log,
+    lookup_query,
     reason,
     warn_of_idle_handlers,
 )
-from nsqcy.client.lookups import Lookups
 from nsqcy.client.options import (
     Address,
     Addresses,
@@ -169,7 +170,7 @@ class _Face:
     def __init__(self) -> None:
         self.now = float
         self._timer: asyncio.TimerHandle | None = None
-        self._lookups: Lookups | None = None
+        self._query: Callable[[], Answer] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._own: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()  # internal ones
         self._ended = asyncio.Event()
@@ -232,8 +233,8 @@ class _Face:
             driver.connecting = None
 
     async def _look_up(self) -> None:
-        assert self._lookups is not None
-        addresses, errors = await asyncio.to_thread(asked, self._lookups.ask)
+        assert self._query is not None
+        addresses, errors = await asyncio.to_thread(asked, self._query)
         self.core.found(addresses, errors, self.now())
         self.rearm()
 
@@ -404,12 +405,7 @@ class Consumer(ConsumerView, _Face):
             return
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
-        self._lookups = Lookups(
-            self.core.lookupd_http_addresses,
-            self.core.topic,
-            self.core.lookup_options,
-            self.core.connection_options,
-        )
+        self._query = lookup_query(self.core)
         self.core.start(self.now())
         self.rearm()
 
@@ -714,12 +710,7 @@ class Producer(ProducerView, _Face):
             raise Closed("the producer has been closed")
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
-        self._lookups = Lookups(
-            self.core.lookupd_http_addresses,
-            None,
-            self.core.lookup_options,
-            self.core.connection_options,
-        )
+        self._query = lookup_query(self.core)
         self.core.start(self.now())
         self.rearm()
 

@@ -36,6 +36,7 @@ from nsqcy.client.face import (
     ProducerView,
     batched,
     default_in_flight,
+    lookup_query,
     refuse_coroutine_functions,
     warn_of_idle_handlers,
 )
@@ -186,17 +187,7 @@ class Consumer(ConsumerView):
             self.run()
 
     def _begin(self) -> None:
-        ask = None
-        if self.core.lookupd_http_addresses:
-            from nsqcy.client.lookups import Lookups
-
-            ask = Lookups(
-                self.core.lookupd_http_addresses,
-                self.core.topic,
-                self.core.lookup_options,
-                self.core.connection_options,
-            ).ask
-        self._loop.start(self.core.name, ask)
+        self._loop.start(self.core.name, lookup_query(self.core))
         self.core.start(self._loop.now())
         if self.message_handler is not None:
             for _ in range(self._concurrency):
@@ -534,17 +525,7 @@ class Producer(ProducerView):
         with self._loop.lock:
             if self._loop.has_begun or self.core.closing:
                 return
-            ask = None
-            if self.core.lookupd_http_addresses:
-                from nsqcy.client.lookups import Lookups
-
-                ask = Lookups(
-                    self.core.lookupd_http_addresses,
-                    None,
-                    self.core.lookup_options,
-                    self.core.connection_options,
-                ).ask
-            self._loop.start(self.core.name, ask)
+            self._loop.start(self.core.name, lookup_query(self.core))
             self.core.start(self._loop.now())
 
     def close(self, *, graceful: bool = True) -> None:

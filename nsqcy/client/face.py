@@ -160,6 +160,21 @@ def reason(error: Exception) -> str:
     return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
 
 
+def lookup_query(core: ConsumerCore | ProducerCore) -> Callable[[], Answer] | None:
+    """Return the function that queries the nsqlookupds of a core; None if it has none."""
+    if not core.lookupd_http_addresses:
+        return None
+    # It imports urllib3, whose import takes longer than that of the whole client.
+    from nsqcy.client.lookups import Lookups
+
+    return Lookups(
+        core.lookupd_http_addresses,
+        core.topic if isinstance(core, ConsumerCore) else None,
+        core.lookup_options,
+        core.connection_options,
+    ).ask
+
+
 def asked(ask: Callable[[], Answer]) -> Answer:
     """Return the answer of `ask`; log an exception and return it as an error text."""
     try:
