@@ -217,6 +217,9 @@ cdef class Checkpoints(Limits):
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
         cdef list channels = []
+        # A change after which records must wait may be part of a snapshot that began for another
+        # reason.
+        records_wait = records_wait or self.journal_due
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
             if not channel.ephemeral:

@@ -317,5 +317,20 @@ class CrashMachine(RuleBasedStateMachine):
             shutil.rmtree(self.base)
 
 
+@pytest.mark.parametrize("calls", range(1, 13))
+def test_a_channel_emptied_right_before_a_checkpoint_stays_empty(calls: int) -> None:
+    """Later records wait for the snapshot, although it would have been written anyway."""
+    state = CrashMachine()
+    try:
+        state.begin(budget=1 << 40, file_bytes=100 << 20, durability="os", snapshot_budget=1)
+        state.mpub([1])
+        state.create_channel("y")
+        state.take("x")
+        state.empty_channel("x")
+        state.killed(calls=calls, step=JOURNAL_EVERY + 500, size=1)
+    finally:
+        state.teardown()
+
+
 TestCrashes = pytest.mark.slow(CrashMachine.TestCase)
 TestCrashes.settings = settings(PROFILE, deadline=None, suppress_health_check=list(HealthCheck))
