@@ -9,7 +9,11 @@
  * message frames are the same again and again, and a FIN is 21 bytes whose id nobody reads.  Nothing
  * is queued, looked up, copied, timed or kept.
  *
- *     floor BODY_SIZE        prints its port, serves until its stdin ends
+ * With a certificate every connection is asked to begin TLS after its IDENTIFY.  A turn then also
+ * decrypts what it received and encrypts what it sends, in the largest records possible, which is
+ * the cost of the cipher itself.
+ *
+ *     floor BODY_SIZE [CERTIFICATE KEY]      prints its port, serves until its stdin ends
  */
 
 #define _GNU_SOURCE
@@ -23,6 +27,12 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#ifdef WITH_TLS
+#include <openssl/ssl.h>
+#else
+#define SSL_free(tls)
+#endif
 
 enum {
     RECEIVE_SIZE = 131072,
@@ -49,10 +59,20 @@ struct conn {
     size_t have;          /* bytes in `line` */
     int wants_size;       /* `line` collects the four bytes behind a command with a body */
     int watching;         /* for room to send */
+    int negotiates;       /* its IDENTIFY is answered by the beginning of TLS */
+#ifdef WITH_TLS
+    SSL *tls;
+    BIO *in, *out;        /* encrypted bytes on both sides of `tls` */
+#else
+    void *tls;
+#endif
+    char *rest;           /* encrypted bytes that the socket did not take */
+    size_t rest_size;
     char line[LONGEST_LINE];
 };
 
 static char input[RECEIVE_SIZE];
+static int with_tls;
 static char oks[MOST_OKS * OK_FRAME];
 static char *frames;
 static long frame_count;               /* as many as are sent at once */
@@ -111,7 +131,10 @@ static size_t take(struct conn *conn, const char *data, size_t n)
             memcpy(&size, conn->line, 4);
             conn->skip = ntohl(size);
             conn->have = conn->wants_size = 0;
-            conn->answers++;
+            if (with_tls && !conn->tls)
+                conn->negotiates = 1;
+            else
+                conn->answers++;
         }
         return used;
     }
@@ -138,29 +161,158 @@ static void close_conn(struct conn *conn)
     conn->fd = -1;
 }
 
-static void receive(struct conn *conn)
+/* Handle bytes in plain text. */
+static void consume(struct conn *conn, const char *data, size_t n)
 {
     size_t at = 0;
+    if (conn->in_flight && conn->have == 0 && (conn->fin_bytes || data[0] == 'F')) {
+        conn->fin_bytes += n;
+        conn->in_flight -= conn->fin_bytes / FIN_LINE;
+        conn->fin_bytes %= FIN_LINE;
+        return;
+    }
+    while (at < n)
+        at += take(conn, data + at, n - at);
+}
+
+#ifdef WITH_TLS
+
+static char clear[RECEIVE_SIZE];
+static char sealed[2 * SENT_ENOUGH];
+static SSL_CTX *context;
+
+static void load_certificate(const char *certificate, const char *key)
+{
+    with_tls = 1;
+    context = SSL_CTX_new(TLS_server_method());
+    if (!context || SSL_CTX_use_certificate_chain_file(context, certificate) != 1
+        || SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1) {
+        fputs("the certificate cannot be used\n", stderr);
+        exit(1);
+    }
+}
+
+/* Send encrypted bytes; keep what the socket does not take, and watch it. */
+static void send_sealed(struct conn *conn, const char *data, size_t n)
+{
+    ssize_t sent = send(conn->fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    char *rest = NULL;
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+        close_conn(conn);
+        return;
+    }
+    sent = sent < 0 ? 0 : sent;
+    if ((size_t)sent < n) {
+        rest = malloc(n - sent);
+        if (!rest)
+            die("malloc");
+        memcpy(rest, data + sent, n - sent);
+    }
+    free(conn->rest);
+    conn->rest = rest;
+    conn->rest_size = n - sent;
+    watch_output(conn, rest != NULL);
+}
+
+static void send_rest(struct conn *conn)
+{
+    char *rest = conn->rest;
+    conn->rest = NULL;
+    send_sealed(conn, rest, conn->rest_size);
+    free(rest);
+}
+
+static void send_encrypted(struct conn *conn)
+{
+    int n = BIO_read(conn->out, sealed, sizeof sealed);
+    if (n > 0)
+        send_sealed(conn, sealed, n);
+}
+
+static void begin_tls(struct conn *conn)
+{
+    static const char offer[] = "\0\0\0\024\0\0\0\0{\"tls_v1\": true}";
+    conn->negotiates = 0;
+    if (send(conn->fd, offer, sizeof offer - 1, MSG_NOSIGNAL) != sizeof offer - 1)
+        die("send");
+    conn->tls = SSL_new(context);
+    conn->in = BIO_new(BIO_s_mem());
+    conn->out = BIO_new(BIO_s_mem());
+    if (!conn->tls || !conn->in || !conn->out)
+        die("SSL_new");
+    SSL_set_bio(conn->tls, conn->in, conn->out);
+    SSL_set_accept_state(conn->tls);
+}
+
+/* Handle encrypted bytes. */
+static void decrypt(struct conn *conn, const char *data, size_t n)
+{
+    int got;
+    if (BIO_write(conn->in, data, n) != (int)n)
+        die("BIO_write");
+    if (!SSL_is_init_finished(conn->tls)) {
+        SSL_do_handshake(conn->tls);
+        send_encrypted(conn);
+        if (!SSL_is_init_finished(conn->tls))
+            return;
+        conn->answers++;
+    }
+    while ((got = SSL_read(conn->tls, clear, RECEIVE_SIZE)) > 0)
+        consume(conn, clear, got);
+}
+
+/* Encrypt and send bytes; what the socket does not take is kept. */
+static void send_secured(struct conn *conn, const char *data, size_t n)
+{
+    if (SSL_write(conn->tls, data, n) != (int)n)
+        die("SSL_write");
+    send_encrypted(conn);
+}
+
+#else
+
+static void load_certificate(const char *certificate, const char *key)
+{
+    fprintf(stderr, "built without TLS: %s and %s are not used\n", certificate, key);
+    exit(1);
+}
+
+static void begin_tls(struct conn *conn) { (void)conn; }
+static void decrypt(struct conn *conn, const char *data, size_t n) { consume(conn, data, n); }
+static void send_rest(struct conn *conn) { (void)conn; }
+static void send_secured(struct conn *conn, const char *data, size_t n)
+{
+    (void)conn, (void)data, (void)n;
+}
+
+#endif
+
+static void receive(struct conn *conn)
+{
     ssize_t n = recv(conn->fd, input, RECEIVE_SIZE, MSG_DONTWAIT);
     if (n <= 0) {
         if (n == 0 || (errno != EAGAIN && errno != EINTR))
             close_conn(conn);
         return;
     }
-    if (conn->in_flight && conn->have == 0 && (conn->fin_bytes || input[0] == 'F')) {
-        conn->fin_bytes += n;
-        conn->in_flight -= conn->fin_bytes / FIN_LINE;
-        conn->fin_bytes %= FIN_LINE;
-        return;
-    }
-    while (at < (size_t)n)
-        at += take(conn, input + at, n - at);
+    if (conn->tls)
+        decrypt(conn, input, n);
+    else
+        consume(conn, input, n);
+    if (conn->negotiates && !conn->skip)
+        begin_tls(conn);
 }
 
 /* 0 when the socket took less than all. */
 static int send_all(struct conn *conn, const char *data, size_t n, size_t *sent)
 {
-    ssize_t taken = send(conn->fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t taken;
+    if (conn->tls) {
+        *sent = n;
+        send_secured(conn, data, n);
+        return conn->rest == NULL;
+    }
+    taken = send(conn->fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (taken < 0 && errno != EAGAIN && errno != EINTR) {
         *sent = 0;
         close_conn(conn);
@@ -195,7 +347,8 @@ static void deliver(struct conn *conn)
 static void answer(struct conn *conn)
 {
     size_t sent;
-    if (conn->answers > MOST_OKS || !send_all(conn, oks, conn->answers * OK_FRAME, &sent)) {
+    if (conn->answers > MOST_OKS
+        || (!send_all(conn, oks, conn->answers * OK_FRAME, &sent) && !conn->tls)) {
         fputs("the answers do not fit into the socket\n", stderr);
         exit(1);
     }
@@ -254,12 +407,14 @@ static int send_to_all(void)
     struct conn **link = &conns;
     while (*link) {
         struct conn *conn = *link;
-        if (conn->fd >= 0 && conn->answers)
+        if (conn->fd >= 0 && conn->answers && !conn->rest)
             answer(conn);
         if (conn->subscribed && has_room(conn))
             deliver(conn);
         if (conn->fd < 0) {
             *link = conn->next;
+            SSL_free(conn->tls);
+            free(conn->rest);
             free(conn);
             continue;
         }
@@ -277,6 +432,8 @@ int main(int argc, char **argv)
     int more = 0;
     static struct conn door;
     make_frames(argc > 1 ? strtoul(argv[1], NULL, 10) : 200);
+    if (argc > 3)
+        load_certificate(argv[2], argv[3]);
     poll_fd = epoll_create1(0);
     if (poll_fd < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, 0, &stop) < 0)
         die("epoll");
@@ -292,8 +449,12 @@ int main(int argc, char **argv)
                 accept_one(listener);
                 continue;
             }
-            if (events[i].events & EPOLLOUT)
-                watch_output(conn, 0);
+            if (events[i].events & EPOLLOUT) {
+                if (conn->rest)
+                    send_rest(conn);
+                else
+                    watch_output(conn, 0);
+            }
             if (events[i].events & ~EPOLLOUT)
                 receive(conn);
         }

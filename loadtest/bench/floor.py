@@ -11,20 +11,30 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadtest.bench.daemon import Daemon
+from loadtest.bench.daemon import Daemon, NotOffered
 
 SOURCE = Path(__file__).with_name("floor.c")
 
 
 @contextlib.contextmanager
-def running(size: int) -> Iterator[Daemon]:
-    """The floor, compiled on the spot; its messages have bodies of `size` bytes."""
+def running(size: int, certificate: tuple[Path, Path] | None = None) -> Iterator[Daemon]:
+    """The floor, compiled on the spot; its messages have bodies of `size` bytes.
+
+    certificate: the PEM files of a certificate and its key, for a floor over TLS. Raises NotOffered
+    if OpenSSL's headers are not installed.
+    """
     with tempfile.TemporaryDirectory(prefix="nsqcy-floor-") as folder:
         program = Path(folder) / "floor"
         compiler = os.environ.get("CC", "cc").split()
-        subprocess.run([*compiler, "-O2", "-Wall", "-o", program, SOURCE], check=True)
+        command = [*compiler, "-O2", "-Wall", "-o", program, SOURCE]
+        if certificate is None:
+            subprocess.run(command, check=True)
+        elif subprocess.run([*command, "-DWITH_TLS", "-lssl", "-lcrypto"]).returncode:
+            raise NotOffered("the floor over TLS needs OpenSSL's headers: apt install libssl-dev")
         process = subprocess.Popen(
-            [program, str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [program, str(size), *(certificate or ())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert process.stdin is not None and process.stdout is not None
         try:

@@ -12,24 +12,23 @@ import mmap
 import multiprocessing
 import select
 import socket
-import ssl
 import struct
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from loadtest.bench.daemon import Address, NotOffered
-from nsqcy.net.snappy import SnappyLayer
+from loadtest.bench.encoded_socket import LAYERS, RECEIVE, EncodedSocket, secured
 from nsqcy.protocol.wire import command, command_with_body, finish_all, mpub_body, skip_frames
 
 RESPONSE, MESSAGE = 0, 2
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
 STAMPS = struct.Struct(">qq")  # in a body: when it was due, and when it was sent
-RECEIVE = 1 << 20
+NEGOTIATED = {"tls": "tls_v1", "snappy": "snappy", "deflate": "deflate"}  # keys of IDENTIFY
 SHOWN = 100  # bytes of a frame that identify it
 PATIENCE = 180.0  # seconds for a member of a team to be ready, or done
 PR_SET_TIMERSLACK = 29
@@ -49,59 +48,28 @@ def plain(address: Address) -> socket.socket:
 
 def connect(address: Address, way: str = "", **fields: Any) -> socket.socket:
     """Return a connection after IDENTIFY with these fields; plain, or encoded by `way`: tls,
-    snappy."""
+    snappy, deflate, tls+snappy or tls+deflate."""
     sock = plain(address)
     sock.sendall(b"  V2")
-    if fields or way:
-        names = {"": {}, "tls": {"tls_v1": True}, "snappy": {"snappy": True}}[way]
-        settings = fields | names | ({"feature_negotiation": True} if way else {})
-        sock.sendall(command_with_body(b"IDENTIFY", (), json.dumps(settings).encode()))
-    if not way:
-        if fields:
-            expect(sock, OK)
+    ways = way.split("+") if way else []
+    if not fields and not ways:
+        return sock
+    settings = fields | {NEGOTIATED[each]: True for each in ways}
+    settings |= {"feature_negotiation": True} if ways else {}
+    sock.sendall(command_with_body(b"IDENTIFY", (), json.dumps(settings).encode()))
+    if not ways:
+        expect(sock, OK)
         return sock
     offered = json.loads(frame(sock))
-    if not offered[next(iter(names))]:
+    if not all(offered[NEGOTIATED[each]] for each in ways):
         raise NotOffered(f"the daemon offers no {way}")
-    sock = _secured(sock) if way == "tls" else SnappySocket(sock)
-    expect(sock, OK)
+    for each in ways:
+        if each == "tls":
+            sock = secured(sock)
+        else:
+            sock = cast(socket.socket, EncodedSocket(sock, LAYERS[each]()))
+        expect(sock, OK)
     return sock
-
-
-def _secured(sock: socket.socket) -> socket.socket:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context.wrap_socket(sock)
-
-
-class SnappySocket(socket.socket):
-    """A socket that encodes with snappy; only the methods that the loads use."""
-
-    def __init__(self, inner: socket.socket) -> None:
-        super().__init__(fileno=inner.detach())
-        self._layer = SnappyLayer()
-        self._decoded = b""
-
-    def sendall(self, data: Any, flags: int = 0) -> None:
-        self._layer.write(bytes(data))
-        super().sendall(self._layer.take(), flags)
-
-    def recv(self, maximum: int, flags: int = 0) -> bytes:
-        while not self._decoded:
-            self._decoded = self._layer.read()
-            if not self._decoded:
-                received = super().recv(RECEIVE, flags)
-                if not received:
-                    return b""
-                self._layer.feed(received)
-        taken, self._decoded = self._decoded[:maximum], self._decoded[maximum:]
-        return taken
-
-    def recv_into(self, room: Any, nbytes: int = 0, flags: int = 0) -> int:
-        data = self.recv(nbytes or len(room), flags)
-        room[: len(data)] = data
-        return len(data)
 
 
 def exactly(sock: socket.socket, n: int) -> bytes:

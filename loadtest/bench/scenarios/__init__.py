@@ -33,8 +33,9 @@ SCENARIOS = {
     "topics": Scenario(many.topics, "10,000 topics with a message each", False, 14),
     "consumers": Scenario(many.consumers, "2,000 consumers of one channel, RDY 1", False, 12),
     "bodies": Scenario(throughput.bodies, "messages of 100 KB and 1 MB", False, 10),
-    "tls": Scenario(encoded.tls, "publish and consume through TLS", False, 7),
-    "snappy": Scenario(encoded.snappy, "publish and consume through snappy", False, 7),
+    "encoded": Scenario(
+        encoded.encoded, "PUB, MPUB and SUB+FIN through TLS, snappy and deflate", True, 45
+    ),
     "foreign": Scenario(
         encoded.foreign,
         "a TLS consumer of another worker's topic, beside one of its own",

@@ -1,22 +1,23 @@
-"""Connections through TLS or snappy, near their topic and far from it."""
+"""Connections through TLS, snappy and deflate; and TLS far from the topic."""
 
 import datetime
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from loadtest.bench import load, procfs
+from loadtest.bench import floor, load, procfs
 from loadtest.bench.daemon import Daemon, NotOffered
-from loadtest.bench.speed import BATCH, READY, Result, Settings, measure, publish
+from loadtest.bench.speed import BATCH, READY, Result, Settings, beside, measure, publish
 from nsqcy.nsqd.master.placement import Placement
 
+WAYS = ("", "tls", "snappy", "deflate", "tls+snappy")
+PUBLISHERS = 16
 MAX_TRIES = 64  # connections until one has its home where it is wanted
 
 
@@ -43,30 +44,79 @@ def certificate() -> Iterator[dict[str, Path]]:
         yield files
 
 
-def tls(settings: Settings) -> Iterator[Result]:
-    with certificate() as options:
-        yield from through(settings, "tls", **options)
-
-
-def snappy(settings: Settings) -> Iterator[Result]:
-    yield from through(settings, "snappy")
-
-
-def through(settings: Settings, way: str, **options: Any) -> Iterator[Result]:
-    """Publish and consume in turns."""
-    messages = settings.count(400_000)
-    pipelined = partial(load.pipelined, open=partial(load.producer, way=way))
-    finishing = partial(load.finishing, open=partial(load.consumer, way=way))
-    with settings.nsqd(**options) as nsqd, settings.topic(nsqd) as topic:
-        load.producer(nsqd.tcp, way).close()  # or it is not offered
-        command = load.mpub(topic, [settings.body] * BATCH)
+def encoded(settings: Settings) -> Iterator[Result]:
+    """Each kind of work in plain text and through each encoding, in turns."""
+    with (
+        certificate() as options,
+        settings.nsqd(**options) as nsqd,
+        grounds(settings, options) as floors,
+    ):
+        ways = [way for way in WAYS if is_offered(nsqd, way)]
+        for _ in each_kind(settings, nsqd, None, ""):
+            pass  # from now on memory is recycled
         for _ in settings.rounds():
-            with load.Team(1) as team:
-                team.add(pipelined, nsqd.tcp, command, BATCH, messages // BATCH, 8)
-                yield measure(f"MPUB x200, 1 conn, {way}", nsqd, team)[0]
-            with load.Team(1) as team:
-                team.add(finishing, nsqd.tcp, topic, READY, messages, slice(0, 1), 0)
-                yield measure(f"SUB+FIN RDY 2500, 1 conn, {way}", nsqd, team)[0]
+            plain: dict[str, float] = {}
+            for way in ways:
+                for kind, result in each_kind(settings, nsqd, floors.get(way), way):
+                    ratio = result.daemon_us / plain.setdefault(kind, result.daemon_us)
+                    result.figures["ratio"] = ratio
+                    result.note = f"{ratio:.2f} x plain"
+                    yield result
+
+
+def is_offered(nsqd: Daemon, way: str) -> bool:
+    try:
+        load.producer(nsqd.tcp, way).close()
+    except NotOffered:
+        return False
+    return True
+
+
+@contextmanager
+def grounds(settings: Settings, options: dict[str, Path]) -> Iterator[dict[str, Daemon]]:
+    """The floors by way; there is none over TLS where it cannot be compiled."""
+    with ExitStack() as stack:
+        found = {"": stack.enter_context(settings.floor())}
+        with suppress(NotOffered):
+            files = options["tls_cert"], options["tls_key"]
+            found["tls"] = stack.enter_context(floor.running(settings.size, files))
+        yield found
+
+
+def each_kind(
+    settings: Settings, nsqd: Daemon, ground: Daemon | None, way: str
+) -> Iterator[tuple[str, Result]]:
+    """Publish one by one and in batches, and consume; the floor beside each."""
+    singles, messages = settings.count(60_000), settings.count(400_000)
+    name = way or "plain"
+    producer, consumer = partial(load.producer, way=way), partial(load.consumer, way=way)
+    one, batch = load.pub, load.mpub
+
+    def waiting(server: Daemon, topic: str) -> Result:
+        with load.Team(1) as team:
+            work = partial(load.waiting, open=producer)
+            team.add(work, server.tcp, [one(topic, settings.body)], 1, singles, PUBLISHERS)
+            return measure(f"PUB, wait for OK, {PUBLISHERS} conn, {name}", server, team)[0]
+
+    def batches(server: Daemon, topic: str) -> Result:
+        with load.Team(1) as team:
+            work = partial(load.pipelined, open=producer)
+            command = batch(topic, [settings.body] * BATCH)
+            team.add(work, server.tcp, command, BATCH, messages // BATCH, 8)
+            return measure(f"MPUB x200, 1 conn, {name}", server, team)[0]
+
+    def consuming(server: Daemon, topic: str) -> Result:
+        with load.Team(1) as team:
+            work = partial(load.finishing, open=consumer)
+            team.add(work, server.tcp, topic, READY, singles + messages, slice(0, 1), 0)
+            return measure(f"SUB+FIN RDY 2500, 1 conn, {name}", server, team)[0]
+
+    with settings.topic(nsqd) as topic:
+        for work in waiting, batches, consuming:
+            result = work(nsqd, topic)
+            if ground is not None:
+                result = beside(result, work(ground, topic))
+            yield work.__name__, result
 
 
 def foreign(settings: Settings) -> Iterator[Result]:
