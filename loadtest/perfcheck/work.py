@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 from loadtest.bench.worker_core import SECOND, make_core
 from loadtest.perfcheck.http import connections
+from loadtest.perfcheck.layers import layers
 from nsqcy.client.codec import Codec, finish
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
 from nsqcy.ipc.ring import Shared, format, map_size
@@ -296,6 +297,22 @@ def afar(stretches: Stretches) -> None:
             pair.settle()
 
 
+def encoded(stretches: Stretches) -> None:
+    """One command in each encoded piece, and one answer: as when a client waits for each OK."""
+    for name, (layer, encode) in layers().items():
+        for _ in range(ROUNDS):
+            pieces = [encode(PUB) for _ in range(READY)]
+            with stretches.of(f"{name}: receive", READY):
+                for piece in pieces:
+                    layer.feed(piece)
+                    received = layer.read()
+            assert received == PUB, received
+            with stretches.of(f"{name}: send", READY):
+                for _ in range(READY):
+                    layer.write(OK)
+                    layer.take()
+
+
 def answer(stretches: Stretches) -> None:
     """A client's end of a connection."""
     worker = Worker()
@@ -328,6 +345,7 @@ def everything(stretches: Stretches) -> None:
     alone(stretches)
     post(stretches)
     afar(stretches)
+    encoded(stretches)
     answer(stretches)
 
 

@@ -15,8 +15,9 @@ import pytest
 from loadtest.bench import __main__ as command_line
 from loadtest.bench import floor, load, procfs, speed
 from loadtest.bench.daemon import Daemon
+from loadtest.bench.encoded_socket import LAYERS, EncodedSocket
 from loadtest.bench.scenarios import SCENARIOS, later
-from nsqcy.net.snappy import SnappyLayer
+from nsqcy.testing.certificates import make
 
 SIZE = 200
 BODY = b"x" * SIZE
@@ -59,6 +60,20 @@ def test_the_floor_sends_no_more_than_rdy_allows(ground: Daemon) -> None:
     sock.sendall(b"FIN %b\n" % received[18:34])
     assert len(load.exactly(sock, frame)) == frame
     sock.close()
+
+
+def test_the_floor_over_tls_does_the_same(tmp_path: Path) -> None:
+    found = make("localhost").save(tmp_path)
+    with floor.running(SIZE, (found.certificate, found.key)) as one, load.Team(3) as team:
+        producer, consumer = (partial(each, way="tls") for each in (load.producer, load.consumer))
+        command = load.mpub("topic", [BODY] * 50)
+        team.add(partial(load.pipelined, open=producer), one.tcp, command, 50, 40, 8)
+        publish = [load.pub("topic", BODY)]
+        team.add(partial(load.waiting, open=producer), one.tcp, publish, 1, 500, 5)
+        finish = partial(load.finishing, open=consumer)
+        team.add(finish, one.tcp, "topic", 2500, 50_000, slice(2, 3), 0)
+        result, _ = speed.measure("all", one, team)
+    assert result.messages >= 40 * 50 + 500 + 50_000
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "crowd"])
@@ -114,9 +129,10 @@ def test_paced_messages_say_when_they_were_due() -> None:
     assert min(report["late"]) >= 0
 
 
-def test_a_snappy_socket_and_the_layer_understand_each_other() -> None:
+@pytest.mark.parametrize("kind", LAYERS)
+def test_an_encoded_socket_and_the_layer_understand_each_other(kind: str) -> None:
     ours, theirs = socket.socketpair()
-    wrapped, layer = load.SnappySocket(ours), SnappyLayer()
+    wrapped, layer = EncodedSocket(ours, LAYERS[kind]()), LAYERS[kind]()
     wrapped.sendall(b"FIN\n" * 50_000)
     said = b""
     theirs.setblocking(False)
