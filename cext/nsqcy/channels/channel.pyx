@@ -372,7 +372,7 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     def set_rate(self, double rate):
-        """Send consumers at most this many messages a second from now on; 0: no limit."""
+        """Send consumers at most this many messages per second from now on; 0: no limit."""
         if not 0 <= rate <= MAX_RATE:
             raise ValueError(f"a rate of {rate}")
         if rate == self.rate:

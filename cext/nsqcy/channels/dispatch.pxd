@@ -12,7 +12,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 cdef class Dispatch(Expiry):
     cdef readonly bint paused
-    cdef readonly double rate               # messages a second that may be sent; 0: any number
+    cdef readonly double rate               # messages per second that may be sent; 0: any number
     cdef double next_send                   # when the rate allows the next one; monotonic, ns
     cdef bint held_back                     # the last dispatch has sent all that the rate allows
     cdef Timer pacer                        # in the scheduler, until the rate allows more

@@ -15,7 +15,7 @@ ctypedef struct Timer:
 
 cdef class SchedulerState:
     """Work of a turn (dirty objects), and wake-ups (timers)."""
-    cdef public int64_t now                 # monotonic, ns; read once a turn
+    cdef public int64_t now                 # monotonic, ns; read once per turn
     cdef public int64_t wall                # wall clock, ns
     cdef list dirty_channels
     cdef list discarded                     # to be freed, see Discarded

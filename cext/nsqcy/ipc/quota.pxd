@@ -37,7 +37,7 @@ cdef class Quota:
     cdef Used alone               # for users that came when all rows were taken
     cdef readonly str user
     cdef readonly uint32_t max_connections
-    cdef readonly double rate     # messages a second; 0: no limit
+    cdef readonly double rate     # messages per second; 0: no limit
     cdef readonly double bytes_rate
     cdef uint32_t waiting         # sessions here that wait for it
     cdef int64_t waited_until     # their waiting time until then is counted

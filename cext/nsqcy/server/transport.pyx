@@ -711,7 +711,7 @@ cdef class Loop:
         self.begin_turn()
 
     cdef void begin_turn(self) noexcept:
-        """Read the clocks, once a turn: called by the first event of the turn."""
+        """Read the clocks, once per turn: called by the first event of the turn."""
         if not self.in_turn:
             self.in_turn = True
             self.manager.scheduler.now = clock_ns(CLOCK_MONOTONIC)
