@@ -36,7 +36,7 @@ cdef class DeflateLayer(ByteLayer):
 
     @property
     def has_compressor(self):
-        """Whether a compressor takes memory now."""
+        """Return whether a compressor takes memory now."""
         return self.deflater is not None
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:

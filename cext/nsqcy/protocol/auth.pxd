@@ -23,7 +23,7 @@ cdef class Authorizer(InputBuffer):
     cdef Quota quota                # of its user; None: no quota
 
     cdef inline bint may_publish(self) noexcept:
-        """Whether the last result of authorize() is still valid."""
+        """Return whether the last result of authorize() is still valid."""
         return self.manager.scheduler.now < self.may_publish_until
 
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED

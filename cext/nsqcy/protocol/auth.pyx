@@ -169,7 +169,7 @@ cdef class Authorizer(InputBuffer):
     # -- the quota of its user --
 
     cdef bint admit(self, Quota quota) except -1:
-        """Whether the user may have another connection; if so, count this one."""
+        """Return whether the user may have another connection; if so, count this one."""
         if quota is not None and quota is not self.quota:
             if not quota.enter():
                 return False

@@ -87,7 +87,7 @@ cdef class Connection(Consumer):
         raise NotImplementedError
 
     cdef bint has_published(self) noexcept:
-        """Whether the client has published to any topic."""
+        """Return whether the client has published to any topic."""
         return False
 
     cdef int quota_changed(self) except -1:

@@ -33,7 +33,7 @@ def live():
 
 
 cdef inline bint is_refusal(bytes error):
-    """Whether a client may continue after this error.
+    """Return whether a client may continue after this error.
 
     It may not after a failed publish, because later pipelined publishes must not be executed.
     """
@@ -133,7 +133,7 @@ cdef class ForwardingStream(StreamEnd):
         return at
 
     cdef bint may_relay(self) noexcept:
-        """Whether the next frame is a large answer that can be relayed at once.
+        """Return whether the next frame is a large answer that can be relayed at once.
 
         This requires that it is its turn and that no other frame can come in between.
         """

@@ -23,7 +23,7 @@ cdef class Migration(Routing):
     # -- when --
 
     cdef bint may_migrate(self, int owner) except *:
-        """Whether a producer has published to one owner long enough to migrate there."""
+        """Return whether a producer has published to one owner long enough to migrate there."""
         return (self.migratable and owner == self.forwards_to and self.is_faithful()
                 and self.channel is None and self.upstream is None and len(self.streams) == 1
                 and self.is_light(owner) and self.manager.may_lose_more())
@@ -37,7 +37,7 @@ cdef class Migration(Routing):
             and self.manager.scheduler.now - self.forwards_since >= MIGRATION_AFTER)
 
     cdef bint is_light(self, int owner) except *:
-        """Whether the session's state is small enough to migrate and `owner` has room."""
+        """Return whether the session's state is small enough to migrate and `owner` has room."""
         return (self.output.pending() <= MAX_MIGRATION
                 and self.kept_end - self.kept_start <= MAX_MIGRATION
                 and self.auth_size() <= MAX_MIGRATION

@@ -23,7 +23,7 @@ cdef class Routing(Forwarder):
     cdef uint64_t counted           # messages published, without topic_count
 
     cdef inline bint same_topic(self, Word *name) noexcept:
-        """Whether `name` is the topic published to last (and so valid)."""
+        """Return whether `name` is the topic published to last (and so valid)."""
         cdef bytes key = self.topic_key
         return (key is not None and <size_t>len(key) == name.length
                 and memcmp(<const char *>key, name.at, name.length) == 0)
@@ -38,7 +38,7 @@ cdef class Routing(Forwarder):
         return self.find_owner()
 
     cdef inline bint may_join(self, int owner) noexcept:
-        """Whether a publish may be executed before outstanding answers arrive.
+        """Return whether a publish may be executed before outstanding answers arrive.
 
         It may not if too many are outstanding, or if one can be an error that the owner, or here
         the topic, does not know of: nothing is executed after such an error.

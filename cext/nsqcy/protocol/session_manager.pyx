@@ -129,7 +129,7 @@ cdef class SessionManager:
     # -- connection migration --
 
     cdef bint may_lose_more(self) noexcept:
-        """Whether another producer may migrate now.
+        """Return whether another producer may migrate now.
 
         Without this limit, many would migrate to an idle owner before its load figure includes the
         first of them.
@@ -148,7 +148,7 @@ cdef class SessionManager:
     # -- input budget --
 
     cdef bint favours(self, Connection session):
-        """Whether a session may be read beyond the budget.
+        """Return whether a session may be read beyond the budget.
 
         One session at a time may; otherwise no input would ever become complete and be released.
         """

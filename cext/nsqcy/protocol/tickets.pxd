@@ -57,7 +57,7 @@ cdef class AnswerQueue(Connection):
     cdef void become_dirty(self) noexcept
 
     cdef inline bint is_crammed(self) noexcept:
-        """Whether too many answers wait for the client to read them."""
+        """Return whether too many answers wait for the client to read them."""
         cdef size_t waiting = self.output.end - self.output.start
         if self.aside is not None:
             waiting += len(self.aside)

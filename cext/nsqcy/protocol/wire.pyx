@@ -282,7 +282,7 @@ cdef int split_line(const uint8_t *line, size_t length, Word *words, int maximum
 
 
 cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:
-    """Whether a topic or channel name is valid.
+    """Return whether a topic or channel name is valid.
 
     Valid names have 1 to 64 bytes of `[.a-zA-Z0-9_-]`, including an optional `#ephemeral` suffix.
     """

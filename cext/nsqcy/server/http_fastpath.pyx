@@ -143,7 +143,7 @@ cdef class Connection:
     # Implemented by nsqcy.http.server
 
     def wants_input(self):
-        """Whether the socket may be read."""
+        """Return whether the socket may be read."""
         raise NotImplementedError
 
     def answered(self, list answers not None):
