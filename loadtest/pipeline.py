@@ -5,7 +5,7 @@
     PYTHONPATH=. python -m loadtest.pipeline memory [--count 2000]
     PYTHONPATH=. python -m loadtest.pipeline seek [--gigabytes 10]
 
-archive: rows a second into Parquet, with the JVM's start and without it. cold: an empty topic, from
+archive: rows per second into Parquet, with and without the JVM's start. cold: an empty topic, from
 the command to its end. memory: messages of 1 MB with a heap of 2 GB, and the maximum memory of a
 Python worker. seek: a place by time in a log. Prints a line of JSON with the figure and its bar.
 """

@@ -3,7 +3,7 @@
      PYTHONPATH=. python -m loadtest.replays replay [--count 4000000] [--size 100]
     PYTHONPATH=. python -m loadtest.replays rollup [--count 4000000] [--size 100]
 
-Measures rows a second, from the times in the job's own output: without the JVM's start and the
+Measures rows per second, from the times in the job's own output: without the JVM's start and the
 first round or batch, in which Spark warms up. Prints a line of JSON.
 """
 

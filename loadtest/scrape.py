@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two scrapes")
-    parser.add_argument("--rate", type=int, default=1000, help="messages a second")
+    parser.add_argument("--rate", type=int, default=1000, help="messages per second")
     parser.add_argument("--scrapes", type=int, default=20, help="one after the other")
     args = parser.parse_args()
     print(json.dumps({name: value for name, value in vars(args).items() if name != "workers"}))

@@ -3,9 +3,9 @@
     PYTHONPATH=. python -m loadtest.spark read|write|latency|idle [--rows 4000000] [--size 100]
         [--rounds 5] [--memory 4g] [--durability os] [--seconds 30] [--workers 1]
 
-read      a batch of all rows, to nowhere: rows a second, the median of the rounds after one more
+read      a batch of all rows, to nowhere: rows per second, the median of the rounds after one more
 write     a batch of rows that Spark has in memory, each round to a topic of its own
-latency   1,000 messages a second: from the OK of a publish to the row in foreachBatch
+latency   1,000 messages per second: from the OK of a publish to the row in foreachBatch
 idle      a stream with nothing to read: requests that nsqd gets, and what the JVM takes of a core
 
 Prints a line for each round and JSON with the figures at the end. Heavy: one JVM, both ends.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 
 
-RATE = 1000  # messages a second, for latency
+RATE = 1000  # messages per second, for latency
 PIECE = 4_000_000  # bytes of an MPUB
 Figures = dict[str, Any]
 

@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two requests")
-    parser.add_argument("--rate", type=int, default=1000, help="messages a second")
+    parser.add_argument("--rate", type=int, default=1000, help="messages per second")
     parser.add_argument("--path", default="/stats?format=json")
     args = parser.parse_args()
     settings = {name: value for name, value in vars(args).items() if name != "workers"}

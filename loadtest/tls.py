@@ -8,7 +8,7 @@ begin their TLS handshakes at the same moment, in pairs. The clients run in a se
 have already sent everything before the handshake. The 99th percentile should not grow by more than
 50 ms.
 
-Rates: messages a second of a TLS consumer whose topic is in another worker, compared with one in
+Rates: messages per second of a TLS consumer whose topic is in another worker, compared with one in
 its own, in pairs. The ratio should be at least 0.6. The same for plain, snappy and deflate.
 """
 

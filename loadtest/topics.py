@@ -33,7 +33,7 @@ def measure(workers: int, count: int) -> None:
         daemon.restart()
         again = time.monotonic() - start
         print(
-            f"workers {workers}: {grown:.0f} bytes a topic, {count / seconds:.0f} topics/s,"
+            f"workers {workers}: {grown:.0f} bytes per topic, {count / seconds:.0f} topics/s,"
             f" restart {again:.1f} s",
             flush=True,
         )

@@ -1,6 +1,6 @@
 /* The threads that make every file call of a process.
  *
- * The hub submits ops to a list of its own, kicks once a turn, and collects finished ops when the
+ * The hub submits ops to a list of its own, kicks once per turn, and collects finished ops when the
  * eventfd says so.  The sides meet under one mutex held for a few pointer moves.
  *
  *   hub:     submit -> [submitted] -- kick --> [writes]       (wakes the thread only if it sleeps)

@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     quick = kinds.add_parser(
         "speed",
         parents=[common],
-        help="messages a second, CPU a message, latency",
+        help="messages per second, CPU per message, latency",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=table(),
     )

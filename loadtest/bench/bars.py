@@ -32,17 +32,17 @@ class Figure:
         return f"{value:,.{self.digits}f} {self.unit}"
 
 
-CPU = Figure("CPU a message", "daemon_us", "µs")
+CPU = Figure("CPU per message", "daemon_us", "µs")
 FLOORS = Figure("CPU, beside the floor's", "floors", "×")
-MILLIONS = Figure("messages a second", "rate", "M", more=True, scale=1e-6)
-THOUSANDS = Figure("messages a second", "rate", "k", more=True, scale=1e-3, digits=0)
+MILLIONS = Figure("messages per second", "rate", "M", more=True, scale=1e-6)
+THOUSANDS = Figure("messages per second", "rate", "k", more=True, scale=1e-3, digits=0)
 P50 = Figure("p50", "p50_us", "ms", scale=1e-3, digits=3)
 P99 = Figure("p99", "p99_us", "ms", scale=1e-3)
 BYTES = Figure("memory", "bytes", "B", digits=0)
 BUSY_TIMES = Figure("by the busiest process, 2 workers over 1", "busy_ratio", "×", more=True)
-MEMORY_TIMES = Figure("messages a second, beside class memory's", "ratio", "×", more=True)
-REDIS_TIMES = Figure("messages a second, beside Redis's", "ratio", "×", more=True)
-CPU_TIMES = Figure("CPU a message, beside the other's", "ratio", "×")
+MEMORY_TIMES = Figure("messages per second, beside class memory's", "ratio", "×", more=True)
+REDIS_TIMES = Figure("messages per second, beside Redis's", "ratio", "×", more=True)
+CPU_TIMES = Figure("CPU per message, beside the other's", "ratio", "×")
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ Bars for nsqd, and the results of this run, from the tables below. Bodies have 2
 has one worker unless a row says otherwise. The class is the durability of the messages. The
 figures of Go nsqd 1.3.0 were recorded once on a machine of two cores with the same load, not in
 this run (`make bench ARGS="all --target=HOST:PORT"` adds a running one). A machine half as fast
-handles half the messages a second: between machines, compare multiples. The floor is a server
+handles half the messages per second: between machines, compare multiples. The floor is a server
 without a broker that makes the same system calls for the same load.
 
 """
@@ -165,7 +165,7 @@ def picture(rows: Sequence[Row]) -> str:
             if row["scenario"] == scenario
         ]
         groups.append(chart.Group(scenario, bars))
-    return chart.svg(groups, ("messages a second", "µs of CPU a message"), OURS)
+    return chart.svg(groups, ("messages per second", "µs of CPU per message"), OURS)
 
 
 # -- the page
@@ -221,7 +221,7 @@ def _rivals(peers: Sequence[Row]) -> str:
         ]
         for rival in bars.rivals(peers, OURS)
     ]
-    return AHEAD + table(["", "messages a second", "CPU a message", ""], rows) if rows else ""
+    return AHEAD + table(["", "messages per second", "CPU per message", ""], rows) if rows else ""
 
 
 def _failed(failed: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""Measuring and reporting a scenario: messages a second, CPU microseconds of the daemon for each.
+"""Measuring and reporting a scenario: messages per second, CPU microseconds of the daemon for each.
 
 Owns the building blocks of scenarios: settings, rounds, results, teams of the usual load. Knows no
 scenario; those are in loadtest/bench/scenarios.
@@ -43,7 +43,7 @@ class Result:
     busiest_cpu: float = 0.0  # of the daemon's busiest process
     floor_cpu: float = 0.0  # of the floor for as many messages; 0: not measured
     figures: dict[str, float] = field(default_factory=dict)  # other measurements
-    order: str = ""  # the figure that selects the median run; "": CPU a message
+    order: str = ""  # the figure that selects the median run; "": CPU per message
 
     @property
     def rate(self) -> float:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--minutes", type=float, default=30.0, help="of load and faults")
     parser.add_argument("--seed", type=int, help="of the schedule; else any")
-    parser.add_argument("--rate", type=float, default=2500.0, help="messages a second, of all")
+    parser.add_argument("--rate", type=float, default=2500.0, help="messages per second, of all")
     parser.add_argument("--nsqds", type=int, default=3, help="the last of them is never killed")
     parser.add_argument("--workers", type=int, default=2, help="of each nsqd")
     parser.add_argument("--pause", type=_pause, default=PAUSE, help="seconds between two faults")

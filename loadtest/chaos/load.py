@@ -54,7 +54,7 @@ class Load:
         self.cluster = cluster
         self.ledger = ledger
         self.chance = chance
-        self.rate = rate  # messages a second, of all publishers
+        self.rate = rate  # messages per second, of all publishers
         self.bodies = Bodies(chance.getrandbits(32))
         self.timeline = Timeline()
         self.quiet = asyncio.Event()  # publishers and misbehaving clients have stopped

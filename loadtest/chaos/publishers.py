@@ -54,7 +54,7 @@ class _Publishing:
         self.publisher: Publisher = load.ledger.enter(topic, node.number, TOPICS[topic])
 
     async def run(self, rate: float) -> None:
-        """Publish `rate` messages a second, or as many as are answered."""
+        """Publish `rate` messages per second, or as many as are answered."""
         names, weights = list(self.shares), list(self.shares.values())
         each = sum(w * (BATCH if "mpub" in n.lower() else 1) for n, w in self.shares.items())
         interval = each / sum(weights) / rate

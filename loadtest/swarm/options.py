@@ -35,7 +35,7 @@ class Options:
     lookupd_http_address: str = flag("", "host:port or URL,...: nsqds are found there")
     topics: str = flag("nsqcy-load", "topics, separated by commas")
     channels: str = flag("load", "channels of each topic, separated by commas")
-    publish_rate: float = flag(50.0, "publishes a second of a user; 0: each after the OK before")
+    publish_rate: float = flag(50.0, "publishes per second of a user; 0: each after the OK before")
     size: str = flag("200", "bytes of a body: 200, 100-2000, or by weight 200:9,1000-65536:1")
     batch: int = flag(10, "messages of an MPUB")
     defer: int = flag(1000, "milliseconds a DPUB defers its message")

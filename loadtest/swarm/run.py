@@ -158,7 +158,7 @@ class Run:
         return max(1e-3, time.time() - self.begun)
 
     def rate(self, kind: str, messages: int) -> float:
-        """Return messages a second; deliveries continue for a while after the last publish."""
+        """Return messages per second; deliveries continue for a while after the last publish."""
         drained = self._drained if kind in DELIVERIES else None
         return messages / (drained or self.seconds)
 

@@ -33,7 +33,7 @@ class Step:
     """Result of a step with this number of users."""
 
     users: int
-    rate: float  # messages a second that were published
+    rate: float  # messages per second that were published
     p99: float | None  # milliseconds, of the worst type
     worst: str  # that type
     failures: float  # share of requests

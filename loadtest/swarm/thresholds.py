@@ -14,7 +14,7 @@ or the same as TOML:
     "PUB load" = 5
 
 Behind the name of a figure is whose it is: a type of requests, with the name of one of them if it
-is not to hold for all. Latencies are milliseconds, failures a share, rates messages a second.
+is not to hold for all. Latencies are milliseconds, failures a share, rates messages per second.
 """
 
 import tomllib

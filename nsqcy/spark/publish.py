@@ -218,7 +218,7 @@ class Nodes:
 
 
 class Pace:
-    """Limits the average number of messages a second of a task."""
+    """Limits the average number of messages per second of a task."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate

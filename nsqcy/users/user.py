@@ -31,7 +31,7 @@ class User(NamedTuple):
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
     max_connections: int = 0  # to one nsqd; here and below, 0 means no limit
-    publish_rate: float = 0.0  # messages a second
+    publish_rate: float = 0.0  # messages per second
     publish_bytes_rate: int = 0
 
     @property

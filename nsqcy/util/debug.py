@@ -13,7 +13,7 @@ from pathlib import Path
 import gevent
 
 PROFILER = "py-spy"
-RATE = 100  # samples a second
+RATE = 100  # samples per second
 _PR_SET_PTRACER = 0x59616D61
 _LATE = 30.0  # seconds that the profiler may take in addition to the requested time
 

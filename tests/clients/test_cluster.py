@@ -24,7 +24,7 @@ from support.client_libraries import Consumer, absent
 from support.tcp_proxy import Proxy
 
 MESSAGES = 100_000
-RATE = 8_000  # messages a second: each consumer can do more
+RATE = 8_000  # messages per second: each consumer can do more
 TASKS = 100
 TOPIC, CHANNEL = "flow", "workers"
 CLIENTS = ("aio", "blocking", "pynsq", "nsqjs")
@@ -79,7 +79,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Flow:
-    """The producer: so many messages a second, whatever happens; steps are taken as they leave."""
+    """The producer: N messages per second, whatever happens; steps are taken as they leave."""
 
     def __init__(self, cluster: Cluster, steps: dict[int, Callable[[], None]]) -> None:
         self.cluster = cluster

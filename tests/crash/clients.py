@@ -81,8 +81,8 @@ class _Publisher(_Client):
         super().__init__(daemon, log, seed)
         self.topic = topic
         self.count = 0
-        # The daemon reads its clock once a turn. What it executes after an answer it executes in a
-        # turn that began after whatever it has answered was sent.
+        # The daemon reads its clock once per turn. A command that it receives after an answer runs
+        # in a turn that began after the answered command was sent.
         self.sent = 0.0
 
     def body(self) -> bytes:

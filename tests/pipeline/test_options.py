@@ -27,7 +27,7 @@ from nsqcy.pipeline.options import (
 
 WHOLE = whole(0)
 TABLE = (
-    Option("rate", WHOLE, None, "messages a second"),
+    Option("rate", WHOLE, None, "messages per second"),
     Option("every", DURATION, 60.0, "how often"),
     Option("size", SIZE, 8 << 20, "of a piece"),
     Option("memory", MEMORY, "2g", "heap"),

@@ -1,12 +1,12 @@
-# Bytes in the order in which they arrived, in one growing buffer.
+# A queue of bytes in one growing buffer.
 
 from libc.stdint cimport uint8_t
 
 
 cdef class ByteQueue:
-    """Bytes that wait. The buffer exists only while there are any."""
+    """Queue of pending bytes. The buffer exists only while there are any."""
     cdef uint8_t *buffer
-    cdef size_t start           # of the first waiting byte
+    cdef size_t start           # offset of the first pending byte
     cdef size_t end
     cdef size_t capacity
 
@@ -14,7 +14,7 @@ cdef class ByteQueue:
         return self.end - self.start
 
     cdef inline const uint8_t *first(self) noexcept:
-        """Return the waiting bytes; valid until the next change."""
+        """Return the pending bytes; valid until the next change."""
         return self.buffer + self.start
 
     cdef uint8_t *room(self, size_t n) except NULL

@@ -1,4 +1,4 @@
-"""Bytes in the order in which they arrived, in one growing buffer.
+"""A queue of bytes in one growing buffer.
 
 Owns the buffer. Knows neither sockets nor encodings.
 """
@@ -12,13 +12,13 @@ cdef enum:
 
 
 cdef class ByteQueue:
-    """Bytes that wait. The buffer exists only while there are any."""
+    """Queue of pending bytes. The buffer exists only while there are any."""
 
     def __dealloc__(self):
         free(self.buffer)
 
     cdef uint8_t *room(self, size_t n) except NULL:
-        """Add `n` bytes, which the caller must fill; return where they begin."""
+        """Add `n` bytes, which the caller must fill; return a pointer to them."""
         cdef size_t capacity
         cdef uint8_t *buffer
         if self.end + n > self.capacity and self.start:

@@ -17,11 +17,11 @@ cdef enum:
     HEADERS_SIZE = 2            # bytes of the length before them
     HEADERS_ROOM = 4098         # bytes that they may add to a body
 
-# Whether n bytes are valid headers.
+# Return whether n bytes are valid headers.
 cdef bint headers_are_valid(const uint8_t *at, size_t n) noexcept nogil
 
-# The time to live in valid headers, in ms; 0: none.
+# Return the time to live in valid headers, in ms; 0: none.
 cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil
 
-# Why they are invalid, for people.
+# Return a readable reason why the headers are invalid.
 cdef str headers_fault(const uint8_t *at, size_t n)

@@ -1,6 +1,7 @@
-"""Headers of a message: validation, and conversion between bytes and Python.
+"""Message headers: validation, and conversion between bytes and Python.
 
-Owns their form, which is the same on the wire and in a record. Knows no message and no connection.
+Owns their format, which is the same on the wire and in a record. Knows no message and no
+connection.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t
@@ -17,13 +18,13 @@ cdef enum Fault:
     FAULTLESS = 0
     TOO_LONG = 1
     TOO_MANY = 2
-    CUT = 3             # one extends beyond the last byte
+    CUT = 3             # a header extends beyond the last byte
     BAD_NAME = 4
     TWICE = 5           # a duplicate name
     BAD_TTL = 6
 
 cdef enum:
-    TTL_DIGITS = 12     # of milliseconds: 31 years
+    TTL_DIGITS = 12     # in milliseconds: 31 years
 
 MAX_VALUE = 65535
 ALLOWED_NAMES = "allowed: 1 to 255 of a-z, 0-9 and -"
@@ -43,7 +44,7 @@ cdef inline bint is_ttl(const uint8_t *header) noexcept nogil:
 
 
 cdef int64_t ttl_of(const uint8_t *text, size_t n) noexcept nogil:
-    """Return its value; -1 if it is invalid."""
+    """Return the time to live; -1 if it is invalid."""
     cdef int64_t ttl = 0
     cdef size_t i
     if n == 0 or n > TTL_DIGITS:
@@ -121,7 +122,7 @@ cdef str headers_fault(const uint8_t *at, size_t n):
 
 
 def encode(pairs not None):
-    """Encode (name, value) pairs of bytes. Raises ValueError that describes the error."""
+    """Encode (name, value) pairs of bytes. Raises ValueError with a description of the error."""
     cdef bytearray whole = bytearray()
     cdef bytes headers
     cdef uint8_t size[2]

@@ -9,7 +9,7 @@ cdef enum:
 
 cdef struct HeapNode:
     uint32_t index    # its slot, or HEAP_NOWHERE: set that before the first push
-    uint32_t tag      # the user's; the heap never reads it
+    uint32_t tag      # for the user; the heap never reads it
 
 cdef struct HeapSlot:
     int64_t due

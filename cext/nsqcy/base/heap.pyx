@@ -1,6 +1,6 @@
-"""An indexed min-heap by due time, of nodes that live inside other structs.
+"""An indexed min-heap by due time, of nodes inside other structs.
 
-Owns the order and its own slots; never a node.  Knows nothing of what waits, and reads no clock.
+Owns the order and its own slots, but no nodes. Does not know what waits, and reads no clock.
 """
 
 from libc.stdint cimport int64_t, uint32_t
@@ -46,7 +46,7 @@ cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil:
         _place(heap, hole, last.node, last.due)
     # At an eighth, the halved heap is still mostly empty: it does not grow and shrink in turns.
     if heap.size < heap.capacity // 8 and heap.capacity > CAPACITY_MIN:
-        _resize(heap, heap.capacity // 2)   # failed: it keeps its size
+        _resize(heap, heap.capacity // 2)   # if that fails, it keeps its size
 
 
 cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil:

@@ -31,7 +31,8 @@ cdef class IdSource:
     cdef void lift(self, uint64_t id) noexcept nogil
 
     cdef inline uint64_t next(self, int64_t wall_ns) noexcept nogil:
-        """Return the next id: above every earlier id of this source, unique over all sources."""
+        """Return the next id: greater than every earlier id of this source, and unique over all
+        sources."""
         if self._next == self._end or wall_ns >= self._lease_until:
             self._lease(wall_ns)
         self._next += 1

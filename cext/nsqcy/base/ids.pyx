@@ -23,7 +23,7 @@ def format_id(uint64_t id):
 
 
 def parse_id(const unsigned char[::1] text not None):
-    """Parse `text`; None if it is not 16 lower-case hex digits."""
+    """Parse `text`; return None if it is not 16 lower-case hex digits."""
     cdef uint64_t id = 0
     if text.shape[0] != 16 or hex16_parse(&text[0], &id) < 0:
         return None
@@ -32,7 +32,7 @@ def parse_id(const unsigned char[::1] text not None):
 
 @cython.final
 cdef class IdSource:
-    """Returns ids without sleeping and without failing, whatever the clock does.
+    """Source of ids that never sleeps and never fails, whatever the clock does.
 
     All sources of a node share one 8-byte lease word (in shared memory, zero at first).
     """
@@ -52,7 +52,7 @@ cdef class IdSource:
         PyBuffer_Release(&self._view)
 
     cdef void _lease(self, int64_t wall_ns) noexcept nogil:
-        """Lease the tick of the clock, or the first free one if that is later."""
+        """Lease the tick of the clock, or the first free tick if that is later."""
         cdef:
             int64_t clock = (wall_ns >> ID_TICK_NS_BITS) - EPOCH_TICKS
             uint64_t free = load_acquire_u64(self._word)
@@ -66,7 +66,8 @@ cdef class IdSource:
         self._lease_until = <int64_t> (tick + 1 + EPOCH_TICKS) << ID_TICK_NS_BITS
 
     cdef void lift(self, uint64_t id) noexcept nogil:
-        """From now on return only ids above `id`; so do sources without a lease."""
+        """From now on, return only ids greater than `id`; the same applies to sources without a
+        lease."""
         cdef:
             uint64_t after = (id >> ID_TICK_SHIFT) + 1
             uint64_t free = load_acquire_u64(self._word)

@@ -27,7 +27,7 @@ cdef double LIFT = 0.01         # a quantile is searched this far above its rank
 # -- sorting --
 
 cdef void sort(int64_t *values, int64_t n) noexcept nogil:
-    """Quicksort; a callback for each comparison would be most of the cost of a value."""
+    """Quicksort: with a callback per comparison, sorting would be most of the cost of a value."""
     cdef int64_t pivot, value
     cdef int64_t i, j
     while n > 16:
@@ -103,7 +103,7 @@ cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) n
     cdef uint32_t i = into.size
     cdef uint32_t j = n
     cdef uint64_t own_gap = 0           # around the values below the last sample of `into` seen
-    cdef uint64_t other_gap = 0         # the same of the others
+    cdef uint64_t other_gap = 0         # the same for the other side
     cdef Sample *sample
     if reserve(into, i + n) < 0:
         return -1
@@ -125,7 +125,7 @@ cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) n
 
 
 cdef void thin(Sketch *sketch) noexcept nogil:
-    """Drop samples whose ranks the next one may represent as well. The first and the last stay."""
+    """Drop samples whose ranks the next sample can also represent. The first and the last stay."""
     cdef Sample *samples = sketch.samples
     cdef uint64_t maximum = <uint64_t>(2 * ERROR * <double>sketch.count)
     cdef uint64_t width
@@ -204,14 +204,14 @@ cdef int64_t query(const Sketch *sketch, double quantile) noexcept nogil:
 @cython.final
 cdef class Percentiles:
     def __cinit__(self, quantiles, int64_t window):
-        """quantiles: each in (0, 1]; none: latencies are not kept at all. window: ns"""
+        """quantiles: each in (0, 1]; without any, latencies are not kept. window: ns"""
         self.quantiles = tuple(quantiles)
         self.window = window
         if self.quantiles and window <= 0:
             raise ValueError("the window must be > 0")
 
     def summary(self, latencies, int64_t now):
-        """Return the latencies of several channels together, for /stats, as a dict."""
+        """Return the combined latencies of several channels, for /stats, as a dict."""
         cdef Sketch total
         cdef Latency latency
         cdef int i

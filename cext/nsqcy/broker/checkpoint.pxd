@@ -28,7 +28,7 @@ cdef class Snapshot:
 
 cdef class Checkpoints(Limits):
     cdef readonly str durability        # "memory", "os" or "fsync"
-    cdef Durability promised            # default for every publisher
+    cdef Durability promised            # default for all publishers
     cdef Durability gate                # current class; a publisher may require a stronger one
     cdef Durability floor               # minimum until the journal records `promised`
     cdef uint32_t class_writes          # pending journal writes that record it
@@ -36,9 +36,9 @@ cdef class Checkpoints(Limits):
     cdef bint was_restored              # the topic has data from an earlier process
     cdef bint is_last                   # the journal being written is the final one
     cdef bint journal_stale             # the journal is out of date
-    cdef bint journal_due               # and must be written before further records
+    cdef bint journal_due               # and it must be written before further records
     cdef Snapshot snapshot              # in progress; None if there is none
-    cdef bint snapshot_due              # another one must follow it
+    cdef bint snapshot_due              # another one must follow the snapshot in progress
     cdef list journal_waiters           # callbacks for the next journal
     cdef uint64_t journalled            # activity() at the last journal
     cdef int64_t next_journal           # earliest time of the next journal

@@ -3,7 +3,7 @@
 Decides when the journal is written, and appends deltas to it in between. A snapshot describes the
 topic as it was when the snapshot began. It may or may not contain a message that was finished since
 then. A topic may have a million deferred messages, so a snapshot can take many turns; the channels
-make sure that no message is left out (`Channel.pack`).
+ensure that no message is omitted (`Channel.pack`).
 """
 
 import os
@@ -84,7 +84,7 @@ cdef class Snapshot:
 
 cdef enum:
     JOURNAL_TICKS = 16              # cost of a due journal, in ticks of a topic
-    DELAYED_PACKED = 16384          # delayed records in a snapshot; recovery finds the rest
+    DELAYED_PACKED = 16384          # maximum delayed records in a snapshot; recovery finds the rest
 
 
 cdef int journal_done(void *arg, int error) except -1:
@@ -135,7 +135,7 @@ cdef class Checkpoints(Limits):
     # -- when a journal is due --
 
     cdef bint is_kept(self) noexcept:
-        """Whether a restart would recover more of the topic than its name."""
+        """Return whether a restart would recover more of the topic than its name."""
         return self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
 
     cdef uint64_t activity(self) noexcept:
@@ -163,7 +163,8 @@ cdef class Checkpoints(Limits):
     # -- deltas --
 
     cdef int journal_channel(self, kind, Channel channel) except -1:
-        """Record that a channel was created or deleted, before any record fanned out afterwards."""
+        """Record that a channel was created or deleted, before any record that is fanned out
+        afterwards."""
         if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
             return 0
         if not self.append_delta(journal.Delta(kind, channel.name, channel.cursor.seq)):
@@ -251,7 +252,8 @@ cdef class Checkpoints(Limits):
         self.snapshot = None
         self.end_snapshot(snapshot)
         if self.snapshot_due:
-            # Begin at once: the files that the journal names stay while a snapshot is in progress.
+            # Begin immediately: the files that the journal names stay while a snapshot is in
+            # progress.
             self.begin_journal(self.journal_due)
         elif snapshot.records_wait:
             self.touch_dirty()
@@ -290,7 +292,7 @@ cdef class Checkpoints(Limits):
         return 0
 
     cdef bint waits_for_journal(self) noexcept:
-        """Whether records must wait for a snapshot in progress."""
+        """Return whether records must wait for a snapshot in progress."""
         return self.snapshot is not None and (self.snapshot.records_wait or self.journal_due)
 
     def saved_state(self):
@@ -340,8 +342,8 @@ cdef class Checkpoints(Limits):
         if wanted == self.promised:
             return 0
         if self.next_seq > 1 or self.channels:
-            # The log_id survives a crash if the journal says that nothing was lost. So the journal
-            # must record a class before it is raised, and the change before it is lowered.
+            # The log_id survives a crash if the journal proves that nothing was lost. So the
+            # journal must record a class before it is raised, and the change before it is lowered.
             self.journal_due = True
             self.gate = max(self.gate, wanted)
             self.floor = self.gate if wanted < self.gate else MEMORY
@@ -363,7 +365,7 @@ cdef class Checkpoints(Limits):
             self.class_written()
 
     cdef void class_written(self) noexcept:
-        """The journal on disk records the current class: lift the minimum."""
+        """The journal on disk records the current class: remove the temporary minimum."""
         self.floor = MEMORY
         if not self.overflowing:
             self.gate = self.promised

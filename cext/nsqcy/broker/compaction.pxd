@@ -30,7 +30,7 @@ cdef enum Stage:
     REDIRECT = 6
 
 
-# Where a record lies in its block, and where its copy lies.
+# Location of a record in its block, and of its copy.
 ctypedef struct Relocation:
     uint32_t source
     uint32_t copy
@@ -47,14 +47,14 @@ cdef class Compaction:
     """The compactions of one window, one after the other."""
     cdef RecordWindow window
     cdef readonly Stage stage
-    cdef Block **blocks             # those of this compaction; each is pinned
+    cdef Block **blocks             # blocks of this compaction; each is pinned
     cdef uint32_t count
     cdef uint32_t room
     cdef uint32_t at                # index of the next block in LOAD, COPY and WRITE
     cdef uint32_t loading           # blocks not read back yet
     cdef bint on_disk
     cdef list channels              # channels whose entries are visited
-    cdef Py_ssize_t walked          # channels visited in this walk
+    cdef Py_ssize_t walked          # number of channels visited in this walk
     cdef Block *survivor            # open block for copies, pinned
 
     cdef int choose(self) except -1

@@ -39,7 +39,7 @@ cdef inline Relocation *each_relocation(Relocations *relocations) noexcept nogil
 
 
 cdef bint is_worthwhile(RecordWindow window) noexcept:
-    """Whether stragglers use at least four times the bytes that are needed, plus SLACK."""
+    """Return whether stragglers use at least four times the bytes that are needed, plus SLACK."""
     cdef Block *block = window.stragglers
     cdef uint64_t held = 0
     cdef uint64_t live = 0
@@ -144,7 +144,7 @@ cdef class Compaction:
     cdef bint written(self) noexcept:
         """Handle the end of a write of copies; return whether step() can run now.
 
-        An entry whose record was on disk is only pointed at a copy that is on disk.
+        An entry whose record was on disk is only redirected to a copy that is on disk.
         """
         cdef Block *target
         cdef uint32_t i
@@ -161,7 +161,7 @@ cdef class Compaction:
         return True
 
     cdef bint waits(self) noexcept:
-        """Whether the compaction is idle or waits for I/O."""
+        """Return whether the compaction is idle or waits for I/O."""
         return self.stage <= LOAD or self.stage == AWAIT
 
     cdef int step(self, int budget) except? -1:
@@ -194,7 +194,7 @@ cdef class Compaction:
         self.stage = stage
         self.at = 0
         if stage == WRITE:
-            # A block that is written must not grow.
+            # A block that is being written must not grow.
             self.close_survivor()
         elif stage == GATHER or stage == REDIRECT:
             self.walked = 0
@@ -249,8 +249,8 @@ cdef class Compaction:
         return budget
 
     cdef void gather(self, const Deferred *entry, Relocations *relocations) noexcept:
-        """Note a record to copy. Skip an entry whose record is no longer at its offset: it is
-        dropped when it is dispatched."""
+        """Note a record to copy. Skip an entry whose record is no longer at its offset: the entry
+        is dropped when it is dispatched."""
         cdef Block *block = entry.block
         if block.data != NULL and (<Record *>(block.data + entry.offset)).seq != entry.seq:
             return
@@ -280,7 +280,7 @@ cdef class Compaction:
     # -- blocks --
 
     cdef int copy(self, Block *block) except -1:
-        """Copy the records of a block that are needed; return the cost in budget units."""
+        """Copy the needed records of a block; return the cost in budget units."""
         cdef Relocations *relocations = <Relocations *>block.relocations
         cdef Relocation *each = each_relocation(relocations)
         cdef Block *target
@@ -294,7 +294,7 @@ cdef class Compaction:
             return 1
         qsort(each, relocations.count, sizeof(Relocation), compare_relocations)
         for i in range(relocations.count):
-            # Channels share records: copy each once.
+            # Channels share records, so copy each record once.
             if needed and each[i].source == each[needed - 1].source:
                 continue
             each[needed] = each[i]

@@ -24,7 +24,7 @@ cdef class DeadLetterTransfer(Transfer):
     cdef readonly list runs             # ranges of numbers (journal.TransferRun), ascending
     cdef bint begun                     # the last run belongs to this process
     cdef uint64_t next_number
-    cdef dict clients                   # number -> client that had the message last
+    cdef dict clients                   # number -> the client that had the message last
     cdef set unjournaled                # numbers to be written to the journal
     cdef set journaling                 # numbers being written to it
     cdef bint sending                   # the first transfer of the list is being published

@@ -1,7 +1,7 @@
 """Dead-letter transfers: move messages from a channel to another topic.
 
-Each message is in exactly one place, even after a crash. Owns the numbers of transfers, their
-order and retries. Knows neither the journal nor which worker owns the other topic:
+Each message is in exactly one place, even after a crash. Owns the numbers of transfers, their order
+and retries. Knows neither the journal nor which worker owns the other topic;
 `topic.journal_transfer` and `scheduler.publish_once` do.
 """
 
@@ -24,7 +24,7 @@ from nsqcy.storage.journal import TransferRun
 
 
 cdef enum:
-    SENT_AT_ONCE = 64           # maximum sent in one turn
+    SENT_AT_ONCE = 64           # maximum number sent in one turn
 
 cdef int64_t REST = 1000000000  # ns between attempts after a failure
 
@@ -103,7 +103,7 @@ cdef class DeadLetterTransfer(Transfer):
     # -- the journal --
 
     cdef int journal_entry(self, Entry *entry) except -1:
-        """Write a transfer to the journal, if a restart would recover the message."""
+        """Write a transfer to the journal if a restart would recover the message."""
         cdef uint64_t number = transfer_number(entry)
         cdef Packing packing = Packing()
         packing.add(<const Deferred *>entry, 0)

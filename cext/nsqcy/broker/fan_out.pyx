@@ -34,7 +34,7 @@ cdef class FanOut(RecordWindow):
         return self.visible.seq - self.fanout.seq
 
     cdef void wake_channels(self) noexcept:
-        """Wake the channels: records they wait for may be in memory now, or may be requested
+        """Wake the channels: records that they wait for may now be in memory or may be requested
         again."""
         cdef Channel channel
         for channel in self.channels.values():
@@ -53,7 +53,7 @@ cdef class FanOut(RecordWindow):
         if to.block != NULL and to.block.last_seq < seq:
             to.offset = to.block.size
         if to.block != NULL and to.seq < to.block.first_seq:
-            # Earlier records are finished and dropped; the journal predates that.
+            # Earlier records are finished and dropped; the journal is older than that.
             to.seq = to.block.first_seq
         self.move_cursor(cursor, &to)
 
@@ -61,7 +61,7 @@ cdef class FanOut(RecordWindow):
 
     @cython.final
     cdef bint fan_out_delayed(self) except -1:
-        """Fan out delayed records, up to the budget; return whether some are left."""
+        """Fan out delayed records, up to the budget; return whether any are left."""
         cdef Channel channel
         cdef Entry *entry = self.delayed_first
         cdef int64_t due
@@ -98,11 +98,11 @@ cdef class FanOut(RecordWindow):
 
     @property
     def held(self):
-        """Whether fan-out is held until channels known elsewhere have been created."""
+        """Return whether fan-out is held until channels known elsewhere have been created."""
         return self.held_until != 0
 
     def end_hold(self):
-        """Start fan-out: the expected channels have been created, or will not be."""
+        """Start fan-out: the expected channels were created, or will not be."""
         self.held_until = 0
         self.fan_out()
 

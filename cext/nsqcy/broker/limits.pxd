@@ -11,7 +11,7 @@ cdef class Limits(FanOut):
     cdef bint limited                   # message sizes are limited
     cdef int32_t min_msg_size           # bytes
     cdef int32_t max_msg_size           # bytes
-    cdef int64_t ttl                    # ns from the publish; 0: no expiry
+    cdef int64_t ttl                    # ns from publish to expiry; 0: no expiry
     cdef uint64_t max_bytes             # 0: no limit
     cdef uint64_t max_depth             # messages; 0: no limit
     cdef OnFull on_full

@@ -16,7 +16,7 @@ from nsqcy.storage.record cimport Record
 
 
 cdef enum:
-    TICK_EXPIRES = 4096             # records a tick may expire in the topic itself
+    TICK_EXPIRES = 4096             # maximum of its own backlog that expires per tick
 
 cdef int32_t NO_LIMIT = 0x7fffffff  # the largest message size on the wire, in bytes
 
@@ -44,7 +44,7 @@ cdef class Limits(FanOut):
     # -- sizes of messages --
 
     cdef bint fits(self, int64_t size) noexcept:
-        """Whether a `limited` topic accepts a message of this size."""
+        """Return whether a `limited` topic accepts a message of this size."""
         return self.min_msg_size <= size <= self.max_msg_size
 
     cdef int32_t invalid_length(self, const uint8_t *batch, uint32_t count,
@@ -76,7 +76,7 @@ cdef class Limits(FanOut):
     # -- depth and bytes --
 
     cdef bint drops(self, uint32_t body_bytes) noexcept:
-        """Whether the full topic drops the next message; if so, count it."""
+        """Return whether the full topic drops the next message; if so, count it."""
         if self.bounded and self.on_full == DROP_NEWEST and (
                 self.exceeds_depth(1) or self.exceeds_bytes(1, body_bytes)):
             self.full_count += 1
@@ -105,14 +105,15 @@ cdef class Limits(FanOut):
         return None
 
     cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept:
-        """Whether a publish of this size would exceed max_bytes."""
+        """Return whether a publish of this size would exceed max_bytes."""
         if self.max_bytes == 0:
             return False
         return (self.bytes_from(self.last_reader()) + count * sizeof(Record) + body_bytes
                 > self.max_bytes)
 
     cdef bint exceeds_depth(self, uint64_t count) noexcept:
-        """Whether `count` more messages would exceed max_depth in the topic or in a channel."""
+        """Return whether `count` more messages would exceed max_depth in the topic or in a
+        channel."""
         cdef Channel channel
         cdef uint64_t coming = self.next_seq - self.fanout.seq + count
         if self.max_depth == 0:

@@ -84,7 +84,7 @@ cdef class LogAccess(Retention):
 
     @property
     def log_bytes(self):
-        """Bytes of records on disk."""
+        """Return the size of the records on disk, in bytes."""
         return 0 if self.log is None else self.log.disk_bytes
 
     cdef int64_t time_of(self, uint64_t seq) except? 0:
@@ -183,7 +183,7 @@ cdef class LogAccess(Retention):
         if self.reads is None:
             self.reads = []
         self.reads.append(read)
-        # Step at once, so that the first records cannot be dropped before.
+        # Step now, so that the first records cannot be dropped before.
         read.step(1)
         if read.stage != ENDED and not read.reading:
             self.on_read(read)

@@ -56,7 +56,7 @@ cdef class LogRead:
     cdef Piece *pieces
     cdef uint32_t count
     cdef uint32_t room
-    cdef readonly uint64_t next_seq     # next record to look at
+    cdef readonly uint64_t next_seq     # next record to visit
     cdef uint64_t end               # exclusive
     cdef readonly uint64_t held     # bytes
 

@@ -86,7 +86,7 @@ cdef class LogRead:
         raise NotImplementedError
 
     cdef int take(self, Block *block) except -1:
-        """Add a block and obtain its bytes."""
+        """Add a block and obtain its records."""
         cdef Piece *piece
         cdef Piece *grown
         if self.count == self.room:
@@ -210,7 +210,7 @@ cdef class Fetch(LogRead):
         return budget
 
     cdef int walk(self, int budget) except? -1:
-        """Continue over the records, counting them or adding rows."""
+        """Visit more records, counting them or adding rows."""
         cdef const Piece *piece
         cdef const Record *record
         cdef uint16_t headers
@@ -287,7 +287,7 @@ cdef class Fetch(LogRead):
         return at
 
     cdef int allot(self) except -1:
-        """Allocate the answer, whose size is known now."""
+        """Allocate the answer, now that its size is known."""
         cdef uint64_t size = self.size(self.rows, self.header_bytes, self.body_bytes)
         cdef BlockHeader *header
         self.block = PyBytes_FromStringAndSize(NULL, size)
@@ -392,7 +392,7 @@ cdef class Seek(LogRead):
         return budget
 
     cdef int look_for_block(self, int budget) except? -1:
-        """Find the block by the upper bounds of the blocks' times."""
+        """Find the block by the maximum times of the blocks."""
         cdef Block *block = self.window.block_of(self.next_seq)
         budget -= BLOCK_COST
         while block != NULL and self.next_seq < self.end:

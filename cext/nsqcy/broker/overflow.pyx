@@ -1,7 +1,8 @@
 """Overflow: records that must be in the log before they are visible, and all other log writes.
 
-Owns when a topic overflows, which runs of records the log writes, what is undone when a write
-fails, and the copies that compactions make. Knows publishers as pending acknowledgements only.
+Owns the decisions when a topic overflows, which runs of records the log writes, and what is undone
+when a write fails; and the copies that compactions make. Knows publishers only as pending
+acknowledgements.
 """
 
 cimport cython
@@ -50,9 +51,9 @@ cdef class OverflowLog(Checkpoints):
     # -- overflow --
 
     cdef int write_overflow(self) except -1:
-        """Write waiting records to the log, one run for each block.
+        """Write waiting records to the log, one run per block.
 
-        Leave overflow when all are written and the queue is short again.
+        End the overflow when all are written and the queue is short again.
         """
         cdef Block *block = self.newest
         if not self.overflowing:
@@ -79,7 +80,7 @@ cdef class OverflowLog(Checkpoints):
         return self.log.commit()
 
     cdef int spill(self) except -1:
-        """Write the sealed blocks that are only in memory, to release memory."""
+        """Write sealed blocks that are only in memory, so that their memory can be released."""
         cdef Block *block = self.last_reader().block
         cdef int budget = 16
         while block != NULL and budget:
@@ -92,7 +93,7 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int undo_pending(self) except -1:
-        """Undo the publishes that waited for the log, because it failed."""
+        """Undo the publishes that waited for the log, because the log failed."""
         cdef str error = self.error
         cdef Entry *entry = self.delayed_first
         cdef Entry *last = NULL
@@ -182,7 +183,7 @@ cdef class OverflowLog(Checkpoints):
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
         if self.log.journal_lost and not self.log.is_telling():
-            # Its last write failed, and nothing has requested another one since.
+            # Its last write failed, and no publisher has requested another one since.
             self.journal_due = True
         if (self.was_restored or self.log.journal_lost) and (
                 self.journal_due or self.waits_for_journal()):
@@ -196,14 +197,14 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int write_all(self, Block *block) except -1:
-        """Write the rest of a block, waiting for the disk between files."""
+        """Write the rest of a block; wait for the disk between files."""
         cdef uint32_t written = block.written
         cdef bint tried
         while self.write_run(block, False):
             tried = block.written > written
             self.shard.io.drain()
             if tried and block.written <= written:
-                # The disk refuses the write, and no waiter is left to notify.
+                # The disk refuses the write, and no publisher is left to notify.
                 return 0
             written = block.written
         return 0
@@ -291,7 +292,7 @@ cdef class OverflowLog(Checkpoints):
             at += record.length
 
     cdef int stable_moved(self, Block *block) except -1:
-        """Advance the stable position: the next records are on disk, up to this block."""
+        """Advance the stable position: the next records, up to this block, are on disk."""
         if block.stored == block.size and block.flags & IN_WINDOW:
             self.pass_written(block.next)
         return self.log_grew()
@@ -306,9 +307,9 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int compact(self) except -1:
-        """Begin to copy the records that entries still need out of mostly dead blocks.
+        """Begin to copy records that entries still need out of mostly dead blocks.
 
-        Keeps memory and disk usage below about four times what is needed.
+        Keeps memory and disk usage below about four times the size of the needed records.
         """
         if self.stragglers == NULL or not is_worthwhile(self):
             return 0

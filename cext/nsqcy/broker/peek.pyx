@@ -94,11 +94,11 @@ cdef class Peek(LogRead):
 
     @property
     def is_complete(self):
-        """Whether all records have been viewed."""
+        """Return whether all records have been viewed."""
         return self.next_seq >= self.end
 
     def cancel(self):
-        """Cancel the peek; its caller has gone."""
+        """Cancel the peek, because its caller has gone."""
         self.abandon(None)
 
     # -- selecting messages --

@@ -56,7 +56,7 @@ cdef class PendingAcks:
         return 0
 
     cdef bint publish_goes_on(self, uint64_t seq) noexcept:
-        """Whether the publish of an invisible record has more records behind it."""
+        """Return whether the publish of an invisible record has more records behind it."""
         cdef uint32_t low = 0
         cdef uint32_t high = self.count
         cdef uint32_t middle

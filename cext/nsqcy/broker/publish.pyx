@@ -1,4 +1,5 @@
-"""Publishing: turn messages into records, and make them visible at once or with the log.
+"""Publishing: turns messages into records and makes them visible, immediately or when the log has
+them.
 
 Owns the layout of a message in a record, the reasons to refuse a publish, and the chunks of
 producers. A chunk is published once, even if it is sent again after a failure.
@@ -55,8 +56,8 @@ cdef class Publishing(LogAccess):
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL:
         """Append a record without its body.
 
-        The caller copies the body into it and then calls published(), once for all records of the
-        command. NULL: the topic is full and drops the message, which counts as published.
+        The caller copies the body into it and then calls published() once for all records of the
+        command. Returns NULL if the topic is full and drops the message, which counts as published.
         """
         cdef Record *record = self.add_record(body_length, RECORD_EXT_DELAY_SIZE if delay else 0)
         if delay and record != NULL:
@@ -80,7 +81,7 @@ cdef class Publishing(LogAccess):
         return record
 
     cdef inline uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept:
-        """Return the bytes of extensions that put_headers() writes."""
+        """Return the size in bytes of the extensions that put_headers() writes."""
         return record_extension_size(length) + (RECORD_EXT_EXPIRES_SIZE if ttl else 0)
 
     cdef inline void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
@@ -125,8 +126,8 @@ cdef class Publishing(LogAccess):
         return body
 
     cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
-        """Append `count` messages with headers, each behind its length. Return the bytes of their
-        bodies."""
+        """Append `count` messages with headers, each preceded by its length. Return the total size
+        of their bodies."""
         cdef uint64_t total = 0
         cdef uint32_t length
         cdef uint32_t _i
@@ -138,7 +139,7 @@ cdef class Publishing(LogAccess):
 
     @cython.final
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
-        """Append a record without extensions and body; NULL: dropped."""
+        """Append a record without extensions and body; return NULL if it was dropped."""
         cdef Record *record
         if self.may_drop and self.drops(body_length):
             return NULL
@@ -213,24 +214,25 @@ cdef class Publishing(LogAccess):
     # -- accepting a publish --
 
     cdef void demand(self, Durability minimum) noexcept:
-        """Require at least this durability for a publisher's records; call it right before them.
+        """Require at least this durability for a publisher's records; call it right before
+        appending them.
 
-        Until the publisher is answered, the records behind them get the same class.
+        Until the publisher is answered, records appended after them have the same class.
         """
         if self.log is not None and self.gate < minimum:
             if not self.is_kept():
-                # A restart would have recovered nothing so far: write the channels first.
+                # Until now a restart would have recovered nothing: write the channels first.
                 self.journal_due = True
             self.gate = minimum
 
     cdef str refusal(self, Durability minimum, uint64_t count, uint64_t body_bytes):
-        """Return why a publish of this size and durability is refused now, or None if it is not."""
+        """Return why a publish of this size and durability is refused now; None if it is not."""
         if self.shard.shut is not None and not self.gone:
             return self.shard.shut
         return self.obstacle(minimum, count, body_bytes)
 
     cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes):
-        """Return the same for a publish that is accepted while draining."""
+        """Return the same for a publish that is accepted even while draining."""
         if self.gone:
             return _EXITING
         if self.shard.refused is not None and self.needs_disk(minimum):
@@ -242,7 +244,7 @@ cdef class Publishing(LogAccess):
         return self.error if self.failing else None
 
     cdef bint takes_at_once(self) except -1:
-        """Whether a publish would be neither refused nor wait for the log."""
+        """Return whether a publish would be neither refused nor wait for the log."""
         if self.overflowing or self.bounded:
             return False
         if self.may_refuse() and self.refusal(MEMORY, 1, 0) is not None:
@@ -250,7 +252,7 @@ cdef class Publishing(LogAccess):
         return self.log is None or not self.must_overflow()
 
     cdef bint needs_disk(self, Durability minimum) noexcept:
-        """Whether a record of this durability must be written before it is visible."""
+        """Return whether a record of this durability must be written before it is visible."""
         if self.log is None:
             return False
         self.touch_dirty()      # finished messages may have ended an overflow
@@ -297,7 +299,7 @@ cdef class Publishing(LogAccess):
 
     cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
                                bint headers, tuple wanted) except? 0:
-        """Append the wanted messages of a chunk; return the bytes of their bodies."""
+        """Append the wanted messages of a chunk; return the total size of their bodies."""
         cdef uint64_t first_seq = self.next_seq
         cdef uint64_t bodies = 0
         cdef uint32_t index = 0
@@ -317,7 +319,7 @@ cdef class Publishing(LogAccess):
             while index < end:
                 produced.index = index
                 if not self.add_produced(&produced, batch, headers, &bodies):
-                    # A full topic dropped it, which counts as published.
+                    # A full topic dropped it; it counts as published.
                     if begun < index:
                         taken.append((begun, index))
                     begun = index + 1
@@ -330,7 +332,7 @@ cdef class Publishing(LogAccess):
 
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
                            uint64_t *bodies) except -1:
-        """Append a message of a chunk, behind its length; return whether it was accepted."""
+        """Append a message of a chunk, preceded by its length; return whether it was accepted."""
         cdef uint32_t body = load_be32(message)
         cdef uint16_t length = 0
         cdef uint32_t ext = RECORD_EXT_PRODUCED_SIZE
@@ -346,7 +348,7 @@ cdef class Publishing(LogAccess):
         if self.address is not None:
             address = len(self.address)
             ext += RECORD_EXT_DELAY_SIZE + record_extension_size(address)
-            # Its own header no longer contains it.
+            # Its own header no longer contains the delay.
             message += ADDRESS_HEADER + address
             length -= <uint16_t>(ADDRESS_HEADER + address)
         if length:
@@ -358,7 +360,7 @@ cdef class Publishing(LogAccess):
             return False
         at = <uint8_t *>record + sizeof(Record)
         if address:
-            # A delay of zero makes it an entry of that channel only.
+            # A delay of zero makes it an entry of only that channel.
             self.set_delay(record, 0)
             self.delayed_last.timestamp = <int64_t>record_address_of(self.address, address)
             record.attributes |= RECORD_ADDRESSED
@@ -372,7 +374,7 @@ cdef class Publishing(LogAccess):
         return True
 
     cdef int keep_untold(self) except -1:
-        """Keep the records of the next chunk until the journal covers it.
+        """Keep the records of the next chunk until the journal covers the chunk.
 
         Otherwise a crash could erase every trace of the chunk, and it would be published again.
         """

@@ -1,4 +1,4 @@
-"""Recovery: rebuild a topic from its files when a worker starts.
+"""Recovery: rebuilds a topic from its files when a worker starts.
 
 Owns the order of the steps: turn runs of records into blocks without memory, take the channels'
 positions from the last checkpoint, and take later events from the records. Uses every part of a
@@ -58,7 +58,7 @@ cdef object name_of(const Produced *produced):
 
 
 cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produced) noexcept:
-    """Whether a message directly follows [stretch.index, end) of its chunk."""
+    """Return whether a message directly follows [stretch.index, end) of its chunk."""
     return (produced.index == end and produced.chunk == stretch.chunk
             and produced.part == stretch.part and produced.epoch == stretch.epoch
             and produced.producer == stretch.producer and produced.count == stretch.count)
@@ -93,7 +93,7 @@ cdef class Recovery:
         # A channel is created at the fan-out position, which may have moved since the snapshot.
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
             if state is not None else 1
-        # A channel without a saved position gets everything: twice is better than never.
+        # A channel without a saved position gets all messages: duplicates are better than losses.
         minimum = 1 if topic.retains else min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
@@ -129,12 +129,12 @@ cdef class Recovery:
         self.release_unneeded()
         topic.settle_all()
         topic.started = True
-        # Records that were read need not have been synced.
+        # Records that readers have seen need not have been synced.
         topic.journal_due = topic.promised == FSYNC
         topic.minimum = topic.min_seq()
         for channel in topic.channels.values():
             channel.carry(ahead.get(channel.name, 0))
-        topic.journal_due = True     # the current one excludes later publishes
+        topic.journal_due = True     # the current class excludes later publishes
         topic.touch_dirty()
         topic.fan_out()
         return 0
@@ -156,12 +156,12 @@ cdef class Recovery:
         return state
 
     cdef bint is_whole(self, found, state) except -1:
-        """Whether everything that was visible is still there."""
+        """Return whether all visible records still exist."""
         cdef Topic topic = self.topic
         if state is None or found.damages:
             return False
         if not state.clean and not found.open_end:
-            # The segment that was last written is missing.
+            # The segment that was written last is missing.
             return False
         return (state.clean or state.durability == FSYNC
                 or state.durability == OS and state.boot == topic.shard.boot)
@@ -178,7 +178,7 @@ cdef class Recovery:
         cdef bytes log_id = topic.log.log_id
         topic.stable = topic.log_first = topic.next_seq
         topic.past = ()
-        # In class fsync readers only see synced records.
+        # With durability fsync, readers only see synced records.
         if topic.promised != FSYNC or topic.oldest == NULL or self.sync_found():
             topic.past = journal.name_logs(self.stretches(), () if state is None else state.past)
         named = [one.log_id for one in topic.past]
@@ -286,9 +286,10 @@ cdef class Recovery:
         return place.block
 
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
-        """Return the block of a packed entry; NULL: the record no longer exists."""
+        """Return the block of a packed entry; NULL if the record no longer exists."""
         cdef Topic topic = self.topic
-        # Never reuse that number for another file: a journal may be older than the files it names.
+        # Never use that number for another file: a journal may be older than the files that it
+        # names.
         topic.log.last_number = max(topic.log.last_number, packed.segment)
         return self.block_at(packed.segment, packed.offset, within)
 
@@ -330,7 +331,7 @@ cdef class Recovery:
         return 0
 
     cdef bint load_now(self, Block *block) except -1:
-        """Load a block and wait for it; return whether it is in memory."""
+        """Load a block, waiting for the disk; return whether it is in memory."""
         cdef Topic topic = self.topic
         if block.data == NULL:
             topic.load(block)
@@ -407,7 +408,7 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         cdef Entry *entry
         cdef Record *record
-        topic.ref(block)         # keeps it after it has been read
+        topic.ref(block)         # keeps it after it was read
         if not self.load_now(block):
             topic.unref(block)
             return 0
@@ -433,8 +434,8 @@ cdef class Recovery:
     cdef int64_t restore_finished(self, Channel channel, finished) except -1:
         """Restore the records that a channel's cursor can skip.
 
-        These were transferred, or delivered, returned and cancelled since the snapshot. Return how
-        many are fanned out again, and so delivered once more.
+        Since the snapshot, these records were transferred, or delivered, requeued and cancelled.
+        Return how many are fanned out again and therefore delivered once more.
         """
         cdef Topic topic = self.topic
         cdef uint64_t fanout = topic.fanout.seq
@@ -456,7 +457,7 @@ cdef class Recovery:
         return moved + cancelled
 
     cdef bint was_delayed(self, uint64_t seq) except -1:
-        """Whether a record has a delay; the cursor skips such records."""
+        """Return whether a record has a delay; the cursor skips such records."""
         cdef Topic topic = self.topic
         cdef Block *block = topic.block_of(seq)
         cdef const Record *record
@@ -539,7 +540,7 @@ cdef class Recovery:
     # -- chunks --
 
     cdef uint64_t first_unjournaled(self, Recovered found, uint64_t seq) noexcept:
-        """Return the first record of the runs that may contain chunks from `seq` on."""
+        """Return the first record in the runs that may contain chunks from `seq` on."""
         cdef RecoveredRun *run
         cdef uint64_t first = NO_SEQ
         cdef size_t i
@@ -575,7 +576,7 @@ cdef class Recovery:
         if topic.has_unjournaled:
             topic.producers.found_all(topic.scheduler.wall)
         if topic.has_unjournaled and topic.promised != FSYNC:
-            # A repeated chunk is acknowledged at once, and its producer may require a sync.
+            # A repeated chunk is acknowledged immediately, and its producer may require a sync.
             self.sync_found()
         return 0
 
@@ -608,7 +609,8 @@ cdef class Recovery:
     cdef int restore_survivors(self) except -1:
         """Restore copies of old records without a journal.
 
-        Their readers are unknown, so every channel gets them; without channels they stay unchanged.
+        Their readers are unknown, so every channel receives them; without channels they stay
+        unchanged.
         """
         cdef Topic topic = self.topic
         cdef Block *block = topic.stragglers

@@ -21,7 +21,7 @@ cdef class Scheduler(TopicHost):
     cdef int compact(self) except -1
 
     cdef inline bint has_long_work(self) noexcept:
-        """Whether there is work that takes many turns: there seldom is."""
+        """Return whether there is work that takes many turns, which is rare."""
         if self.compacting or self.journalling or self.scheduler.discarded or self.reads:
             return True
         return False

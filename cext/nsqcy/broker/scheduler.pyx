@@ -15,18 +15,18 @@ from nsqcy.broker.topic cimport Topic
 
 
 cdef enum:
-    # Maximum of each kind of work in a turn; the rest stays for the next one.
+    # Maximum of each kind of work per turn; the rest stays for the next turn.
     DISPATCH_BUDGET = 4096          # records that channels deliver or skip
     EXPIRE_BUDGET = 4096            # messages that are due or have timed out
     COMPACT_BUDGET = 4096           # entries visited by compactions, plus the cost of copies
-    TICK_BUDGET = 256               # topics with a due tick or checkpoint
+    TICK_BUDGET = 256               # topics whose tick or checkpoint is due
     DISCARD_BUDGET = 4096           # dropped messages freed
     READ_BUDGET = 8192              # records that log reads visit, or equivalent cost
-    READ_SLICE = 2048               # maximum of one read before the next continues
+    READ_SLICE = 2048               # maximum that one read visits before the next one continues
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
-cdef int64_t HURRY = SECOND // 10   # between two writes for waiting log readers
+cdef int64_t HURRY = SECOND // 10   # time between two writes for waiting log readers
 
 
 cdef class Scheduler(TopicHost):
@@ -110,7 +110,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef bint dispatch(self) except -1:
-        """Deliver from dirty channels; return whether some could continue.
+        """Deliver from dirty channels; return whether any could continue.
 
         Channels that exceeded the budget come first in the next turn.
         """
@@ -258,11 +258,11 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef bint has_work(self) noexcept:
-        """Whether anything became dirty after the turn."""
+        """Return whether anything became dirty after the turn."""
         return len(self.dirty_topics) > 0 or len(self.scheduler.dirty_channels) > 0
 
     def settle(self):
-        """Do the end-of-turn work of all topics, so that their numbers are current."""
+        """Do the end-of-turn work of all topics, so that their figures are current."""
         cdef Topic topic
         work = self.dirty_topics
         self.dirty_topics = []

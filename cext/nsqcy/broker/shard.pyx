@@ -76,9 +76,10 @@ cdef class Shard(Scheduler):
         return topic
 
     def topic(self, bytes key not None, *, create=False):
-        """Return the topic `key`, created if `create` is true.
+        """Return the topic `key`, creating it if `create` is true.
 
-        Return None if it does not exist and is not created, also for lack of room.
+        Return None if it does not exist and is not created, for example because of the maximum
+        number of topics.
         """
         return self.find_or_create(key) if create else self.find(key)
 
@@ -132,7 +133,7 @@ cdef class Shard(Scheduler):
         if self.policies is not None:
             policy = self.policies.channel(topic.name, channel.name)
             if policy.dead_letter_topic == topic.name:
-                # The message would return, and to each of the topic's channels.
+                # The message would return to this channel and to all other channels of the topic.
                 policy = policy._replace(max_attempts=0, dead_letter_topic="")
             channel.set_policy(policy)
             channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
@@ -154,7 +155,7 @@ cdef class Shard(Scheduler):
     # -- refusing publishes, and disk failures --
 
     def set_refusal(self, reason):
-        """Refuse publishes that must be written, for this reason; None: accept them again."""
+        """Refuse publishes that must be written, for this reason; None accepts them again."""
         self.refused = reason
 
     def set_draining(self, bint draining):
@@ -174,7 +175,7 @@ cdef class Shard(Scheduler):
     def save(self):
         """Save everything that is not ephemeral; block until it is on disk.
 
-        Saves queued, in-flight (delivered again) and deferred messages, and all positions.
+        This includes queued, in-flight (delivered again) and deferred messages, and all positions.
         """
         cdef Topic topic
         self.closing = True

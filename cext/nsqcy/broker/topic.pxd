@@ -17,10 +17,10 @@ cdef class Topic(Publishing):
     cdef bint prune_messages            # also with messages in it
     cdef dict unusual                   # non-default policy, shown by /stats
     cdef Histogram ages                 # of messages when finished, in all channels
-    cdef Series series                  # the metrics series that includes its figures
+    cdef Series series                  # the metrics series that includes this topic's figures
     cdef uint64_t *gone_ephemerals      # counters of deleted ones; NULL: none
     cdef bint prunes                    # it or one of its channels may be pruned
-    cdef int64_t used_at                # when it last had channels
+    cdef int64_t used_at                # last time when it had channels
 
     cdef void add_figures(self, uint64_t *figures) noexcept
     cdef int forget_channel(self, Channel channel) except -1

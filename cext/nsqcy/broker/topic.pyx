@@ -174,7 +174,7 @@ cdef class Topic(Publishing):
         figures[TOPIC_PAUSED] += self.paused
 
     cdef int forget_channel(self, Channel channel) except -1:
-        """Keep the counters of a deleted channel in the sums that include them."""
+        """Keep the counters of a deleted channel in the topic's totals."""
         cdef uint64_t figures[CHANNEL_FIGURES]
         cdef uint64_t *kept = NULL
         if channel.series == OWN:
@@ -196,7 +196,7 @@ cdef class Topic(Publishing):
         return 0
 
     cdef void forget_figures(self) noexcept:
-        """Keep the counters of the deleted topic in the sums that include them."""
+        """Keep the counters of the deleted topic in the totals of the worker."""
         cdef uint64_t figures[TOPIC_FIGURES]
         cdef Sums *kept
         if self.series == OWN:
@@ -322,7 +322,7 @@ cdef class Topic(Publishing):
         if self.gone:
             return
         if self.log is not None and not delete:
-            # First, so that files stay from here on, whatever is released.
+            # First, so that the files stay whatever is released afterwards.
             self.log.close(NULL, NULL)
         for channel in list(self.channels.values()):
             self.forget_channel(channel)
@@ -344,7 +344,7 @@ cdef class Topic(Publishing):
     # -- turns and seconds --
 
     cdef int settle_turn(self) except -1:
-        """Do the end-of-turn work of a topic that changed in the turn."""
+        """Do the topic's end-of-turn work, if it changed during the turn."""
         cdef Channel channel
         self.dirty = False
         if self.gone:
@@ -376,7 +376,7 @@ cdef class Topic(Publishing):
         return 0
 
     cdef int tick(self) except -1:
-        """Do the work of each second; return its cost in units of TICK_BUDGET."""
+        """Do the once-a-second work; return its cost in units of TICK_BUDGET."""
         cdef Channel channel
         if self.stalled:
             self.stalled = False
@@ -425,7 +425,7 @@ cdef class Topic(Publishing):
         return True
 
     cdef bint is_unused(self) noexcept:
-        """Whether the topic has been unused long enough to be pruned."""
+        """Return whether the topic has been unused long enough to be pruned."""
         cdef bint has_messages = (self.fanout.seq != self.next_seq
                                   or self.retains and self.oldest != NULL)
         if not self.prune_after or self.channels or self.pending_messages:
@@ -493,7 +493,7 @@ cdef class Topic(Publishing):
         self.trim()
 
     def save_journal(self):
-        """Write the last snapshot, after save_records() and when the log is done.
+        """Write the last snapshot, after save_records() and when the log has finished.
 
         A topic without messages leaves no files.
         """

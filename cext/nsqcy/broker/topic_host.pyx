@@ -6,11 +6,11 @@ them. This module does not import topics, so that topics can import it.
 
 cdef enum:
     SNAPSHOT_BUDGET = 4096          # entries packed for journal snapshots in a turn
-    MAX_ANSWERS = 67108864         # bytes of answers to reads; beyond it they become short
+    MAX_ANSWERS = 67108864         # bytes of pending answers; above it, answers become short
     SHORT_ANSWER = 262144
 
 
-# Why publishes are refused.
+# Reasons for refusing publishes.
 EXITING = "exiting"
 DRAINING = "draining"
 
@@ -45,7 +45,8 @@ cdef class TopicHost:
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
         """Return the maximum size of an answer to a read.
 
-        The size shrinks with the total of all answers, including those that clients do not read.
+        The size shrinks with the total size of all answers, including those that clients do not
+        read.
         """
         cdef uint64_t room = 0
         if self.reserved < MAX_ANSWERS:
@@ -65,7 +66,7 @@ cdef class TopicHost:
         return 0
 
     cdef int report(self, str name, error) except -1:
-        """Report an internal error, so that it does not end the turn of other topics."""
+        """Report an internal error, so that the turn continues for other topics."""
         if self.log is not None:
             self.log.error(f"{name} - {type(error).__name__}: {error}", event="internal_error",
                            subject=name, error=str(error))

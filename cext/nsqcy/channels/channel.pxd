@@ -30,18 +30,18 @@ cdef enum Outcome:
 cdef class Channel(Dispatch):
     cdef readonly str name
     cdef readonly bint gone                 # deleted or closed
-    cdef uint64_t max_depth                 # messages; 0: any number
+    cdef uint64_t max_depth                 # in messages; 0: no limit
     cdef OnFull on_full
     cdef int64_t prune_after                # ns; 0: never
-    cdef bint prune_messages                # also if it has some
-    cdef dict unusual                       # of its policy: what /stats shows
-    cdef int64_t used_at                    # when it was last in use
+    cdef bint prune_messages                # prune it even if it has messages
+    cdef dict unusual                       # the part of its policy that /stats shows
+    cdef int64_t used_at                    # time when it was last in use
     cdef uint64_t born_seq                  # fan-out position when it was created
     cdef readonly uint64_t emptied_count
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t finish_count
-    cdef Series series                      # whose figures include its own
+    cdef Series series                      # the metrics series that includes its figures
 
     cdef bint is_unused(self) noexcept
     cdef void carry(self, uint64_t ahead) noexcept

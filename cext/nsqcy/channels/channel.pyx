@@ -53,7 +53,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum:
-    DROP_AT_ONCE = 4096             # messages; further dropped ones are freed bit by bit
+    DROP_AT_ONCE = 4096             # messages freed immediately; others are freed in pieces
 
 cdef double MAX_RATE = 1e9
 
@@ -117,7 +117,7 @@ cdef class Channel(Dispatch):
             self.give_timeout(consumer)
 
     cdef bint is_unused(self) noexcept:
-        """Return whether it is time to prune it. Checked once a second."""
+        """Return whether the channel should be pruned. Called once a second."""
         if self.consumers or self.held() and not self.prune_messages:
             self.used_at = self.scheduler.now
             return False
@@ -126,16 +126,16 @@ cdef class Channel(Dispatch):
     # -- numbers --
 
     cdef void carry(self, uint64_t ahead) noexcept:
-        """Finish the restore: the messages in the channel are those from before a restart. `ahead`
-        of the records to skip have not been fanned out again yet."""
+        """Finish the restore: the channel's messages are those from before a restart. `ahead`: how
+        many of the records to skip have not been fanned out again yet."""
         self.born_seq = self.window.fanout.seq
         self.skipped -= self.surplus() + ahead
         self.carried += self.held()
         self.skipped += ahead
 
     cdef void replay(self, uint64_t skipped) noexcept:
-        """The cursor was moved back, by this many records that are not for it. Messages that it
-        gets again have had their delays."""
+        """Account for a cursor that was moved back by this many records that are not for it.
+        Messages that are delivered again keep no delay."""
         self.skipped = skipped
         self.finished_count = 0
         self.replay_end = self.window.fanout.seq
@@ -143,7 +143,7 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     cdef uint64_t activity(self) noexcept:
-        """Return a number that, between two publishes, grows with every event of a message."""
+        """Return a number that grows with every event of a message between two publishes."""
         return (self.cursor.seq + self.taken[0] + self.taken[1] + self.taken[2]
                 + self.finish_count + self.requeue_count + self.timeout_count
                 - self.queued - self.in_flight_count - self.deferred_count)
@@ -179,7 +179,7 @@ cdef class Channel(Dispatch):
         return shown
 
     cdef void add_figures(self, uint64_t *figures) noexcept:
-        """Add the metrics of the channel; the counters of a deleted one are still valid."""
+        """Add the metrics of the channel; the counters of a deleted channel are still valid."""
         figures[CHANNEL_MESSAGES] += self.window.fanout.seq - self.born_seq
         figures[CHANNEL_DELIVERIES] += self.taken[0] + self.taken[1] + self.taken[2]
         figures[CHANNEL_FINISHES] += self.finish_count
@@ -197,11 +197,11 @@ cdef class Channel(Dispatch):
         figures[CHANNEL_PAUSED] += self.paused
 
     def ledger(self):
-        """Return the outcome of every message that it received from the topic or restored after a
-        restart.
+        """Return the outcome of every message that the channel received from the topic or restored
+        after a restart.
 
-        Everything that removes a message is counted, except damage on disk: a message that no file
-        returns any more is missing in the sum.
+        Everything that removes a message is counted, except damage on disk: a message that can no
+        longer be read from any file is missing in the sum.
         """
         cdef uint64_t received = self.message_count + self.carried + self.surplus()
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
@@ -232,7 +232,7 @@ cdef class Channel(Dispatch):
     # -- commands of consumers --
 
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
-        """Return the message in flight with this id, removed from the table if the consumer owns
+        """Return the message in flight with this id; remove it from the table if the consumer owns
         it."""
         cdef uint32_t slot = self.table_find(id)
         cdef Entry *entry = self.table[slot]
@@ -262,7 +262,7 @@ cdef class Channel(Dispatch):
         return DONE
 
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *:
-        """Requeue a message: now at the tail, or deferred for `delay` ns."""
+        """Requeue a message: at the tail, or deferred for `delay` ns."""
         cdef Outcome outcome
         cdef Entry *entry = self.held_by(consumer, id, &outcome)
         if entry == NULL:
@@ -279,7 +279,7 @@ cdef class Channel(Dispatch):
             self.defer_entry(entry, self.scheduler.now + delay)
             return DONE
         if self.ephemeral:
-            # Messages that were fanned out earlier come before it in the queue.
+            # Messages that were fanned out earlier precede it in the queue.
             self.collect()
         self.queue_entry(entry, 0)
         return DONE
@@ -305,7 +305,7 @@ cdef class Channel(Dispatch):
         if held + consumer.msg_timeout >= self.scheduler.max_msg_timeout:
             deadline = self.scheduler.now + self.scheduler.max_msg_timeout - held
         if entry.round != self.round:
-            # A snapshot that is in progress need not find it again.
+            # A snapshot in progress need not find the message again.
             self.pack(<Deferred *>entry)
         self.list_remove(entry)
         self.list_add_uninlined(in_flight_list, entry, deadline)
@@ -315,7 +315,7 @@ cdef class Channel(Dispatch):
     # -- time passes --
 
     cdef int expire(self, int budget) except -1:
-        """Handle what is due, at most `budget` messages; return their number."""
+        """Handle due messages, at most `budget`; return their number."""
         cdef int left = budget
         cdef HeapNode *node
         if self.ephemeral:
@@ -335,7 +335,7 @@ cdef class Channel(Dispatch):
         return budget - left
 
     cdef int expire_in_flight_list(self, InFlightList *in_flight_list, int budget) except -1:
-        """Time out messages that a consumer held for too long; return their number."""
+        """Time out messages that a consumer held too long; return their number."""
         cdef Entry *entry = in_flight_list.first
         cdef int expired = 0
         cdef bint is_last
@@ -346,7 +346,7 @@ cdef class Channel(Dispatch):
             self.timeout_count += 1
             if self.watched:
                 self.report(TIMEOUT, entry)
-            # The last message of a client that left: its list is freed with it.
+            # The last message of a client that has left: its list is freed with it.
             is_last = in_flight_list.count == 1 and in_flight_list.consumer == NULL
             if self.is_exhausted(entry):
                 self.dead_letter_timed_out(entry)
@@ -363,7 +363,7 @@ cdef class Channel(Dispatch):
     # -- administration --
 
     cdef void pass_over(self) noexcept:
-        """A record is fanned out that is for another channel."""
+        """Handle the fan-out of a record that is for another channel."""
         self.skipped += 1
         self.born_seq += 1
 
@@ -372,7 +372,7 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     def set_rate(self, double rate):
-        """Send consumers at most this many messages a second from now on; 0: no limit."""
+        """Limit deliveries to this many messages per second; 0: no limit."""
         if not 0 <= rate <= MAX_RATE:
             raise ValueError(f"a rate of {rate}")
         if rate == self.rate:
@@ -384,8 +384,9 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     def redrive(self, uint64_t limit):
-        """Send the next waiting messages, at most this many (0: all), back to the topics in their
-        headers. Messages without these headers stay. Return the number of messages to check."""
+        """Send the next waiting messages, at most this many (0: all), back to the topics named in
+        their headers. Messages without these headers stay. Return the number of messages to
+        check."""
         cdef uint64_t count = self.depth()
         if limit:
             count = min(count, limit)
@@ -394,7 +395,7 @@ cdef class Channel(Dispatch):
         return count
 
     def empty(self):
-        """Drop everything: waiting, in flight and deferred."""
+        """Drop all messages: waiting, in flight and deferred."""
         cdef Consumer consumer
         self.emptied_count += self.held()
         self.carried += self.surplus()
@@ -409,7 +410,7 @@ cdef class Channel(Dispatch):
             self.transfer.in_flight = 0
 
     cdef int drop_everything(self) except -1:
-        """Drop all messages; free small numbers of them at once."""
+        """Drop all messages; free them immediately if they are few."""
         cdef Discarded discarded = Discarded()
         discarded.window = self.window
         discarded.entries = self.drop_in_flight()
@@ -430,7 +431,8 @@ cdef class Channel(Dispatch):
         return 0
 
     cdef Entry *drop_in_flight(self) noexcept:
-        """Take all messages from consumers; return those in flight, followed by the queued ones."""
+        """Take all messages from consumers; return the messages in flight, followed by the queued
+        ones."""
         cdef Entry *entries = self.queue_first
         cdef InFlightList *in_flight_list = self.in_flight_lists
         cdef InFlightList *following

@@ -12,7 +12,7 @@ from nsqcy.storage.entry cimport Entry
 cdef class ChannelConsumers(MessageEvents):
     cdef readonly list consumers
     cdef ReadyRing ready
-    cdef int64_t msg_timeout                # ns, the default of consumers; 0: the server's
+    cdef int64_t msg_timeout                # ns, the default for consumers; 0: the server's default
     cdef uint64_t taken[3]                  # deliveries by locality
 
     cdef void give_timeout(self, Consumer consumer) noexcept
@@ -21,13 +21,14 @@ cdef class ChannelConsumers(MessageEvents):
     cdef void check_ready(self, Consumer consumer) noexcept
 
     cdef inline void count_down(self, Consumer consumer) noexcept:
-        """A message of a consumer is done."""
+        """Handle the end of a message that a consumer had."""
         consumer.in_flight -= 1
         if not consumer.waiting:
             self.check_ready(consumer)
 
     cdef inline void no_longer_in_flight(self, Entry *entry) noexcept:
-        """Remove from the consumer's list and the counters (the caller owns the table)."""
+        """Remove the message from the consumer's list and the counters (the caller owns the
+        table)."""
         cdef void *consumer = (<InFlightList *>entry.in_flight_list).consumer
         if consumer != NULL:
             self.count_down(<Consumer>consumer)

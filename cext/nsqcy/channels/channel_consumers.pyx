@@ -1,7 +1,7 @@
 """The consumers of a channel.
 
-Owns the list of consumers, the ring of those with room, and their message timeout. Knows neither
-their output nor their input.
+Owns the list of consumers, the ring of consumers with room, and their message timeout. Knows
+neither their output nor their input.
 """
 
 from nsqcy.channels.ready_ring cimport enter_ring, init_place, init_ring, leave_ring
@@ -21,7 +21,7 @@ cdef class ChannelConsumers(MessageEvents):
         return 0
 
     cdef void remove_consumer(self, Consumer consumer) noexcept:
-        """The client left; its messages stay in flight until their deadlines."""
+        """Handle a client that left; its messages stay in flight until their deadlines."""
         cdef InFlightList *in_flight_list = consumer.in_flight_list
         if consumer.waiting:
             consumer.waiting = False

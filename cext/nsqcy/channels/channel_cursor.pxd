@@ -11,14 +11,14 @@ from nsqcy.storage.record_window cimport Cursor, Hole, RecordWindow
 cdef class ChannelCursor:
     cdef RecordWindow window
     cdef BlockPool pool
-    cdef uint64_t address                   # of records that are for this channel only
-    cdef uint8_t round                      # of the latest checkpoint: see Deferral.pack()
+    cdef uint64_t address                   # seqs of records that are only for this channel
+    cdef uint8_t round                      # number of the latest checkpoint; see Deferral.pack()
     cdef Cursor cursor
     cdef uint64_t skipped                   # records at or after the cursor that it will skip
-    cdef Hole *finished                     # ranges at or after the cursor that it need not see
+    cdef Hole *finished                     # ranges at or after the cursor that it skips
     cdef uint32_t finished_count
-    cdef uint64_t replay_end                # before it, records with a delay are not deferred again
-    cdef readonly uint64_t carried          # earlier messages, from before a restart
+    cdef uint64_t replay_end                # earlier records with a delay are not deferred again
+    cdef readonly uint64_t carried          # messages from before a restart
 
     cdef uint64_t ahead(self) noexcept
     cdef uint64_t surplus(self) noexcept
@@ -31,7 +31,7 @@ cdef class ChannelCursor:
     cdef void step_over(self, Record *record) noexcept
 
     cdef inline Record *record_at_cursor(self) except? NULL:
-        """Return the next record; NULL if there is none or its block has to be loaded first."""
+        """Return the next record; NULL if there is none or its block must be loaded first."""
         cdef const Cursor *cursor = &self.cursor
         cdef Block *block = cursor.block
         cdef Record *record

@@ -1,7 +1,7 @@
 """The cursor of a channel: the next record of its topic that is for this channel.
 
-Owns the position in the window, the ranges at or after it that the channel need not see, and the
-number of records it will skip. Knows neither consumers nor what happens to a record that was taken.
+Owns the position in the window, the ranges at or after it that the channel skips, and the number of
+records to skip. Knows neither consumers nor what happens to a record that was taken.
 """
 
 from libc.stdlib cimport free, realloc
@@ -23,8 +23,8 @@ cdef class ChannelCursor:
     # -- numbers --
 
     cdef uint64_t ahead(self) noexcept:
-        """Return how many of the records to skip have not been fanned out yet: a start has found
-        them finished."""
+        """Return how many of the records to skip have not been fanned out yet, because a start
+        found them finished."""
         cdef uint64_t end = max(<uint64_t>self.window.fanout.seq, <uint64_t>self.cursor.seq)
         cdef uint64_t count = 0
         cdef uint32_t i
@@ -33,10 +33,10 @@ cdef class ChannelCursor:
         return count
 
     cdef uint64_t surplus(self) noexcept:
-        """This many records that it would skip are not on disk, as it has fewer.
+        """Account for this many records to skip that are missing on disk.
 
-        Each of them was subtracted from what a start has restored, wherever and at whatever start
-        it was lost: that is known only when the cursor comes near the end.
+        Each was subtracted from the restored records, whenever and wherever it was lost: this is
+        only known when the cursor comes near the end.
         """
         cdef uint64_t end = self.window.fanout.seq
         cdef uint64_t room = self.ahead()
@@ -47,7 +47,7 @@ cdef class ChannelCursor:
     # -- reading --
 
     cdef Record *find_record(self) except? NULL:
-        """The same wherever the cursor is."""
+        """Do the same, wherever the cursor is."""
         cdef Block *block
         cdef Record *record
         cdef uint64_t seq
@@ -75,7 +75,7 @@ cdef class ChannelCursor:
             record = <Record *>(block.data + self.cursor.offset)
             if record.seq >= self.cursor.seq:
                 return record
-            # The cursor was restored, or jumped over a hole, into the middle of the block.
+            # The cursor was restored, or jumped over a hole, to the middle of the block.
             self.cursor.offset += record.length
 
     cdef int add_finished(self, uint64_t start, uint64_t end) except -1:
@@ -105,7 +105,7 @@ cdef class ChannelCursor:
                 self.cursor.seq = ranges[i].end
 
     cdef void skip_missing(self, uint64_t seq, const Hole *ranges, uint32_t count) noexcept:
-        """Drop the parts of the ranges between record `seq` and the cursor: they need no skip."""
+        """Drop the parts of the ranges between record `seq` and the cursor, which need no skip."""
         cdef uint64_t start
         cdef uint64_t end
         cdef uint32_t i
@@ -116,7 +116,7 @@ cdef class ChannelCursor:
                 self.skipped -= end - start
 
     cdef bint passes(self, const Record *record) noexcept:
-        """Return whether a record is not for the cursor: it is damaged, or an entry already."""
+        """Return whether a record is not for the cursor: it is damaged, or already an entry."""
         return record.attributes & RECORD_DAMAGED or record.attributes & RECORD_DELAYED and (
             record.seq >= self.replay_end
             or record.attributes & RECORD_ADDRESSED and record_address(record) != self.address)
@@ -124,7 +124,8 @@ cdef class ChannelCursor:
     cdef void step_over(self, Record *record) noexcept:
         """Skip a record that is not for this cursor: delayed (deferred when it was fanned out) or
         damaged."""
-        # Compiled into dispatch, a branch here costs every delivery a dozen instructions.
+        # If this branch were compiled into dispatch, it would cost every delivery a dozen
+        # instructions.
         self.skipped -= (self.skipped != 0 and record.attributes & RECORD_DELAYED != 0
                          and record.seq >= self.replay_end)
         self.window_step(record)

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from nsqcy.storage.entry cimport Deferred
 
 
-# As a journal has it; see docs/DISKFORMAT.md.
+# The format in a journal; see docs/DISKFORMAT.md.
 cdef packed struct PackedEntry:
     uint64_t seq
     uint64_t segment
@@ -14,7 +14,7 @@ cdef packed struct PackedEntry:
     uint16_t attempts
     uint8_t state
     uint8_t reason              # moving: MoveReason
-    uint32_t size               # of the body; 0: not known
+    uint32_t size               # size of the body; 0: unknown
 
 
 cdef class Packing:
@@ -22,9 +22,9 @@ cdef class Packing:
     cdef uint64_t *ids              # of them
     cdef uint32_t count
     cdef uint32_t room
-    cdef bint failed                # out of memory: it is incomplete
+    cdef bint failed                # memory was short, so it is incomplete
 
-    # An entry in any state; one whose record is in memory only is left out.
+    # Add an entry in any state; one whose record is only in memory is omitted.
     cdef void add(self, const Deferred *entry, int64_t due) noexcept
     # Return the entries added since the last call, as two arrays.
     cdef tuple take(self)

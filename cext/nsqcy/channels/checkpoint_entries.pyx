@@ -1,4 +1,4 @@
-"""Entries of a channel in the form of journals: places of their records, and due times.
+"""Entries of a channel in journal format: locations of their records, and due times.
 
 Collects entries as they are visited; the writer of the journal takes them in pieces.
 """

@@ -16,7 +16,7 @@ cdef class Waiter:
 
 
 cdef class Consumer(Waiter):
-    """A client as its channel sees it: a ready count, and a destination of messages."""
+    """A client as its channel sees it: a ready count, and a destination for messages."""
     cdef InFlight channel           # the Channel
     cdef InFlightList *in_flight_list
     cdef RingPlace ring_place
@@ -24,7 +24,7 @@ cdef class Consumer(Waiter):
     cdef readonly uint32_t ready_count
     cdef readonly int64_t in_flight
     cdef readonly int64_t msg_timeout       # ns
-    cdef readonly bint asked_timeout        # the client has requested it
+    cdef readonly bint asked_timeout        # the client requested it
     cdef readonly uint32_t sample_rate
     cdef readonly uint8_t locality
     cdef readonly uint64_t message_count

@@ -1,18 +1,18 @@
 """The interfaces through which channels and topics reach a client.
 
-A Consumer receives the messages of one channel; a Waiter gets the outcome of a publish or of a log
-command. Owns the counters of a client in /stats. Knows neither connections nor how a message is
+A Consumer receives the messages of one channel; a Waiter receives the outcome of a publish or of a
+log command. Owns the counters of a client in /stats. Knows neither connections nor how a message is
 sent: sessions implement both.
 """
 
 
 cdef class Waiter:
     cdef int publish_done(self, uint64_t ticket, str error) except -1:
-        """The publish with this ticket was accepted (error is None) or failed."""
+        """Handle the result of the publish with this ticket: accepted (error is None) or failed."""
         raise NotImplementedError
 
     cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
-        """Take the answer to the query with this ticket, or its error."""
+        """Handle the answer to the query with this ticket, or its error."""
         raise NotImplementedError
 
 
@@ -22,7 +22,7 @@ cdef class Consumer(Waiter):
         return True
 
     cdef int64_t usual_timeout(self) noexcept:
-        """Set the message timeout of clients that have not requested one."""
+        """Set the message timeout for clients that did not request one."""
         return self.msg_timeout
 
     cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
@@ -31,7 +31,7 @@ cdef class Consumer(Waiter):
         raise NotImplementedError
 
     cdef int on_channel_gone(self) except -1:
-        """The consumer's channel was deleted."""
+        """Handle the deletion of the consumer's channel."""
         raise NotImplementedError
 
     def counters(self):

@@ -1,5 +1,5 @@
-# Figures of each topic and channel, by number: first counters, whose totals outlive their owner,
-# then gauges.
+# Figures of topics and channels, by number: first counters, whose totals outlive their owner, then
+# gauges.
 from libc.stdint cimport uint64_t
 
 from nsqcy.base.histogram cimport Histogram
@@ -35,8 +35,8 @@ cdef enum:
 cdef enum Series:
     UNDECIDED = 0               # not decided yet
     OWN = 1                     # by themselves
-    OTHERS = 2                  # summed with those beyond the maximum
-    EPHEMERALS = 3              # of all ephemeral ones
+    OTHERS = 2                  # summed with the other series beyond the maximum
+    EPHEMERALS = 3              # the series of all ephemeral ones
     SERIES = 4
 
 

@@ -8,15 +8,15 @@ from nsqcy.storage.entry cimport Entry
 from nsqcy.storage.record cimport Record
 
 
-# Why a message moves to another topic.
+# Reasons for moving a message to another topic.
 cdef enum TransferReason:
-    OUT_OF_ATTEMPTS = 0         # it has had all its attempts
+    OUT_OF_ATTEMPTS = 0         # the message is out of attempts
     TOO_OLD = 1
     REDRIVEN = 2                # back to its origin
 
 
 cdef class Transfer(Consumer):
-    """Holds the messages on their way from its channel to other topics, until they have arrived."""
+    """Holds messages that are being transferred to other topics until they have arrived."""
     cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1
     cdef bint send_back(self, Entry *entry, const Record *record) except -1
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1
@@ -25,7 +25,7 @@ cdef class Transfer(Consumer):
 
 cdef class DeadLettering(Redelivery):
     cdef readonly str dead_letter_topic     # "": none
-    cdef Transfer transfer                  # None: nothing has moved yet
+    cdef Transfer transfer                  # None: nothing was transferred yet
     cdef readonly uint64_t dead_lettered_count
     cdef uint64_t redriven_count
     cdef uint64_t exhausted_count           # out of attempts, without a dead-letter topic

@@ -1,7 +1,7 @@
-"""Messages of a channel that are out of attempts or too old, or are redriven.
+"""Messages of a channel that are out of attempts, too old, or redriven.
 
-Owns the decision where such a message goes, and the channel's counters of it. Transfer sends the
-message (nsqcy.broker.dead_letters implements it).
+Owns the decision where such a message is sent, and the channel's counters for it. A Transfer sends
+the message (nsqcy.broker.dead_letters implements it).
 """
 
 from libc.stdint cimport int64_t
@@ -18,7 +18,7 @@ cdef class Transfer(Consumer):
         raise NotImplementedError
 
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
-        """Add a message that a start has found on its way, in the order of their numbers."""
+        """Add a message whose transfer a start found in progress, in the order of their numbers."""
         raise NotImplementedError
 
     cdef bint send_back(self, Entry *entry, const Record *record) except -1:

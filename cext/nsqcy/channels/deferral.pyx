@@ -39,7 +39,7 @@ cdef class Deferral(ChannelCursor):
     # -- the scheduler --
 
     cdef void set_alarm(self) noexcept:
-        """Keep the scheduler's timer of this channel at its earliest due time."""
+        """Keep the scheduler's timer for this channel at the channel's earliest due time."""
         cdef int64_t due = heap_first_due(&self.timers)
         if self.timers.size == 0:
             self.drop_alarm()
@@ -55,10 +55,10 @@ cdef class Deferral(ChannelCursor):
     # -- deferring --
 
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
-        """A record with a delay was fanned out: defer it here until `due`."""
+        """Handle the fan-out of a record with a delay: defer it here until `due`."""
         cdef Deferred *deferred
         if delayed.seq < self.cursor.seq:
-            # A start found that it was fanned out before the channel was created.
+            # A start found that the record was fanned out before the channel was created.
             return 0
         if self.cancelled is not None and self.was_cancelled(delayed.seq):
             return 0
@@ -77,7 +77,7 @@ cdef class Deferral(ChannelCursor):
         return True
 
     cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL:
-        """Defer a message until `due`: its fields are copied."""
+        """Defer a message until `due`; its fields are copied."""
         cdef Deferred *deferred = self.pool.new_deferred(&self.pages, message.id)
         deferred[0] = message[0]
         deferred.state = DEFERRED
@@ -90,7 +90,7 @@ cdef class Deferral(ChannelCursor):
         return deferred
 
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1:
-        """Defer a message that was handed out: it becomes a smaller object."""
+        """Defer a message that was delivered; it becomes a smaller object."""
         cdef Deferred *deferred = self.defer(<const Deferred *>entry, due)
         cdef Block *block = entry.block
         deferred.node.tag = ENTRY_TIMER
@@ -104,7 +104,7 @@ cdef class Deferral(ChannelCursor):
     # -- one by one --
 
     cdef Deferred *find_deferred(self, uint64_t id) noexcept:
-        """NULL if no deferred message has this id."""
+        """Return the deferred message with this id; NULL if there is none."""
         cdef Page *page = self.pages.first
         cdef Deferred *deferred
         cdef uint32_t i
@@ -118,7 +118,7 @@ cdef class Deferral(ChannelCursor):
         return NULL
 
     cdef uint64_t cancel(self, uint64_t id) noexcept:
-        """Drop a deferred message; return its seq, 0 if there is none."""
+        """Drop a deferred message; return its seq; 0 if there is none."""
         cdef Deferred *deferred = self.find_deferred(id)
         cdef uint64_t seq
         if deferred == NULL:
@@ -133,9 +133,9 @@ cdef class Deferral(ChannelCursor):
         return seq
 
     def upcoming(self, int limit, after):
-        """Return the next deferred messages in the order of their due times, at most this many:
-        (place, seq, due, id, attempts, size) each, the due time on the wall clock. `after` is the
-        place after which they begin, or None."""
+        """Return the next deferred messages in the order of their due times, at most `limit`:
+        (place, seq, due, id, attempts, size) each, with the due time on the wall clock. `after`:
+        return messages after this place; None: from the beginning."""
         cdef Listing listing = Listing(limit, after, IN_FLIGHT_TIMER)
         cdef int64_t ahead = self.scheduler.wall - self.scheduler.now
         cdef const Deferred *deferred

@@ -1,4 +1,4 @@
-# Messages of a channel that was emptied or deleted, freed bit by bit.
+# Messages of a channel that was emptied or deleted, freed in pieces.
 
 cimport cython
 

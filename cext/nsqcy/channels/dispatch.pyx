@@ -1,7 +1,7 @@
-"""Dispatch: the next message of a channel, and the consumer that gets it.
+"""Dispatch: the next message of a channel, and the consumer that receives it.
 
-Owns the order of delivery, which is that of NSQ's one queue, and the rate of a channel. Knows
-consumers by their ready ring only, and no clock but the scheduler's.
+Owns the order of delivery, which is that of NSQ's one queue, and the channel's rate. Knows
+consumers only by their ready ring, and no clock except the scheduler's.
 """
 
 from libc.stdint cimport int64_t
@@ -16,8 +16,8 @@ from nsqcy.storage.record cimport RECORD_EXPIRES, is_spoiled
 cdef enum:
     REDRIVEN_AT_ONCE = 256          # messages that are redriven
 
-    # Of a rate, in ns: unused credit expires after BURST; a late turn may catch up on MAKE_UP, so
-    # that the rate is kept on a busy machine too.
+    # Times of the rate limit, in ns: unused credit expires after BURST; a late turn may catch up on
+    # MAKE_UP, so that the rate is kept even on a busy machine.
     BURST = 10000000
     MAKE_UP = 100000000
     PACE = 1000000              # between two wake-ups
@@ -31,8 +31,8 @@ cdef class Dispatch(Expiry):
         self.pacer.owner = <void *>self
 
     cdef int dispatch(self, int budget) except -1:
-        """Deliver messages or skip records, at most `budget` of both; return the rest of the
-        budget, 0 if more could be delivered now."""
+        """Deliver messages or skip records, at most `budget` of both; return the unused budget, 0
+        if more could be delivered now."""
         if self.redriving:
             budget = self.redrive_some(budget)
         if self.paused:
@@ -50,7 +50,7 @@ cdef class Dispatch(Expiry):
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
-        """The same, as far as the rate allows."""
+        """Do the same, as far as the rate allows."""
         cdef double now = self.scheduler.now
         cdef double gap = SECOND / self.rate
         cdef uint64_t before = self.in_flight_count
@@ -72,7 +72,7 @@ cdef class Dispatch(Expiry):
         return budget - maximum + left
 
     cdef int hand_out(self, int budget) except -1:
-        """The same, if nothing forbids it."""
+        """Do the same, if nothing forbids it."""
         cdef RecordWindow window = self.window
         cdef RingPlace *place
         cdef Entry *entry
@@ -89,8 +89,8 @@ cdef class Dispatch(Expiry):
         return max(0, budget - self.stepped)
 
     cdef int collect(self) except -1:
-        """Turn the messages fanned out to an ephemeral channel into explicit entries, as nothing
-        else may keep them; drop the newest beyond mem-queue-size."""
+        """Turn the messages fanned out to an ephemeral channel into explicit entries, because
+        nothing else may keep them; drop the newest beyond mem-queue-size."""
         cdef Record *record
         cdef uint64_t seq
         while self.cursor.seq < self.window.fanout.seq:
@@ -111,7 +111,7 @@ cdef class Dispatch(Expiry):
                 self.dropped_count += 1
             else:
                 self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
-                # The cursor is about to pass it: it waits for nothing.
+                # The cursor is about to pass the record, which waits for nothing.
                 self.queue_last.in_flight_list = NULL
             self.window_step(record)
         return 0
@@ -119,8 +119,9 @@ cdef class Dispatch(Expiry):
     # -- the next message --
 
     cdef Entry *take(self, int maximum) except? NULL:
-        """Take the next message to deliver from the queue or the window, with its block in memory;
-        NULL also when this dispatch has skipped the allowed number of records."""
+        """Take the next message to deliver from the queue or the window, with its block in memory.
+        Return NULL if there is none, or if this dispatch has skipped the allowed number of
+        records."""
         cdef Record *record
         if not self.sifts:
             if self.queue_is_next(self.queue_first):
@@ -131,7 +132,7 @@ cdef class Dispatch(Expiry):
         return self.take_sifted(maximum)
 
     cdef Entry *take_sifted(self, int maximum) except? NULL:
-        """The same, where the next message may not be deliverable."""
+        """Do the same, if the next message may not be deliverable."""
         cdef Entry *entry
         cdef Record *record
         while True:
@@ -143,7 +144,7 @@ cdef class Dispatch(Expiry):
                 record = self.record_at_cursor()
                 if record == NULL:
                     if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
-                        # It has just skipped the last records before the queued one.
+                        # It has just skipped the last records that precede the queued one.
                         continue
                     return NULL
                 if not self.leaves_out(record):
@@ -153,7 +154,7 @@ cdef class Dispatch(Expiry):
                 return NULL
 
     cdef inline Entry *take_record(self, Record *record) except NULL:
-        """Take it from the window."""
+        """Take the next message from the window."""
         cdef Entry *entry = self.entry_at_cursor(record)
         self.window_step(record)
         return entry
@@ -195,7 +196,7 @@ cdef class Dispatch(Expiry):
     # -- without consumers --
 
     cdef int clear_out(self, int budget) except -1:
-        """Drop messages that are too old, then those that are too many; return the rest of the
+        """Drop messages that are too old, then those that are too many; return the unused
         budget."""
         self.stepped = 0
         if self.ttl or self.window.perishable:
@@ -205,8 +206,8 @@ cdef class Dispatch(Expiry):
         return max(0, budget - self.stepped)
 
     cdef int drop_oldest(self, int budget) except -1:
-        """Drop the oldest waiting messages beyond the limit, within a budget; return the rest of
-        it."""
+        """Drop the oldest waiting messages beyond the limit, within a budget; return the unused
+        budget."""
         cdef Entry *entry
         while budget > self.stepped and self.is_over():
             entry = self.take(budget)

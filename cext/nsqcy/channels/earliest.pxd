@@ -1,4 +1,4 @@
-# The first few of many messages that have a time: by that time, and then by sequence number.
+# The first few of many messages that have a time: ordered by time, then by sequence number.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -6,7 +6,7 @@ from nsqcy.base.heap cimport HeapSlot
 
 
 cdef class Listing:
-    cdef HeapSlot *slots        # a heap; its first node is the last message it has
+    cdef HeapSlot *slots        # a heap; its first node is its last message
     cdef int count
     cdef int limit
     cdef uint32_t left_out      # bits of the tag of a node that is not a message
@@ -16,7 +16,7 @@ cdef class Listing:
     cdef inline bint is_later(self, const HeapSlot *one, const HeapSlot *other) noexcept
     cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept
     cdef void offer(self, const HeapSlot *slot) noexcept
-    # If offered in the order of times: whether later ones are not needed.
+    # If messages are offered in the order of times: whether later ones are not needed.
     cdef bint is_beyond(self, int64_t due) noexcept
     cdef void sift_up(self, int hole, const HeapSlot *slot) noexcept
     cdef void sift_down(self, const HeapSlot *slot) noexcept

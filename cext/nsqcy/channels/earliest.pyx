@@ -1,6 +1,6 @@
 """The first few of many messages, in the order of their times.
 
-Chooses them among the offered entries. Offered entries must stay in place until they are read.
+Selects them among the offered entries, which must stay in place until they are read.
 """
 
 cimport cython
@@ -12,8 +12,7 @@ from nsqcy.storage.entry cimport Deferred
 
 @cython.final
 cdef class Listing:
-    """At most this many, and only those after `after`: time and seq of the last message before
-    them, or None."""
+    """limit: maximum number. after: select only messages after this (time, seq); None: all."""
 
     def __cinit__(self, int limit, after, uint32_t left_out):
         self.slots = <HeapSlot *>malloc(max(1, limit) * sizeof(HeapSlot))
@@ -34,8 +33,8 @@ cdef class Listing:
         return (<const Deferred *>one.node).seq > (<const Deferred *>other.node).seq
 
     cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept:
-        """Offer a node. It is read only if its due time does not decide: there may be a million,
-        scattered in memory."""
+        """Offer a node. It is read only if its due time does not decide, because a million nodes
+        may be scattered in memory."""
         cdef const HeapSlot *last = &self.slots[0]
         if slot.due < self.border.due or (self.count == self.limit and slot.due > last.due):
             return False
@@ -68,7 +67,7 @@ cdef class Listing:
         self.slots[hole] = slot[0]
 
     cdef void sift_down(self, const HeapSlot *slot) noexcept:
-        """Replace the last one."""
+        """Replace the last message."""
         cdef int hole = 0
         cdef int child
         while 2 * hole + 1 < self.count:
@@ -83,7 +82,7 @@ cdef class Listing:
         self.slots[hole] = slot[0]
 
     def sorted_indices(self):
-        """Return them in their order."""
+        """Return the selected messages in order."""
         cdef int i
         keys = []
         for i in range(self.count):

@@ -32,12 +32,12 @@ cdef class Events:
     cdef uint32_t first
     cdef readonly uint32_t waiting
     cdef uint64_t below                 # messages with a smaller hash have events ...
-    cdef bint all_of_them               # ... or every one
-    cdef uint32_t under_way             # lines passed to `publish` and not accepted yet
+    cdef bint all_of_them               # ... or all messages have events
+    cdef uint32_t under_way             # lines passed to `publish` but not accepted yet
     cdef readonly uint64_t published
     cdef readonly uint64_t dropped
     cdef public object publish          # publish(lines, done); done(None) or done(reason) follows
-    cdef str client                     # of the latest line, in its form
+    cdef str client                     # time of the latest line, as text
     cdef bytes client_json
 
     cdef void add(self, EventKind kind, uint64_t id, uint16_t attempts, int64_t time,

@@ -18,14 +18,15 @@ cdef extern from "Python.h":
 
 cdef enum:
     RING = 16384            # events that can wait: a mebibyte
-    BATCH = 1024            # lines written in a turn
+    BATCH = 1024            # maximum number of lines written in a turn
     MAX_CLIENT = 512       # maximum characters of a client's name
 
 cdef tuple KINDS = (b"finish", b"requeue", b"timeout", b"dead-letter", b"expired")
 
 
 def names_of(str topic not None, str channel not None):
-    """Set topic and channel as in a line; neither has a character that JSON would escape."""
+    """Set topic and channel as they appear in a line; neither has a character that JSON would
+    escape."""
     return f'"topic":"{topic}","channel":"{channel}"'.encode()
 
 
@@ -36,7 +37,7 @@ cdef class Events:
             raise MemoryError()
 
     def __init__(self, double sample=1.0):
-        """sample: the share of messages that have events, 0 to 1: all events of a message or
+        """sample: share of messages that have events, 0 to 1; a message has all of its events or
         none"""
         self.all_of_them = sample >= 1
         self.below = <uint64_t>(min(sample, 0.9999999999999999) * 18446744073709551616.0)
@@ -75,7 +76,8 @@ cdef class Events:
         Py_INCREF(client)
 
     cdef int flush(self) except -1:
-        """Publish waiting events: a batch a turn, and only after the previous one was accepted."""
+        """Publish waiting events: one batch per turn, and only after the previous one was
+        accepted."""
         cdef list lines
         if self.waiting == 0 or self.under_way:
             return 0
@@ -89,7 +91,8 @@ cdef class Events:
         return 0
 
     def done(self, reason):
-        """A batch was accepted or rejected: in either case its events are done."""
+        """Handle the result of a batch: whether it was accepted or rejected, its events are
+        done."""
         if reason is None:
             self.published += self.under_way
         else:

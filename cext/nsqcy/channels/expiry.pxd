@@ -11,7 +11,7 @@ cdef class Expiry(DeadLettering):
     cdef uint16_t max_attempts              # 0: any number
     cdef bint sifts                         # queued messages may be too old, or out of attempts
     cdef int64_t ttl                        # ns from the publish; 0: forever
-    cdef uint64_t max_messages             # more are dropped, the oldest first; 0: no limit
+    cdef uint64_t max_messages             # the oldest beyond it are dropped; 0: no limit
     cdef uint64_t max_bytes
     cdef int stepped                        # records skipped in this dispatch
     cdef uint64_t expired_count             # too old to be delivered
@@ -28,5 +28,5 @@ cdef class Expiry(DeadLettering):
     cdef int drop_expired(self, int budget) except -1
 
     cdef inline bint is_exhausted(self, const Entry *entry) noexcept:
-        """Return whether a message has had all its attempts."""
+        """Return whether a message is out of attempts."""
         return self.max_attempts and entry.attempts >= self.max_attempts

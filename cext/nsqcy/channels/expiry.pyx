@@ -1,7 +1,7 @@
-"""Messages of a channel that must not be delivered any more.
+"""Messages of a channel that must no longer be delivered.
 
-Owns the limits: the age of a message, its attempts, the number that wait. Knows neither consumers
-nor the order of delivery.
+Owns the limits: the age of a message, its attempts, and the number of waiting messages. Knows
+neither consumers nor the order of delivery.
 """
 
 from nsqcy.channels.dead_lettering cimport OUT_OF_ATTEMPTS, TOO_OLD
@@ -15,7 +15,7 @@ cdef class Expiry(DeadLettering):
         self.sifts = ttl != 0 or self.max_attempts != 0
 
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept:
-        """Drop the oldest messages when more wait than this; 0: no limit."""
+        """Limit the number of waiting messages, by dropping the oldest; 0: no limit."""
         if messages != self.max_messages or bytes != self.max_bytes:
             self.max_messages = messages
             self.max_bytes = bytes
@@ -33,8 +33,8 @@ cdef class Expiry(DeadLettering):
     # -- dropping --
 
     cdef bint drop_queued(self) except -1:
-        """Drop the first message of the queue if it is too old, or has had all its attempts as far
-        as a start knows."""
+        """Drop the first message of the queue if it is too old, or was out of attempts when it was
+        restored."""
         cdef Entry *entry = self.queue_first
         cdef const Record *record = self.record_of(entry)
         if record == NULL:
@@ -73,7 +73,7 @@ cdef class Expiry(DeadLettering):
         return 0
 
     cdef void report_expired(self, const Record *record, uint16_t attempts) noexcept:
-        """A message leaves because it is too old."""
+        """Count a message that leaves because it is too old."""
         self.expired_count += 1
         if self.events is not None:
             self.events.add(EXPIRED, record.id, attempts, self.scheduler.wall, 0,

@@ -9,7 +9,7 @@ from nsqcy.storage.entry cimport IN_FLIGHT, Entry
 
 
 cdef enum:
-    MOVED_SLOTS = 8                 # of an outgrown table, with each new entry
+    MOVED_SLOTS = 8                 # slots of an outgrown table moved with each new entry
 
 
 cdef Py_ssize_t in_flight_lists_alive() noexcept
@@ -23,7 +23,7 @@ ctypedef struct InFlightList:
     Entry *first
     Entry *last
     uint32_t count
-    void *consumer              # borrowed; NULL after it left
+    void *consumer              # borrowed; NULL after the consumer has left
     InFlightList *prev
     InFlightList *next
 
@@ -69,12 +69,12 @@ cdef class InFlight(Deferral):
     cdef readonly uint64_t in_flight_count
     cdef Entry **table                      # in flight, by id: open addressing
     cdef uint32_t table_mask
-    cdef Entry **outgrown                   # the previous table, until all have moved; NULL: none
+    cdef Entry **outgrown                   # the previous table, while entries remain; NULL: none
     cdef uint32_t outgrown_mask
     cdef uint32_t outgrown_left             # its slots from this one on are empty
     cdef InFlightList *in_flight_lists
-    cdef InFlightList *unpacked_in_flight_list  # the next of a checkpoint; NULL: all were visited
-    cdef Entry *unpacked_in_flight          # and its next message; NULL: it is at its end
+    cdef InFlightList *unpacked_in_flight_list  # next list to visit in a checkpoint, or NULL
+    cdef Entry *unpacked_in_flight          # and its next message; NULL: the end of the list
 
     cdef int list_add_uninlined(
         self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1
@@ -89,7 +89,8 @@ cdef class InFlight(Deferral):
 
     cdef inline int list_add(
             self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
-        """Add a message to a consumer's list, in the order of deadlines: nearly always last."""
+        """Add a message to a consumer's list, in the order of deadlines: it is nearly always the
+        last."""
         cdef Entry *before = in_flight_list.last
         entry.state = IN_FLIGHT
         entry.due = deadline

@@ -118,13 +118,14 @@ cdef class InFlight(Deferral):
         clear_slot(self.outgrown, self.outgrown_mask, slot)
 
     cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept:
-        """The same for one that may be in the outgrown table; `slot` is its new place."""
+        """Do the same for a message that may be in the outgrown table; `slot` is its new place."""
         cdef uint32_t before = find_slot(self.outgrown, self.outgrown_mask, id)
         if self.outgrown[before] != NULL:
             self.move_one(before)
         return slot
 
     cdef int64_t age_of(self, uint64_t id) noexcept:
-        """Return the time since the publish of a message in flight, ns; 0: it is not in flight."""
+        """Return the time since the publish of a message in flight, in ns; 0 if it is not in
+        flight."""
         cdef const Entry *entry = self.table[self.table_find(id)]
         return 0 if entry == NULL else self.scheduler.wall - entry.timestamp

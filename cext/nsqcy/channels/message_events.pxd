@@ -10,11 +10,11 @@ from nsqcy.storage.entry cimport Entry
 
 
 cdef class MessageEvents(InFlight):
-    cdef readonly Latency latency           # from publish to finish; None: not kept
+    cdef readonly Latency latency           # latency from publish to finish; None: not kept
     cdef Events events                      # None: no events
     cdef bytes event_names
     cdef bint watched                       # there is a latency to record, or events to report
-    cdef Histogram *ages                    # of its topic, of finished messages; NULL: not kept
+    cdef Histogram *ages                    # ages of finished messages of its topic; NULL: not kept
 
     cdef void report_to(self, Events events, bytes names) noexcept
     cdef void report(self, EventKind kind, const Entry *entry) noexcept

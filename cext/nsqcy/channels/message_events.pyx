@@ -1,7 +1,7 @@
 """Reports about messages of a channel in flight.
 
-Owns which are kept: events for a topic of events, the latency from publish to finish, and the ages
-of finished messages. Does not change messages.
+Owns which reports are kept: events for the topic of events, the latency from publish to finish, and
+the ages of finished messages. Does not change messages.
 """
 
 from libc.stdint cimport int32_t, uint32_t
@@ -13,13 +13,14 @@ from nsqcy.channels.inflight cimport InFlightList
 
 cdef class MessageEvents(InFlight):
     cdef void report_to(self, Events events, bytes names) noexcept:
-        """From here on report events of messages."""
+        """From now on, report events of messages."""
         self.events = events
         self.event_names = names
         self.watched = True
 
     cdef void report(self, EventKind kind, const Entry *entry) noexcept:
-        """Report an event of a message that is still in flight. For channels that are watched."""
+        """Report an event of a message that is still in flight. Only for channels that are
+        watched."""
         cdef InFlightList *in_flight_list = <InFlightList *>entry.in_flight_list
         # Milliseconds modulo 2^32, as in touch().
         cdef int64_t held = <int32_t>(

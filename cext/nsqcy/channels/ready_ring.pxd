@@ -16,7 +16,7 @@ ctypedef struct RingPlace:
     void *consumer
 
 
-# A ring for each locality; a consumer in an earlier one comes first.
+# One ring per locality; consumers in an earlier ring take precedence.
 ctypedef struct ReadyRing:
     RingPlace heads[3]
 
@@ -34,7 +34,7 @@ cdef inline void init_ring(ReadyRing *ring) noexcept nogil:
 
 
 cdef inline void enter_ring(ReadyRing *ring, int locality, RingPlace *place) noexcept nogil:
-    """Enter the ring of a locality at its end."""
+    """Add a place at the end of the ring of a locality."""
     cdef RingPlace *head = &ring.heads[locality]
     place.prev = head.prev
     place.next = head
@@ -49,7 +49,7 @@ cdef inline void leave_ring(RingPlace *place) noexcept nogil:
 
 
 cdef inline void pass_turn(ReadyRing *ring, int locality, RingPlace *place) noexcept nogil:
-    """Move to the end of its ring: consumers take turns."""
+    """Move a place to the end of its ring: consumers take turns."""
     if place.next != place.prev:
         leave_ring(place)
         enter_ring(ring, locality, place)

@@ -11,12 +11,12 @@ from nsqcy.storage.readahead cimport ReadAhead
 from nsqcy.storage.record cimport Record
 
 
-# A place in a walk over a channel's entries that takes many turns. Entries come and go meanwhile:
+# Position of a walk over a channel's entries that takes many turns. Entries come and go meanwhile:
 # one that moves may be missed, or visited twice.
 ctypedef struct Walk:
     uint8_t part            # WalkPart
-    uint32_t left           # of the timers or of the table: slots before this one remain
-    Entry *queued           # of the queue: the next one
+    uint32_t left           # in the timers or the table: slots before this one remain
+    Entry *queued           # in the queue: the next entry
 
 
 cdef enum WalkPart:
@@ -27,14 +27,14 @@ cdef enum WalkPart:
 
 cdef class Redelivery(ChannelConsumers):
     cdef readonly bint ephemeral
-    cdef uint64_t mem_queue_size            # messages, by the policy
+    cdef uint64_t mem_queue_size            # maximum number of messages, from the policy
     cdef Entry *queue_first                 # redelivery, oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
-    cdef ReadAhead prefetch                 # records of the queue; None: its blocks are in memory
-    cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
-    cdef Walk place                         # of the compaction in progress
-    cdef Entry *unpacked                    # of the queue: the next one that it visits
+    cdef ReadAhead prefetch                 # of the queue; None: all its blocks are in memory
+    cdef readonly uint64_t dropped_count    # dropped messages of an ephemeral channel
+    cdef Walk place                         # position of the compaction in progress
+    cdef Entry *unpacked                    # its next entry in the queue
 
     cdef uint64_t depth(self) noexcept
     cdef uint64_t held(self) noexcept
@@ -55,13 +55,12 @@ cdef class Redelivery(ChannelConsumers):
         self.pool.free_entry(entry)
 
     cdef inline bint queue_is_next(self, const Entry *first) noexcept:
-        """Return whether the first message of the queue, if there is one, comes before the
-        cursor's."""
+        """Return whether the first message of the queue, if there is one, precedes the cursor's."""
         return first != NULL and (<size_t>first.in_flight_list <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq)
 
     cdef inline Entry *take_queued(self) except? NULL:
-        """Return the first message of the queue; NULL if its record has to be read first."""
+        """Return the first message of the queue; NULL if its record must be read first."""
         cdef Entry *entry = self.queue_first
         if (entry.block.data == NULL or entry.block.flags & LOADING) and not self.at_hand(entry):
             return NULL
@@ -69,7 +68,7 @@ cdef class Redelivery(ChannelConsumers):
         return entry
 
     cdef inline int queue_due(self, Deferred *deferred) except -1:
-        """A deferred message is due: make it an entry at the tail of the queue."""
+        """Handle a deferred message that is due: make it an entry at the tail of the queue."""
         cdef Entry *entry = self.pool.new_entry()
         cdef uint32_t size = deferred.node.tag
         heap_remove(&self.timers, &deferred.node)

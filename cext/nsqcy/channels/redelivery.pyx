@@ -13,12 +13,12 @@ from nsqcy.storage.record cimport is_spoiled
 
 
 cdef enum:
-    READ_AHEAD = 1024               # messages of the queue that are read at once
+    READ_AHEAD = 1024               # maximum messages of the queue that are read at the same time
 
 
 cdef class Redelivery(ChannelConsumers):
     cdef uint64_t depth(self) noexcept:
-        """Messages that wait for a consumer; neither in flight nor deferred."""
+        """Return the number of messages waiting for a consumer, neither in flight nor deferred."""
         cdef uint64_t end = self.window.fanout.seq
         cdef uint64_t waiting = 0
         if end > self.cursor.seq + self.skipped:
@@ -26,13 +26,13 @@ cdef class Redelivery(ChannelConsumers):
         return waiting + self.queued
 
     cdef uint64_t held(self) noexcept:
-        """Messages that are not finished."""
+        """Return the number of unfinished messages."""
         return self.depth() + self.in_flight_count + self.deferred_count
 
     # -- in and out --
 
     cdef int queue_record(self, const Entry *addressed) except -1:
-        """A record was fanned out that is for this channel only."""
+        """Handle the fan-out of a record that is only for this channel."""
         cdef Entry *entry
         if self.cancelled is not None and self.was_cancelled(addressed.seq):
             return 0
@@ -49,8 +49,8 @@ cdef class Redelivery(ChannelConsumers):
         return 0
 
     cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept:
-        """Queue at the tail: after everything that has been fanned out so far. A full ephemeral
-        channel drops it. `size`: of its body, in the form of size_tag."""
+        """Queue a message at the tail: after everything that has been fanned out so far. A full
+        ephemeral channel drops it. `size`: size of its body, in the form of size_tag."""
         if self.ephemeral and self.queued >= self.mem_queue_size:
             self.dropped_count += 1
             self.drop_entry(entry)
@@ -86,7 +86,7 @@ cdef class Redelivery(ChannelConsumers):
 
     cdef bint at_hand(self, const Entry *entry) except -1:
         """Return whether the first message of the queue, whose block is not in memory, can be
-        delivered. If not, it is requested."""
+        delivered. If not, request its record."""
         cdef Block *block = entry.block
         if block.flags & UNREADABLE:
             return True
@@ -99,7 +99,7 @@ cdef class Redelivery(ChannelConsumers):
         elif self.prefetch.find(entry.seq) != NULL:
             return True
         elif self.prefetch.first_seq == entry.seq:
-            # It is damaged or unreadable. The block has the details.
+            # The record is damaged or unreadable. The block has the details.
             self.window.load(block)
         else:
             self.read_ahead()
@@ -121,8 +121,8 @@ cdef class Redelivery(ChannelConsumers):
         return 0
 
     cdef Record *record_of(self, const Entry *entry) noexcept:
-        """Return the record of a message that is queued, or was a moment ago; NULL: not in memory,
-        or damaged."""
+        """Return the record of a message that is, or has just been, queued; NULL if it is not in
+        memory, or damaged."""
         cdef Block *block = entry.block
         cdef Record *record
         if block.data != NULL and not block.flags & LOADING:
@@ -141,8 +141,8 @@ cdef class Redelivery(ChannelConsumers):
     cdef bint walk(self, Deferred **entry) noexcept:
         """Do one step of a walk; return the entry there, or NULL; False at its end.
 
-        It walks arrays backwards, in the direction in which deferred messages move, as the heap and
-        the table fill their gaps from the end.
+        The walk visits arrays backwards, the direction in which deferred messages move, because the
+        heap and the table fill their gaps from the end.
         """
         cdef Walk *place = &self.place
         cdef HeapNode *node
@@ -190,7 +190,7 @@ cdef class Redelivery(ChannelConsumers):
         self.pages.walked = self.pages.first
 
     cdef int pack_more(self, int budget) noexcept:
-        """Pack this many more; return the rest of the budget."""
+        """Pack up to this many more entries; return the unused budget."""
         cdef Entry *entry
         cdef Page *page
         cdef Deferred *deferred

@@ -15,7 +15,7 @@ ctypedef struct Timer:
 
 cdef class SchedulerState:
     """Work of a turn (dirty objects), and wake-ups (timers)."""
-    cdef public int64_t now                 # monotonic, ns; read once a turn
+    cdef public int64_t now                 # monotonic, ns; read once per turn
     cdef public int64_t wall                # wall clock, ns
     cdef list dirty_channels
     cdef list discarded                     # to be freed, see Discarded
@@ -24,7 +24,7 @@ cdef class SchedulerState:
     cdef public uint64_t mem_queue_size     # messages
     cdef public int64_t max_msg_timeout     # ns
     cdef public bint topology_aware
-    cdef readonly Percentiles percentiles   # of the time from publish to finish
+    cdef readonly Percentiles percentiles   # quantiles of the time from publish to finish
     cdef readonly Events events             # receives events of messages; None: off
     cdef public object publish_once         # for transfers: see nsqcy.broker.dead_letters
     cdef uint32_t random_state

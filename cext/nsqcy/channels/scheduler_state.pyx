@@ -1,8 +1,8 @@
 """The scheduler's state that topics and channels see: clocks, dirty channels, timers.
 
-Owns the input of a turn: both clocks as data, the channels with work to do, and when each other one
-wakes up. Also has the worker's block pool, limits and event receiver. Decides nothing:
-broker/scheduler owns the order of work in a turn.
+Owns the input of a turn: both clocks as data, the channels with work to do, and the times when
+other channels wake up. Also has the worker's block pool, limits and event receiver. Decides
+nothing: broker/scheduler owns the order of work in a turn.
 """
 
 from nsqcy.base.heap cimport heap_free, heap_init
@@ -27,7 +27,7 @@ cdef class SchedulerState:
         heap_free(&self.channel_timers)
 
     cdef uint32_t random_percent(self) noexcept:
-        """A number in 0 .. 99 (xorshift: sampling needs speed, not secrecy)."""
+        """Return a number in 0 .. 99 (xorshift: sampling needs speed, not secrecy)."""
         cdef uint32_t x = self.random_state
         x ^= x << 13
         x ^= x >> 17

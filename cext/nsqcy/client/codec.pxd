@@ -15,13 +15,13 @@ cdef class Codec:
     """Codec of one connection, above TLS and compression."""
     cdef readonly str address
     cdef Output output
-    cdef bytearray partial          # received bytes that are not a whole frame yet
-    cdef size_t wanted              # bytes of `partial` before the next try
+    cdef bytearray partial          # received bytes of an incomplete frame
+    cdef size_t wanted              # size that `partial` needs before the next try
     cdef uint32_t longest           # maximum bytes of a message's frame
     cdef bint headers               # negotiated: a message begins with its headers
     cdef bint closed
     cdef readonly Py_ssize_t in_flight
-    cdef public object wake         # called when output waits and none did before
+    cdef public object wake         # called when there is output and there was none before
     cdef public object flow         # notified of results before they are sent
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
@@ -36,14 +36,14 @@ cdef class Codec:
 cdef class Message:
     cdef readonly bytes id          # 16 hex digits
     cdef readonly bytes body
-    cdef readonly int64_t timestamp     # wall clock of its nsqd, ns since 1970
+    cdef readonly int64_t timestamp     # ns since 1970, by its nsqd's wall clock
     cdef readonly uint16_t attempts
     cdef bint answered
-    cdef bint manual                # its handler answers it itself
+    cdef bint manual                # its handler answers it later
     cdef Codec codec
 
 
-# A message of a connection that has negotiated headers; other messages have none of this.
+# A message of a connection that negotiated headers; other messages lack these fields.
 cdef class Headered(Message):
     cdef bytes encoded              # the headers, as on the wire
     cdef dict decoded               # decoded on first use
@@ -55,5 +55,5 @@ cdef class Publish:
     cdef readonly bytes body
     cdef public double deadline     # seconds, monotonic
     cdef public int tries           # failed ones
-    cdef public object error        # of the last try
+    cdef public object error        # error of the last try
     cdef readonly object waiter     # notified of the result

@@ -27,7 +27,7 @@ cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
-# Nearly every answer is this; the same object each time.
+# Nearly every answer is this one, so it is always the same object.
 OK_FRAME = (0, b"OK")
 
 cdef enum:
@@ -47,7 +47,7 @@ class AlreadyAnswered(NsqError):
 
 
 class ProtocolError(NsqError):
-    """The bytes are not from an nsqd."""
+    """The received bytes are not from an nsqd."""
 
 
 cdef class Codec:
@@ -67,7 +67,7 @@ cdef class Codec:
         self.partial = bytearray()
 
     def expect_headers(self):
-        """From here on messages begin with their headers."""
+        """From now on, messages begin with their headers."""
         self.headers = True
         if self.longest != MAX_FRAME:
             self.longest += HEADERS_ROOM
@@ -77,7 +77,7 @@ cdef class Codec:
     def feed(self, bytes data not None, Py_ssize_t maximum=-1):
         """Take received bytes; return (messages, other frames as (type, data)).
 
-        Stops after `maximum` frames if that is not negative: what follows an answer of the
+        Stops after `maximum` frames if that is not negative, because bytes after an answer of the
         handshake may belong to another layer (see `rest`). Raises ProtocolError.
         """
         cdef list messages = []
@@ -101,7 +101,7 @@ cdef class Codec:
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
                           Py_ssize_t maximum) except -1:
-        """Parse every whole frame; return the bytes used."""
+        """Parse all complete frames; return the number of bytes used."""
         cdef const uint8_t *start = at
         cdef uint32_t size
         cdef uint32_t type
@@ -147,7 +147,7 @@ cdef class Codec:
                             f" 4 to {maximum} are allowed")
 
     def rest(self):
-        """Return received bytes that are not a whole frame yet, and forget them."""
+        """Return and forget the received bytes of an incomplete frame."""
         cdef bytes rest = bytes(self.partial)
         self.partial.clear()
         return rest
@@ -155,7 +155,7 @@ cdef class Codec:
     # -- to send
 
     def take(self):
-        """Return the bytes to send, and forget them."""
+        """Return and forget the bytes to send."""
         cdef Output output = self.output
         cdef bytes taken
         if output.end == 0:
@@ -168,13 +168,13 @@ cdef class Codec:
 
     @property
     def pending(self):
-        """Return the number of bytes that wait to be taken."""
+        """Return the number of bytes waiting to be taken."""
         return self.output.end
 
     @cython.final
     cdef int rouse(self, size_t before) except -1:
-        """Notify the owner if there is something to take and there was nothing `before`. Call it
-        last: another thread may take it meanwhile."""
+        """Notify the owner if there is output and there was none `before`. Call this last, because
+        another thread may take the output meanwhile."""
         if before == 0 and self.wake is not None:
             self.wake()
         return 0
@@ -202,7 +202,7 @@ cdef class Codec:
         self.rouse(before)
 
     def close(self):
-        """The connection is lost: answers are dropped from now on."""
+        """Handle the loss of the connection: answers are dropped from now on."""
         self.closed = True
         self.in_flight = 0
         self.output.clear()
@@ -217,7 +217,7 @@ cdef class Codec:
         return self.rouse(before)
 
     cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1:
-        """Put FIN or REQ, after those of flow control."""
+        """Put FIN or REQ, after the commands of flow control."""
         cdef char[MAX_DELAY_CHARACTERS] text
         cdef size_t before
         cdef uint8_t *at
@@ -259,7 +259,7 @@ cdef class Message:
 
     @property
     def nsqd_address(self):
-        """host:port of the nsqd that has delivered it."""
+        """host:port of the nsqd that delivered it."""
         return codec_of(self).address
 
     @property
@@ -272,9 +272,10 @@ cdef class Message:
         codec_of(self).answer(self, FINISHED, 0)
 
     def requeue(self, delay=None, *, time_ms=None, bint backoff=True):
-        """Have it delivered again, after `delay` seconds or `time_ms` milliseconds, or after the
-        consumer's delay for its number of attempts. With `backoff` the whole consumer slows down.
-        Raises AlreadyAnswered, and ValueError for a delay that is negative or not a number."""
+        """Requeue the message: nsqd delivers it again after `delay` seconds or `time_ms`
+        milliseconds, or after the consumer's delay for its number of attempts. With `backoff` the
+        whole consumer slows down. Raises AlreadyAnswered, and ValueError for a delay that is
+        negative or not a number."""
         cdef Codec codec = codec_of(self)
         cdef int64_t milliseconds
         if time_ms is not None:
@@ -297,14 +298,15 @@ cdef class Message:
             codec.put_id(b"TOUCH ", 6, self)
 
     def enable_async(self):
-        """Keep it unanswered when its handler returns; call finish() or requeue() later."""
+        """Keep the message unanswered when its handler returns; call finish() or requeue()
+        later."""
         self.manual = True
 
     def is_async(self):
         return self.manual
 
     def has_responded(self):
-        """Return whether it was finished or requeued."""
+        """Return whether the message was finished or requeued."""
         return self.answered
 
     def __repr__(self):
@@ -323,14 +325,14 @@ cdef class Headered(Message):
 
 
 cdef inline Codec codec_of(Message message):
-    """The connection it came from; None if it was created without one."""
+    """The message's connection; None if it was created without one."""
     if message is None or message.codec is None:
         raise TypeError("this is no Message that a connection has delivered")
     return message.codec
 
 
 cdef str shown(Message message):
-    """Its id, as nsqd has sent it."""
+    """The message id, as sent by nsqd."""
     return message.id.decode("ascii", "backslashreplace")
 
 
@@ -381,12 +383,12 @@ cdef class Publish:
         self.deadline = deadline
 
     def done(self, error):
-        """Called once: with None for an OK, else with the error."""
+        """Handle the result, once: None for an OK, otherwise the error."""
 
 
 def finish(messages not None):
     """Finish many messages, of any connections; each connection sends its part in one write. Raises
-    AlreadyAnswered at the first that has been answered."""
+    AlreadyAnswered at the first message that was already answered."""
     cdef Message message
     for message in messages:
         codec_of(message).answer(message, FINISHED, 0)
@@ -408,7 +410,7 @@ def message_body(data):
 
 
 def headered_body(data, headers):
-    """Return the same after the headers, as a connection with negotiated headers sends it."""
+    """Return the same with preceding headers, as a connection with negotiated headers sends it."""
     return _before(headers) + message_body(data)
 
 
@@ -419,7 +421,7 @@ cdef bytes _before(headers):
 
 
 def headered_mpub_body(messages not None, headers):
-    """Return the body of an MPUB of such a connection; all of its messages have these headers."""
+    """Return the body of an MPUB with headers; all of its messages have the same headers."""
     cdef bytes before = _before(headers)
     return join([before + message_body(each) for each in messages])
 

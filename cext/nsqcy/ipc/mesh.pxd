@@ -17,19 +17,19 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from nsqcy.ipc.ring cimport RingReader, RingRecord, RingWriter, Shared, Slot
 
 cdef enum:
-    STREAM_WINDOW = 262144     # bytes in transit, each direction
+    STREAM_WINDOW = 262144     # bytes in transit in each direction
     STREAM_CREDIT_BATCH = 32768
     STREAMS_MAX = 1 << 20      # opened by one worker to one other
 
 cdef enum StreamSide:
     SIDE_OPEN
-    SIDE_CLOSING               # closed here; the last record is still to be written
+    SIDE_CLOSING               # closed at this end; the last record is still to be written
     SIDE_CLOSED                # the last record is written; the peer has not answered
     SIDE_GONE                  # the number is free, or the peer is down
 
 
 cdef class StreamEnd:
-    """Events at this end of a stream; override those that you need.
+    """Receiver of the events at this end of a stream; override the methods that you need.
 
     If an end raises, its stream is aborted.
     """
@@ -37,7 +37,7 @@ cdef class StreamEnd:
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
     # A send that was cut short can continue.
     cdef int on_writable(self) except -1
-    # The other end closed, or no longer exists.  No event follows.
+    # The other end closed, or no longer exists.  This is the last event.
     cdef int on_closed(self, bint aborted) except -1
 
 
@@ -63,8 +63,8 @@ cdef class Stream:
         bint _cut_short        # a send was cut short: the end waits for on_writable
         uint32_t _credit       # bytes we may send
         uint32_t _allowed      # bytes the peer may send
-        uint32_t _owed         # bytes consumed whose credit is not returned yet
-        # Sent, but not in the ring yet: waiting[start:stop], at most STREAM_WINDOW bytes.
+        uint32_t _owed         # bytes consumed but not yet returned as credit
+        # Bytes accepted but not in the ring yet: waiting[start:stop], at most STREAM_WINDOW bytes.
         unsigned char *_waiting
         uint32_t _start
         uint32_t _stop
@@ -72,14 +72,14 @@ cdef class Stream:
         Link _control          # in peer.control: a credit or the last record to write
         Link _data             # in peer.data: OPEN or waiting bytes to write
 
-    # Return how many of the bytes were taken: up to the credit, 0 once closed. Keep the rest until
-    # on_writable.
+    # Return how many of the bytes were accepted: up to the credit, 0 once closed. Keep the rest
+    # until on_writable.
     cdef int send(self, const unsigned char *data, size_t n) except -1
-    # `n` more bytes of on_data are done.
+    # Report that `n` more bytes of on_data were processed.
     cpdef void consumed(self, size_t n) noexcept
-    # Sent bytes are delivered, then the other end gets on_closed; this end gets no more events.
+    # Deliver sent bytes, then close: the other end receives on_closed, this end no more events.
     cpdef void close(self) noexcept
-    # The same at once; bytes that still wait here are dropped.
+    # Close immediately; bytes that still wait here are dropped.
     cpdef void abort(self) noexcept
 
     cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept
@@ -123,15 +123,15 @@ cdef class Mesh:
         readonly int index
         Slot *_slot
         list _eventfds
-        list _peers            # a Peer for each worker, this one included (never up)
+        list _peers            # a Peer for each worker, including this one (never up)
         uint64_t _up           # bitmaps of peers:
-        uint64_t _touched      # with work for flush
-        uint64_t _blocked      # with a ring that was too full for everything
-        uint64_t _unfinished   # with a ring that was not read to its end, up or not yet
-        int _turn              # whose ring is read first
+        uint64_t _touched      # peers with work for flush
+        uint64_t _blocked      # peers with a ring that was too full for all records
+        uint64_t _unfinished   # peers with a ring that was not read to the end, whether up or not
+        int _turn              # peer whose ring is read first
         bint _draining
         bint _sleeping
-        uint32_t _dispatching  # the number of the stream whose record is being handled
+        uint32_t _dispatching  # number of the stream of the current record
 
     cpdef Stream open(self, int peer, bytes hello, StreamEnd end)
     cpdef bint drain(self, Py_ssize_t max_bytes) except -1
@@ -140,7 +140,7 @@ cdef class Mesh:
     cpdef void awake(self) noexcept
     cpdef int woken(self) except -1
     cpdef int wake(self, int peer) except -1
-    # `is_up` for a number that is known to be a peer's.
+    # `is_up` for the number of a known peer.
     cdef bint up(self, int peer) noexcept
 
     cdef Py_ssize_t _drain_peer(self, Peer peer, Py_ssize_t budget) except -1

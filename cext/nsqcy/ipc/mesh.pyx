@@ -53,7 +53,7 @@ cdef enum:
     WAITING_MIN = 4096
     PUBLISH_EVERY = 32768      # so that a long turn here does not leave the reader idle
     RELEASE_EVERY = 65536      # or the writer without room
-    RING_TURN = 65536          # bytes read from one ring before the next one's turn
+    RING_TURN = 65536          # bytes read from one ring before the next one
 
 cdef extern from *:
     """
@@ -124,13 +124,13 @@ cdef class BytesEnd(StreamEnd):
         return 0
 
     def data(self, bytes data):
-        """Bytes have arrived."""
+        """Handle received bytes."""
 
     def writable(self):
-        """A write that was cut short can continue."""
+        """Handle new credit: a write that was cut short can continue."""
 
     def closed(self, bint aborted):
-        """The other end closed, or no longer exists."""
+        """Handle the end: the other end closed, or no longer exists."""
 
 
 # --- streams ---
@@ -154,12 +154,12 @@ cdef class Stream:
 
     @property
     def peer(self):
-        """The worker at the other end; None when it is gone."""
+        """The worker at the other end; None after it has gone."""
         return None if self._peer is None else self._peer._index
 
     @property
     def room(self):
-        """The number of bytes that `write` would take now."""
+        """Number of bytes that `write` would accept now."""
         return self._credit if self._side == SIDE_OPEN else 0
 
     @property
@@ -181,7 +181,7 @@ cdef class Stream:
             n = self._credit
             self._cut_short = True
         taken = n
-        # Others wait for room: queue after them.
+        # Other streams wait for room: queue after them.
         if link_alone(&peer._data):
             while done < taken:
                 piece = min(taken - done, <uint32_t> RECORD_MAX)
@@ -228,7 +228,7 @@ cdef class Stream:
             self._queue_control()
 
     cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept:
-        """Append to what waits for room in the ring; -1 without memory."""
+        """Append to the data waiting for room in the ring; return -1 without memory."""
         global live_buffers
         cdef:
             uint32_t length = self._stop - self._start
@@ -267,7 +267,8 @@ cdef class Stream:
             self._peer._mesh._touched |= self._peer._bit
 
     cdef int _write_control(self) noexcept:
-        """Write the credit or the last record: 1 written, 0 no room, -1 the ring is broken."""
+        """Write the credit or the last record; return 1 if written, 0 without room, -1 if the ring
+        is broken."""
         cdef:
             unsigned char credit[4]
             int written
@@ -289,8 +290,8 @@ cdef class Stream:
         return written
 
     cdef int _write_data(self) noexcept:
-        """Write OPEN, or one record of waiting bytes: 1 written, 0 no room, -1 the ring is
-        broken."""
+        """Write OPEN, or one record of waiting bytes; return 1 if written, 0 without room, -1 if
+        the ring is broken."""
         cdef:
             uint32_t piece = min(self._stop - self._start, <uint32_t> RECORD_MAX)
             int written = 1
@@ -361,7 +362,7 @@ cdef class Stream:
         if self._side == SIDE_CLOSED:
             self._leave()
             return 0
-        # Waiting bytes have no reader any more.
+        # Waiting bytes no longer have a reader.
         self._drop_waiting()
         link_remove(&self._data)
         self._queue_control()
@@ -370,7 +371,7 @@ cdef class Stream:
         return 0 if end is None else end.on_closed(aborted)
 
     cdef int _fail(self) except -1:
-        """The peer has violated the rules of this stream."""
+        """Abort the stream, because the peer violated its rules."""
         cdef StreamEnd end = self.end
         self.abort()
         return 0 if end is None else end.on_closed(True)
@@ -389,7 +390,7 @@ cdef class Peer:
         self._forget()
 
     cdef void _forget(self) noexcept:
-        """No stream, not up."""
+        """Reset: no stream, not up."""
         self._up = False
         self._opened = []
         self._accepted = []
@@ -398,7 +399,7 @@ cdef class Peer:
         link_init(&self._data, NULL)
 
     cdef Stream _find(self, uint32_t number):
-        """Return the stream of a record; None if there is none that the peer can know."""
+        """Return the stream of a record; None if the peer cannot know one."""
         cdef:
             list table = self._accepted if number & 1 else self._opened
             uint32_t index = number >> 1
@@ -417,7 +418,8 @@ cdef class Peer:
         return len(self._opened) - 1
 
     cdef int _move(self) noexcept:
-        """Write waiting data to the ring: 1 nothing left, 0 no room, -1 the ring is broken."""
+        """Write waiting data to the ring; return 1 if nothing is left, 0 without room, -1 if the
+        ring is broken."""
         cdef:
             Stream stream
             int written
@@ -443,7 +445,7 @@ cdef class Peer:
             _wake(self._mesh, self._index)
 
     cdef void _release(self) noexcept:
-        """Release the room of what was read, and notify the peer if it waits for it."""
+        """Release the room of read records, and notify the peer if it waits for room."""
         cdef uint64_t *waits = &self._mesh._slot.waits
         if self._into.tail == self._into.released:
             return
@@ -467,8 +469,8 @@ cdef void _wake(Mesh mesh, int peer) noexcept:
 cdef class Mesh:
     """All streams of this worker. Every peer is down until `peer_up`.
 
-    A turn: `drain`, then the work of the ends and others, then `flush`, and when `prepare_sleep`
-    agrees, the poll. When the eventfd of this worker is readable: `woken`.
+    In a turn, call `drain`, then do the work of the ends and others, then call `flush`; if
+    `prepare_sleep` agrees, poll. Call `woken` when the eventfd of this worker is readable.
     """
 
     def __init__(self, Shared shared not None, int index, eventfds):
@@ -482,20 +484,20 @@ cdef class Mesh:
         if len(self._eventfds) != shared.workers:
             raise ValueError("there must be one eventfd for each worker")
 
-    # For users to override.
+    # Users override these methods.
 
     def on_open(self, Stream stream, bytes hello):
-        """A peer has opened a stream: return its StreamEnd here, or None to refuse it."""
+        """Handle a stream that a peer opened: return its StreamEnd here, or None to refuse it."""
 
     def on_error(self, stream, error):
-        """An end raised `error`; its stream (None when gone already) has been aborted."""
+        """Handle an exception of an end; its stream (None if already gone) has been aborted."""
         try:
             raise error
         except BaseException:
             PyErr_WriteUnraisable(self)
 
     def on_broken(self, int peer, str reason):
-        """The peer has violated the rules of the ring; it counts as down until `peer_up`."""
+        """Handle a peer that violated the rules of the ring; it counts as down until `peer_up`."""
 
     cpdef int wake(self, int peer) except -1:
         """Make the eventfd of a peer readable."""
@@ -507,7 +509,8 @@ cdef class Mesh:
     # Peers come and go.
 
     def peer_up(self, int peer, uint32_t generation):
-        """The rings with a peer may be used; False if that generation of it is already over."""
+        """Begin to use the rings with a peer; return False if that generation of it is already
+        over."""
         cdef Peer other = self._checked(peer)
         if other._up:
             self._disconnect(other)
@@ -595,7 +598,7 @@ cdef class Mesh:
         return stream
 
     cpdef int flush(self) except -1:
-        """End of a turn: write to the rings what fits, wake peers that sleep."""
+        """End a turn: write to the rings what fits, and wake sleeping peers."""
         cdef:
             uint64_t todo = (self._touched | self._blocked) & self._up
             Peer peer
@@ -624,8 +627,7 @@ cdef class Mesh:
     # In.
 
     cpdef bint drain(self, Py_ssize_t max_bytes) except -1:
-        """Read the rings, round robin, until about `max_bytes`; return whether something is
-        left."""
+        """Read the rings, round robin, up to about `max_bytes`; return whether anything is left."""
         cdef:
             uint64_t ready, later
             Peer peer
@@ -732,13 +734,13 @@ cdef class Mesh:
         return self._sleeping
 
     cpdef void awake(self) noexcept:
-        """The poll is over; the eventfd need not be written."""
+        """Note that the poll is over: the eventfd need not be written."""
         if self._sleeping:
             self._sleeping = False
             slot_awake(self._slot)
 
     cpdef int woken(self) except -1:
-        """The eventfd of this worker is readable."""
+        """Handle a readable eventfd of this worker."""
         cdef uint64_t count
         if (read(self._eventfds[self.index], &count, sizeof(count)) < 0
                 and errno != EAGAIN):

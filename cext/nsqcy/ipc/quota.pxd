@@ -12,12 +12,12 @@ cdef enum:
     MAX_WORKERS = 64
 
 cdef struct Used:
-    uint64_t key                  # of the user; 0: unused row
+    uint64_t key                  # key of the user; 0: unused row
     uint64_t messages_until       # monotonic clock, ns
     uint64_t bytes_until
-    uint64_t messages             # published, while there was a rate
-    uint64_t size                 # bytes of these
-    uint64_t waited               # ns, of all connections together
+    uint64_t messages             # messages published while there was a rate
+    uint64_t size                 # bytes published while there was a rate
+    uint64_t waited               # ns, summed over all connections
     uint64_t publishes_refused
     uint64_t connections_refused
     uint32_t connections[MAX_WORKERS]
@@ -34,13 +34,13 @@ cdef class QuotaTable:
 cdef class Quota:
     cdef QuotaTable table
     cdef Used *used
-    cdef Used alone               # for users that came when all rows were taken
+    cdef Used alone               # shared by users that came when all rows were taken
     cdef readonly str user
     cdef readonly uint32_t max_connections
-    cdef readonly double rate     # messages a second; 0: no limit
+    cdef readonly double rate     # messages per second; 0: no limit
     cdef readonly double bytes_rate
-    cdef uint32_t waiting         # sessions here that wait for it
-    cdef int64_t waited_until     # their waiting time until then is counted
+    cdef uint32_t waiting         # sessions of this worker that wait for it
+    cdef int64_t waited_until     # their waiting time is counted up to this time
     cdef int64_t told_until
 
     cpdef bint limits_publishes(self) noexcept

@@ -28,15 +28,15 @@ from nsqcy.base.atomics cimport (
 
 cdef enum:
     SECOND = 1_000_000_000
-    BURST = SECOND              # what may be published at once, after a pause
-    SLICE = 10_000_000          # share of time that publishers get one after another
+    BURST = SECOND              # credit: what may be published at once after a pause
+    SLICE = 10_000_000          # time share of the publishers, one after another
 cdef int64_t TOLD_AGAIN = 60 * <int64_t>SECOND
 cdef double MAX_COST = 1e17    # maximum ns that one publish may cost: three years
 
 
 @cython.final
 cdef class QuotaTable:
-    """The rows of all users, as one worker sees them. `memory` is zeros before the first worker
+    """The rows of all users, as seen by one worker. `memory` contains zeros before the first worker
     starts."""
 
     def __cinit__(self, memory, int worker):
@@ -53,7 +53,7 @@ cdef class QuotaTable:
         PyBuffer_Release(&self._view)
 
     def _forget_connections(self):
-        """Release the connections of a worker that died."""
+        """Release the connections of a worker that has crashed."""
         cdef Used *used = <Used *>self._view.buf
         cdef size_t i
         for i in range(self._rows):
@@ -84,7 +84,7 @@ cdef class Quota:
         cdef bytes digest = hashlib.sha256(user.encode()).digest()
         self.table = table
         self.user = user
-        # Two names with the same key do not occur. An odd key is never 0.
+        # Two names never have the same key in practice. An odd key is never 0.
         self.used = table.row(int.from_bytes(digest[:8], "little") | 1)
         if self.used == NULL:
             memset(&self.alone, 0, sizeof(Used))
@@ -103,7 +103,7 @@ cdef class Quota:
         self.bytes_rate = bytes_rate
 
     cpdef uint32_t connections(self) noexcept:
-        """The number of connections, over all workers."""
+        """Number of connections, over all workers."""
         cdef uint32_t count = 0
         cdef int i
         for i in range(MAX_WORKERS):
@@ -111,8 +111,8 @@ cdef class Quota:
         return count
 
     cpdef bint enter(self) noexcept:
-        """Count one more connection; False: the limit is reached and it was not counted. If two
-        come at the same moment for the last place, both may be refused."""
+        """Count one more connection. Return False, without counting it, if the limit is reached. If
+        two connections compete for the last place, both may be refused."""
         self.join()
         if self.max_connections and self.connections() > self.max_connections:
             self.leave()
@@ -121,7 +121,7 @@ cdef class Quota:
         return True
 
     cpdef void join(self) noexcept:
-        """Count one more connection without checking the limit: it existed before."""
+        """Count one more connection without checking the limit, because it already existed."""
         fetch_add_u32(&self.used.connections[self.table.worker], 1)
 
     cpdef void leave(self) noexcept:
@@ -131,7 +131,7 @@ cdef class Quota:
         return self.rate > 0 or self.bytes_rate > 0
 
     cpdef int64_t wait(self, int64_t now) noexcept:
-        """Return the nanoseconds until a publish is allowed; 0: now."""
+        """Return the nanoseconds until a publish is allowed; 0 if it is allowed now."""
         cdef int64_t minimum = 0
         if self.rate > 0:
             minimum = max(minimum, _owed(&self.used.messages_until, now))
@@ -140,7 +140,7 @@ cdef class Quota:
         return minimum
 
     cpdef void begin_wait(self, int64_t now) noexcept:
-        """A session waits from now on."""
+        """Note that one more session waits."""
         self.count_waits(now)
         self.waiting += 1
 
@@ -154,7 +154,7 @@ cdef class Quota:
             self.waited_until = now
 
     cpdef int64_t turn(self, int64_t now) noexcept:
-        """Return when the next of the waiting sessions, which take turns, should try again."""
+        """Return when the next waiting session, in turn, should try again."""
         return now + self.wait(now) + (1 + <int64_t>self.waiting) * SLICE
 
     cpdef void pay(self, int64_t now, uint64_t messages, uint64_t size) noexcept:
@@ -186,11 +186,11 @@ cdef class Quota:
 
     @property
     def is_shared(self):
-        """Return whether all workers count together; False: each has its own figures."""
+        """Return whether all workers count together; if not, each has its own figures."""
         return self.used != &self.alone
 
     cpdef bint is_news(self, int64_t now) noexcept:
-        """Return whether to log that the user has to wait: once a minute."""
+        """Return whether to log that the user must wait, at most once a minute."""
         if now < self.told_until:
             return False
         self.told_until = now + TOLD_AGAIN

@@ -27,12 +27,12 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     WORKERS_MAX = 64              # one bit each in a bitmap
-    RING_BYTES = 262144           # a power of two
+    RING_BYTES = 262144           # size of a ring; a power of two
     RING_RESERVE = 16384          # room that only control records may use
     RECORD_HEADER = 8
     RECORD_MAX = 32768
     RECORD_SKIP = 0
-    QUOTAS_BYTES = 1048576        # for three thousand users
+    QUOTAS_BYTES = 1048576        # size for three thousand users
 
 cdef struct SharedHead:
     uint64_t magic
@@ -43,27 +43,27 @@ cdef struct SharedHead:
     uint64_t lease_pad[7]
 
 cdef struct Slot:
-    # Written by the worker, read by all.
+    # Written by the worker, read by all workers.
     uint32_t pid
-    uint32_t generation           # by the master alone: how often the worker's rings were reset
+    uint32_t generation           # resets of its rings; written only by the master
     uint64_t beat                 # monotonic clock, ns
-    uint32_t state                # the user decides what the number means
+    uint32_t state                # its meaning is the user's
     uint32_t busy                 # permille of the last second
     uint32_t connections
-    uint32_t topics               # that it has, or had when it died
+    uint32_t topics               # topics that it has, or had when it crashed
     uint32_t pad[8]
-    # Written by all.
+    # Written by all workers.
     uint32_t sleeping
     uint32_t sleeping_pad
-    uint64_t dirty                # bit w: the ring w -> this worker has data
+    uint64_t dirty                # bit w: the ring from w to this worker has data
     uint64_t waits                # bit w: worker w waits for room in its ring to this worker
     uint64_t room                 # bit r: the ring from this worker to r has room again
     uint64_t wake_pad[4]
 
 cdef struct RingHead:
-    uint64_t head                 # the writer's: where the next record will start
+    uint64_t head                 # written by the writer: where the next record will start
     uint64_t head_pad[7]
-    uint64_t tail                 # the reader's: everything before it may be overwritten
+    uint64_t tail                 # written by the reader: everything before it may be overwritten
     uint64_t tail_pad[7]
     uint64_t page_pad[496]
 
@@ -71,14 +71,14 @@ cdef struct RingHead:
 cdef struct RingWriter:
     RingHead *shared
     unsigned char *data
-    uint64_t head                 # after what is written, published or not
+    uint64_t head                 # after the last written record, published or not
     uint64_t published
     uint64_t tail                 # as last seen
 
 cdef struct RingReader:
     RingHead *shared
     const unsigned char *data
-    uint64_t tail                 # after what is read, released or not
+    uint64_t tail                 # after the last read record, released or not
     uint64_t released
     uint64_t head                 # as last seen
 
@@ -89,28 +89,29 @@ cdef struct RingRecord:
     uint32_t size                 # its size in the ring
     uint8_t kind
 
-# -1: the positions are invalid, the ring is broken.
+# Return -1 if the positions are invalid, which means that the ring is broken.
 cdef int ring_attach_writer(RingWriter *ring, RingHead *shared) noexcept nogil
 cdef int ring_attach_reader(RingReader *ring, RingHead *shared) noexcept nogil
 
-# 1: written, visible to the reader after ring_publish; 0: no room (`reserve` bytes must stay free);
-# -1: broken.  `n` must not exceed RECORD_MAX.
+# Return 1 if written (visible to the reader after ring_publish), 0 without room (`reserve` bytes
+# must stay free), -1 if broken.  `n` must not exceed RECORD_MAX.
 cdef int ring_write(RingWriter *ring, uint8_t kind, uint32_t stream, const void *data, uint32_t n,
                     uint32_t reserve) noexcept nogil
 cdef void ring_publish(RingWriter *ring) noexcept nogil
-# Whether at least half of the ring is free, after reading the reader's position again.
+# Return whether at least half of the ring is free, after reading the reader's position again.
 cdef bint ring_half_free(RingWriter *ring) noexcept nogil
 
-# 1: `record` is the next one and was passed; 0: none; -1: broken.
+# Return 1 if `record` is the next record, which was passed; 0 if there is none; -1 if broken.
 cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil
-# Releases the room of all records read so far to the writer.
+# Release the room of all records read so far to the writer.
 cdef void ring_release(RingReader *ring) noexcept nogil
-# Whether the writer has at least half of the ring, as far as the reader knows.
+# Return whether the writer has at least half of the ring, as far as the reader knows.
 cdef bint ring_half_read(RingReader *ring) noexcept nogil
 
-# Sets bit `who` of `bits`, one of the bitmaps of `slot`.  True: write that worker's eventfd.
+# Set bit `who` of `bits`, one of the bitmaps of `slot`.  If the result is true, write that worker's
+# eventfd.
 cdef bint slot_post(Slot *slot, uint64_t *bits, int who) noexcept nogil
-# True if the worker may sleep; false if a bit of dirty or room is set.
+# Return true if the worker may sleep; false if a bit of dirty or room is set.
 cdef bint slot_sleep(Slot *slot) noexcept nogil
 cdef void slot_awake(Slot *slot) noexcept nogil
 

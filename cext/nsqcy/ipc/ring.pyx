@@ -1,8 +1,8 @@
 """The shared memory of the workers: its layout, byte rings in it, and wake-ups.
 
 Owns every byte of the mapping except the lease word and the quotas, which it only places. Trusts
-nothing that it reads from a ring: a peer may have died, or corrupted it, at any point. Knows no
-streams, makes no system call after the mapping.
+nothing that it reads from a ring: a peer may have crashed, or corrupted it, at any point. Knows no
+streams, and makes no system call after the mapping.
 """
 
 import mmap
@@ -40,25 +40,26 @@ SlotView = namedtuple("SlotView", "pid generation beat state busy connections")
 # --- layout ---
 
 def page_size(int workers):
-    """Bytes before the first ring."""
+    """Return the number of bytes before the first ring."""
     if not 1 <= workers <= WORKERS_MAX:
         raise ValueError(f"workers must be in [1,{WORKERS_MAX}]")
     return (sizeof(SharedHead) + workers * sizeof(Slot) + PAGE - 1) // PAGE * PAGE
 
 
 def ring_offset(int workers, int writer, int reader):
-    """Offset of the head of the ring from `writer` to `reader`; its data follows a page later."""
+    """Return the offset of the head of the ring from `writer` to `reader`; its data follows a page
+    later."""
     cdef size_t index = writer * workers + reader
     return page_size(workers) + index * (sizeof(RingHead) + RING_BYTES)
 
 
 def quotas_offset(int workers):
-    """Offset of the quotas, after the last ring."""
+    """Return the offset of the quotas, after the last ring."""
     return ring_offset(workers, workers, 0)
 
 
 def map_size(int workers):
-    """Bytes of the whole mapping."""
+    """Return the size of the whole mapping in bytes."""
     return quotas_offset(workers) + QUOTAS_BYTES
 
 
@@ -121,7 +122,7 @@ cdef class Shared:
         return memoryview(self._mapping)[quotas_offset(self.workers):map_size(self.workers)]
 
     def view(self, int worker):
-        """Return the state that a worker published last."""
+        """Return the state that a worker last published."""
         cdef Slot *slot = self.slot(self._checked(worker))
         return SlotView(
             load_relaxed_u32(&slot.pid),
@@ -150,11 +151,12 @@ cdef class Shared:
         store_relaxed_u32(&self.slot(self._checked(worker)).topics, topics)
 
     def topics(self):
-        """Return the number of topics of all workers, those of dead ones included."""
+        """Return the number of topics of all workers, including workers that have crashed."""
         return sum([load_relaxed_u32(&self.slot(worker).topics) for worker in range(self.workers)])
 
     cpdef int busy(self, int worker) noexcept:
-        """Permille of the last second; 1000 for a worker that does not exist."""
+        """Return how busy a worker was in the last second, in permille; 1000 if it does not
+        exist."""
         if not 0 <= worker < self.workers:
             return 1000
         return load_relaxed_u32(&self.slot(worker).busy)
@@ -258,7 +260,7 @@ cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil:
     cdef uint64_t head, at, word, skip = 0
     if ring.tail == ring.head:
         head = load_acquire_u64(&ring.shared.head)
-        # Measured from what the writer may rely on: the tail that it can see.
+        # Measured from the tail that the writer can see, because it relies on that one.
         if head - ring.released > RING_BYTES or head - ring.tail > RING_BYTES or head & 7:
             return -1
         if head == ring.tail:

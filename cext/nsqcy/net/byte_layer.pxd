@@ -11,7 +11,7 @@ cdef enum:
 
 cdef class ByteLayer:
     """One step of a connection's encoding, in both directions."""
-    cdef ByteQueue output       # of write(), until take()
+    cdef ByteQueue output       # output of write(), until take()
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1
     cdef ssize_t decode(self, const uint8_t **piece) except -1

@@ -33,7 +33,7 @@ cdef class ByteLayer:
         raise NotImplementedError
 
     cdef int encode(self, const uint8_t *data, size_t n, ByteQueue into) except -1:
-        """Encode bytes; the peer can decode all of them from what `into` then has."""
+        """Encode bytes; the peer can then decode all of them from the bytes in `into`."""
         raise NotImplementedError
 
     cdef int rest_now(self) except -1:
@@ -57,7 +57,7 @@ cdef class ByteLayer:
         return piece[:n] if n else b""
 
     def write(self, const unsigned char[::1] data not None):
-        """Encode bytes; the peer can decode all of them from what take() then returns."""
+        """Encode bytes; the peer can then decode all of them from the result of take()."""
         if data.shape[0]:
             self.encode(&data[0], data.shape[0], self.output)
 

@@ -10,6 +10,6 @@ cdef class DeflateLayer(ByteLayer):
     cdef int level
     cdef object inflater
     cdef object deflater        # None while none is needed
-    cdef bint used              # since the last rest
+    cdef bint used              # used since the last rest
     cdef ByteQueue input
-    cdef bytes piece            # the last decoded one
+    cdef bytes piece            # the last decoded piece

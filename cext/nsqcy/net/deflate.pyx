@@ -1,8 +1,8 @@
 """Raw deflate, flushed after every write and never finished.
 
-Owns when a compressor exists: one takes a quarter of a megabyte. Every write ends with a flush, so
-it can be freed at any time and another one begun; the peer's stream remains one stream. Knows no
-sockets.
+Owns when a compressor exists, because it uses a quarter of a megabyte. Every write ends with a
+flush, so the compressor can be freed at any time and replaced by another one; the peer's stream
+remains one stream. Knows no sockets.
 """
 
 from libc.stdint cimport uint16_t
@@ -16,7 +16,7 @@ cdef extern from "bytes.h" nogil:
     void store_le16(void *at, uint16_t value)
 
 cdef enum:
-    INPUT_STEP = 16384          # encoded bytes for the inflater at once: it copies what it leaves
+    INPUT_STEP = 16384          # encoded bytes passed to the inflater, which copies the unused rest
     MAX_STORED = 32             # bytes
     STORED_HEADER = 5
 
@@ -27,16 +27,14 @@ cdef class DeflateLayer(ByteLayer):
     """One end of a stream of deflate."""
 
     def __init__(self, int level=6):
-        """
-        level: of zlib
-        """
+        """level: zlib's compression level"""
         self.level = level
         self.inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         self.input = ByteQueue()
 
     @property
     def has_compressor(self):
-        """Whether a compressor takes memory now."""
+        """Return whether a compressor exists."""
         return self.deflater is not None
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
@@ -65,7 +63,7 @@ cdef class DeflateLayer(ByteLayer):
         cdef bytes encoded
         if self.deflater is None:
             if n <= MAX_STORED:
-                # An answer or a heartbeat now and then is not worth a compressor.
+                # An occasional answer or heartbeat is not worth a compressor.
                 return put_stored(data, n, into)
             self.deflater = zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self.used = self.used or n > MAX_STORED
@@ -80,7 +78,7 @@ cdef class DeflateLayer(ByteLayer):
 
 
 cdef int put_stored(const uint8_t *data, size_t n, ByteQueue into) except -1:
-    """Add a block that holds the bytes as they are."""
+    """Add a block that contains the bytes uncompressed."""
     cdef uint8_t *block = into.room(STORED_HEADER)
     block[0] = 0
     store_le16(block + 1, <uint16_t>n)

@@ -1,7 +1,7 @@
 """The framing format of snappy: chunks of at most 64 KiB, each with a checksum.
 
-Owns the frames and their checksums. cramjam, which python-snappy is made of, compresses the blocks:
-it writes into buffers of ours, so that a chunk allocates no bytes object. Knows no sockets.
+Owns the frames and their checksums. cramjam, on which python-snappy is built, compresses the blocks
+into buffers that this module owns, so a chunk allocates no bytes object. Knows no sockets.
 """
 
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -33,7 +33,7 @@ cdef enum:
     IDENTIFIER_LENGTH = 6
     BLOCK = 65536               # maximum plain bytes of a chunk
     MAX_BLOCK = 76490           # maximum result for a block that does not compress: 32 + 7/6
-    MIN_COMPRESSIBLE = 32       # shorter blocks are sent as they are: answers and heartbeats
+    MIN_COMPRESSIBLE = 32       # shorter blocks, such as answers, are sent uncompressed
 
 cdef const uint8_t *STREAM_IDENTIFIER = <const uint8_t *>b"\xff\x06\x00\x00sNaPpY"
 
@@ -56,7 +56,7 @@ cdef class SnappyLayer(ByteLayer):
 
     @property
     def buffered(self):
-        """Bytes that wait for the rest of their chunk."""
+        """Number of bytes that wait for the rest of their chunk."""
         return self.input.pending()
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
@@ -143,7 +143,7 @@ cdef size_t decompress(const uint8_t *data, size_t n) except? 0:
     cdef object view = PyMemoryView_FromMemory(<char *>data, n, PyBUF_READ)
     cdef size_t length
     try:
-        # Before writing as many bytes as it claims to hold.
+        # Checked before as many bytes are written as the chunk claims to contain.
         length = decompressed_length(view)
         if length > BLOCK:
             raise LayerError(f"snappy: {length} bytes in a chunk")

@@ -7,11 +7,11 @@ from nsqcy.net.byte_layer cimport ByteLayer
 
 
 cdef class TlsStream(ByteLayer):
-    cdef object connection      # of pyOpenSSL; owns the pointers
+    cdef object connection      # pyOpenSSL's object, which owns the pointers
     cdef void *ssl
-    cdef void *incoming         # BIOs in memory
+    cdef void *incoming         # memory BIOs
     cdef void *outgoing
-    cdef ByteQueue input        # that OpenSSL has not received
+    cdef ByteQueue input        # input that OpenSSL has not received
     cdef bint dry               # OpenSSL needs input to continue
     cdef object failure         # raised again by every later decode
 

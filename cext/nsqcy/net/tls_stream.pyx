@@ -19,8 +19,8 @@ from nsqcy.errors import LayerEnd, LayerError
 
 cdef enum:
     RECORD = 16384              # maximum plain bytes of a record
-    ENCODED_RECORD = 17408      # plus the overhead of encoding
-    ERROR_SSL = 1               # of SSL_get_error
+    ENCODED_RECORD = 17408      # the same, plus the overhead of encoding
+    ERROR_SSL = 1               # results of SSL_get_error
     ERROR_WANT_READ = 2
     ERROR_ZERO_RETURN = 6
     RECEIVED_SHUTDOWN = 2
@@ -68,7 +68,7 @@ cdef class TlsStream(ByteLayer):
         self.dry = True
 
     def attach(self, connection not None):
-        """Use this connection of pyOpenSSL, which must have been created without a socket.
+        """Use this pyOpenSSL connection, which must have been created without a socket.
 
         Raises RuntimeError if pyOpenSSL does not keep its pointers under the known names.
         """
@@ -83,14 +83,14 @@ cdef class TlsStream(ByteLayer):
         self.connection = connection
 
     def pass_input(self):
-        """Give OpenSSL the next input; return whether there was any."""
+        """Pass the next input to OpenSSL; return whether there was any."""
         return self.pass_on()
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
         return self.input.put(data, n)
 
     cdef bint pass_on(self) except -1:
-        """Give OpenSSL one record's worth of input, as its buffers never shrink."""
+        """Pass one record's worth of input to OpenSSL, because its buffers never shrink."""
         cdef size_t n = min(self.input.pending(), <size_t>ENCODED_RECORD)
         if n == 0:
             return False
@@ -145,7 +145,7 @@ cdef class TlsStream(ByteLayer):
         return 0
 
     cdef int collect(self, ByteQueue into) except -1:
-        """Move what OpenSSL wants to send."""
+        """Move OpenSSL's output into the queue."""
         cdef char *unused
         cdef long n = bio_get_mem_data(self.outgoing, &unused)
         if n > 0:
@@ -153,27 +153,27 @@ cdef class TlsStream(ByteLayer):
         return 0
 
     cdef int say_end(self, ByteQueue into) except -1:
-        """Tell the peer that nothing follows."""
+        """Notify the peer that no more data follows."""
         if self.ssl == NULL:
             return 0
-        # It fails in the middle of a handshake and after an error; then there is nothing to send.
+        # This fails during a handshake and after an error; then there is nothing to send.
         ssl_shutdown(self.ssl)
         err_clear_error()
         return self.collect(into)
 
     def take(self):
-        """Return the encoded bytes that are ready for the peer, those of a handshake included."""
+        """Return the encoded bytes that are ready for the peer, including those of a handshake."""
         if self.ssl != NULL:
             self.collect(self.output)
         return self.output.take()
 
     def close(self):
-        """Tell the peer that nothing follows; take() has it."""
+        """Notify the peer that no more data follows; take() returns the bytes."""
         self.say_end(self.output)
 
 
 cdef str reasons():
-    """Return the reasons in OpenSSL's queue of errors, and empty it."""
+    """Return and clear the reasons in OpenSSL's error queue."""
     cdef list found = []
     cdef unsigned long error = err_get_error()
     cdef const char *reason

@@ -8,22 +8,22 @@ from nsqcy.protocol.input_buffer cimport InputBuffer
 
 
 cdef class Authorizer(InputBuffer):
-    """Authorization of a client, and quota of its user."""
+    """A client's authorization, and its user's quota."""
     cdef bint guarded               # the client needs authorization
     cdef bint auth_asked            # a query to an auth server is pending
-    cdef uint64_t auth_ticket       # of the AUTH command
+    cdef uint64_t auth_ticket       # secret of the AUTH command
     cdef readonly bytes secret      # never to be logged
     cdef readonly object authorization
-    cdef readonly bint authed       # as /stats shows it
+    cdef readonly bint authed       # as shown by /stats
     cdef readonly str auth_identity
     cdef readonly str auth_identity_url
     cdef public tuple certificate_names  # names of its verified certificate
     cdef int64_t auth_expires
-    cdef int64_t may_publish_until  # for the topic published to last
-    cdef Quota quota                # of its user; None: no quota
+    cdef int64_t may_publish_until  # for the topic that was published to last
+    cdef Quota quota                # the user's quota; None: no quota
 
     cdef inline bint may_publish(self) noexcept:
-        """Whether the last result of authorize() is still valid."""
+        """Return whether the last result of authorize() is still valid."""
         return self.manager.scheduler.now < self.may_publish_until
 
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED

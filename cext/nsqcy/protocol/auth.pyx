@@ -1,8 +1,8 @@
 """AUTH and permissions.
 
-The worker with the socket decides what a client may do, by the answer of an auth server, a file of
-users, or its certificate; the far end of a stream does not check again. Answers expire: then a
-command blocks until a server has answered again. Knows topics only by name.
+The worker with the socket decides what a client may do, based on the answer of an auth server, a
+file of users, or its certificate; the far end of a stream does not check again. Answers expire:
+then a command blocks until a server has answered again. Knows topics only by name.
 """
 
 from libc.stdint cimport int32_t
@@ -132,7 +132,7 @@ cdef class Authorizer(InputBuffer):
         self.auth_identity = authorization.identity
         self.auth_identity_url = authorization.identity_url
         if authorization.quota is not self.quota:
-            # A known client stays, whatever has become of its quota.
+            # A client that is already counted stays, whatever its quota has become.
             self.forget_quota()
             self.quota = authorization.quota
             if self.quota is not None:
@@ -169,7 +169,7 @@ cdef class Authorizer(InputBuffer):
     # -- the quota of its user --
 
     cdef bint admit(self, Quota quota) except -1:
-        """Whether the user may have another connection; if so, count this one."""
+        """Return whether the user may have another connection; if so, count this one."""
         if quota is not None and quota is not self.quota:
             if not quota.enter():
                 return False

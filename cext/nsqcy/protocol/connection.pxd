@@ -13,7 +13,7 @@ from nsqcy.broker.durability cimport Durability
 from nsqcy.protocol.wire cimport Output
 
 
-# As shown by /stats.
+# Counters shown by /stats.
 cdef enum State:
     INIT = 0
     SUBSCRIBED = 3
@@ -56,7 +56,7 @@ cdef class Connection(Consumer):
     cdef bint remote                # far end of a stream: the client is elsewhere
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
     cdef bint crammed               # parsing waits until the client reads answers
-    cdef bint stopping              # no more commands run; closes when all is sent
+    cdef bint stopping              # no more commands run; closes when all output is sent
     cdef readonly bint closed
     cdef bint eof                   # no more input
     cdef bint barred                # only IDENTIFY is allowed before TLS
@@ -80,7 +80,7 @@ cdef class Connection(Consumer):
     cdef readonly int64_t heartbeat_interval    # ns; 0: none
     cdef int64_t next_heartbeat
     cdef int64_t last_command
-    cdef int64_t waiting_since              # waiting since, for a peer that is down
+    cdef int64_t waiting_since              # time since when it waits for a peer that is down
     cdef readonly uint32_t output_buffer_size
     cdef readonly int64_t output_buffer_timeout     # ns
     cdef Timer timer

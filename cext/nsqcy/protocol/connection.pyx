@@ -22,7 +22,7 @@ cdef class Transport:
         raise NotImplementedError
 
     cdef int abandon(self) except -1:
-        """Release the peer silently: another worker has it now."""
+        """Release the peer silently, because another worker has it now."""
         raise NotImplementedError
 
     cdef int upgrade(self, identity) except -1:
@@ -62,13 +62,13 @@ cdef class Connection(Consumer):
         raise NotImplementedError
 
     cdef int after_flush(self) except -1:
-        """Called when the transport has sent as much as it could."""
+        """Handle the end of a send: the transport has sent as much as it could."""
         raise NotImplementedError
 
     # -- for the session manager --
 
     cdef int resume(self) except -1:
-        """Continue parsing; what it waited for may have arrived."""
+        """Continue parsing, because the awaited event may have happened."""
         raise NotImplementedError
 
     cdef int on_timer(self) except -1:
@@ -87,7 +87,7 @@ cdef class Connection(Consumer):
         raise NotImplementedError
 
     cdef bint has_published(self) noexcept:
-        """Whether the client has published to any topic."""
+        """Return whether the client has published to any topic."""
         return False
 
     cdef int quota_changed(self) except -1:

@@ -19,7 +19,7 @@ cdef class ForwardingStream(StreamEnd):
     cdef Stream stream
     cdef int peer
     cdef bint up
-    cdef list expected              # numbers of the tickets it will answer, in order
+    cdef list expected              # numbers of the tickets that it will answer, in order
     cdef size_t expected_first
     cdef bytearray unsent           # commands beyond the stream's credit
     cdef uint8_t header[8]          # header of the incoming frame
@@ -27,7 +27,7 @@ cdef class ForwardingStream(StreamEnd):
     cdef int32_t frame_type
     cdef uint32_t frame_left        # data bytes of the frame still to come
     cdef bytearray answer           # data of a frame that is not a message
-    cdef size_t unconsumed          # relayed, but not sent to the client yet
+    cdef size_t unconsumed          # bytes relayed, but not sent to the client yet
 
     cdef int send(self, const uint8_t *data, size_t n) except -1
     cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0
@@ -43,7 +43,7 @@ cdef class ForwardingStream(StreamEnd):
 cdef class Forwarder(Authorizer):
     """The streams of a session to the owners of topics."""
     cdef dict streams               # worker -> ForwardingStream
-    cdef ForwardingStream upstream  # of the subscription, if another worker owns its topic
+    cdef ForwardingStream upstream  # stream of the subscription, if another worker owns its topic
 
     cdef ForwardingStream stream_to(self, int peer)
     cdef int close_streams(self) except -1

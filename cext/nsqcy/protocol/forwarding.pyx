@@ -1,8 +1,8 @@
 """Forwarding: commands that another worker executes, and its answers.
 
 The owner of a topic runs a session at the far end of a stream. It receives raw commands and returns
-raw frames. Messages are relayed to the client at once; other frames are answers and wait for their
-turn (see tickets). Does not interpret commands.
+raw frames. Messages are relayed to the client immediately; other frames are answers and wait for
+their turn (see tickets). Does not interpret commands.
 """
 
 import json
@@ -19,7 +19,7 @@ from nsqcy.protocol.wire cimport ERROR, FRAME_HEADER, MESSAGE, RESPONSE, frame_b
 
 cdef enum:
     HELLO_TEXT = 512            # maximum characters of a client's text sent to its far end
-    MIN_RELAYED = 65536         # bytes from which an answer is relayed without assembling it
+    MIN_RELAYED = 65536         # minimum size of an answer that is relayed without assembling it
     OK_FRAME = 10               # bytes of an OK frame
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
@@ -33,7 +33,7 @@ def live():
 
 
 cdef inline bint is_refusal(bytes error):
-    """Whether a client may continue after this error.
+    """Return whether a client may continue after this error.
 
     It may not after a failed publish, because later pipelined publishes must not be executed.
     """
@@ -71,7 +71,7 @@ cdef class ForwardingStream(StreamEnd):
         return 0
 
     cdef int on_data(self, const unsigned char *data, size_t n) except -1:
-        """Handle frames of the owner, split anywhere; relay messages to the client at once."""
+        """Handle frames of the owner, split anywhere; relay messages to the client immediately."""
         cdef size_t step
         cdef Forwarder session = self.session
         if session.closed:
@@ -115,7 +115,8 @@ cdef class ForwardingStream(StreamEnd):
         return 0
 
     cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0:
-        """Fast path for complete messages and OKs, the most frequent frames; return their bytes."""
+        """Fast path for complete messages and OKs, the most frequent frames; return the number of
+        bytes used."""
         cdef Forwarder session = self.session
         cdef size_t at = 0
         cdef size_t step = frame_bytes(data, n, MESSAGE)
@@ -133,7 +134,7 @@ cdef class ForwardingStream(StreamEnd):
         return at
 
     cdef bint may_relay(self) noexcept:
-        """Whether the next frame is a large answer that can be relayed at once.
+        """Return whether the next frame is a large answer that can be relayed immediately.
 
         This requires that it is its turn and that no other frame can come in between.
         """
@@ -182,7 +183,7 @@ cdef class ForwardingStream(StreamEnd):
         return 0
 
     cdef int on_closed(self, bint aborted) except -1:
-        """Handle a stream closed by its owner, or by the owner's death.
+        """Handle a stream closed by its owner, or by the owner's crash.
 
         A lost answer or subscription ends the connection; an idle stream is only removed.
         """
@@ -238,7 +239,7 @@ cdef class Forwarder(Authorizer):
 
     cdef int await_owner(self) except -1:
         if self.upstream is not None:
-            # Behind the owner's answers to earlier commands.
+            # After the owner's answers to earlier commands.
             self.upstream.expected.append(self.take_silent_ticket())
             self.upstream.send(b"NOP ANSWERED\n", 13)
         return 0

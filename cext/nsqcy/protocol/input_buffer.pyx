@@ -13,7 +13,7 @@ from nsqcy.protocol.connection cimport MORE
 
 
 cdef enum:
-    KEPT_FREELY = 65536         # unfinished input of a session that is always allowed
+    KEPT_FREELY = 65536         # unfinished input that a session may always have
     LINE_STEP = 256             # bytes taken to continue a line of unknown length
 
 
@@ -82,7 +82,7 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef int resume(self) except -1:
-        """Continue parsing; what it waited for may have arrived."""
+        """Continue parsing, because the awaited event may have happened."""
         self.resumable = False
         if self.closed or self.stopping or self.migrating or not self.blocked:
             return 0
@@ -151,7 +151,8 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
-        """Wait for about `missing` more bytes of a body; `error` is for input that ends before."""
+        """Wait for about `missing` more bytes of a body; `error` is used if the input ends
+        before."""
         self.missing = missing
         self.unread_error = error
         return MORE

@@ -1,8 +1,8 @@
 """Commands about the log of a topic (docs/PROTOCOL.md).
 
 LOG_PUB publishes a batch once, even if it is sent repeatedly; the others read the log and manage
-cursors. Each is answered before the next one is executed. An answer counts toward the worker's
-memory for answers until it is sent. Does not know how a log is read (broker/log_reader).
+cursors. Each command is answered before the next one is executed. An answer counts toward the
+worker's memory for answers until it is sent. Does not know how a log is read (broker/log_reader).
 """
 
 import json
@@ -29,10 +29,10 @@ from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
 
 cdef int64_t MILLISECOND = 1000000
 cdef int64_t NEVER = 0x7fffffffffffffff
-cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # ample time until all workers know a topic's owner
+cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # ample time to learn the owner of a topic
 
 cdef enum:
-    LOG_WORDS = 7               # of a line: name and parameters
+    LOG_WORDS = 7               # words of a line: name and parameters
     MAX_LOG_WAIT = 60000       # ms
 
 cdef const char *LOG_PUB = b"LOG_PUB"
@@ -104,7 +104,7 @@ cdef class LogCommands(PublishCommands):
         self.scanned = 0
         if owner != self.manager.index and self.may_migrate(owner):
             return self.migrate_to(owner)
-        self.paid = 0  # a chunk that is there already adds nothing by which to tell the next one
+        self.paid = 0  # a chunk that nsqd already has says nothing about the next one
         used[0] += 4 + size
         if owner != self.manager.index:
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)

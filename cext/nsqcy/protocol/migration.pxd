@@ -10,7 +10,7 @@ cdef class Migration(Routing):
     """Decide whether a session migrates to another worker, and pack its state."""
     cdef bint migratable            # may migrate to the worker of its topic, once
     cdef int forwards_to            # the owner of the last forwarded publishes
-    cdef uint64_t forwards          # their number in a row, bytes and start time
+    cdef uint64_t forwards          # number of consecutive ones, their bytes and start time
     cdef uint64_t forward_bytes
     cdef int64_t forwards_since
 

@@ -14,37 +14,37 @@ cdef int64_t SECOND = 1000000000
 cdef enum:
     MAX_MIGRATION = 65536      # maximum unread or unsent bytes of a migrating session
     MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts none
-    MIGRATION_BYTES = 1048576   # forwarded to one owner that make a producer move there, or
-    MIGRATION_FORWARDS = 256    # as many publishes, and for so long that what they cost the owner
-cdef int64_t MIGRATION_AFTER = 2 * SECOND       # is in the figure that says how busy it is
+    MIGRATION_BYTES = 1048576   # publishes to one owner after which a producer migrates there, or
+    MIGRATION_FORWARDS = 256    # that number of publishes over a time long enough for their cost
+cdef int64_t MIGRATION_AFTER = 2 * SECOND       # to be part of the owner's load figure
 
 
 cdef class Migration(Routing):
     # -- when --
 
     cdef bint may_migrate(self, int owner) except *:
-        """Whether a producer has published to one owner long enough to migrate there."""
+        """Return whether a producer has published to one owner long enough to migrate there."""
         return (self.migratable and owner == self.forwards_to and self.is_faithful()
                 and self.channel is None and self.upstream is None and len(self.streams) == 1
                 and self.is_light(owner) and self.manager.may_lose_more())
 
     cdef bint is_faithful(self) noexcept:
-        """Return whether what was forwarded in a row justifies a migration. Many bytes do, because
-        forwarding copies them. Small messages alone do not: their cost is the socket's, and a
-        migration only moves that to another worker."""
+        """Return whether the consecutively forwarded publishes justify a migration. Many bytes do,
+        because forwarding copies them. Small messages do not: most of their cost is the socket's,
+        which a migration only moves to another worker."""
         return self.forward_bytes >= MIGRATION_BYTES or (
             self.forwards >= MIGRATION_FORWARDS
             and self.manager.scheduler.now - self.forwards_since >= MIGRATION_AFTER)
 
     cdef bint is_light(self, int owner) except *:
-        """Whether the session's state is small enough to migrate and `owner` has room."""
+        """Return whether the session's state is small enough to migrate and `owner` has room."""
         return (self.output.pending() <= MAX_MIGRATION
                 and self.kept_end - self.kept_start <= MAX_MIGRATION
                 and self.auth_size() <= MAX_MIGRATION
                 and self.manager.mesh.shared.busy(owner) < MIGRATION_BUSY)
 
     cdef size_t auth_size(self) except? 0:
-        """Return the bytes of its authorization and secret."""
+        """Return the size of its authorization and secret in bytes."""
         if self.authorization is None:
             return 0
         return len(self.secret) + <size_t>len(self.authorization.source)

@@ -10,7 +10,7 @@ from nsqcy.protocol.wire cimport Word
 
 cdef class PublishCommands(Migration):
     """The commands that publish."""
-    cdef uint64_t paid              # number of the last publish charged to the quota
+    cdef uint64_t paid              # number of the last publish that was charged to the quota
 
     cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept
     cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,

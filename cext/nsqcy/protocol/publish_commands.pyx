@@ -45,7 +45,8 @@ cdef class PublishCommands(Migration):
 
     @cython.final
     cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept:
-        """Return the bytes of the line if it is a PUB to the topic published to last, else 0.
+        """Return the length of the line if it is a PUB to the topic that was published to last,
+        otherwise 0.
 
         Such a line, the most frequent one of a producer, need not be split or checked.
         """
@@ -225,7 +226,7 @@ cdef class PublishCommands(Migration):
 
         NEXT if it is complete and valid, and the client may publish. As in NSQ, the count and the
         sizes of the messages determine the end of an MPUB, because several clients announce too
-        small a length. `exact`: the announced length must be right. The caller resets `scanned`
+        small a length. `exact`: the announced length must be correct. The caller resets `scanned`
         when it is done with the body.
         """
         cdef int32_t announced
@@ -261,7 +262,7 @@ cdef class PublishCommands(Migration):
         if messages <= 0 or messages > (self.manager.max_body_size - 4) // 5:
             return self.fatal(
                 b"E_BAD_BODY %s invalid message count %d" % (<bytes>command, messages))
-        # Check the available bytes, from the end of the last check.
+        # Check the available bytes, starting where the last check ended.
         at = self.scanned if self.scanned else 4
         i = self.scanned_count if self.scanned else 0
         while i < <uint32_t>messages:
@@ -315,7 +316,8 @@ cdef class PublishCommands(Migration):
     cdef size_t batch_limit(self) noexcept:
         """Return the maximum bytes of a batch.
 
-        The count is added to `--max-body-size`, as clients exclude it from the announced length.
+        The count is added to `--max-body-size`, because clients exclude it from the announced
+        length.
         """
         cdef int64_t maximum = 0x7fffffff
         if not self.transfers:
@@ -353,7 +355,7 @@ cdef class PublishCommands(Migration):
         return NEXT
 
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
-        """Refuse a publish that was read completely; nothing of it was published."""
+        """Refuse a publish that was read completely; none of it was published."""
         if not self.lenient:
             return self.fatal(text)
         self.answer(self.take_ticket(command, 0), FAILED, text)

@@ -15,33 +15,34 @@ cdef enum:
 
 cdef class Routing(Forwarder):
     """Topic that a client publishes to, and its owner."""
-    cdef Topic topic                # the one published to last
+    cdef Topic topic                # the topic that was published to last
     cdef bytes topic_key
     cdef int topic_owner            # -1: unknown yet
-    cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
+    cdef uint64_t topic_count       # messages published to it that are not yet in pub_counts
     cdef readonly dict pub_counts
-    cdef uint64_t counted           # messages published, without topic_count
+    cdef uint64_t counted           # all published messages, without topic_count
 
     cdef inline bint same_topic(self, Word *name) noexcept:
-        """Whether `name` is the topic published to last (and so valid)."""
+        """Return whether `name` is the topic that was published to last (and therefore valid)."""
         cdef bytes key = self.topic_key
         return (key is not None and <size_t>len(key) == name.length
                 and memcmp(<const char *>key, name.at, name.length) == 0)
 
     cdef inline int route(self) except? -1:
-        """Return the worker that owns the current topic, and set self.topic if it is this one.
+        """Return the worker that owns the current topic, and set self.topic if it is this worker.
 
-        -1: the owner is unknown yet or down. NO_ROOM: it would be this worker, without room.
+        -1: the owner is not known yet, or down. NO_ROOM: it would be this worker, which has no
+        room.
         """
         if self.topic is not None and not self.topic.gone:
             return self.topic_owner
         return self.find_owner()
 
     cdef inline bint may_join(self, int owner) noexcept:
-        """Whether a publish may be executed before outstanding answers arrive.
+        """Return whether a publish may be executed before outstanding answers arrive.
 
-        It may not if too many are outstanding, or if one can be an error that the owner, or here
-        the topic, does not know of: nothing is executed after such an error.
+        It may not if too many are outstanding, or if one of them may be an error that the owner (or
+        the topic, if it is here) does not know of: nothing is executed after such an error.
         """
         if self.ticket_count == 0:
             return True

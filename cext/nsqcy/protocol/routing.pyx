@@ -1,7 +1,7 @@
 """Which worker owns the topic of a command.
 
-Keeps the topic that was published to last, so that the next publish finds it at once, and counts
-the messages published to each. Does not know what is published.
+Caches the topic that was published to last, so that the next publish finds it immediately, and
+counts the messages published to each topic. Does not know the published data.
 """
 
 cimport cython
@@ -16,7 +16,7 @@ cdef class Routing(Forwarder):
 
     @cython.final
     cdef bint take_topic(self, Word *name) except -1:
-        """Set the topic published to last; return False, without a change, if the name is
+        """Set the topic that was published to last; return False, without a change, if the name is
         invalid."""
         if self.same_topic(name):
             return True
@@ -59,7 +59,7 @@ cdef class Routing(Forwarder):
             <bytes>command, self.topic_key, self.manager.options.max_topics)
 
     cdef int note_counts(self) except -1:
-        """Move the count of the topic published to last into pub_counts."""
+        """Move the count of the topic that was published to last into pub_counts."""
         if self.topic_count:
             name = self.topic_key.decode()
             self.pub_counts[name] = self.pub_counts.get(name, 0) + self.topic_count

@@ -28,8 +28,8 @@ from nsqcy.protocol.wire cimport Word
 
 cdef class Session(Subscription):
     """The V2 state machine of one connection."""
-    cdef int64_t stuck_since                # since when no output could be sent; 0: not stuck
-    cdef uint64_t sent_before               # bytes, when it got stuck
+    cdef int64_t stuck_since                # time since when no output could be sent; 0: not stuck
+    cdef uint64_t sent_before               # total of sent bytes when it got stuck
 
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED

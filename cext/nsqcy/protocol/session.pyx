@@ -49,12 +49,12 @@ cdef extern from "Python.h":
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t NEVER = 0x7fffffffffffffff
-cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # for the protocol magic of a new peer
+cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # time for the protocol magic of a new peer
 cdef int64_t FAVOUR = 2 * SECOND                # maximum silence of the favoured session
-cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum wait of a publish for a dead worker
+cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum wait of a publish for its worker
 
 cdef enum:
-    WORDS = 4                   # of a line: name and parameters of NSQ's commands
+    WORDS = 4                   # words of a line: name and parameters of NSQ's commands
 
 
 # Whether this is the debug build, which counts live objects.
@@ -90,7 +90,7 @@ cdef class Session(Subscription):
             live_sessions += 1
 
     def __init__(self, *args, **kwargs):
-        """Nothing is left to do; a layer of it refuses here."""
+        """Handle a command without more work to do; a subclass refuses here."""
 
     def __dealloc__(self):
         global live_sessions
@@ -291,7 +291,7 @@ cdef class Session(Subscription):
         if identity.durability:
             self.durability = durability_of(identity.durability)
         self.headers = identity.headers
-        # Owners learn of it with the next command, as nothing is outstanding.
+        # Owners learn of it with the next command, because nothing is outstanding.
         self.close_streams()
         self.find_locality()
         self.set_timer()
@@ -364,7 +364,7 @@ cdef class Session(Subscription):
         if self.quota_due and now >= self.quota_due:
             self.look_again()
         if self.manager.favoured is self and now >= self.manager.favoured_at + FAVOUR:
-            # Other sessions wait for its share.
+            # Other sessions wait for their share of the input budget.
             self.manager.favoured_at = now
             if self.manager.starved and self.unread_error is not None and not self.blocked:
                 self.fatal(self.unread_error)
@@ -404,7 +404,7 @@ cdef class Session(Subscription):
     # -- the turn --
 
     cdef int after_flush(self) except -1:
-        """Called when the transport has sent as much as it could."""
+        """Handle the end of a send: the transport has sent as much as it could."""
         cdef ForwardingStream forwarding
         cdef size_t pending = self.output.pending() + self.transport.held
         cdef uint64_t total_sent
@@ -440,7 +440,7 @@ cdef class Session(Subscription):
     cdef int stop(self) except -1:
         """Execute no more commands; close when the remaining output has been sent."""
         self.stopping = True
-        # The client has the same time as a silent client to receive it.
+        # The client has as much time to receive it as a silent client has.
         self.last_command = self.manager.scheduler.now
         self.unsubscribe()
         if self.kept != NULL:

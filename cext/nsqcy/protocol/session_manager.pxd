@@ -28,11 +28,11 @@ cdef class SessionManager:
     cdef list undecoded                     # transports with input that no event announces
     cdef object starved                     # deque of unread sessions, longest waiting first
     cdef Connection favoured                   # the one session read beyond the budget
-    cdef int64_t favoured_at                # when it was chosen or last sent input
+    cdef int64_t favoured_at                # time when it was chosen or last sent input
     cdef Heap timers
     cdef uint8_t *scratch                   # buffer of one receive
     cdef readonly uint64_t input_bytes      # unfinished input of all sessions
-    cdef uint64_t max_input_bytes           # beyond it only small and favoured ones are read
+    cdef uint64_t max_input_bytes           # above it, only small and favoured sessions are read
     cdef object options
     cdef object negotiate
     cdef object ask_placement

@@ -17,8 +17,8 @@ from nsqcy.protocol.connection cimport Transport
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MAX_MIGRATIONS = 16        # migrations in a second before producers must wait
-    DRAIN_BYTES = 1048576       # drained from the rings in one turn
+    MAX_MIGRATIONS = 16        # migrations per second before producers must wait
+    DRAIN_BYTES = 1048576       # maximum bytes drained from the rings per turn
 
 
 cdef class SessionManager:
@@ -54,7 +54,7 @@ cdef class SessionManager:
         self.resumable = []
         self.undecoded = []
         self.starved = deque()
-        # The rest is for sessions that are read nevertheless.
+        # The rest is for sessions that are read even above the budget.
         self.max_input_bytes = options.max_input_bytes // 4 * 3
         self.max_msg_size = options.max_msg_size
         self.max_body_size = options.max_body_size
@@ -129,7 +129,7 @@ cdef class SessionManager:
     # -- connection migration --
 
     cdef bint may_lose_more(self) noexcept:
-        """Whether another producer may migrate now.
+        """Return whether another producer may migrate now.
 
         Without this limit, many would migrate to an idle owner before its load figure includes the
         first of them.
@@ -148,7 +148,7 @@ cdef class SessionManager:
     # -- input budget --
 
     cdef bint favours(self, Connection session):
-        """Whether a session may be read beyond the budget.
+        """Return whether a session may be read beyond the budget.
 
         One session at a time may; otherwise no input would ever become complete and be released.
         """
@@ -186,7 +186,7 @@ cdef class SessionManager:
     cdef int64_t turn(self) except? -1:
         """Do the end-of-turn work: timers, resumed sessions, topics, channels, output.
 
-        Return the time of the next call (scheduler.now: at once).
+        Return the time of the next call (scheduler.now: immediately).
         """
         cdef int64_t due = 0
         cdef HeapNode *node
@@ -248,8 +248,8 @@ cdef class SessionManager:
         return due
 
     cdef int tell_events(self) except -1:
-        """Publish message events. Their work is done in the next turn, or when the owner of their
-        topic answers."""
+        """Publish message events. The work for them is done in the next turn, or when the owner of
+        their topic answers."""
         try:
             self.scheduler.events.flush()
         except Exception as error:

@@ -1,7 +1,7 @@
 """SUB, RDY, FIN, REQ, TOUCH and CLS: a session as a consumer.
 
-Executes them on a channel of this worker, or forwards them to the owner of the topic. Does not know
-which message a consumer gets, nor when it expires: the channel does.
+Executes them on a channel of this worker, or forwards them to the owner of the topic. Does not
+decide which message a consumer receives or when it times out: the channel does.
 """
 
 cimport cython

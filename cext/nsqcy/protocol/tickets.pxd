@@ -13,7 +13,7 @@ from nsqcy.protocol.session_manager cimport SessionManager
 
 
 cdef enum:
-    # Bytes of the output's buffer above which commands wait; messages alone never fill it so far.
+    # Size of the output buffer above which commands wait; messages never fill it that far.
     MAX_ANSWERS = 1048576
     MAX_TICKETS = 4096         # outstanding answers; further commands wait
     MAX_FORWARDED = 1048576    # bytes of unanswered forwarded commands
@@ -23,15 +23,15 @@ cdef enum:
 ctypedef struct Ticket:
     uint8_t state               # TicketState
     const char *command         # a static name: PUB, MPUB, DPUB
-    uint32_t forwarded          # bytes it counts against MAX_FORWARDED
+    uint32_t forwarded          # bytes that it counts against MAX_FORWARDED
     void *text                  # owned bytes: a response, or the text of an error frame
 
 cdef enum TicketState:
     WAITING = 0
     ANSWERED = 1                # text NULL: OK
     FAILED = 2                  # text: the error; the session ends with it
-    REFUSED = 3                 # text: the error; the session goes on
-    RELAYED = 4                 # its frame was relayed already
+    REFUSED = 3                 # text: the error; the session continues
+    RELAYED = 4                 # its frame was already relayed
 
 
 cdef class AnswerQueue(Connection):
@@ -41,13 +41,13 @@ cdef class AnswerQueue(Connection):
     cdef uint32_t ticket_first
     cdef uint32_t ticket_count
     cdef uint32_t ticket_room
-    cdef uint64_t ticket_base       # number of the first one
-    cdef uint32_t unanswered        # tickets that were dropped: it may be done, what they wait for
+    cdef uint64_t ticket_base       # number of the first ticket
+    cdef uint32_t unanswered        # dropped tickets, which may already have been answered
     cdef size_t forwarded
-    cdef int line_owner             # of the topics that the outstanding answers are about; -1: none
+    cdef int line_owner             # owner of the topics of all outstanding answers; -1: none
     cdef bytes line_key             # the topic, if it is owned here
-    cdef StreamEnd relaying         # a message frame of it is half written
-    cdef bytearray aside            # frames that wait for the end of that one
+    cdef StreamEnd relaying         # one of its message frames is half written
+    cdef bytearray aside            # frames that wait for the end of that frame
 
     cdef inline void touch_dirty(self) noexcept:
         """Schedule a flush of the transport for the end of the turn."""
@@ -57,7 +57,7 @@ cdef class AnswerQueue(Connection):
     cdef void become_dirty(self) noexcept
 
     cdef inline bint is_crammed(self) noexcept:
-        """Whether too many answers wait for the client to read them."""
+        """Return whether too many answers wait for the client to read them."""
         cdef size_t waiting = self.output.end - self.output.start
         if self.aside is not None:
             waiting += len(self.aside)

@@ -1,7 +1,7 @@
 """Answers in the order of their commands.
 
-An answer that is not known yet (a publish that waits for the log, or was forwarded) takes a
-ticket, and each answer behind it waits. Heartbeats and messages pass. Knows no command by name.
+An answer that is not known yet (of a publish that waits for the log, or was forwarded) takes a
+ticket, and all later answers wait. Heartbeats and messages do not wait. Knows no command by name.
 """
 
 cimport cython
@@ -78,7 +78,7 @@ cdef class AnswerQueue(Connection):
         return 0
 
     cdef int respond(self, const uint8_t *data, size_t n) except -1:
-        """Answer a command: at once if nothing before it is unanswered."""
+        """Answer a command: immediately if no earlier command is unanswered."""
         if self.ticket_count == 0:
             return self.put_frame(RESPONSE, data, n)
         self.take_ticket(NULL, 0)

@@ -27,7 +27,7 @@ cdef enum:
     MESSAGE_HEADER = 26         # timestamp, attempts, id
     MAX_LINE = 16384            # bytes, with its LF
     MAX_NAME = 64
-    BY_REFERENCE = 16384        # larger bodies, from this size on, are sent from their block
+    BY_REFERENCE = 16384        # minimum size of bodies that are sent from their block
     FIRST_BUFFER = 4096
     FIN_LINE = 21               # "FIN ", id, LF
 

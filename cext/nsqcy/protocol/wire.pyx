@@ -28,7 +28,7 @@ cdef enum:
     SMALL_BUFFER = 512          # bytes, for an OK or a small message; cheap to allocate
     SPARES = 4
     SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
-    MIN_SPARE = 16384           # bytes from which a growing buffer takes a spare one
+    MIN_SPARE = 16384           # size at which a growing buffer takes a spare one
 
 
 # Spare buffers of that size from emptied outputs. Only an output that already has many bytes takes
@@ -45,7 +45,7 @@ cdef Py_ssize_t live_references = 0
 
 
 def live():
-    """Return the numbers of outputs and of bodies they refer to; zeros in a release build."""
+    """Return the numbers of outputs and of referenced bodies; zeros in a release build."""
     return {"outputs": live_outputs, "references": live_references}
 
 
@@ -266,7 +266,8 @@ cdef class Output:
 
 
 cdef int split_line(const uint8_t *line, size_t length, Word *words, int maximum) noexcept nogil:
-    """Split at every single space; store up to `maximum` words. Return the number of all words."""
+    """Split at every single space; store up to `maximum` words. Return the total number of
+    words."""
     cdef const uint8_t *end = line + length
     cdef const uint8_t *space
     cdef int count = 0
@@ -282,7 +283,7 @@ cdef int split_line(const uint8_t *line, size_t length, Word *words, int maximum
 
 
 cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:
-    """Whether a topic or channel name is valid.
+    """Return whether a topic or channel name is valid.
 
     Valid names have 1 to 64 bytes of `[.a-zA-Z0-9_-]`, including an optional `#ephemeral` suffix.
     """
@@ -337,7 +338,7 @@ def command_with_body(bytes name not None, params, bytes body not None):
 
 
 def mpub_body(list messages not None):
-    """Return the body of an MPUB: a count, then each message behind its length."""
+    """Return the body of an MPUB: a count, then each message preceded by its length."""
     cdef bytes message
     cdef bytes whole
     cdef size_t size = 4

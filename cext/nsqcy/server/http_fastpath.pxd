@@ -16,7 +16,7 @@ cdef class Sink:
 
 cdef class Shape:
     """Request template: heads that differ only in the digits of their length."""
-    cdef bytes text             # head without these digits
+    cdef bytes text             # head without the digits of its length
     cdef Py_ssize_t cut         # position of the digits
     cdef Sink sink
     cdef bytes before           # the answer before and after the date
@@ -43,7 +43,7 @@ cdef class Connection:
     cdef Server server
     cdef Shape shape            # of the previous request
     cdef public double since    # last activity of the peer, in the sweep's time
-    # No request is in progress, nothing is unsent, and the fast path may be used.
+    # Return whether no request is in progress, nothing is unsent, and the fast path may be used.
     cdef public bint at_rest
     cdef Py_ssize_t answer_known(self, const uint8_t *data, Py_ssize_t n) except -1
     cdef bytes answer_one(self, const uint8_t *head, Py_ssize_t size, Py_ssize_t length)

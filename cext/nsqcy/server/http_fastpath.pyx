@@ -27,10 +27,10 @@ cdef extern from "time.h" nogil:
 
 cdef enum:
     RECEIVE_SIZE = 65536
-    SEND_SIZE = 262144          # bytes of an answer sent in one turn
+    SEND_SIZE = 262144          # maximum bytes of an answer sent per turn
     MAX_HEAD = 1024            # longer heads have no template
     MAX_SHAPES = 512
-    MAX_DIGITS = 9             # digits of a length
+    MAX_DIGITS = 9             # maximum digits of a length
 
 cdef bytes LENGTH = b"\r\nContent-Length: "
 cdef bytes LENGTH_AS_WELL = b"\r\ncontent-length: "
@@ -58,7 +58,7 @@ cdef Py_ssize_t read_length(const uint8_t *data, Py_ssize_t n, Py_ssize_t *lengt
 
 cdef class Sink:
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
-        """Execute the request, so that it can be answered at once.
+        """Execute the request, so that it can be answered immediately.
 
         Return False, with nothing done, if that is not possible.
         """
@@ -67,9 +67,7 @@ cdef class Sink:
 
 cdef class Shape:
     def __init__(self, Sink sink not None, bytes before not None, bytes after not None):
-        """
-        before, after: the answer before and after its date
-        """
+        """before, after: the parts of the answer before and after its date"""
         self.sink = sink
         self.before = before
         self.after = after
@@ -114,7 +112,7 @@ cdef class Server:
         free(self.scratch)
 
     def unlearn(self):
-        """Discard the learned templates; each connection must discard its own too."""
+        """Discard the learned templates; each connection must also discard its own."""
         self.shapes.clear()
 
     def date(self):
@@ -123,7 +121,7 @@ cdef class Server:
         return self.date_text
 
     cdef int tick(self) except -1:
-        """Update the date once a second."""
+        """Update the date, at most once a second."""
         cdef int64_t now = seconds(NULL)
         if now != self.second:
             self.date_text = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now)).encode()
@@ -143,7 +141,7 @@ cdef class Connection:
     # Implemented by nsqcy.http.server
 
     def wants_input(self):
-        """Whether the socket may be read."""
+        """Return whether the socket may be read."""
         raise NotImplementedError
 
     def answered(self, list answers not None):
@@ -210,7 +208,7 @@ cdef class Connection:
     cdef Py_ssize_t answer_known(self, const uint8_t *data, Py_ssize_t n) except -1:
         """Answer known and complete requests at the start of `data`, until one is not accepted.
 
-        Return their bytes.
+        Return the number of bytes used.
         """
         cdef Shape shape = self.shape
         cdef Py_ssize_t at = 0

@@ -23,7 +23,7 @@ ctypedef struct Text:
 
 
 cdef enum:
-    LABELS = 320                # two names of 64 characters, each of them escaped, and their labels
+    LABELS = 320                # two names of 64 escaped characters each, and their labels
     CLOSING = 2
 
 
@@ -36,23 +36,23 @@ ctypedef struct Labels:
 @cython.final
 cdef class Exposition:
     cdef Shard shard
-    cdef uint64_t limit         # of topics and channels with lines of their own
-    cdef tuple topic_names      # bytes: the names of samples, in the order of the figures
+    cdef uint64_t limit         # maximum topics and channels with their own lines
+    cdef tuple topic_names      # names of samples as bytes, in the order of the figures
     cdef tuple channel_names
-    cdef tuple ages_names       # of buckets, sum and count
-    cdef Text *texts            # families of topics, then the ages, then those of channels
+    cdef tuple ages_names       # names of buckets, sum and count
+    cdef Text *texts            # one text per family: topics, ages, channels
     cdef int text_count
     cdef list bounds            # the upper end of each bucket, as text
-    cdef list topics            # of the walk, and channels of its current topic
+    cdef list topics            # topics of the walk, and channels of its current topic
     cdef list channels
     cdef Py_ssize_t next_topic
     cdef Py_ssize_t next_channel
     cdef Sums sums[<int>SERIES]
     cdef uint64_t summed_topics[<int>SERIES]
     cdef uint64_t summed_channels[<int>SERIES]
-    cdef Topic current          # the topic whose channels come next; None: there is none
+    cdef Topic current          # the topic whose channels come next; None: none
     cdef Labels labels          # of it
-    cdef uint64_t ephemerals[CHANNEL_FIGURES]   # of its channels that are ephemeral
+    cdef uint64_t ephemerals[CHANNEL_FIGURES]   # ephemeral channels of the current topic
     cdef bint has_ephemerals
 
     cdef Series decide(self, Series series) noexcept

@@ -1,11 +1,11 @@
-"""Figures of topics and channels in the lines of Prometheus' text format, which OpenMetrics shares.
+"""Figures of topics and channels as lines of Prometheus' text format, which OpenMetrics shares.
 
-Owns the form of the lines, and which figures have lines of their own: up to a maximum. Later topics
-and channels are summed, and so are ephemeral ones, as their number is unbounded. Names of families
-are arguments; it writes no headings.
+Owns the form of the lines, and which figures have their own lines, up to a maximum. Later topics
+and channels are summed, and so are ephemeral ones, because their number is unbounded. Names of
+families are arguments; this module writes no headings.
 
 A summed topic or channel stays summed: a decreasing sum would look like a restart. Deleted ones
-stay in the sum, too (`Shard.gone`, `Topic.gone_ephemerals`).
+also stay in the sum (`Shard.gone`, `Topic.gone_ephemerals`).
 """
 
 cimport cython
@@ -54,7 +54,7 @@ def bounds(str what not None):
 
 
 cdef char *room_for(Text *text, size_t n) except NULL:
-    """Return where `n` more bytes can be written."""
+    """Return a pointer to room for `n` more bytes."""
     cdef size_t room = text.room
     cdef char *grown
     if text.used + n > room:
@@ -69,7 +69,7 @@ cdef char *room_for(Text *text, size_t n) except NULL:
 
 
 cdef inline char *copied(char *at, const char *data, size_t n) noexcept:
-    """Return the offset after these bytes, aligned for what follows."""
+    """Return the offset after these bytes, aligned for the next label."""
     memcpy(at, data, n)
     return at + n
 
@@ -93,8 +93,8 @@ cdef int put_line(Text *text, bytes name, const Labels *labels, uint64_t number)
 
 
 cdef int put_label(Labels *labels, bytes before, str name) except -1:
-    """`before` begins the label, after the existing ones; its value is escaped as the format
-    requires, though names of topics have nothing to escape."""
+    """Write a label. `before` is its beginning, after the existing labels; its value is escaped as
+    the format requires, although topic names contain nothing to escape."""
     cdef Py_ssize_t n
     cdef const char *text = PyUnicode_AsUTF8AndSize(name, &n)
     cdef Py_ssize_t i
@@ -116,9 +116,9 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 
 @cython.final
 cdef class Exposition:
-    """One walk over all topics of a shard: call `go_on`, and `take` of each family, in turns until
-    its end. It holds so little at a time that it stays in the processor's cache: fresh memory costs
-    more than all of the writing."""
+    """One walk over all topics of a shard. Call `go_on`, and `take` for each family, alternately
+    until the end. The walk keeps so little data at a time that it stays in the processor's cache:
+    fresh memory costs more than the writing itself."""
 
     def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
                   str ages_name not None, tuple channel_names not None):
@@ -151,7 +151,7 @@ cdef class Exposition:
         free(self.texts)
 
     cdef Series decide(self, Series series) noexcept:
-        """Decide the series in which a topic or channel is shown from now on."""
+        """Choose the series in which a topic or channel is shown from now on."""
         if series == UNDECIDED:
             if self.shard.own_series >= self.limit:
                 return OTHERS
@@ -162,7 +162,7 @@ cdef class Exposition:
     def go_on(self, int maximum):
         """Write up to `maximum` more topics and channels; return whether there may be more.
 
-        Topics deleted meanwhile are left out, except the channels of the current topic.
+        Topics deleted meanwhile are omitted, except the channels of the current topic.
         """
         cdef Topic topic
         while maximum > 0:
@@ -235,7 +235,7 @@ cdef class Exposition:
         return 0
 
     cdef int end_topic(self) except -1:
-        """Write the combined line of the ephemeral channels of the previous topic."""
+        """Write the combined line of the previous topic's ephemeral channels."""
         cdef Labels labels
         self.current = None
         if self.has_ephemerals:
@@ -259,7 +259,7 @@ cdef class Exposition:
         return 0
 
     cdef int put_ages(self, const Histogram *ages) except -1:
-        """Write the buckets, the sum and the count; nothing as long as no message was finished."""
+        """Write the buckets, the sum and the count; nothing until a message is finished."""
         cdef Text *text = &self.texts[<int>TOPIC_FIGURES]
         cdef Labels labels
         cdef uint64_t total = 0
@@ -284,15 +284,15 @@ cdef class Exposition:
         return put_line(text, count, &self.labels, total)
 
     def size(self, int family):
-        """Return the bytes of a family's lines so far. Families have numbers: first those of
-        topics, then the ages, then those of channels."""
+        """Return the current size of a family's lines in bytes. Families are numbered: first those
+        of topics, then the ages, then those of channels."""
         return self.text_of(family).used
 
     def take(self, int family, put not None):
         """Pass the lines so far to `put` as a memoryview, valid until it returns; then drop them.
-        `put` must not switch greenlets: docs/internals/testing.md says why."""
+        `put` must not switch greenlets; see docs/internals/testing.md."""
         cdef Text *text = self.text_of(family)
-        # An empty view without an address is not possible.
+        # A view without an address is not possible, even if it is empty.
         data = text.data if text.used else &self.labels.text[0]
         view = PyMemoryView_FromMemory(data, text.used, PyBUF_READ)
         try:
@@ -307,8 +307,8 @@ cdef class Exposition:
         return &self.texts[family]
 
     def summed(self):
-        """Return the sums without lines, by their name: figures of topics and of channels, ages
-        (counts, seconds), and the numbers of topics and channels."""
+        """Return the sums without lines, by name: figures of topics and of channels, ages (counts,
+        seconds), and the numbers of topics and channels."""
         cdef int i
         return {
             name: {

@@ -43,6 +43,6 @@ cdef class TopicSink(Sink):
     """Publish to one topic, while this worker owns it and it accepts messages at once."""
     cdef SessionManager manager
     cdef bytes key
-    cdef bytes headers          # of every message; None: no headers
+    cdef bytes headers          # headers of every message; None: no headers
     cdef object enter           # called before topics are touched
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1

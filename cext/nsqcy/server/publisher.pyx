@@ -23,13 +23,13 @@ from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
 
 
 cdef enum:
-    MPUB_BYTES = 1048576        # a longer batch goes to another worker in several commands
+    MPUB_BYTES = 1048576        # a larger batch is sent to another worker in several commands
 
 cdef int64_t MILLISECOND = 1000000
 
-NO_ROOM = "E_BAD_TOPIC"             # beginning of the error for a topic above the maximum
+NO_ROOM = "E_BAD_TOPIC"             # beginning of the error for a topic above the maximum number
 
-# In place of a reason: it is unknown whether the message was published.
+# Passed instead of a reason if it is unknown whether the message was published.
 UNKNOWN = "unknown"
 
 
@@ -119,7 +119,7 @@ cdef class _Batch:
 
 
 cdef int answer(Topic topic, bint waits, done) except -1:
-    """Call done(None) when what was just published is accepted: now, unless it waits."""
+    """Call done(None) when the messages just published are accepted: now, unless they wait."""
     cdef Callback callback
     if not waits:
         done(None)
@@ -212,9 +212,9 @@ cdef class Publisher:
 
     def publish_once(self, bytes key not None, chunk not None, bytes headers not None,
                      bytes body not None, str durability not None, done not None):
-        """Publish a message that was transferred here from another topic, once, however often it is
-        tried; `chunk`: (producer, epoch, number), as for LOG_PUB. done() as for publish. Neither
-        limits of size nor draining reject it."""
+        """Publish a message that was transferred here from another topic, only once, however often
+        this is tried. `chunk`: (producer, epoch, number), as for LOG_PUB. `done`: as for publish.
+        Neither size limits nor draining reject it."""
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)
         message = b"".join((
@@ -255,7 +255,7 @@ cdef class Publisher:
         if headers:
             before = pack(">H", len(headers)) + headers
             bodies = [b"".join((before, body)) for body in bodies]
-        # Its owner accepts no MPUB above max-body-size, though messages of HTTP may be larger.
+        # The owner accepts no MPUB above max-body-size, although HTTP messages may be larger.
         maximum = min(MPUB_BYTES, self.manager.max_body_size)
         commands = [
             _pub(key, part[0], delay_ms) if len(part) == 1 else _mpub(key, part)
@@ -298,7 +298,8 @@ cdef bytes _mpub(bytes key, list bodies):
 
 
 def _parts(bodies, maximum):
-    """Split bodies into the lists of MPUBs of at most `maximum` bytes, a larger body alone."""
+    """Split bodies into lists for MPUBs of at most `maximum` bytes; a larger body gets its own
+    list."""
     part = []
     size = 4
     for body in bodies:

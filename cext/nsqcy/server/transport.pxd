@@ -16,14 +16,14 @@ cdef class SocketTransport(Transport):
     cdef object reader              # io watchers
     cdef object writer
     # Only with layers between the session and the socket:
-    cdef list layers                # from the wire inwards, each a ByteLayer; None: nothing is
-    cdef object handshake           # in progress; its end is awaited
-    cdef object identity            # what was negotiated, until it is done
+    cdef list layers                # from the wire inwards, each a ByteLayer; None: no layer
+    cdef object handshake           # TLS handshake in progress
+    cdef object identity            # negotiated settings, until they are applied
     cdef ByteQueue encoded          # output of the layers
     cdef ByteQueue between          # output between two layers
     cdef bint wanted                # the session wants input
     cdef bint drained               # the layers have no input that could be decoded now
-    cdef bint queued                # among manager.undecoded
+    cdef bint queued                # it is in manager.undecoded
     cdef int flush(self) except -1
     cdef int watch_output(self, bint on) except -1
     cdef int watch_input(self, bint on) except -1
@@ -48,7 +48,7 @@ cdef class SocketTransport(Transport):
 
 cdef class StreamTransport(Transport):
     cdef Stream stream
-    cdef size_t unconsumed          # bytes fed while parsing waits; credit for them comes later
+    cdef size_t unconsumed          # bytes fed while parsing waits; their credit is returned later
     cdef int flush(self) except -1
     cdef int give_credit(self) except -1
     cdef int watch_input(self, bint on) except -1
@@ -66,8 +66,8 @@ cdef class FarEnd(StreamEnd):
 
 cdef class BytesTransport(Transport):
     """Bytes in memory: the transport of tests and tools."""
-    cdef bytearray taken            # sent, and not collected by sent() yet
-    cdef int64_t left               # bytes it still accepts; negative: any number
+    cdef bytearray taken            # bytes sent, but not collected by sent() yet
+    cdef int64_t left               # bytes that it still accepts; negative: no limit
     cdef readonly bint closed
     cdef readonly bint wants_input
     cdef int flush(self) except -1
@@ -85,9 +85,9 @@ cdef class Loop:
     cdef object idle
     cdef list watchers
     cdef bint idling
-    cdef int64_t alarm              # when the timer fires; 0: it does not run
+    cdef int64_t alarm              # time when the timer fires; 0: it is not running
     cdef bint in_turn
-    cdef Histogram turns            # their durations, from the first event to the next poll
+    cdef Histogram turns            # durations of turns, from the first event to the next poll
 
     cdef void begin_turn(self) noexcept
     cdef int set_alarm(self, int64_t due) except -1

@@ -76,11 +76,11 @@ cdef extern from "sys/timerfd.h" nogil:
 cdef enum:
     READ = 1                # libev's flags
     WRITE = 2
-    PIECES = 32             # pieces of one send
+    PIECES = 32             # maximum pieces of one send
     MAX_DRAIN = 1048576    # unread bytes that are discarded at a close, to avoid a reset
     ENCODE_PIECE = 65536    # plain bytes encoded at once
-    MAX_ENCODE = 262144    # and for one session in one turn
-    MAX_DECODE = 262144    # decoded bytes of one session in one turn
+    MAX_ENCODE = 262144    # and per session and turn
+    MAX_DECODE = 262144    # decoded bytes per session and turn
 
 
 cdef inline int64_t clock_ns(int clock) noexcept nogil:
@@ -100,7 +100,7 @@ cdef class SocketTransport(Transport):
         return self.fd
 
     def open(self):
-        """Begin to receive. (The session is already set.)"""
+        """Begin to receive. The session must already be set."""
         self.reader = self.loop.ev.io(self.fd, READ)
         self.reader.start(self.on_readable)
 
@@ -246,19 +246,19 @@ cdef class SocketTransport(Transport):
         return 0
 
     def send_encoded(self, const unsigned char[::1] data not None):
-        """Send bytes of the handshake."""
+        """Send handshake bytes."""
         self.loop.begin_turn()
         self.encoded.put(&data[0], data.shape[0])
         self.held = self.encoded.pending()
         (<Session>self.session).touch_dirty()
 
     def want_input(self):
-        """The handshake needs more input."""
+        """Continue to read, because the handshake needs more input."""
         self.reader.start(self.on_readable)
 
     def handshake_done(self, error):
-        """Continue with the next codec after a TLS handshake; or send the error in plain text after
-        a failed one."""
+        """Continue with the next codec after a TLS handshake; after a failed one, send the error in
+        plain text."""
         cdef Session session = <Session>self.session
         layer = self.handshake.layer
         self.handshake = None
@@ -287,7 +287,7 @@ cdef class SocketTransport(Transport):
         self.identity = None
         if not (identity.snappy or identity.deflate):
             return 0
-        # Loaded when the first client needs one: they take megabytes.
+        # Imported when the first client needs a codec, because they take megabytes.
         if identity.snappy:
             from nsqcy.net.snappy import SnappyLayer
             codec = SnappyLayer()
@@ -298,13 +298,13 @@ cdef class SocketTransport(Transport):
             name = f"deflate (level {identity.deflate_level})"
         session.manager.log.info(
             f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to {name}")
-        # Earlier output goes without it.
+        # Earlier output is sent without the codec.
         self.seal()
         self.layers.append(codec)
         return session.put_frame(RESPONSE, b"OK", 2)
 
     cdef int seal(self) except -1:
-        """Encode all output of the session so far."""
+        """Encode all of the session's output so far."""
         while self.session.output.pending():
             self.encode()
         return 0
@@ -323,7 +323,7 @@ cdef class SocketTransport(Transport):
             total = min(lengths[0], <size_t>ENCODE_PIECE)
             self.encode_piece(data[0], total)
         else:
-            # One record of TLS or one block of a codec is cheaper than many.
+            # One TLS record or codec block is cheaper than many.
             for i in range(count):
                 step = min(lengths[i], ENCODE_PIECE - total)
                 memcpy(scratch + total, data[i], step)
@@ -392,7 +392,7 @@ cdef class SocketTransport(Transport):
         return self.read_on()
 
     cdef ssize_t decode(self, const uint8_t **piece) except -1:
-        """Return the length of the next decoded piece; 0 if that takes more input."""
+        """Return the length of the next decoded piece; 0 if more input is needed."""
         cdef ByteLayer outer = <ByteLayer>self.layers[0]
         cdef ByteLayer inner
         cdef ssize_t n
@@ -443,7 +443,7 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef int watch_encoded(self) except -1:
-        """Receive when the session wants more than the layers have."""
+        """Receive if the session wants more than the layers have."""
         if self.reader is not None and self.handshake is None:
             if self.wanted and self.drained:
                 self.reader.start(self.on_readable)
@@ -452,7 +452,7 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef int say_goodbye(self) except -1:
-        """Tell the peer of a TLS connection that nothing follows, if possible."""
+        """Notify the peer of a TLS connection that no more data follows, if possible."""
         cdef bytes last
         if self.handshake is not None:
             self.handshake.cancel()
@@ -478,7 +478,7 @@ cdef class SocketTransport(Transport):
 
 
 cdef class StreamTransport(Transport):
-    """The far end of a session: its bytes come from, and go to, the session of the client."""
+    """The far end of a session: exchanges bytes with the client's session."""
 
     cdef int flush(self) except -1:
         cdef Output output = self.session.output
@@ -542,7 +542,7 @@ cdef class FarEnd(StreamEnd):
 
 
 def accept_stream(SessionManager manager not None, Stream stream not None, bytes hello not None):
-    """Return the end of a stream that the session of a client has opened to this worker."""
+    """Return the end of a stream that a client's session opened to this worker."""
     cdef StreamTransport transport = StreamTransport.__new__(StreamTransport)
     cdef FarEnd end = FarEnd.__new__(FarEnd)
     cdef Session session
@@ -556,7 +556,7 @@ def accept_stream(SessionManager manager not None, Stream stream not None, bytes
 
 
 def accept_socket(Loop loop not None, int fd, str remote_address not None):
-    """Serve a connected socket, and take over its descriptor."""
+    """Serve a connected socket; take ownership of its descriptor."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
     cdef Session session = Session(loop.manager, transport, remote_address)
     session.migratable = loop.manager.migrate is not None
@@ -566,7 +566,8 @@ def accept_socket(Loop loop not None, int fd, str remote_address not None):
 
 def accept_migration(
         Loop loop not None, int fd, state, bytes unread not None, bytes unsent not None):
-    """Continue serving a client that another worker has packed, and take over its descriptor."""
+    """Continue to serve a client that another worker has packed; take ownership of its
+    descriptor."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
     cdef Session session = Session(loop.manager, transport, state["remote_address"])
     transport.open()
@@ -575,7 +576,7 @@ def accept_migration(
 
 
 cdef class BytesTransport(Transport):
-    """Bytes in memory: the transport of tests and tools, which drive a session manager without an
+    """Bytes in memory: the transport of tests and tools that drive a session manager without an
     event loop (see SessionManager.run_turn). Creates its own session."""
 
     def __init__(self, SessionManager manager not None, str remote_address="127.0.0.1:1"):
@@ -587,13 +588,13 @@ cdef class BytesTransport(Transport):
 
     @property
     def client(self):
-        """The session behind it."""
+        """The session of this transport."""
         return self.session
 
     @property
     def full(self):
-        """The number of bytes that it still accepts before it blocks, like a socket whose peer does
-        not read; None: any number."""
+        """Number of bytes that it still accepts before it blocks, like a socket whose peer does not
+        read; None: no limit."""
         return None if self.left < 0 else self.left
 
     @full.setter
@@ -602,12 +603,12 @@ cdef class BytesTransport(Transport):
         (<Session>self.session).touch_dirty()
 
     def feed(self, const unsigned char[::1] data not None):
-        """The peer has sent bytes."""
+        """Feed bytes, as if the peer had sent them."""
         if data.shape[0]:
             self.session.feed(&data[0], data.shape[0])
 
     def end(self):
-        """The peer has closed its end."""
+        """End the input, as if the peer had closed its end."""
         self.session.end_of_input()
 
     def sent(self):
@@ -657,8 +658,8 @@ cdef class Loop:
         self.manager = manager
         self.handshakes = handshakes
         self.ev = hub.loop
-        # At this priority, and only at this one, it runs after the callbacks of other greenlets
-        # and right before the poll.
+        # At this priority only, it runs after the callbacks of other greenlets and right before the
+        # poll.
         self.prepare = self.ev.prepare(priority=-2)
         self.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
         if self.timer_fd < 0:
@@ -686,7 +687,7 @@ cdef class Loop:
         self.watchers.append(watcher)
 
     def stop(self):
-        """End: no turn takes place any more."""
+        """Stop: no more turns take place."""
         for watcher in (self.prepare, self.timer, self.idle, *self.watchers):
             watcher.stop()
             watcher.close()
@@ -696,7 +697,7 @@ cdef class Loop:
         self.manager.shard.io.poll()
 
     def on_woken(self):
-        """Another worker has written to one of our rings."""
+        """Handle a wake-up: another worker has written to one of our rings."""
         self.begin_turn()
         self.manager.mesh.woken()
 
@@ -711,7 +712,7 @@ cdef class Loop:
         self.begin_turn()
 
     cdef void begin_turn(self) noexcept:
-        """Read the clocks, once a turn: called by the first event of the turn."""
+        """Read the clocks, once per turn: called by the first event of the turn."""
         if not self.in_turn:
             self.in_turn = True
             self.manager.scheduler.now = clock_ns(CLOCK_MONOTONIC)
@@ -720,7 +721,7 @@ cdef class Loop:
                 self.manager.mesh.awake()
 
     def enter(self):
-        """Python code is about to touch topics or sessions: update the clocks."""
+        """Update the clocks, because Python code is about to touch topics or sessions."""
         self.begin_turn()
 
     def end_turn(self):
@@ -742,8 +743,8 @@ cdef class Loop:
         if self.idling:
             self.idling = False
             self.idle.stop()
-        # The alarm is only moved forward when it goes off: one that comes too early costs an empty
-        # turn, and setting it costs a system call.
+        # Set the alarm only if it is not running or must fire earlier: a premature alarm costs only
+        # an empty turn, while setting it costs a system call.
         if self.alarm == 0 or due < self.alarm:
             self.set_alarm(due)
 

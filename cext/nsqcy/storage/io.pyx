@@ -37,7 +37,7 @@ cdef int lane_named(str name) except -1:
 
 
 cdef class IoThread:
-    """Threads and their queues. Call `poll` when `fileno` is readable, and `kick` once a turn."""
+    """Threads and their queues. Call `poll` when `fileno` is readable, and `kick` once per turn."""
 
     def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False,
                   bint read_only=False):

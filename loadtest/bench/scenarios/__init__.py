@@ -19,7 +19,7 @@ SCENARIOS = {
     ),
     "through": Scenario(throughput.through, "publish and consume at once", True, 8),
     "latency": Scenario(
-        latency.latency, "open loop at 1 k, 20 k and 200 k messages a second", True, 42
+        latency.latency, "open loop at 1 k, 20 k and 200 k messages per second", True, 42
     ),
     "disk": Scenario(throughput.disk, "overflow to disk, and back", True, 8),
     "durable": Scenario(durable.durable, "MPUB in each class; fsync beside Redis", True, 30),

@@ -1,8 +1,8 @@
 """Starting worker processes: what each inherits, and the ends that the master keeps.
 
 Owns everything the processes share: the memory of slots and rings, one wake-up eventfd for each
-worker, and the pipe whose end of file tells the workers that the master is gone. Needs no hub: the first
-workers are forked before the master has one.
+worker, and the pipe whose end of file tells the workers that the master is gone. Needs no
+hub: the first workers are forked before the master has one.
 """
 
 import gc

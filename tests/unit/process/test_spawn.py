@@ -17,22 +17,18 @@ blocked = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 json.dump([fds, blocked, os.readlink("/proc/self/fd/0"), sys.path[0]], open(sys.argv[1], "w"))
 """
 
-FORK = (
-    """
+FORK = f"""
 import os, sys
 from nsqcy.process import spawn
 kept, other = os.open("/", os.O_RDONLY), os.open("/", os.O_RDONLY)
 def run():
-    exec(REPORT)
+    exec({REPORT!r})
     os.fstat(kept)
     return 7
-REPORT = %r
 pid = spawn.fork(run, [kept])
 os.fstat(other)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
-    % REPORT
-)
 THREAD = """
 import threading
 from nsqcy.process import spawn
