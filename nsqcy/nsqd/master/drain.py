@@ -1,7 +1,6 @@
 """Draining: nsqd rejects publishes, its consumers empty it, and it exits.
 
-Owns the order of the steps, and the counting. Knows no workers and no nsqlookupds: `DrainEffects`
-does.
+Owns the order of the steps, and the counting. `DrainEffects` handles the workers and nsqlookupds.
 
     begin ──► unregister ──► reject publishes ──► count what is left
                                                     │            │

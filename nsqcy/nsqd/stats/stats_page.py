@@ -1,7 +1,7 @@
-"""/stats: the share of each worker, and the page that the master makes of all shares.
+"""/stats: each worker's share, and the page that the master builds from all shares.
 
-A worker walks its topics in slices, so that deliveries continue between them, and answers with
-finished pieces of the page; the master sorts and joins them. Nothing is parsed again.
+A worker walks its topics in slices, so that deliveries continue between slices. It answers with
+finished pieces of the page, which the master sorts and joins without parsing them.
 
     value   {"known", "health", "health_at", "memory", "producers", "events"}   see pack()
     blob    for each topic u16 length of its name, u32 length of its piece, name, piece;
