@@ -181,7 +181,7 @@ class ConsumerCore(Core[Nsqd]):
             return
         if message.is_async():
             return
-        with suppress(AlreadyAnswered):  # by the handler, or by code that it called
+        with suppress(AlreadyAnswered):  # by the handler, or by other code that has the message
             if result is False:
                 message.requeue(backoff=self.options.backoff_on_requeue)
             else:

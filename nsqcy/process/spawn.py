@@ -1,7 +1,7 @@
 """Start of a child process with only the descriptors that it needs.
 
-Owns the call and the initial state of a child; independent of what the child does. Uses exec, not
-fork alone: after a fork of a running hub, the child would also run the greenlets of its parent.
+Owns the call and a child's initial state. Independent of the child's task. Uses exec, because a
+fork of a running hub would also run the parent's greenlets in the child.
 """
 
 import json
@@ -21,8 +21,8 @@ BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def spawn(argv: list[str], fds: Iterable[int]) -> int:
     """Start `argv` with `fds` open under the same numbers; return the pid.
 
-    The stdin of the child is empty. Its stdout is our stderr, so that a reader of our stdout does
-    not wait for children.
+    The child's stdin is empty. Its stdout is this process's stderr, so that a reader of this
+    process's stdout does not wait for children.
     """
     actions: list[tuple[Any, ...]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -51,13 +51,14 @@ def pack(value: object) -> int:
 
 
 def unpack(fd: int) -> Any:
-    """Read the JSON value from a descriptor made by `pack`, and close it."""
+    """Read the JSON value from a descriptor created by `pack`, and close it."""
     with os.fdopen(fd, "rb") as file:
         return json.loads(file.read())
 
 
 def environment() -> dict[str, str]:
-    """Return our environment, with PYTHONPATH extended if needed to find this package."""
+    """Return this process's environment, with PYTHONPATH extended if needed to find this
+    package."""
     env = dict(os.environ)
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     installed = os.path.basename(_PACKAGE_ROOT) in ("site-packages", "dist-packages")
