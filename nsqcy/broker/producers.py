@@ -182,7 +182,7 @@ class Producers:
         self._highest[name[:3]] = (name.chunk, attempts + 1)
 
     def settle(self, visible_seq: int) -> None:
-        """Accept the attempts whose records are all visible."""
+        """Accept each attempt once all its records are visible."""
         while self._waiting and self._waiting[0].end_seq <= visible_seq:
             attempt = self._waiting.popleft()
             self._ended(attempt.name)

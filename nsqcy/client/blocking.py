@@ -327,8 +327,8 @@ class Consumer(ConsumerView):
     def batches(self, max_messages: int, *, within: float = 0.0) -> Iterator[list[Message]]:
         """Iterate over lists of up to `max_messages` messages.
 
-        A list is complete after `within` seconds from its first message, or as soon as no more
-        messages can arrive until the program answers some.
+        A list is complete `within` seconds after its first message. It is complete earlier if no
+        more messages can arrive until the program answers some.
         """
         self._inside.append(me := self._loop.runtime.current())
         try:

@@ -68,9 +68,9 @@ class State(Enum):
 class Connection:
     """A connection of `owner` to the nsqd at `address`.
 
-    Its driver calls begin() once the socket is connected, calls feed() with received bytes, sends
-    the result of take() whenever `codec.wake` is called, calls check() by `due`, and calls close()
-    at the end.
+    Its driver calls begin() once the socket is connected, and feed() with received bytes. Whenever
+    `codec.wake` is called, it sends the result of take(). It calls check() by `due`, and close() at
+    the end.
     """
 
     def __init__(self, address: Address, options: ConnectionOptions, owner: Owner) -> None:

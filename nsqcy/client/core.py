@@ -196,7 +196,7 @@ class Core(Owner, Generic[N]):
         return due
 
     def _check(self, now: float) -> None:
-        """Close connections whose nsqds are silent."""
+        """Close connections to silent nsqds."""
         for connection in self.connections:
             try:
                 connection.check(now)

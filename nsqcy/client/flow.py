@@ -281,7 +281,8 @@ class Flow:
         return dict.fromkeys(kept + waiting[: budget - len(kept)], 1)
 
     def _leaving(self, now: float) -> set[Lane]:
-        """Return the lanes whose turn is over, at most one per lane that waits for RDY."""
+        """Return the lanes that have finished their turn, at most one per lane that waits for
+        RDY."""
         waiting = sum(not lane.ready for lane in self.lanes)
         over = [lane for lane in self.lanes if lane.ready and self._is_over(lane, now)]
         return set(over[:waiting])

@@ -37,7 +37,7 @@ from nsqcy.names import is_valid_name, quote
 # Errors after which another nsqd may accept the message: this nsqd is exiting, or its disk is full.
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
-MAX_HEADS = 1000  # topics whose command lines are cached
+MAX_HEADS = 1000  # topics with cached command lines
 
 
 class Nsqd(AnyNsqd):

@@ -52,7 +52,7 @@ class Section:
 
 
 class PatternSection(Section):
-    """Section for the topics or channels (`kind`) whose names match `pattern`.
+    """Section for the topics or channels (`kind`) with names that match `pattern`.
 
     Its header is in line `line`.
     """

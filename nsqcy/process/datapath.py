@@ -5,7 +5,7 @@ Two locks are on the directory itself; there is no lock file.
 - `flock(LOCK_EX)`, as in NSQ, on a descriptor that every worker inherits. It stays locked until the
   last process that may still write is gone.
 - An open-file-description read lock on a second descriptor, which no worker inherits. It shows that
-  the master is running; the kernel drops it however the master exits.
+  the master is running; the kernel drops it as soon as the master exits.
 
 A start that finds the directory locked can therefore distinguish a running nsqd (fail immediately,
 as NSQ does) from workers that outlived their master and are about to exit (wait for them). Unlike

@@ -13,8 +13,8 @@ from typing import Any
 
 _PACKAGE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
-# Blocked at the start of a child, so that a ^C or a SIGTERM to the whole process group does not
-# kill it before it has set its handlers. The parent stops its children.
+# Blocked at the start of a child, so that a ^C or SIGTERM to the process group does not kill it
+# before it has set its handlers. The parent stops its children.
 BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -53,7 +53,7 @@ class WriteFailures:
         return True
 
     def recovered(self, topic: str) -> None:
-        """Log that a topic whose failure was logged can be written again."""
+        """Log that a topic can be written again after a logged failure."""
         self._log.info(
             f"TOPIC({topic}): writes succeed again", event="write_recovered", topic=topic
         )

@@ -1,6 +1,6 @@
 """nsqd's HTTP API: the route table.
 
-The handlers are in modules by subject; `context` has what they share.
+The handlers are in modules by subject; `context` contains their shared parts.
 """
 
 from nsqcy.http import pprof

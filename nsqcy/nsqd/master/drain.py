@@ -46,7 +46,8 @@ class Rest(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """Totals over this many topics and channels. `places` contains those with the most messages."""
+    """Totals over this many topics and channels. `places` contains the topics and channels with the
+    most messages."""
 
     number: int = 0
     waiting: int = 0

@@ -2,8 +2,8 @@
 keeps.
 
 Owns everything the processes share: the memory of slots and rings, one wake-up eventfd per worker,
-and the pipe that reports end of file to the workers when the master is gone. Imports no slow
-modules, so that workers start, and import their modules, before the master has a hub.
+and a pipe. Its end of file informs the workers that the master is gone. Imports no slow modules, so
+that workers start, and import their modules, before the master has a hub.
 """
 
 import mmap

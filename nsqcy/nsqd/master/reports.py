@@ -44,7 +44,7 @@ class Place(WorkerReport[int]):
 
 @dataclass(frozen=True)
 class TopicCreated(WorkerReport[None]):
-    """A topic of the worker exists. is_held: answer with `EndHold`, which contains the topic's
+    """One of the worker's topics exists. is_held: answer with `EndHold`, which contains the topic's
     channels."""
 
     worker: int
@@ -61,7 +61,7 @@ class TopicCreated(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class ChannelCreated(WorkerReport[None]):
-    """A channel of a topic of the worker exists."""
+    """A channel exists in one of the worker's topics."""
 
     topic: str
     channel: str
@@ -73,7 +73,7 @@ class ChannelCreated(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class SaveTopic(WorkerReport[None]):
-    """A topic of the worker exists."""
+    """One of the worker's topics exists."""
 
     topic: str
 
@@ -84,7 +84,7 @@ class SaveTopic(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class SaveChannel(WorkerReport[None]):
-    """A channel of a topic of the worker exists."""
+    """A channel exists in one of the worker's topics."""
 
     topic: str
     channel: str

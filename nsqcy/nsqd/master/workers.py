@@ -53,7 +53,7 @@ class WorkerHandle:
         self.index = born.worker
         self.pid = born.pid
         self.up = Event()
-        self.knows_peers = False  # it has a list of the other workers that are up
+        self.knows_peers = False  # it knows the other workers that are up
         self.ready = False  # it is up itself
         self.channel = Channel(born.control, self)
         self.sender = Sender(born.handoff, acceptor.resume, acceptor.retry_later)

@@ -324,9 +324,9 @@ class Owner(Protocol):
 class Handshakes:
     """The handshakes in progress in a worker.
 
-    One step takes as long as thousands of messages, so each turn of the loop does at most one, for
-    the handshake that has waited longest. Waiting for a turn does not count against the peer's time
-    limit.
+    One step takes as long as thousands of messages. Each turn of the loop therefore does at most
+    one step, for the handshake that has waited longest. Waiting for a turn does not count against
+    the peer's time limit.
     """
 
     def __init__(self, loop: Any, context: SSL.Context, limit: float = HANDSHAKE_LIMIT) -> None:
