@@ -168,7 +168,7 @@ class ConnectionOptions:
     )
     topology_region: str = option("", STRING, "region of this client")
     topology_zone: str = option("", STRING, "zone of this client")
-    # Created once from tls_options, because all connections share it.
+    # Made once from tls_options: all connections share it.
     tls_context: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

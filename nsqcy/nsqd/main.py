@@ -1,8 +1,8 @@
 """nsqd: arguments in, exit code out.
 
-Owns the order of the steps before the master runs: block signals, read the options, lock the data
-path, open the sockets, start the workers, and only then import the slow modules. A client that
-connects while nsqd starts waits in the backlog. The workers and the master import in parallel.
+Owns the order of everything that comes before the master: signals held back, options, the data-path
+lock, the sockets, the workers, and only then the imports that take time. A client that connects
+while nsqd starts waits in the backlog; the workers import while the master does.
 
 Exit codes:
 

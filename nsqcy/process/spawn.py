@@ -1,7 +1,7 @@
 """Start of a child process with only the descriptors that it needs.
 
-Owns the call and a child's initial state. Independent of the child's task. Uses exec, because a
-fork of a running hub would also run the parent's greenlets in the child.
+Owns the call and the initial state of a child; independent of what the child does. Uses exec, not
+fork alone: after a fork of a running hub, the child would also run the greenlets of its parent.
 """
 
 import json

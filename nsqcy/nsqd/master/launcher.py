@@ -1,9 +1,9 @@
 """Starts worker processes: the descriptors that each worker inherits, and the ends that the master
 keeps.
 
-Owns everything the processes share: the memory of slots and rings, one wake-up eventfd per worker,
-and a pipe. Its end of file informs the workers that the master is gone. Imports no slow modules, so
-that workers start, and import their modules, before the master has a hub.
+Owns everything the processes share: the memory of slots and rings, one wake-up eventfd for each
+worker, and the pipe whose end of file tells the workers that the master is gone. Imports nothing
+heavy, so that workers start, and import their modules, before the master has a hub.
 """
 
 import mmap
@@ -62,7 +62,7 @@ class Launcher:
         self._alive, self._held = os.pipe2(os.O_CLOEXEC)
 
     def launch(self, worker: int) -> Born:
-        """Start one worker process with the generation of its rings."""
+        """Start one worker process. Its generation is that of its rings."""
         control, its_control = ancillary.pair()
         handoff, its_handoff = ancillary.pair()
         fds = {
