@@ -30,8 +30,8 @@ class User(NamedTuple):
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
-    max_connections: int = 0  # connections to one nsqd; here and below, 0 means no limit
-    publish_rate: float = 0.0  # messages a second
+    max_connections: int = 0  # to one nsqd; here and below, 0 means no limit
+    publish_rate: float = 0.0  # messages per second
     publish_bytes_rate: int = 0
 
     @property
