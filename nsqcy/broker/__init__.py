@@ -1,1 +1,1 @@
-"""Topics: publishing, fan-out, retention, checkpoints, recovery, log reads; the scheduler."""
+"""Topics: publishing, fan-out, retention, checkpoints, recovery and log reads; the scheduler."""

@@ -1,6 +1,6 @@
-"""Headers of a dead letter that describe its origin.
+"""Headers that describe the origin of a dead letter.
 
-Owns the names of these headers, and what happens to the message's own headers.
+Owns the names of these headers, and the changes to the message's own headers.
 """
 
 from typing import NamedTuple
@@ -8,9 +8,9 @@ from typing import NamedTuple
 from nsqcy.base.headers import decode, encode
 from nsqcy.names import is_ephemeral, is_valid_name
 
-MAX_CLIENT_ID = 512  # bytes of the last client's name
-OWN_TTL = "origin-ttl"  # its own time to live, which does not apply to a dead letter
-DROPPED = "headers-dropped"  # its own headers are missing: there was no room for them
+MAX_CLIENT_ID = 512  # maximum bytes of the last client's name
+OWN_TTL = "origin-ttl"  # the message's own time to live, which does not apply to a dead letter
+DROPPED = "headers-dropped"  # the message's own headers are missing: there was no room for them
 
 NAMES = frozenset(
     (
@@ -27,13 +27,13 @@ NAMES = frozenset(
 )
 
 
-# The first header of a message on its way back to one channel.
+# The first header of a message that returns to one channel.
 ADDRESS = "nsqcy-channel"
 NO_CHANNEL = "its channel is gone"
 
 
 class Origin(NamedTuple):
-    """Origin of a dead letter, and the headers that it had there."""
+    """Origin of a dead letter, and its headers at the origin."""
 
     topic: str
     channel: str
@@ -60,8 +60,9 @@ def headers_of(
     client: str,
     reason: str,
 ) -> bytes:
-    """Return the headers of a dead letter, of a message that had `own`. They come before its own
-    ones; those of the same name are removed, and all of its own if there is no room for them."""
+    """Return the headers of a dead letter. `own` are the message's own headers, which follow the
+    new ones. An own header with the name of a new one is removed, and all own headers are removed
+    if there is no room for them."""
     ours = {
         "origin-topic": topic,
         "origin-channel": channel,
@@ -87,7 +88,7 @@ def headers_of(
 
 
 def origin_of(headers: bytes) -> Origin | None:
-    """Return the origin of a message; None: it is not a dead letter."""
+    """Return a message's origin; None if it is not a dead letter."""
     found = decode(headers)
     topic, channel = found.get("origin-topic", ""), found.get("origin-channel", "")
     if not is_valid_name(topic) or not is_valid_name(channel) or is_ephemeral(topic):
@@ -99,7 +100,7 @@ def origin_of(headers: bytes) -> Origin | None:
 
 
 def addressed(origin: Origin) -> bytes:
-    """Return the headers of a message that goes back there."""
+    """Return the headers of a message that returns to its origin."""
     return _bytes({ADDRESS: origin.channel}) + origin.headers
 
 

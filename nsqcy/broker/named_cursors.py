@@ -1,7 +1,7 @@
 """Named cursors: readers of a topic's log and their positions.
 
-Owns their names, positions and ages. Knows no log: a topic queries what they retain, and reports
-which records exist.
+Owns the cursors' names, positions and ages, but not the log: a topic queries which records the
+cursors retain, and reports which records exist.
 """
 
 from collections import OrderedDict
@@ -20,11 +20,11 @@ class TooManyCursors(NsqError):
 
 
 class NamedCursors:
-    """The named cursors of one topic, in the order of last use."""
+    """One topic's named cursors, in the order of last use."""
 
     def __init__(self, cursors: Iterable[NamedCursor] = ()) -> None:
         self._cursors = OrderedDict((one.name, one) for one in cursors)
-        self._overrun: set[str] = set()  # they retain nothing any more
+        self._overrun: set[str] = set()  # cursors that retain nothing any more
 
     def __len__(self) -> int:
         return len(self._cursors)
@@ -40,7 +40,7 @@ class NamedCursors:
         self._overrun.discard(cursor.name)
 
     def use(self, name: str, now: int) -> NamedCursor | None:
-        """Return the cursor, which its owner has just used; None if there is none."""
+        """Return the cursor, which its owner has just used; None if it does not exist."""
         cursor = self._cursors.get(name)
         if cursor is not None:
             cursor = self._cursors[name] = NamedCursor(name, cursor.log_id, cursor.seq, now)
@@ -52,7 +52,7 @@ class NamedCursors:
         return self._cursors.pop(name, None)
 
     def expire(self, before: int) -> list[NamedCursor]:
-        """Remove those that were not used since."""
+        """Remove and return the cursors that were not used since `before`."""
         gone = []
         while self._cursors and next(iter(self._cursors.values())).used < before:
             gone.append(self._cursors.popitem(last=False)[1])
@@ -60,14 +60,14 @@ class NamedCursors:
         return gone
 
     def end_at(self, log_id: bytes, seq: int) -> None:
-        """Records from `seq` on belong to the log `log_id`, and to no other."""
+        """Note that records from `seq` on belong only to the log `log_id`."""
         for name, one in self._cursors.items():
             if one.log_id != log_id and one.seq > seq:
                 self._cursors[name] = NamedCursor(name, one.log_id, seq, one.used)
 
     def held(self, first_seq: int) -> int | None:
-        """Return the first record, from `first_seq` on, that some cursor retains; None if there is
-        none."""
+        """Return the first record, at or after `first_seq`, that a cursor retains; None if no
+        cursor retains one."""
         held = (
             one.seq
             for one in self._cursors.values()
@@ -76,7 +76,7 @@ class NamedCursors:
         return min(held, default=None)
 
     def overrun(self, seq: int) -> list[str]:
-        """The limit of retention is reached: no cursor retains records before `seq` from now on.
+        """The retention limit is reached: no cursor retains records before `seq` from now on.
         Return the names of the cursors that lose records."""
         names = [
             one.name
@@ -90,7 +90,7 @@ class NamedCursors:
         return tuple(self._cursors.values())
 
     def facts(self, first_seq: int, next_seq: int, now: int) -> list[dict[str, Any]]:
-        """Return their description for operators, by name."""
+        """Return descriptions of the cursors for operators, sorted by name."""
         return [
             {
                 "name": one.name,

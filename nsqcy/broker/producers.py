@@ -1,8 +1,8 @@
 """Chunks that producers have published to a topic, so that a repeated chunk is published once.
 
 A chunk is a batch of messages identified by producer, epoch, part and number; in a part, numbers
-ascend. Owns the memory of chunks, and its limits. Knows no record and no disk: a topic reports
-attempts and their outcomes.
+ascend. This module remembers chunks, within limits. It does not access records or the disk: a topic
+reports attempts and their outcomes.
 
     attempted ──► published (waits) ──► accepted, when all its records are visible
                         │
@@ -22,13 +22,13 @@ from nsqcy.storage.journal import EpochState, PartState, pack_part, unpack_parts
 
 HOUR = 3600 * 1_000_000_000
 
-MAX_PRODUCERS = 1000  # of a topic; beyond that the least recently used one is forgotten
-MAX_EPOCHS = 64  # of a producer; likewise
-MAX_PARTS = 10_000  # of an epoch; more are rejected
+MAX_PRODUCERS = 1000  # per topic; beyond that, the least recently used producer is forgotten
+MAX_EPOCHS = 64  # per producer; likewise
+MAX_PARTS = 10_000  # per epoch; more are rejected
 PARTS_OF_TOPIC = 100_000  # beyond this, whole epochs are forgotten, least recently used first
 EXPIRY = 24 * HOUR  # since the last use of an epoch
 
-Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by their place in it
+Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by their index in it
 
 
 class ChunkError(NsqError):
@@ -36,16 +36,16 @@ class ChunkError(NsqError):
 
 
 class ChunkName(NamedTuple):
-    """Identity of a chunk."""
+    """The identity of a chunk."""
 
-    producer: int  # producer_id() of its name
+    producer: int  # producer_id() of the producer's name
     epoch: int
     part: int
     chunk: int
 
 
 class Attempt(NamedTuple):
-    """A chunk, or its missing part, is among a topic's records, from `first_seq` on."""
+    """A chunk, or its missing part, is among a topic's records, starting at `first_seq`."""
 
     name: ChunkName
     first_seq: int
@@ -55,8 +55,8 @@ class Attempt(NamedTuple):
 
 @dataclass(slots=True)
 class Epoch:
-    """The parts of an epoch: each with its highest chunk, and the missing messages of that. Above
-    it there may be chunks that a crash has left, with their missing messages."""
+    """The parts of an epoch: each part's highest chunk, and that chunk's missing messages. There
+    may also be higher chunks that were incomplete after a crash, with their missing messages."""
 
     used: int  # wall clock, ns
     chunks: dict[int, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Epoch:
     packed: bytes | None = None  # the parts, as in the journal; None: they have changed
 
     def accept(self, part: int, chunk: int, missing: Ranges) -> None:
-        """It is the highest now. Lower chunks are over, as chunks ascend."""
+        """Make this the part's highest chunk. Lower chunks are complete, because chunks ascend."""
         self.packed = None
         self.chunks[part] = chunk
         self.missing.pop(part, None)
@@ -77,7 +77,7 @@ class Epoch:
                 self.left[part] = above
 
     def leave(self, part: int, chunk: int, missing: Ranges) -> None:
-        """A crash has left this of a chunk above the highest."""
+        """Note a chunk above the highest that was incomplete after a crash."""
         self.packed = None
         self.left.setdefault(part, {})[chunk] = missing
 
@@ -102,7 +102,7 @@ def producer_id(name: bytes) -> int:
 
 
 def messages_in(ranges: Ranges) -> int:
-    """Return the number of messages."""
+    """Return the number of messages in the ranges."""
     return sum(end - first for first, end in ranges)
 
 
@@ -118,7 +118,7 @@ def without_first(ranges: Ranges, count: int) -> Ranges:
 
 
 def complement(found: Iterable[tuple[int, int]], count: int) -> Ranges:
-    """Return the parts of [0, count) that are in none of the ranges."""
+    """Return the parts of [0, count) that no range covers."""
     left = []
     at = 0
     for first, end in sorted(found):
@@ -131,14 +131,14 @@ def complement(found: Iterable[tuple[int, int]], count: int) -> Ranges:
 
 
 class Producers:
-    """The chunks of one topic."""
+    """One topic's chunks."""
 
     def __init__(self) -> None:
-        # Both in the order of last use.
+        # Both levels are in the order of last use.
         self._producers: OrderedDict[int, OrderedDict[int, Epoch]] = OrderedDict()
         self._parts = 0
-        self._waiting: deque[Attempt] = deque()  # in the order of seqs
-        self._highest: dict[tuple[int, int, int], tuple[int, int]] = {}  # of those: chunk, attempts
+        self._waiting: deque[Attempt] = deque()  # sorted by seq
+        self._highest: dict[tuple[int, int, int], tuple[int, int]] = {}  # waiting: chunk, attempts
         self._found: dict[ChunkName, tuple[int, list[tuple[int, int]]]] = {}  # count, ranges
 
     def __bool__(self) -> bool:
@@ -147,9 +147,9 @@ class Producers:
     # ---- publishing ----
 
     def wanted(self, name: ChunkName, count: int, visible_seq: int, now: int) -> Ranges | None:
-        """Return the messages of a chunk of `count` to publish now; () if all of it is accepted;
-        None if an attempt is in progress, whose outcome is the chunk's. Records before
-        `visible_seq` are visible; `now` is the wall clock, ns."""
+        """Return the messages of a chunk of `count` messages that must be published now; () if the
+        whole chunk is accepted; None if an attempt is in progress, which also decides this chunk.
+        Records before `visible_seq` are visible; `now` is the wall clock, ns."""
         self.settle(visible_seq)
         self._expire(now)
         waiting = self._highest.get(name[:3])
@@ -175,21 +175,21 @@ class Producers:
         return missing
 
     def published(self, name: ChunkName, first_seq: int, wanted: Ranges) -> None:
-        """The wanted messages were appended, from `first_seq` on."""
+        """The wanted messages were appended, starting at `first_seq`."""
         end = first_seq + messages_in(wanted)
         self._waiting.append(Attempt(name, first_seq, wanted, end))
         _, attempts = self._highest.get(name[:3], (0, 0))
         self._highest[name[:3]] = (name.chunk, attempts + 1)
 
     def settle(self, visible_seq: int) -> None:
-        """Attempts whose records are all visible are accepted."""
+        """Accept each attempt once all its records are visible."""
         while self._waiting and self._waiting[0].end_seq <= visible_seq:
             attempt = self._waiting.popleft()
             self._ended(attempt.name)
             self._accept(attempt.name, ())
 
     def undo(self, visible_seq: int) -> None:
-        """The records from `visible_seq` on are removed."""
+        """Undo the attempts: records from `visible_seq` on were removed."""
         self.settle(visible_seq)
         for attempt in self._waiting:
             self._ended(attempt.name)
@@ -206,7 +206,7 @@ class Producers:
             self._highest[name[:3]] = (chunk, attempts - 1)
 
     def _accept(self, name: ChunkName, missing: Ranges) -> None:
-        # It is as old as its use: wanted() has made it the youngest.
+        # The epoch keeps its place in the order of use: wanted() has made it the newest.
         epoch = self._epoch(name, 0)
         if name.part not in epoch.chunks:
             self._parts += 1
@@ -234,7 +234,7 @@ class Producers:
         return epoch
 
     def _make_room(self, name: ChunkName, epoch: Epoch) -> None:
-        """Create a part that is not known yet."""
+        """Make room for a new part. Raises ChunkError if the epoch has too many parts."""
         if len(epoch.chunks) >= MAX_PARTS:
             raise ChunkError(f"epoch {name.epoch} has more than {MAX_PARTS} parts")
         while self._parts >= PARTS_OF_TOPIC:
@@ -248,14 +248,14 @@ class Producers:
             self._forget_epoch(producer)
 
     def expire(self, visible_seq: int, now: int) -> bool:
-        """Forget what has not been used for long; return whether there was something."""
+        """Forget epochs that have not been used for a day; return whether any were forgotten."""
         self.settle(visible_seq)
         parts, producers = self._parts, len(self._producers)
         self._expire(now)
         return (parts, producers) != (self._parts, len(self._producers))
 
     def _forget_epoch(self, producer: int) -> None:
-        """Return the least recently used epoch of a producer."""
+        """Forget a producer's least recently used epoch."""
         epochs = self._producers[producer]
         _, epoch = epochs.popitem(last=False)
         self._parts -= len(epoch.chunks)
@@ -265,13 +265,13 @@ class Producers:
     # ---- over a restart ----
 
     def unspoken(self, visible_seq: int) -> int:
-        """Return the seq up to which state() is valid, if everything before `visible_seq` is
-        visible: later chunks are not in it."""
+        """Return the seq up to which state() is valid if everything before `visible_seq` is
+        visible. state() does not contain later chunks."""
         self.settle(visible_seq)
         return min(visible_seq, self._waiting[0].first_seq) if self._waiting else visible_seq
 
     def state(self, visible_seq: int) -> tuple[EpochState, ...]:
-        """Return what is accepted, least recently used first."""
+        """Return the accepted chunks, least recently used epoch first."""
         self.settle(visible_seq)
         return tuple(
             EpochState(producer, number, epoch.used, epoch.pack())
@@ -291,13 +291,13 @@ class Producers:
                     self._accept(name, state.missing)
 
     def found(self, name: ChunkName, first: int, end: int, count: int) -> None:
-        """Records of messages [first, end) of a chunk of `count` are in the log, after the end of
-        the state. Call found_all() when there are no more."""
+        """Report records in the log after the end of the state: messages [first, end) of a chunk of
+        `count` messages. Call found_all() after the last report."""
         self._found.setdefault(name, (count, []))[1].append((first, end))
 
     def found_all(self, now: int) -> None:
-        """A crash may have left a chunk, and nothing of an earlier one: a disk writes in any order.
-        So each is kept separately."""
+        """Take over the chunks from found(). Each chunk is kept separately, because a disk writes
+        in any order: a crash may have left a chunk but nothing of an earlier one."""
         for name, (count, ranges) in self._found.items():
             epoch = self._use(name, now)
             highest = epoch.chunks.get(name.part, -1)

@@ -1,6 +1,6 @@
 """Python client for NSQ: consumers and producers.
 
-This module is for threads and gevent. nsqcy.client.aio has the same names for asyncio.
+This module is for threads and gevent. nsqcy.client.aio provides the same names for asyncio.
 """
 
 from nsqcy.client.blocking import Consumer, Producer

@@ -82,9 +82,9 @@ __all__ = [
     "finish",
 ]
 
-MAX_STRETCH = 0.01  # seconds for which handlers that never wait may occupy the loop
+MAX_STRETCH = 0.01  # seconds for which handlers that never await may occupy the loop
 
-Outcome = object | Awaitable[object]  # of a function or coroutine function
+Outcome = object | Awaitable[object]  # result of a function or coroutine function
 Handler = Callable[[Message], Outcome]
 
 
@@ -125,12 +125,12 @@ class _Driver(asyncio.Protocol):
         self.fail(ConnectionFailed(f"{self._connection.address}: {why}"))
 
     def fail(self, error: Error) -> None:
-        """There is no connection, or no longer."""
+        """The connection failed or was lost."""
         self._face.core.lost(self._connection, error, self._face.now())
         self._face.rearm()
 
     def wake(self) -> None:
-        """Something waits to be sent: send it at the end of this turn of the loop."""
+        """Send pending output at the end of this turn of the loop."""
         if not self._flushing:
             self._flushing = True
             self._face.loop.call_soon(self.flush)
@@ -151,7 +151,7 @@ class _Driver(asyncio.Protocol):
         self._face.rearm()
 
     def close(self) -> None:
-        """Send what waits, and close."""
+        """Send pending output, and close."""
         if self.connecting is not None:
             self.connecting.cancel()
         if self._transport is not None and not self._transport.is_closing():
@@ -161,11 +161,11 @@ class _Driver(asyncio.Protocol):
 
 
 class _Face:
-    """The Net of a core."""
+    """A core's Net."""
 
-    core: Any  # a Core, of a type that each public class chooses
+    core: Any  # a Core; each public class chooses its type
     loop: asyncio.AbstractEventLoop
-    now: Callable[[], float]  # of the loop, once there is one
+    now: Callable[[], float]  # the loop's clock, once there is a loop
 
     def __init__(self) -> None:
         self.now = float
@@ -174,9 +174,9 @@ class _Face:
         self._tasks: set[asyncio.Task[None]] = set()
         self._own: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()  # internal ones
         self._ended = asyncio.Event()
-        self._ending: asyncio.Task[None] | None = None  # since the first close()
-        self.transports: set[asyncio.Transport] = set()  # those that have not been closed yet
-        self.released = asyncio.Event()  # one of them was
+        self._ending: asyncio.Task[None] | None = None  # set by the first close()
+        self.transports: set[asyncio.Transport] = set()  # open transports
+        self.released = asyncio.Event()  # set when a transport has closed
 
     # -- Net
 
@@ -214,7 +214,7 @@ class _Face:
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self.loop.create_task(work)
-        self._tasks.add(task)  # a loop alone does not keep its tasks alive
+        self._tasks.add(task)  # a loop does not keep references to its tasks
         task.add_done_callback(self._tasks.discard)
         return task
 
@@ -239,7 +239,7 @@ class _Face:
         self.rearm()
 
     def _hook(self, hook: Callable[..., Outcome] | None) -> Callable[..., object] | None:
-        """Return a callback for the core; a task awaits its result."""
+        """Return a callback for the core; if its result is awaitable, a task awaits it."""
         if hook is None:
             return None
 
@@ -251,7 +251,7 @@ class _Face:
         return call
 
     async def _awaited(self, result: Awaitable[object]) -> None:
-        """Await what a callback returned. Logs its errors."""
+        """Await a callback's result. Logs its errors."""
         try:
             await result
         except Exception:
@@ -260,7 +260,7 @@ class _Face:
     async def _close(self, *, graceful: bool) -> None:
         """Stop, and wait for the end, except in a task that the end waits for.
 
-        The end continues without its caller: a cancelled close() still ends everything.
+        The end does not depend on its caller: after a cancelled close(), everything still ends.
         """
         now = self.now()
         self.core.stop(now, graceful=graceful)
@@ -278,8 +278,8 @@ class _Face:
         return task in self._tasks
 
     async def _end(self, deadline: float | None) -> None:
-        """Wait until the core has ended and all bytes are sent. Callbacks have until `deadline`:
-        they may have work to do after the last answer."""
+        """Wait until the core has ended and all bytes are sent. Callbacks may run until `deadline`,
+        because they may have work to do after the last answer."""
         await self._ended.wait()
         self.rearm()
         if deadline is not None:
@@ -300,7 +300,7 @@ class _Face:
 
 
 class _Iteration:
-    """An `async for` over a consumer; it exists for as long as the loop runs."""
+    """An `async for` over a consumer; it exists while the statement runs."""
 
     def __init__(self, consumer: "Consumer") -> None:
         self.task = asyncio.current_task()
@@ -311,7 +311,7 @@ class _Iteration:
 
 
 class _Messages(_Iteration):
-    """One message at a time."""
+    """Iterates one message at a time."""
 
     async def __anext__(self) -> Message:
         if queue := self._consumer._queue:
@@ -320,7 +320,7 @@ class _Messages(_Iteration):
 
 
 class _Batches(_Iteration):
-    """Several messages at a time."""
+    """Iterates several messages at a time."""
 
     def __init__(self, consumer: "Consumer", maximum: int, within: float) -> None:
         super().__init__(consumer)
@@ -392,8 +392,8 @@ class Consumer(ConsumerView, _Face):
         self.message_handler = message_handler
         self._concurrency = concurrency
         self._queue = deque()
-        self._waiters: deque[asyncio.Future[None]] = deque()  # who wait for a message
-        self._workers: set[asyncio.Task[None]] = set()  # that run handlers
+        self._waiters: deque[asyncio.Future[None]] = deque()  # waiting for a message
+        self._workers: set[asyncio.Task[None]] = set()  # tasks that run handlers
         self._iterations: weakref.WeakSet[_Iteration] = weakref.WeakSet()
         self._paused = 0  # max_in_flight before the pause
 
@@ -489,8 +489,8 @@ class Consumer(ConsumerView, _Face):
     def batches(self, max_messages: int, *, within: float = 0.0) -> AsyncIterator[list[Message]]:
         """Iterate over lists of up to `max_messages` messages.
 
-        A list is complete after `within` seconds from its first message, or as soon as no more
-        messages can arrive until the program answers some.
+        A list is complete `within` seconds after its first message. It is complete earlier if no
+        more messages can arrive until the program answers some.
         """
         batches = _Batches(self, max_messages, within)
         self._iterations.add(batches)
@@ -652,7 +652,7 @@ class Consumer(ConsumerView, _Face):
 
 
 class _Awaited(Publish):
-    """A publish that a future waits for."""
+    """A publish with a future for its result."""
 
     __slots__ = ()
 
@@ -717,7 +717,7 @@ class Producer(ProducerView, _Face):
     async def close(self, *, graceful: bool = True) -> None:
         """Wait up to close_timeout seconds for pending answers, and close.
 
-        If `graceful` is false, close at once: pending publishes fail with Closed.
+        If `graceful` is false, close immediately: pending publishes fail with Closed.
         """
         self.core.closing = True
         if not (self.core.running or self._ending):  # never started
@@ -784,8 +784,8 @@ class Producer(ProducerView, _Face):
         """Publish any number of messages in batches and return their number.
 
         A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
-        a batch of its own. Raises the same errors as publish(), after all batches already sent
-        have been answered; some of the messages have been published then.
+        sent as its own batch. Raises the same errors as publish(), once all batches already sent
+        have been answered. In that case, some of the messages have been published.
         """
         sent: list[asyncio.Future[bytes]] = []
         count = 0
@@ -813,7 +813,7 @@ class Producer(ProducerView, _Face):
         *,
         headers: Headers | None = None,
     ) -> asyncio.Future[bytes]:
-        """Do the same as publish(), without waiting: return a future for its result.
+        """Like publish(), but return a future for the result without waiting.
 
         A program that never waits should check `is_full`.
         """
@@ -828,14 +828,15 @@ class Producer(ProducerView, _Face):
         *,
         headers: Headers | None = None,
     ) -> asyncio.Future[bytes]:
-        """Do the same as multipublish(), without waiting: return a future for its result."""
+        """Like multipublish(), but return a future for the result without waiting."""
         return self._send(topic, self._mpub[topic], self._mpub_body(messages, headers), timeout)
 
     pub = publish
     mpub = multipublish
 
     async def dpub(self, topic: str, delay_ms: int, data: bytes) -> bytes:
-        """Publish one message, deferred by `delay_ms` milliseconds. Raises as publish() does."""
+        """Publish one message, deferred by `delay_ms` milliseconds. Raises the same errors as
+        publish()."""
         return await self.publish(topic, data, delay_ms)
 
     def _send(
@@ -852,7 +853,7 @@ class Producer(ProducerView, _Face):
         return future
 
     async def _have_room(self, timeout: float | None = None) -> float | None:
-        """Wait until publishes have been answered; return the rest of the time."""
+        """Wait until publishes have been answered; return the remaining time."""
         deadline = None if timeout is None else self.now() + timeout
         try:
             async with asyncio.timeout_at(deadline):

@@ -8,12 +8,12 @@
             print(message.body)
             message.finish()
 
-Owns waiting: for messages, answers, room and the end. consumer.py and producer.py decide;
-loop.py, in a thread of its own, owns bytes and time, so heartbeats are answered while handlers are
-busy. Messages may be answered in any thread.
+This module owns all waiting: for messages, answers, room and the end. consumer.py and producer.py
+decide. loop.py handles bytes and time in its own thread, so heartbeats are answered while handlers
+are busy. Messages may be answered in any thread.
 
-Consumers and producers belong to the process that has started them: after a fork, in the child,
-those of the parent have ended.
+Consumers and producers belong to the process that has started them: after a fork, the parent's
+consumers and producers have ended in the child.
 """
 
 from collections import deque
@@ -45,29 +45,29 @@ from nsqcy.client.options import Address, Addresses, ConsumerKeywords, ProducerK
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.runtime import Event, Future, Gate, Kind, runtime_of
 
-GRACE = 2.0  # seconds after close_timeout in which the end comes by itself
+GRACE = 2.0  # seconds after close_timeout until the client ends on its own
 AT_EXIT = 1.0  # seconds that an unclosed consumer or producer may delay the program's exit
 
-# Results that mypy accepts: a coroutine is not one of them, as it would never be awaited. b"OK" is
-# that of a publish.
+# Result types that mypy accepts. Coroutines are excluded, because they would never be awaited.
+# b"OK" is the result of a publish.
 Handler = Callable[[Message], bool | bytes | None]
 GivingUp = Callable[[Message], bytes | None]
 
 
 class _Waiters:
-    """Threads or greenlets that wait for an event, for one or all of them."""
+    """Threads or greenlets that wait for an event, which wakes one or all of them."""
 
     def __init__(self, loop: Loop) -> None:
         self._runtime = loop.runtime
         self._gates: deque[Gate] = deque()
 
     def wait(self, is_there: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait until the event, another waiter's use of it, or the timeout."""
+        """Wait until the event occurs, another waiter handles it, or the timeout expires."""
         gate = self._runtime.gate()
         self._gates.append(gate)
         passed = False
         try:
-            if not is_there():  # since before there was a gate to open
+            if not is_there():  # it occurred before there was a gate to open
                 passed = self._runtime.pass_gate(gate, timeout)
         finally:
             if not passed:
@@ -76,7 +76,7 @@ class _Waiters:
     def _leave(self, gate: Gate, is_there: Callable[[], bool]) -> None:
         try:
             self._gates.remove(gate)
-        except ValueError:  # opened meanwhile: the wake-up is another waiter's
+        except ValueError:  # opened meanwhile: pass the wake-up on to another waiter
             if is_there():
                 self.wake()
 
@@ -168,7 +168,7 @@ class Consumer(ConsumerView):
         self.message_handler = message_handler
         self._concurrency = concurrency
         self._queue = deque()
-        self._hopeless: deque[Message] = deque()  # delivered, for on_giving_up
+        self._hopeless: deque[Message] = deque()  # delivered messages, for on_giving_up
         self._gives_up = False  # threads handle messages
         self._waiters = _Waiters(self._loop)
         self._inside: list[object] = []  # threads that iterate, handle, or wait for the end
@@ -242,7 +242,8 @@ class Consumer(ConsumerView):
         self._waiters.wake_all()
 
     def _close_at_exit(self) -> None:
-        """End a forgotten consumer: send its answers, and requeue the rest."""
+        """End a consumer that the program no longer references: send its answers, and requeue the
+        rest."""
         self._begin_end(graceful=True)
         if not self._loop.ended.wait(AT_EXIT):
             self.close(graceful=False)
@@ -266,7 +267,7 @@ class Consumer(ConsumerView):
     def _end(self) -> None:
         self._closed = True
         self._hopeless.clear()
-        self._queue.clear()  # in the child of a fork they are the parent's
+        self._queue.clear()  # in the child of a fork, they belong to the parent
         self._waiters.wake_all()
 
     def __enter__(self) -> Self:
@@ -317,8 +318,8 @@ class Consumer(ConsumerView):
     def batches(self, max_messages: int, *, within: float = 0.0) -> Iterator[list[Message]]:
         """Iterate over lists of up to `max_messages` messages.
 
-        A list is complete after `within` seconds from its first message, or as soon as no more
-        messages can arrive until the program answers some.
+        A list is complete `within` seconds after its first message. It is complete earlier if no
+        more messages can arrive until the program answers some.
         """
         self._inside.append(me := self._loop.runtime.current())
         try:
@@ -372,11 +373,12 @@ class Consumer(ConsumerView):
         finally:
             ended.set()
             self._handlers.remove(ended)
-            if not self._closed:  # it ended by an exception that is not an error
+            if not self._closed:  # it ended with an exception that is not an error
                 self._spawn_worker(handler)
 
     def _give_up(self, message: Message) -> None:
-        """The loop has a message for on_giving_up, which may wait: it gets a thread."""
+        """The loop has a message for on_giving_up. The callback may block, so it runs in its own
+        thread."""
         if self._closed:
             message.requeue(0, backoff=False)
             return
@@ -391,7 +393,7 @@ class Consumer(ConsumerView):
         self._loop.runtime.spawn(f"nsqcy giving up {self.core.name}", self._give_up_all, ended)
 
     def _give_up_all(self, ended: Event) -> None:
-        """Call on_giving_up until there are no more messages for it."""
+        """Call on_giving_up until it has no more messages."""
         hook = self.core.on_giving_up
         assert hook is not None
         self._inside.append(me := self._loop.runtime.current())
@@ -411,7 +413,7 @@ class Consumer(ConsumerView):
             ended.set()
             self._handlers.remove(ended)
             with self._loop.lock:
-                if self._hopeless:  # it ended by an exception that is not an error
+                if self._hopeless:  # it ended with an exception that is not an error
                     self._begin_giving_up()
                 else:
                     self._gives_up = False
@@ -459,7 +461,7 @@ class Consumer(ConsumerView):
 
 
 class _Awaited(Publish):
-    """A publish whose waiter is (the loop's `later`, a future)."""
+    """A publish with its waiter: the loop's `later`, and a future."""
 
     __slots__ = ()
 
@@ -531,7 +533,7 @@ class Producer(ProducerView):
     def close(self, *, graceful: bool = True) -> None:
         """Wait up to close_timeout seconds for pending answers, and close.
 
-        If `graceful` is false, close at once: pending publishes fail with Closed.
+        If `graceful` is false, close immediately: pending publishes fail with Closed.
         """
         self.core.closing = True
         if not self._loop.has_begun:
@@ -542,7 +544,8 @@ class Producer(ProducerView):
             self._loop.ended.wait(self.core.options.close_timeout + GRACE)
 
     def _close_at_exit(self) -> None:
-        """The program forgot the producer; its pending publishes are still sent."""
+        """Close a producer that the program no longer references. Its pending publishes are still
+        sent."""
         self._loop.call(self._stop, True)
         if not self._loop.ended.wait(AT_EXIT):
             self.close(graceful=False)
@@ -608,8 +611,8 @@ class Producer(ProducerView):
         """Publish any number of messages in batches and return their number.
 
         A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
-        a batch of its own. Raises the same errors as publish(), after all batches already sent
-        have been answered; some of the messages have been published then.
+        sent as its own batch. Raises the same errors as publish(), once all batches already sent
+        have been answered. In that case, some of the messages have been published.
         """
         head = self._mpub[topic]
         sent: deque[Future] = deque()
@@ -636,7 +639,7 @@ class Producer(ProducerView):
         *,
         headers: Headers | None = None,
     ) -> Future:
-        """Do the same as publish(), without waiting: return a future for its result.
+        """Like publish(), but return a future for the result without waiting.
 
         The future is a concurrent.futures.Future or a gevent AsyncResult. A program that never
         waits should check `is_full`.
@@ -652,7 +655,7 @@ class Producer(ProducerView):
         *,
         headers: Headers | None = None,
     ) -> Future:
-        """Do the same as multipublish(), without waiting: return a future for its result."""
+        """Like multipublish(), but return a future for the result without waiting."""
         return self._send(
             topic, self._mpub[topic], self._mpub_body(messages, headers), self._deadline(timeout)
         )
@@ -661,7 +664,8 @@ class Producer(ProducerView):
     mpub = multipublish
 
     def dpub(self, topic: str, delay_ms: int, data: bytes) -> bytes:
-        """Publish one message, deferred by `delay_ms` milliseconds. Raises as publish() does."""
+        """Publish one message, deferred by `delay_ms` milliseconds. Raises the same errors as
+        publish()."""
         return self.publish(topic, data, delay_ms)
 
     def _sent(self, topic: str, head: bytes, body: bytes, timeout: float | None) -> bytes:
@@ -703,7 +707,7 @@ class Producer(ProducerView):
 
 
 def _first_error(futures: Iterable[Future]) -> Exception | None:
-    """Return all that are awaited here."""
+    """Return everything that is awaited here."""
     first = None
     for future in futures:
         try:

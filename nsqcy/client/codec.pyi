@@ -13,21 +13,21 @@ class FlowControl(Protocol):
 OK_FRAME: tuple[int, bytes]
 
 class AlreadyAnswered(NsqError):
-    """The message was finished or requeued before."""
+    """The message has already been finished or requeued."""
 
 class ProtocolError(NsqError):
-    """nsqd sent something that is not NSQ's protocol. The connection is closed."""
+    """nsqd sent data that violates NSQ's protocol. The connection is closed."""
 
 class Message:
     """A message that nsqd has delivered: finish or requeue it, once.
 
-    An answer after the connection was lost is dropped; nsqd delivers the message again.
+    If the connection is lost, the answer is dropped and nsqd delivers the message again.
     """
 
     def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def id(self) -> bytes:
-        """16 hexadecimal digits, unique on its nsqd."""
+        """16 hexadecimal digits, unique per nsqd."""
 
     @property
     def body(self) -> bytes:
@@ -35,38 +35,38 @@ class Message:
 
     @property
     def timestamp(self) -> int:
-        """Time of the publish by the clock of nsqd, in nanoseconds since 1970."""
+        """Publish time by nsqd's clock, in nanoseconds since 1970."""
 
     @property
     def attempts(self) -> int:
-        """Number of deliveries, this one included."""
+        """Number of deliveries, including this one."""
 
     @property
     def nsqd_address(self) -> str:
-        """`host:port` of the nsqd that delivered it."""
+        """`host:port` of the nsqd that delivered the message."""
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers; empty unless the consumer has the option `headers`."""
 
     def finish(self) -> None:
-        """Tell nsqd that the message has been processed. Raises AlreadyAnswered."""
+        """Report to nsqd that the message has been processed. Raises AlreadyAnswered."""
 
     def requeue(
         self, delay: float | None = None, *, time_ms: int | None = None, backoff: bool = True
     ) -> None:
         """Have the message delivered again, after `delay` seconds or `time_ms` milliseconds.
 
-        Without either, the delay is the consumer's `requeue_delay` times the attempts. With
-        `backoff` the consumer slows down. Raises AlreadyAnswered, and ValueError for a delay that
-        is negative or not a number.
+        Without either, the delay is the consumer's `requeue_delay` times the number of attempts.
+        With `backoff`, the consumer slows down. Raises AlreadyAnswered, and ValueError for a delay
+        that is negative or not a number.
         """
 
     def touch(self) -> None:
         """Restart the message's timeout. Raises AlreadyAnswered."""
 
     def enable_async(self) -> None:
-        """Announce that the message is answered after its handler has returned."""
+        """Announce that the message will be answered after its handler has returned."""
 
     def is_async(self) -> bool:
         """Return whether `enable_async` was called."""
@@ -95,7 +95,7 @@ class Codec:
     def close(self) -> None: ...
 
 class Publish:
-    """A publish that waits for nsqd's answer; `on_retry` of a producer gets it."""
+    """A publish that waits for nsqd's answer; the producer's `on_retry` receives it."""
 
     @property
     def topic(self) -> str:
@@ -105,7 +105,7 @@ class Publish:
     def head(self) -> bytes: ...
     @property
     def body(self) -> bytes:
-        """The body of the command: a message, or a batch of them."""
+        """The body of the command: a message, or a batch of messages."""
 
     @property
     def waiter(self) -> Any: ...
@@ -118,7 +118,7 @@ class Publish:
     def done(self, error: NsqError | None) -> None: ...
 
 def finish(messages: Iterable[Message]) -> None:
-    """Finish several messages, with one write to each nsqd. Raises AlreadyAnswered."""
+    """Finish several messages, with one write per nsqd. Raises AlreadyAnswered."""
 
 def message_body(data: object) -> bytes: ...
 def headered_body(data: object, headers: Mapping[str, str] | None) -> bytes: ...

@@ -1,8 +1,8 @@
 """One connection to an nsqd, sans I/O.
 
-Owns the handshake (magic, IDENTIFY, TLS, compression, AUTH), heartbeats, the time limit of silence,
-and the path of bytes through the layers. Notifies its owner, a consumer or producer. Knows no
-socket, no clock, no other connection: methods receive bytes and the time.
+Owns the handshake (magic, IDENTIFY, TLS, compression, AUTH), heartbeats, the silence timeout, and
+the path of bytes through the layers. Notifies its owner, a consumer or producer. Uses no socket, no
+clock and no other connection: methods receive bytes and the time.
 """
 
 import json
@@ -26,14 +26,14 @@ HEARTBEAT = b"_heartbeat_"
 CLOSE_WAIT = b"CLOSE_WAIT"
 NOP = b"NOP\n"
 RESPONSE, ERROR = 0, 1
-OLD_MAX_READY = 2500  # of an nsqd that does not report one
-MIN_HANDSHAKE = 10.0  # minimum seconds: an auth server may be involved
+OLD_MAX_READY = 2500  # for an nsqd that does not report a limit
+MIN_HANDSHAKE = 10.0  # minimum seconds, because an auth server may be involved
 
 _Step = Callable[[bytes, float], None]
 
 
 class Owner(Protocol):
-    """Notifications of a connection to its consumer or producer."""
+    """Notifications from a connection to its consumer or producer."""
 
     def ready(self, connection: "Connection", now: float) -> None:
         """The handshake is over."""
@@ -42,16 +42,17 @@ class Owner(Protocol):
         """Messages have been delivered."""
 
     def accepted(self, connection: "Connection", count: int, now: float) -> None:
-        """This number of OKs."""
+        """This many OKs have arrived."""
 
     def response(self, connection: "Connection", data: bytes, now: float) -> None:
-        """Another answer, neither of the handshake nor a heartbeat."""
+        """Another response has arrived, which belongs neither to the handshake nor to a
+        heartbeat."""
 
     def refused(self, connection: "Connection", error: NsqdError, now: float) -> None:
-        """An error frame; after a fatal one the connection is unusable: nsqd closes it."""
+        """An error frame has arrived. After a fatal error, nsqd closes the connection."""
 
     def heartbeat(self, connection: "Connection") -> None:
-        """nsqd has sent a heartbeat, and was answered."""
+        """nsqd has sent a heartbeat, which was answered."""
 
 
 class State(Enum):
@@ -67,9 +68,9 @@ class State(Enum):
 class Connection:
     """A connection of `owner` to the nsqd at `address`.
 
-    Its driver calls begin() once the socket is connected, feed() with received bytes, sends the
-    result of take() whenever `codec.wake` is called, calls check() by `due`, and close() at the
-    end.
+    Its driver calls begin() once the socket is connected, and feed() with received bytes. Whenever
+    `codec.wake` is called, it sends the result of take(). It calls check() by `due`, and close() at
+    the end.
     """
 
     def __init__(self, address: Address, options: ConnectionOptions, owner: Owner) -> None:
@@ -77,17 +78,17 @@ class Connection:
         self.options = options
         self.state = State.CONNECTING
         self.codec = Codec(str(address), options.max_msg_size)
-        self.ready = 0  # the RDY last sent
+        self.ready = 0  # the last RDY sent
         self.max_ready = OLD_MAX_READY
         self.last_message = -math.inf
         self.due = math.inf  # when to call check() next
         self.failure: NsqdError | None = None  # why nsqd is about to close it
         self.driver: Any = None  # moves its bytes
-        self.peer: Any = None  # its owner's record of that nsqd
-        self.drained = False  # nsqd has announced that it delivers nothing more
+        self.peer: Any = None  # its owner's record of the nsqd
+        self.drained = False  # nsqd has announced that it will deliver nothing more
         self._owner = owner
         self._layers: list[ByteLayer] = []
-        self._step: _Step | None = None  # takes the next answer of the handshake
+        self._step: _Step | None = None  # handles the next answer of the handshake
         self._upgrades: list[Callable[[], ByteLayer]] = []
         self._auth_required = False
         self._last_received = -math.inf
@@ -107,8 +108,8 @@ class Connection:
         self.codec.write(MAGIC + command_with_body(b"IDENTIFY", (), identity))
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take bytes from nsqd. Raises LayerError, ProtocolError, NsqdError (a refused handshake)
-        and ConnectionFailed; the connection is unusable then."""
+        """Accept bytes from nsqd. Raises LayerError, ProtocolError, NsqdError (a refused handshake)
+        and ConnectionFailed; the connection is unusable afterwards."""
         if self.state is State.CLOSED:
             return
         self._last_received = now
@@ -145,11 +146,11 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Number of messages delivered and not answered."""
+        """Number of messages delivered and not yet answered."""
         return self.codec.in_flight
 
     def blames(self, error: NsqError) -> str:
-        """Return the error, with the address of this connection."""
+        """Return the error, with this connection's address."""
         text = str(error)
         address = str(self.address)
         return text if address in text else f"{address}: {text}"
@@ -173,7 +174,7 @@ class Connection:
     # -- receiving
 
     def _through(self, depth: int, data: bytes, now: float) -> None:
-        """Take bytes of the layer at `depth`, 0 being the socket's side."""
+        """Accept bytes for the layer at `depth`; 0 is the socket's side."""
         if depth == len(self._layers):
             self._frames(data, now)
             return
@@ -192,13 +193,13 @@ class Connection:
             self._rouse()
 
     def _rouse(self) -> None:
-        """Send what a layer has to send without the codec."""
+        """Send a layer's own output, which bypasses the codec."""
         if self.codec.wake is not None:
             self.codec.wake()
 
     def _frames(self, data: bytes, now: float) -> None:
         while self._step is not None:
-            # One answer at a time: the bytes after it may belong to a layer that it adds.
+            # One answer at a time, because the following bytes may belong to a layer that it adds.
             messages, frames = self.codec.feed(data, 1)
             if messages:
                 raise ProtocolError(f"{self.address} sent a message during the handshake")
@@ -229,7 +230,7 @@ class Connection:
             self._owner.accepted(self, accepted, now)
 
     def _answer(self, type_: int, data: bytes, now: float) -> None:
-        """Take the next answer of the handshake."""
+        """Handle the next answer of the handshake."""
         if type_ == ERROR:
             raise NsqdError(data.decode("utf-8", "replace"))
         if type_ != RESPONSE:
@@ -296,7 +297,7 @@ class Connection:
         self._upgrade(now)
 
     def _agreed(self, name: str, settings: dict[str, Any]) -> bool:
-        """Return whether this layer comes next; an unrequested one is an error."""
+        """Return whether this layer comes next. A layer that was not requested is an error."""
         if settings.get(name) is not True:
             return False
         if not getattr(self.options, name):
@@ -339,7 +340,7 @@ class Connection:
         self._owner.ready(self, now)
 
     def _watch(self, now: float) -> None:
-        """Detect two missing heartbeats."""
+        """Detect two missed heartbeats."""
         if self._silence is None:
             self.due = math.inf
             return

@@ -1,8 +1,8 @@
-"""Decisions of a consumer, sans I/O.
+"""A consumer's decisions, sans I/O.
 
-Owns the outcome of a message before and after its handler, the effects of a lost connection, and
-the end. core.py owns its nsqds, flow.py RDY and backoff. Knows no socket and no thread: its Net
-(aio, blocking) moves the bytes, keeps the time and runs the handlers.
+Owns a message's outcome before and after its handler, the effects of a lost connection, and the
+end. core.py owns the nsqds, flow.py RDY and backoff. Uses no socket and no thread: its Net (aio,
+blocking) moves the bytes, measures time and runs the handlers.
 """
 
 import inspect
@@ -21,20 +21,20 @@ from nsqcy.client.flow import Flow
 from nsqcy.client.options import Addresses, consumer_options
 from nsqcy.names import is_valid_name, quote
 
-FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
-ASK_SOON = 0.2  # seconds from a lost connection to the query of nsqlookupds
+FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds before reconnecting to a lost nsqd
+ASK_SOON = 0.2  # seconds between a lost connection and an nsqlookupd query
 FINISHED, REQUEUED = 0, 1  # as in client/codec.pxd
 NOT_AWAITED = "the handler returned an awaitable: only nsqcy.client.aio awaits it"
 
 
 class Net(AnyNet, Protocol):
-    """Calls of a consumer to its Net."""
+    """A consumer's calls to its Net."""
 
     def deliver(self, messages: list[Message]) -> None:
         """Deliver these messages to the program."""
 
     def give_up(self, message: Message) -> None:
-        """Call on_giving_up with it; given_up() or raised() gets the outcome."""
+        """Call on_giving_up with the message; given_up() or raised() receives the outcome."""
 
 
 class ConsumerCore(Core[Nsqd]):
@@ -128,8 +128,8 @@ class ConsumerCore(Core[Nsqd]):
         self._forget(connection.address, nsqd)
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
-        """End: nsqds deliver nothing more, and messages in flight may still be answered, for
-        close_timeout seconds; or end at once."""
+        """Stop: nsqds deliver nothing more, and messages in flight may still be answered for
+        close_timeout seconds. If not graceful, end immediately."""
         if not self.running:
             return
         if not graceful:
@@ -166,11 +166,11 @@ class ConsumerCore(Core[Nsqd]):
                 self.flow.failure(now)
 
     def delay_of(self, attempts: int) -> int:
-        """Return the milliseconds until a failed message is delivered again."""
+        """Return the delay before a failed message is delivered again, in milliseconds."""
         return self.options.delay_of(attempts)
 
     def answered(self, now: float) -> None:
-        """Messages may have been answered: a connection that ends may be done."""
+        """Messages may have been answered, so a closing connection may be done."""
         if self.closing:
             self._end_if_drained(now)
 
@@ -181,14 +181,14 @@ class ConsumerCore(Core[Nsqd]):
             return
         if message.is_async():
             return
-        with suppress(AlreadyAnswered):  # by the handler, or by code that got the message from it
+        with suppress(AlreadyAnswered):  # by the handler, or by other code that has the message
             if result is False:
                 message.requeue(backoff=self.options.backoff_on_requeue)
             else:
                 message.finish()
 
     def given_up(self, message: Message, result: object = None) -> None:
-        """There is no on_giving_up, or it has returned."""
+        """on_giving_up is not set, or it has returned."""
         if inspect.isawaitable(result):
             self.raised(message, TypeError(NOT_AWAITED))
             return
@@ -252,14 +252,14 @@ class ConsumerCore(Core[Nsqd]):
             self._net.deliver(messages)
 
     def accepted(self, connection: Connection, count: int, now: float) -> None:
-        """Handle the answer to SUB: only now the connection is known to work."""
+        """Handle the answer to SUB, which shows that the connection works."""
         self.nsqds[connection.address].failures = 0
 
     def response(self, connection: Connection, data: bytes, now: float) -> None:
         self.answered(now)
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
-        if not error.fatal:  # lost() reports others
+        if not error.fatal:  # lost() reports other errors
             log.warning("[%s] %s", self.name, connection.blames(error))
             self.tell(self.on_error, error)
 

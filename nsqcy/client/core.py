@@ -1,8 +1,9 @@
 """Common part of consumers and producers, sans I/O: their nsqds.
 
-Owns the list of nsqds, fixed ones and those that nsqlookupds name; a connection to each, when to
-reconnect, and when to query nsqlookupds. Knows no socket and no thread: its Net (aio, blocking)
-does. consumer.py and producer.py handle the effects of a lost connection on messages and publishes.
+Owns the list of nsqds, both fixed and reported by nsqlookupds; a connection to each nsqd; and the
+times to reconnect and to query nsqlookupds. Uses no socket and no thread, which are left to its Net
+(aio, blocking). consumer.py and producer.py handle the effects of a lost connection on messages and
+publishes.
 """
 
 import logging
@@ -27,7 +28,7 @@ log = logging.getLogger("nsqcy.client")
 
 
 class Net(Protocol):
-    """Calls of a core to its Net."""
+    """A core's calls to its Net."""
 
     def now(self) -> float:
         """Seconds, monotonic."""
@@ -52,7 +53,7 @@ class Nsqd:
 
     def __init__(self, *, fixed: bool) -> None:
         self.fixed = fixed
-        self.listed = not fixed  # in the last answers of nsqlookupds
+        self.listed = not fixed  # in the latest answers from nsqlookupds
         self.connection: Connection | None = None
         self.failures = 0  # since it last worked
         self.retry_at = -math.inf
@@ -132,8 +133,7 @@ class Core(Owner, Generic[N]):
         raise NotImplementedError
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
-        """Handle the answers of the nsqlookupds. One that does not answer does not hide the others'
-        answers."""
+        """Handle the nsqlookupds' answers. A failed query does not hide the other answers."""
         self._asking = False
         silent = False
         for text in errors:
@@ -151,7 +151,7 @@ class Core(Owner, Generic[N]):
         self.tick(now)
 
     def add_nsqd(self, address: Address, now: float) -> None:
-        """Connect to one more, from now on."""
+        """Also connect to this nsqd from now on."""
         self.nsqds.setdefault(address, self.nsqd(fixed=True)).fixed = True
         if self.running:
             self.tick(now)
@@ -163,11 +163,11 @@ class Core(Owner, Generic[N]):
             self.tick(now)
 
     def answered(self, now: float) -> None:
-        """Handle that all waiting bytes were sent."""
+        """All pending bytes were sent."""
         raise NotImplementedError
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
-        """End, now or when pending work has been answered."""
+        """End immediately, or when pending work has been answered."""
         raise NotImplementedError
 
     @property
@@ -183,7 +183,7 @@ class Core(Owner, Generic[N]):
         return self.running
 
     def _next(self) -> float:
-        """Return when something of this is due."""
+        """Return when the next action is due."""
         due = self._give_up_at
         connects = self._connects
         if connects and not self._asking:
@@ -196,7 +196,7 @@ class Core(Owner, Generic[N]):
         return due
 
     def _check(self, now: float) -> None:
-        """Close connections whose nsqds are silent."""
+        """Close connections to silent nsqds."""
         for connection in self.connections:
             try:
                 connection.check(now)
@@ -205,7 +205,7 @@ class Core(Owner, Generic[N]):
                 self.lost(connection, error, now)
 
     def _reach_out(self, now: float) -> None:
-        """Query nsqlookupds and connect, where that is due."""
+        """Query nsqlookupds and connect, if due."""
         if now >= self._ask_at and not self._asking:
             self._ask(now)
         for address, nsqd in list(self.nsqds.items()):
@@ -216,7 +216,7 @@ class Core(Owner, Generic[N]):
 
     def _ask(self, now: float) -> None:
         wait = self.lookup_options.lookupd_poll_interval
-        if self._asked == 0:  # programs that start together must not query in step forever
+        if self._asked == 0:  # programs that start together must not query in lockstep forever
             wait += self.random.random() * self.lookup_options.lookupd_poll_jitter * wait
         self._asked += 1
         self._ask_at = now + wait

@@ -21,7 +21,7 @@ MAX_DELAY = 1e9  # seconds
 
 
 class NsqdError(Error):
-    """Error response of nsqd.
+    """An error response from nsqd.
 
     `code` is its error code, e.g. "E_BAD_TOPIC", and `description` the text after the code. If
     `fatal` is true, nsqd closes the connection.
@@ -36,7 +36,7 @@ class NsqdError(Error):
 class ConnectionFailed(Error):
     """A connection could not be established, or was lost.
 
-    nsqd may or may not have executed commands that were still unanswered.
+    nsqd may or may not have executed the commands that it had not answered.
     """
 
 

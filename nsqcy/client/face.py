@@ -1,7 +1,7 @@
 """Code shared by the asyncio and the blocking client.
 
-Contains the read-only properties of consumers and producers, and the batching of messages. Depends
-neither on threads nor on an event loop.
+Contains the read-only properties of consumers and producers, and the batching of messages.
+Independent of threads and event loops.
 """
 
 import inspect
@@ -26,20 +26,21 @@ OK = b"OK"
 INFINITE = float("inf")
 Answer = tuple[list[Address], list[str]]
 Headers = Mapping[str, str]
-BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # of one MPUB, when many are published
+BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # per MPUB, when many messages are published
 
 log = logging.getLogger("nsqcy.client")
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Return whether calling `function` returns a coroutine, also by an `async def __call__`."""
+    """Return whether calling `function` returns a coroutine, including objects with an `async def
+    __call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(type(function), "__call__", None)  # noqa: B004
     )
 
 
 def refuse_coroutine_functions(**functions: object) -> None:
-    """Raise TypeError for a coroutine function, as nothing would await its result."""
+    """Raise TypeError for a coroutine function, because its result would never be awaited."""
     for name, function in functions.items():
         if is_coroutine_function(function):
             raise TypeError(f"{name} cannot be a coroutine function: use nsqcy.client.aio")
@@ -71,7 +72,7 @@ class ConsumerView:
     """Read-only state of a consumer."""
 
     core: ConsumerCore
-    _queue: deque[Message]  # delivered, not yet taken by the program
+    _queue: deque[Message]  # delivered, but not yet taken by the program
 
     @property
     def is_running(self) -> bool:
@@ -80,7 +81,7 @@ class ConsumerView:
 
     @property
     def is_starved(self) -> bool:
-        """Whether some nsqd may send no more messages until the program answers those it has.
+        """Whether an nsqd may send no more messages until the program answers some.
 
         False while delivered messages still wait to be taken.
         """
@@ -98,7 +99,7 @@ class ConsumerView:
 
     @property
     def total_in_flight(self) -> int:
-        """Number of messages that were delivered and not yet answered, over all connections."""
+        """Number of messages delivered and not yet answered, over all connections."""
         return self.core.flow.total_in_flight
 
     @property
@@ -147,7 +148,7 @@ class ProducerView:
         return False
 
 
-# Raised by connecting to an address that is unreachable or invalid.
+# Exceptions from connecting to an unreachable or invalid address.
 UNREACHABLE = (OSError, ValueError, OverflowError)
 
 
@@ -155,7 +156,7 @@ def reason(error: Exception) -> str:
     """Return why a connection could not be established."""
     if not isinstance(error, OSError):
         return str(error)
-    # asyncio puts the address into `strerror`; errors of name resolution have numbers below 0.
+    # asyncio puts the address into `strerror`; name resolution errors have numbers below 0.
     number = error.errno or 0
     return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
 
@@ -187,7 +188,7 @@ def asked(ask: Callable[[], Answer]) -> Answer:
 def batched(messages: Iterable[bytes], count: int, size: int) -> Iterable[list[bytes]]:
     """Split messages into lists of at most `count` messages and `size` bytes.
 
-    A message larger than `size` gets a list of its own.
+    A message larger than `size` is returned in its own list.
     """
     batch: list[bytes] = []
     room = size

@@ -1,8 +1,8 @@
 """Flow control of one consumer: how its budget `max_in_flight` is spread over its connections as
 RDY, and how it backs off when messages fail.
 
-Sees of a connection only what `Lane` says. No sockets, no clock: the caller passes the time in and
-calls `tick` when it is `due`.
+A connection is visible here only as a `Lane`. This module uses no sockets and no clock: the caller
+passes the time in and calls `tick` when it is `due`.
 
     NORMAL  --failure-->  level 1, RDY 0 everywhere, a wait              WAITING
     WAITING --time-->     RDY 1 on one lane                              TESTING
@@ -11,9 +11,9 @@ calls `tick` when it is `due`.
     TESTING --failure-->  level + 1 up to the top, RDY 0, a wait         WAITING
     TESTING --neutral-->  the same level, RDY 0, a wait                  WAITING
 
-In each state there is a budget: `max_in_flight`, nothing, or one. If it is enough for all lanes,
-all have a share. If not, some have RDY 1, and take turns: every `rdy_redistribute_interval` those
-that are idle, or have had it for long, give it up to those that wait.
+Each state has a budget: `max_in_flight` in NORMAL, 0 in WAITING, 1 in TESTING. If the budget is
+enough for all lanes, each lane has a share. Otherwise some lanes have RDY 1, and take turns: every
+`rdy_redistribute_interval`, lanes that are idle or have long had RDY give it up to waiting lanes.
 """
 
 import math
@@ -28,7 +28,7 @@ from nsqcy.config.options import FLOAT, INT, STRING
 from nsqcy.options.fields import declared, option
 from nsqcy.options.option import Rule
 
-STARVED = 0.85  # share of its RDY in flight, above which a lane may soon get no more
+STARVED = 0.85  # share of a lane's RDY in flight, above which it may soon receive no more
 
 
 class Lane(Protocol):
@@ -36,7 +36,7 @@ class Lane(Protocol):
 
     @property
     def ready(self) -> int:
-        """The RDY sent last; 0 at first."""
+        """The last RDY sent; initially 0."""
 
     @property
     def max_ready(self) -> int:
@@ -47,7 +47,7 @@ class Lane(Protocol):
 
     @property
     def last_message(self) -> float:
-        """When a message came last; at first, when it subscribed."""
+        """The time of the last message; initially, of the subscription."""
 
     def send_ready(self, count: int) -> None:
         """Write RDY and set `ready`. Must not call back: a failed connection is removed later."""
@@ -84,7 +84,8 @@ def demand(name: str, value: object, rule: Rule) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:
-    """Return a wait: `backoff_multiplier` * 2 ** level, or a part of it."""
+    """Flow control options. A wait lasts `backoff_multiplier` * 2 ** level seconds, or a random
+    part of that."""
 
     max_in_flight: int = option(
         1, INT, "maximum number of messages in flight, over all connections", MAX_IN_FLIGHT
@@ -131,7 +132,7 @@ class FlowSettings:
 
     @property
     def top_level(self) -> int:
-        """Return the highest level whose wait is not too long."""
+        """Return the highest level with a wait of at most `max_backoff_duration`."""
         level = 0
         wait = self.backoff_multiplier * 2
         while wait <= self.max_backoff_duration:
@@ -144,7 +145,7 @@ def shares(lanes: Collection[Lane], budget: int) -> dict[Lane, int]:
     """Divide the budget as evenly as the lanes' limits allow."""
     found = {}
     left = len(lanes)
-    # Lanes with the smallest limits come first: the others get what these cannot take.
+    # Lanes with the smallest limits come first, so that the others can use the rest of the budget.
     for lane in sorted(lanes, key=attrgetter("max_ready")):
         found[lane] = min(lane.max_ready, budget // left)
         budget -= found[lane]
@@ -153,9 +154,10 @@ def shares(lanes: Collection[Lane], budget: int) -> dict[Lane, int]:
 
 
 class Flow:
-    """The sum of the lanes' RDY is never above `max_in_flight`, not even between two commands.
+    """Flow control of one consumer.
 
-    A message's result is reported before its FIN or REQ is written, so that RDY is sent first.
+    The sum of the lanes' RDY never exceeds `max_in_flight`, not even between two commands. A
+    message's result is reported before its FIN or REQ is written, so that RDY is sent first.
     """
 
     def __init__(self, settings: FlowSettings, random: Random | None = None) -> None:
@@ -165,13 +167,13 @@ class Flow:
         self.calm = True  # a success would change nothing
         self.backoff_level = 0
         self.due = math.inf
-        # The lane whose RDY changed to or from 0 longest ago is first: next in turn.
+        # The lane whose RDY changed to or from 0 longest ago comes first, so its turn is next.
         self.lanes: list[Lane] = []
         self.on_backoff: Callable[[int, float], object] | None = None
         self.on_resume: Callable[[], object] | None = None
         self._max_in_flight = settings.max_in_flight
         self._top_level = settings.top_level
-        self._since: dict[Lane, float] = {}  # when it last got RDY, having had none
+        self._since: dict[Lane, float] = {}  # when its RDY last rose from 0
         self._resume_at = math.inf
         self._next_turns = math.inf
 
@@ -189,20 +191,21 @@ class Flow:
 
     @property
     def is_starved(self) -> bool:
-        """Return whether some lane may get no more until messages are answered: a batch should end
-        now."""
+        """Return whether a lane may receive no more messages until some are answered, so a batch
+        should end now."""
         return any(lane.in_flight >= max(1, int(lane.ready * STARVED)) for lane in self.lanes)
 
     def add(self, lane: Lane, now: float) -> None:
         """A connection has subscribed; its `ready` is 0."""
-        # Many consumers find the same lanes in the same order; without this they would move in
-        # step.
+        # Many consumers find the same lanes in the same order; without a random position, they
+        # would move in lockstep.
         self.lanes.insert(self.random.randint(0, len(self.lanes)), lane)
         self._since[lane] = now
         self._spread(now)
 
     def remove(self, lane: Lane, now: float) -> None:
-        """A connection is lost, with its RDY and its messages in flight, or never subscribed."""
+        """Remove a lost connection, with its RDY and its messages in flight. Does nothing if it has
+        never subscribed."""
         if self._since.pop(lane, None) is not None:
             self.lanes.remove(lane)
             self._spread(now)
@@ -227,7 +230,7 @@ class Flow:
             self.on_resume()
 
     def failure(self, now: float) -> None:
-        # Results of messages that were in flight when the wait began are ignored.
+        # Ignore results of messages that were in flight when the wait began.
         if self.state is State.WAITING or not self._top_level:
             return
         self.backoff_level = min(self.backoff_level + 1, self._top_level)
@@ -238,7 +241,7 @@ class Flow:
             self._wait(now)
 
     def tick(self, now: float) -> None:
-        """Do what is due: the end of a wait, or the lanes' turns."""
+        """Do what is due: end a wait, or rotate the lanes."""
         if now < self.due:
             return
         if self.state is State.WAITING:
@@ -277,14 +280,16 @@ class Flow:
         self.due = self._resume_at if self.state is State.WAITING else self._next_turns
 
     def _turns(self, budget: int, leaving: Set[Lane]) -> dict[Lane, int]:
-        """Give RDY 1 to those that have RDY and stay, and to as many more as possible."""
+        """Give RDY 1 to the lanes that have RDY and stay, then to as many waiting lanes as
+        possible."""
         holders = [lane for lane in self.lanes if lane.ready and lane not in leaving]
         waiting = [lane for lane in self.lanes if not lane.ready]
         kept = holders[:budget]
         return dict.fromkeys(kept + waiting[: budget - len(kept)], 1)
 
     def _leaving(self, now: float) -> set[Lane]:
-        """Return the lanes whose turn is over, at most as many as wait for RDY."""
+        """Return the lanes that have finished their turn, at most one per lane that waits for
+        RDY."""
         waiting = sum(not lane.ready for lane in self.lanes)
         over = [lane for lane in self.lanes if lane.ready and self._is_over(lane, now)]
         return set(over[:waiting])
@@ -295,12 +300,12 @@ class Flow:
             return False  # its messages may be on their way
         if now >= since + self.settings.low_rdy_timeout:
             return True
-        # One that is busy with a message is not idle, however long that takes.
+        # A lane that is busy with a message is not idle, regardless of how long that takes.
         idle = now >= lane.last_message + self.settings.low_rdy_idle_timeout
         return idle and not lane.in_flight
 
     def _send(self, targets: dict[Lane, int], now: float) -> None:
-        """Bring all lanes to their targets, 0 if not named: first down, then up."""
+        """Set all lanes to their targets, or to 0 without one: first decrease, then increase."""
         lost: list[Lane] = []
         got: list[Lane] = []
         for lane in self.lanes:
@@ -317,6 +322,6 @@ class Flow:
                     self._since[lane] = now
                 lane.send_ready(count)
         if lost or got:
-            self.random.shuffle(lost)  # at the same time, in no order
+            self.random.shuffle(lost)  # they changed at the same time, so in no order
             moved = {*lost, *got}
             self.lanes = [lane for lane in self.lanes if lane not in moved] + lost + got

@@ -1,4 +1,4 @@
-"""Queries of nsqlookupds for a consumer or producer; they block, so they run in a thread."""
+"""nsqlookupd queries for a consumer or producer. They block, so they run in a thread."""
 
 import logging
 
@@ -32,7 +32,8 @@ class Lookups:
         )
 
     def ask(self) -> Answer:
-        """Query all lookupds at once; return the nsqds they know, and their errors."""
+        """Query all nsqlookupds at the same time; return the nsqds that they know, and their
+        errors."""
         found = self._found()
         errors = [f"{address}: {error}" for address, error in found.errors.items()]
         for address in found.unknown:  # a valid answer: there is no such nsqd

@@ -1,7 +1,7 @@
-"""Driver of a core of the blocking client: a thread, or a greenlet, of its own.
+"""Drives a core of the blocking client, in its own thread or greenlet.
 
 Owns sockets, timers and wake-ups. The core decides, and is called with its lock held. Callbacks run
-after the lock is free, so that they may wait for threads that want it.
+after the lock is released, so that they may wait for threads that need it.
 
     any thread                                      the loop
     message.finish() -> codec -> Driver.wake() ---> dirty: take() and send()
@@ -30,7 +30,7 @@ from nsqcy.client.face import INFINITE, UNREACHABLE, Answer, asked, reason
 from nsqcy.client.runtime import Runtime
 from nsqcy.errors import LayerError
 
-MAX_RECEIVED = 1 << 18  # bytes taken from a socket at once
+MAX_RECEIVED = 1 << 18  # bytes received from a socket per call
 
 log = logging.getLogger("nsqcy.client")
 
@@ -42,7 +42,7 @@ class Driver:
     def __init__(self, loop: "Loop", connection: Connection) -> None:
         self.connection = connection
         self.closing = False
-        # Time limit of connecting, or of sending the rest.
+        # Time limit for connecting, or for sending the remaining bytes.
         self.deadline = loop.now() + connection.options.timeout
         self._loop = loop
         self._socket: socket.socket | None = None
@@ -53,14 +53,14 @@ class Driver:
         connection.codec.wake = self.wake
 
     def wake(self) -> None:
-        """Something waits to be sent."""
+        """Have the loop send pending output."""
         if not self._dirty:
             self._dirty = True
             self._loop.dirty.append(self)
             self._loop.rouse()
 
     def close(self) -> None:
-        """Send what waits, and close. The caller has the lock."""
+        """Send pending output, and close. The caller holds the lock."""
         if self.closing:
             return
         with suppress(LayerError):
@@ -81,14 +81,14 @@ class Driver:
         self._loop.tell_connected(self.connection)
 
     def happened(self, events: int) -> None:
-        """The selector reports an event."""
+        """Handle an event from the selector."""
         if events & EVENT_READ and not self.closing:
             self._receive()
         if events & EVENT_WRITE:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send pending output."""
         self._dirty = False
         had_left = bool(self._unsent)
         if self._socket is not None and self._collect():
@@ -98,10 +98,10 @@ class Driver:
         if self.closing:
             self._release()
         elif had_left:
-            self.wake()  # for what was added since
+            self.wake()  # for output that was added meanwhile
 
     def expire(self) -> None:
-        """Its deadline has passed."""
+        """Handle the deadline: give up connecting or sending."""
         if self.closing:
             self._release()
         else:
@@ -109,7 +109,7 @@ class Driver:
             self.fail(f"not connected within {timeout:g} s")
 
     def fail(self, why: str) -> None:
-        """There is no connection, or no longer."""
+        """The connection failed or was lost."""
         if self.closing:
             return
         self._end(ConnectionFailed(f"{self.connection.address}: {why}"))
@@ -160,12 +160,12 @@ class Driver:
             self._loop.selector.modify(connected, events, self)
 
     def abort(self) -> None:
-        """Close at once: there is no time to send anything."""
+        """Close immediately: there is no time to send anything."""
         self.closing = True
         self._release()
 
     def abandon(self) -> None:
-        """Close the socket of another process."""
+        """Close this process's copy of the parent's socket."""
         if self._socket is not None:
             os.close(self._socket.detach())
 
@@ -179,10 +179,10 @@ class Driver:
 
 
 class Loop:
-    """Drives `core` as its Net; `lock` is the core's.
+    """Drives `core` as its Net; `lock` is the core's lock.
 
     With the lock held, `on_messages` is called with messages for the program and `on_hopeless` with
-    a message to give up; `on_end` is called when nothing more will happen.
+    a message to give up. `on_end` is called when nothing more will happen.
     """
 
     core: Core[Any]
@@ -193,13 +193,13 @@ class Loop:
         self.runtime = runtime
         self.lock = runtime.lock()
         self.ended = runtime.event()
-        self.dirty: deque[Driver] = deque()  # those that have something to send
+        self.dirty: deque[Driver] = deque()  # drivers with pending output
         self.drivers: set[Driver] = set()
         self.later: deque[tuple[Callable[..., object], Any]] = deque()  # notifications for users
         self.on_end: Callable[[], object] | None = None
         self.on_hopeless: Callable[[Message], object] | None = None
         self.after_turn: Callable[[], object] | None = None
-        self.at_exit: Callable[[], object] | None = None  # of the program, if it is still running
+        self.at_exit: Callable[[], object] | None = None  # if the loop runs at the program's exit
         self.now = time.monotonic
         self._on_messages = on_messages
         self._ask: Callable[[], Answer] | None = None
@@ -224,12 +224,12 @@ class Loop:
         self._begun = True
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """Have the loop call it, soon. May be called from a signal handler."""
+        """Have the loop call a function soon. May be called from a signal handler."""
         self._calls.append((function, args))
         self.rouse()
 
     def rouse(self) -> None:
-        """There is work to do."""
+        """Wake the loop, because there is work to do."""
         if self._asleep:
             self._asleep = False
             with suppress(OSError):  # full: it will wake; closed: it has ended
@@ -248,7 +248,8 @@ class Loop:
 
     @property
     def may_be_awaited(self) -> bool:
-        """Return whether its end does not depend on the caller."""
+        """Return whether the caller may wait for the loop's end: it must not depend on the
+        caller."""
         return self._begun and not self.is_current and not self.runtime.holds(self.lock)
 
     @property
@@ -350,7 +351,7 @@ class Loop:
             tell(*about)
 
     def _wait(self) -> float | None:
-        """Return the seconds until something is due."""
+        """Return the seconds until the next action is due."""
         with self.lock:
             due = INFINITE if self._stopped else self.core.due
             for driver in self.drivers:
@@ -371,7 +372,7 @@ class Loop:
             self._woken.recv(4096)
 
     def _end(self) -> None:
-        """Release all waiters after a failure."""
+        """End the core, and release all waiters, also after a failure."""
         with self.lock:
             with suppress(Exception):
                 self.core.stop(self.now(), graceful=False)
@@ -389,7 +390,8 @@ class Loop:
         self.selector.close()
 
     def abandon(self) -> None:
-        """In a child process: its thread does not exist, and its connections are the parent's."""
+        """Clean up in a forked child process, which lacks the loop's thread: the connections belong
+        to the parent."""
         self.lock = self.core.lock = self.runtime.lock()
         self.core.running, self.core.closing = False, True
         self.ended = self.runtime.event()
@@ -439,7 +441,8 @@ _running: set[Loop] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """Threads that keep no program alive would lose what has not been sent yet."""
+    """End all loops at exit. Their threads do not keep the program running, so unsent data would be
+    lost."""
     for loop in list(_running):
         if loop.at_exit is not None:
             loop.at_exit()

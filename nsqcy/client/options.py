@@ -1,9 +1,10 @@
 """Options of connections, consumers and producers (table: docs/CLIENT.md).
 
-Owns the allowed values: an invalid one is a ValueError (a wrong name a TypeError) when the consumer
-or producer is created, not a later error of nsqd. Durations are seconds. Knows no connection.
+Owns the allowed values: an invalid value raises ValueError (a wrong name TypeError) when the
+consumer or producer is created, and not a later error from nsqd. Durations are in seconds. Does not
+depend on connections.
 
-Source: the table "options side by side" of NSQ's clients; names are pynsq's where it has one.
+Source: the table "options side by side" of NSQ's clients; pynsq's names are used where it has one.
 """
 
 import math
@@ -188,7 +189,7 @@ class ConnectionOptions:
 
     @property
     def local(self) -> tuple[str, int] | None:
-        """Host and port to connect from. Raises ValueError."""
+        """Return the host and port to connect from. Raises ValueError."""
         if self.local_address is None:
             return None
         if self.local_address.endswith(":0"):  # any port: not an address
@@ -285,7 +286,7 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """Options of a producer's own."""
+    """Options that only producers have."""
 
     retries: int = option(
         3, INT, "number of times that a failed publish is retried on another nsqd", at_least(0)
@@ -313,7 +314,7 @@ class ProducerOptions:
 def consumer_options(
     keywords: Mapping[str, Any],
 ) -> tuple[ConsumerOptions, FlowSettings, LookupOptions, ConnectionOptions]:
-    """Sort the keywords of a consumer by the part that they belong to."""
+    """Sort a consumer's keywords by the part that they belong to."""
     given = dict(keywords)
     if "max_attempts" in given:
         if "max_tries" in given:
@@ -332,7 +333,7 @@ def consumer_options(
 def producer_options(
     keywords: Mapping[str, Any],
 ) -> tuple[ProducerOptions, LookupOptions, ConnectionOptions]:
-    """Sort the keywords of a producer by the part that they belong to."""
+    """Sort a producer's keywords by the part that they belong to."""
     first, second, third = _sort(
         "Producer", keywords, ProducerOptions, LookupOptions, ConnectionOptions
     )
@@ -352,7 +353,7 @@ def _sort(what: str, given: Mapping[str, Any], *parts: Any) -> list[dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of an nsqd."""
+    """An nsqd's address."""
 
     host: str
     port: int
@@ -380,7 +381,8 @@ class Address:
 
 
 def nsqd_addresses(addresses: Addresses) -> tuple[Address, ...]:
-    """Parse one address or several, each once, in order. Raises ValueError and TypeError."""
+    """Parse one or several addresses. Duplicates are removed; the order stays. Raises ValueError
+    and TypeError."""
     return tuple(dict.fromkeys(Address.parse(each) for each in as_strings(addresses)))
 
 
@@ -396,7 +398,7 @@ def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
     """Parse one or several host:port or URLs. Raises ValueError and TypeError."""
     given = tuple(dict.fromkeys(as_strings(addresses)))
     if given:
-        # With fixed nsqds no HTTP client is needed.
+        # With only fixed nsqds, no HTTP client is needed.
         from nsqcy.cluster.discovery import lookup_url
 
         for each in given:
@@ -406,7 +408,7 @@ def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
 
 def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
     """Return the TLS context: which servers to trust, and the client's certificate. Raises
-    ValueError for an unknown option, and for files that cannot be read."""
+    ValueError for an unknown option or an unreadable file."""
     if isinstance(options, ssl.SSLContext):
         return options
     left = dict(options or {})
@@ -415,7 +417,7 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
         raise ValueError(f"tls_options has no {quote(name)} (allowed: {', '.join(allowed)})")
     try:
         return _make_context(left)
-    except OSError as error:  # OpenSSL's error is one too
+    except OSError as error:  # OpenSSL's errors are OSErrors too
         raise ValueError(f"tls_options: {error}") from error
 
 

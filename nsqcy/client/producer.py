@@ -1,11 +1,12 @@
-"""Decisions of a producer, sans I/O.
+"""A producer's decisions, sans I/O.
 
 Owns the choice of an nsqd for a publish, the assignment of answers to publishes, and retries.
-core.py owns its nsqds, one or a pool. Knows no socket and no thread: its Net (aio, blocking) does.
+core.py owns the nsqds, one or a pool. Uses no socket and no thread, which are left to its Net (aio,
+blocking).
 
-A publish whose connection is lost may have been executed. It is retried on another nsqd, so with
-more than one nsqd a message may be published twice but is not lost; with a single one it fails, and
-the caller decides. Publishes that follow one that nsqd rejects are not executed, so they are
+A publish whose connection is lost may have been executed. With several nsqds, it is retried on
+another nsqd, so a message may be published twice but is not lost. With a single nsqd it fails, and
+the caller decides. Publishes that follow a publish that nsqd rejects are not executed, so they are
 retried on any connection.
 """
 
@@ -33,10 +34,10 @@ from nsqcy.client.options import Address, Addresses, producer_options
 from nsqcy.errors import LayerError
 from nsqcy.names import is_valid_name, quote
 
-# Errors after which another nsqd may accept: this one exits, or its disk is full.
+# Errors after which another nsqd may accept the message: this nsqd is exiting, or its disk is full.
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
-MAX_HEADS = 1000  # topics whose command lines are cached
+MAX_HEADS = 1000  # topics with cached command lines
 
 
 class Nsqd(AnyNsqd):
@@ -47,17 +48,17 @@ class Nsqd(AnyNsqd):
     def __init__(self, *, fixed: bool) -> None:
         super().__init__(fixed=fixed)
         self.pending: deque[Publish] = deque()  # sent, in order, without an answer
-        self.error: Error | None = None  # of the last attempt to connect
+        self.error: Error | None = None  # from the last attempt to connect
 
 
 class _GivenUp(Publish):
-    """Placeholder of a publish that has timed out; its answer may still come."""
+    """Placeholder for a publish that has timed out; its answer may still arrive."""
 
     __slots__ = ()
 
 
 class Heads(dict[str, bytes]):
-    """The command lines of publishes, by topic; each is checked and created at its first use.
+    """The command lines of publishes, by topic. Each line is checked and created on first use.
     Raises ValueError for an invalid topic name."""
 
     def __init__(self, verb: bytes) -> None:
@@ -80,14 +81,14 @@ def topic_bytes(topic: str) -> bytes:
 
 
 def dpub_head(topic: str, defer: int) -> bytes:
-    """Return the command line of a DPUB by `defer` milliseconds."""
+    """Return the command line of a DPUB with a delay of `defer` milliseconds."""
     if abs(defer) > MAX_DEFERRED:
         raise ValueError(f"a message cannot be deferred by {defer} ms")
     return b"DPUB %b %d\n" % (topic_bytes(topic), defer)
 
 
 class ProducerCore(Core[Nsqd]):
-    """A producer of any topics."""
+    """A producer for any topic."""
 
     kind = "producer"
     nsqd = Nsqd
@@ -114,13 +115,13 @@ class ProducerCore(Core[Nsqd]):
             lock=lock,
             rng=rng,
         )
-        self.pending_bytes = 0  # of publishes without an answer
+        self.pending_bytes = 0  # total size of publishes without an answer
         self.retried = 0  # number of retries
         self.waiting: deque[Publish] = deque()  # for a connection
         self.on_retry: Callable[[Publish, Error], object] | None = None
-        self._open: deque[Nsqd] = deque()  # those that can be published to; the first is next
+        self._open: deque[Nsqd] = deque()  # nsqds that can be published to; the first is next
         self._lookup_error: Error | None = None
-        self._failures = 0  # failed attempts to connect since the last round of all
+        self._failures = 0  # failed attempts to connect since all nsqds were last tried
         self._next_deadline = math.inf
 
     # -- what its face calls
@@ -161,7 +162,7 @@ class ProducerCore(Core[Nsqd]):
         self.tell(self.on_error, error)
         interval = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
         wait = min(interval, self.options.max_reconnect_interval)
-        # Now, if it had worked: nsqd may have closed only this connection.
+        # Reconnect now if the connection had worked: nsqd may have closed only this connection.
         worked = was_ready and not nsqd.failures
         self._retry(nsqd, now, 0 if worked else wait)
         if worked and self.lookupd_http_addresses:
@@ -184,12 +185,12 @@ class ProducerCore(Core[Nsqd]):
         self._lookup_error = NoConnection(f"lookupd: {texts[0]}") if texts else None
         super().found(addresses, texts, now)
         if not self.nsqds and self.running:
-            # Waiting callers do not wait for a whole round.
+            # Waiting callers should not have to wait until all nsqds were tried again.
             self._ask_at = min(self._ask_at, now + self.options.reconnect_interval)
         self._fail_waiting()
 
     def publish(self, publish: Publish) -> None:
-        """Send it, or keep it until it can be sent. Raises Closed."""
+        """Send a publish, or keep it until it can be sent. Raises Closed."""
         if self.closing or not self.running:
             raise Closed("the producer has been closed")
         self.pending_bytes += len(publish.body)
@@ -202,14 +203,14 @@ class ProducerCore(Core[Nsqd]):
 
     def _keep(self, publish: Publish, now: float) -> None:
         self.waiting.append(publish)
-        for nsqd in self.nsqds.values():  # a caller waits: connect now instead of later
+        for nsqd in self.nsqds.values():  # a caller waits, so connect now
             if nsqd.connection is None and nsqd.failures < 2:
                 nsqd.retry_at = now
         self.tick(now)
 
     @property
     def is_connected(self) -> bool:
-        """Return whether some nsqd can be published to now."""
+        """Return whether any nsqd can be published to now."""
         return bool(self._open)
 
     @property
@@ -229,7 +230,7 @@ class ProducerCore(Core[Nsqd]):
         self._end_if_done()
 
     def answered(self, now: float) -> None:
-        """End at once: no answer is awaited."""
+        """End immediately, without waiting for answers."""
 
     # -- what connections say
 
@@ -263,7 +264,7 @@ class ProducerCore(Core[Nsqd]):
         raise ProtocolError(f"{connection.address} answered {data[:80]!r}")
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
-        """The oldest publish has failed; those sent after it are not executed."""
+        """Handle a failure of the oldest publish; the publishes sent after it are not executed."""
         if not error.fatal:  # nsqd sends that to consumers
             log.warning("[%s] %s", self.name, connection.blames(error))
             return
@@ -271,14 +272,15 @@ class ProducerCore(Core[Nsqd]):
         elsewhere = error.code in WORTH_ANOTHER
         if nsqd in self._open:
             self._open.remove(nsqd)
-        # An nsqd that accepts nothing while others do is skipped for longer each time.
+        # An nsqd that accepts nothing while others accept publishes is skipped for longer each
+        # time.
         nsqd.failures = nsqd.failures + 1 if elsewhere and self._open else 0
         if nsqd.pending:
             publish = nsqd.pending.popleft()
             self._failed(publish, error, elsewhere=elsewhere)
 
     def heartbeat(self, connection: Connection) -> None:
-        """Reconnect: it has answered before, so it works."""
+        """Reconnect soon: the nsqd has answered before, so it works."""
         connection.peer.failures = 0
 
     # -- the rest
@@ -294,7 +296,7 @@ class ProducerCore(Core[Nsqd]):
     def _failed(
         self, publish: Publish, error: Error, *, elsewhere: bool, untouched: bool = False
     ) -> None:
-        """A try has failed: retry, on another nsqd if there is one, or fail the publish."""
+        """Handle a failed attempt: retry, on another nsqd if there is one, or fail the publish."""
         publish.tries += 1
         publish.error = error
         can = untouched or (elsewhere and len(self.nsqds) > 1)
@@ -335,7 +337,8 @@ class ProducerCore(Core[Nsqd]):
         publish.done(error)
 
     def _expire(self, now: float) -> None:
-        """Fail publishes that have timed out. A sent one keeps its place: its answer may come."""
+        """Fail publishes that have timed out. A sent publish keeps its place, because its answer
+        may arrive."""
         late: list[tuple[Publish, Error]] = []
         waiting, self.waiting = self.waiting, deque()
         for publish in waiting:

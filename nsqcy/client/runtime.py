@@ -1,7 +1,7 @@
 """Threads or greenlets of the blocking client.
 
-Owns the difference between the two and nothing else. Everything is looked up at its use, so threads
-are greenlets where gevent has patched `threading`.
+Owns the difference between the two. Everything is looked up on use, so threads are greenlets where
+gevent has patched `threading`.
 """
 
 import selectors
@@ -44,21 +44,22 @@ class Runtime(Protocol):
     """Runs functions concurrently, and waits for them."""
 
     def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
-        """Run it concurrently; it does not keep the program alive."""
+        """Run a function concurrently; it does not keep the program running."""
 
     def call(self, work: Callable[[], Any]) -> Any:
-        """Call a function that blocks its thread; only for spawned threads or greenlets."""
+        """Call a function that blocks its thread. Only for spawned threads or greenlets."""
 
     def connect(self, host: str, port: int, timeout: float, source: Source) -> socket.socket:
-        """Return a connected non-blocking socket; only for spawned ones. Raises OSError."""
+        """Return a connected non-blocking socket. Only for spawned threads or greenlets. Raises
+        OSError."""
 
     def selector(self) -> selectors.BaseSelector: ...
 
     def lock(self) -> AbstractContextManager[Any]:
-        """Return a lock that its holder can take again."""
+        """Return a reentrant lock."""
 
     def holds(self, lock: Any) -> bool:
-        """Return whether the current thread or greenlet holds it."""
+        """Return whether the current thread or greenlet holds the lock."""
 
     def event(self) -> Event: ...
 
@@ -67,7 +68,7 @@ class Runtime(Protocol):
     def gate(self) -> Gate: ...
 
     def pass_gate(self, gate: Gate, timeout: float | None) -> bool:
-        """Wait until it is opened; return False after the timeout."""
+        """Wait until the gate is opened; return False after the timeout."""
 
     def current(self) -> object:
         """Return the identity of the current thread or greenlet."""
@@ -120,7 +121,7 @@ class ThreadRuntime:
 
 
 class GeventRuntime:
-    """Greenlets on the hub of the caller that starts a consumer or producer. Needs no patching."""
+    """Greenlets on the hub of the thread that starts a consumer or producer. Needs no patching."""
 
     def __init__(self) -> None:
         import gevent.event
@@ -136,7 +137,7 @@ class GeventRuntime:
 
     def call(self, work: Callable[[], Any]) -> Any:
         if _is_patched():
-            return work()  # its waits are those of a greenlet
+            return work()  # its waits are greenlet waits
         return self._gevent.get_hub().threadpool.apply(work)
 
     def connect(self, host: str, port: int, timeout: float, source: Source) -> socket.socket:
@@ -178,7 +179,7 @@ class GeventRuntime:
 
 
 def runtime_of(kind: Kind) -> Runtime:
-    """Select a runtime. `auto`: gevent where it has patched the standard library, else threads.
+    """Select a runtime. `auto`: gevent if it has patched the standard library, otherwise threads.
     Raises ValueError."""
     if kind == "auto":
         kind = "gevent" if _is_patched() else "threads"

@@ -19,7 +19,7 @@ class TlsLayer(ByteLayer):
             self._incoming, self._outgoing, server_hostname=server_hostname
         )
         self._shaken = False
-        self._early: list[bytes] = []  # written before the handshake was over
+        self._early: list[bytes] = []  # written before the handshake was done
 
     def feed(self, data: bytes) -> None:
         self._incoming.write(data)
@@ -49,14 +49,14 @@ class TlsLayer(ByteLayer):
             return
         try:
             self._tls.write(data)
-        except ssl.SSLError as error:  # a want-read is an error here, too
+        except ssl.SSLError as error:  # here, a want-read is also an error
             raise _broken(error) from error
 
     def take(self) -> bytes:
         return self._outgoing.read()
 
     def rest(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no output is buffered here."""
 
 
 def _broken(error: ssl.SSLError) -> LayerError:

@@ -1,6 +1,6 @@
-"""Parses JSON responses of daemons by the rules of NSQ's own clients.
+"""Parses daemons' JSON responses by the rules of NSQ's own clients.
 
-Pure. Any invalid input raises RequestError.
+Pure functions. Any invalid input raises RequestError.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ def read(
 ) -> dict[str, Any]:
     """Return the fields of a response. Names in `headers` are lower case.
 
-    Before 1.0 responses were wrapped: `{"status_code": 200, "data": {...}}`.
+    Before 1.0, responses were wrapped: `{"status_code": 200, "data": {...}}`.
     """
     try:
         if headers.get("x-nsq-content-type") == PLAIN:

@@ -101,14 +101,14 @@ _NODES = _producers(_NODE)
 
 
 def parse_lookup(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
-    """Return the producers in a response of /lookup. Names in `headers` are lower case. Raises
+    """Return the producers in a /lookup response. Names in `headers` are lower case. Raises
     RequestError."""
     found = answers.read(body, headers, _LOOKUP)
     return _addressed(Producer(**each) for each in found["producers"])
 
 
 def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
-    """Return the producers in a response of /nodes, with the topics of each."""
+    """Return the producers in a /nodes response, with the topics of each producer."""
     producers = []
     for each in answers.read(body, headers, _NODES)["producers"]:
         names, tombstones = each.pop("topics"), each.pop("tombstones")
@@ -118,12 +118,12 @@ def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
 
 
 def parse_topics(body: bytes, headers: Mapping[str, str]) -> list[str]:
-    """Return the names in a response of /topics, without invalid ones."""
+    """Return the valid names in a /topics response."""
     return list(filter(is_valid_name, answers.read(body, headers, _TOPICS)["topics"]))
 
 
 def parse_channels(body: bytes, headers: Mapping[str, str]) -> list[str]:
-    """Return the names in a response of /channels, without invalid ones."""
+    """Return the valid names in a /channels response."""
     return list(filter(is_valid_name, answers.read(body, headers, _CHANNELS)["channels"]))
 
 
@@ -152,7 +152,7 @@ def daemon_url(address: str) -> Url:
 
 
 def lookup_url(address: str, topic: str) -> str:
-    """Return the URL that looks up the producers of a topic. Raises ValueError.
+    """Return the URL that looks up a topic's producers. Raises ValueError.
 
     A path other than `/` replaces /lookup, and query parameters are kept.
     """
@@ -185,7 +185,7 @@ def bearer(secret: str | bytes | None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Found:
-    """Responses of nsqlookupds, by address."""
+    """nsqlookupd responses, by address."""
 
     answers: Mapping[str, Sequence[Producer]]
     # nsqlookupds that do not know the topic, with their error.
@@ -199,7 +199,7 @@ class Found:
 
 
 def union(lists: Iterable[Iterable[Producer]]) -> list[Producer]:
-    """Return each producer once, as in the first list that has it."""
+    """Return each producer once, from the first list that contains it."""
     found: dict[tuple[str, int], Producer] = {}
     for producers in lists:
         for each in producers:
@@ -214,8 +214,8 @@ def lookup(
     web: WebClient,
     auth_secret: str | bytes | None = None,
 ) -> Found:
-    """Query the producers of a topic. Raises ValueError for an invalid address; failures of
-    nsqlookupds are in the result."""
+    """Query a topic's producers. Raises ValueError for an invalid address. Failed nsqlookupd
+    queries are in the result."""
     urls = {address: lookup_url(address, topic) for address in addresses}
     outcome = _ask(urls, parse_lookup, web, auth_secret)
     unknown: dict[str, RequestError] = {}
@@ -232,7 +232,7 @@ def nodes(
     web: WebClient,
     auth_secret: str | bytes | None = None,
 ) -> Found:
-    """Query all nsqds. With a topic, omit those that a tombstone hides from it."""
+    """Query all nsqds. With a topic, omit nsqds that a tombstone hides from it."""
     urls = {address: lookupd_url(address, "nodes") for address in addresses}
     outcome = _ask(urls, parse_nodes, web, auth_secret)
     shown = {

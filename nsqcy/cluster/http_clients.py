@@ -1,4 +1,4 @@
-"""HTTP API clients for nsqd and nsqlookupd, with a method for each request.
+"""HTTP API clients for nsqd and nsqlookupd, with one method per request.
 
 JSON responses are decoded; other responses are bytes. Failures raise RequestError. Invalid topic
 and channel names raise InvalidName before anything is sent.
@@ -21,7 +21,7 @@ MAX_ANSWER = 256 << 20  # bytes
 
 
 def _named(topic: str, channel: str | None = None) -> dict[str, str]:
-    """Return the query parameters of a topic, or of a channel of it."""
+    """Return the query parameters for a topic or one of its channels."""
     for kind, name in (("topic", topic), ("channel", channel)):
         if name is not None and not is_valid_name(name):
             raise InvalidName(f"{quote(name)} is not the name of a {kind}")
@@ -172,7 +172,7 @@ class NsqdHTTPClient(DaemonClient):
     def stats(
         self, topic: str | None = None, channel: str | None = None, text: bool = False
     ) -> dict[str, Any] | bytes:
-        """Return the statistics of everything, a topic or a channel; with `text`, as bytes of
+        """Return the statistics of everything, or of a topic or channel; with `text`, as bytes in
         NSQ's text format."""
         query = {"format": "text" if text else "json"}
         if topic:
@@ -186,8 +186,8 @@ class LookupdClient(DaemonClient):
     PORT = 4161
 
     def lookup(self, topic: str) -> dict[str, Any]:
-        """Return the producers and the channels of a topic. Raises RequestError with status 404 if
-        the topic is unknown."""
+        """Return a topic's producers and channels. Raises RequestError with status 404 if the topic
+        is unknown."""
         return self._object("GET", "/lookup", _named(topic))
 
     def topics(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Latencies from publish to finish: percentiles of one nsqd, and their combination over several.
+"""Latencies from publish to finish: one nsqd's percentiles, and their combination over several
+nsqds.
 
-Pure. Times are nanoseconds. Percentiles cannot be summed: for several nodes, the result has the
-mean weighted by counts, the minimum and the maximum.
+Pure functions. Times are nanoseconds. Percentiles cannot be summed: for several nodes, the result
+contains the mean weighted by counts, the minimum and the maximum.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from nsqcy.util import gojson
 
 @dataclass(frozen=True)
 class Percentile:
-    """The time of a quantile. `value` is for a single node only."""
+    """The time at a quantile. `value` is only set for a single node."""
 
     quantile: float
     average: float
@@ -36,14 +37,14 @@ FIELDS: gojson.Fields = {
     "count": (gojson.int64, 0),
     "percentiles": (gojson.array(gojson.structure(_PERCENTILE), gojson.EMPTY), None),
 }
-# Shared, as nsqds without latencies may have tens of thousands of channels.
+# Shared, because nsqds without latencies may have tens of thousands of channels.
 _SAID_OF_NOTHING = {"count": 0, "percentiles": None}
 _NOTHING = Latency()
 _read = gojson.alike(FIELDS)
 
 
 def of_node(value: Any) -> Latency:
-    """Parse the latencies of a node."""
+    """Parse a node's latencies."""
     if value == _SAID_OF_NOTHING:
         return _NOTHING
     count, percentiles = _read(value)

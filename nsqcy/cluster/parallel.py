@@ -12,11 +12,11 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MAX_THREADS = 32
-GRACE = 0.5  # seconds after the limit in which requests end by their own deadline
+GRACE = 0.5  # seconds after the limit in which requests end at their own deadline
 
 
 class Outcome(Generic[Key, Value]):
-    """Results and errors by key, in the order of the keys."""
+    """Results and errors by key, in key order."""
 
     def __init__(self) -> None:
         self.values: dict[Key, Value] = {}
@@ -24,8 +24,8 @@ class Outcome(Generic[Key, Value]):
 
 
 def ask_all(keys: Sequence[Key], ask: Callable[[Key], Value], limit: float) -> Outcome[Key, Value]:
-    """Call `ask` with each key in parallel. A call that has not returned after `limit` seconds has
-    failed; this also bounds name resolution, which has no deadline."""
+    """Call `ask` with each key in parallel. A call that has not returned after `limit` seconds
+    counts as failed. This also bounds name resolution, which has no deadline."""
     keys = list(dict.fromkeys(keys))
     left = deque(keys)
     values: dict[Key, Value] = {}

@@ -1,7 +1,7 @@
-"""Statistics of topics and channels of all nsqds, and their sums.
+"""Statistics of topics and channels over all nsqds, and their sums.
 
 Parsing and summing are pure functions; topic_producers(), node_stats() and nsqds() send requests.
-Clients are queried only on request; channels have their number anyway.
+Clients are queried only on request, because channels include the number of clients anyway.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ TOGETHER = "*"  # node name of a sum
 
 
 class TopicFigures(NamedTuple):
-    """Figures of a topic."""
+    """A topic's figures."""
 
     depth: int = 0
     backend_depth: int = 0
@@ -41,7 +41,7 @@ class TopicFigures(NamedTuple):
 
 
 class ChannelFigures(NamedTuple):
-    """Figures of a channel."""
+    """A channel's figures."""
 
     depth: int = 0
     backend_depth: int = 0
@@ -71,7 +71,7 @@ Figures = TypeVar("Figures", TopicFigures, ChannelFigures)
 
 
 def total(figures: Sequence[Figures]) -> Figures:
-    """Sum figures. The sum is paused if any of them is."""
+    """Sum figures. The sum is paused if any of its parts is."""
     kind = type(figures[0])
     sums: list[Any] = [*map(sum, zip(*figures, strict=True))]
     sums[_PAUSED] = sums[_PAUSED] > 0
@@ -83,7 +83,7 @@ _PAUSED = TopicFigures._fields.index("paused")  # the same index in ChannelFigur
 
 @dataclass(frozen=True)
 class ClientStats:
-    """A consumer of a channel, as reported by its node."""
+    """A channel's consumer, as reported by its node."""
 
     node: str = ""
     remote_address: str = ""
@@ -118,14 +118,14 @@ class CursorStats(NamedTuple):
     name: str = ""
     log_id: str = ""
     seq: int = 0  # the next seq to read
-    lag: int = 0  # records from there to the end
+    lag: int = 0  # number of records from `seq` to the end
     age: int = 0  # seconds since it was last set or queried
-    overrun: bool = False  # whether records that it should have retained are gone
+    overrun: bool = False  # whether records that it should have retained are missing
 
 
 class ChannelStats(NamedTuple):
-    """A channel on one node, or summed over `nodes`. `clients` is None if not queried, `latency` if
-    not supported by the node."""
+    """A channel on one node, or summed over `nodes`. `clients` is None if not queried, and
+    `latency` is None if the node does not support it."""
 
     topic: str
     name: str
@@ -135,7 +135,7 @@ class ChannelStats(NamedTuple):
     nodes: tuple["ChannelStats", ...] = ()
     latency: Latency | None = None
     clients: tuple[ClientStats, ...] | None = None
-    dead_letter_topic: str = ""  # in a sum, of the first node
+    dead_letter_topic: str = ""  # in a sum, from the first node
 
 
 class TopicStats(NamedTuple):
@@ -148,12 +148,12 @@ class TopicStats(NamedTuple):
     channels: Mapping[str, ChannelStats] = MappingProxyType({})
     nodes: tuple["TopicStats", ...] = ()
     latency: Latency | None = None
-    cursors: tuple[CursorStats, ...] = ()  # of one node only: logs of different nodes are unrelated
+    cursors: tuple[CursorStats, ...] = ()  # one node only: logs of different nodes are unrelated
 
 
 def sum_topics(stats: Iterable[TopicStats]) -> dict[str, TopicStats]:
-    """Sum each topic, by name, and each of its channels over their nodes. Nodes and channels are in
-    order of the nodes' hostnames."""
+    """Sum each topic, by name, and each of its channels over their nodes. Nodes are sorted by
+    hostname; topics and channels are in order of first appearance."""
     by_name: dict[str, list[TopicStats]] = {}
     for each in sorted(stats, key=lambda each: each.hostname):
         by_name.setdefault(each.name, []).append(each)
@@ -217,7 +217,7 @@ _CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
 
 
 def _page(channel: gojson.Fields) -> gojson.Fields:
-    """Return the format of a statistics page whose channels have these additional fields."""
+    """Return the format of a statistics page with these additional channel fields."""
     channels = gojson.alike(
         {
             **_readers(ChannelFigures),
@@ -251,7 +251,7 @@ def parse_stats(
     *,
     clients: bool = False,
 ) -> list[TopicStats]:
-    """Return the topics in a response of /stats?format=json. Names in `headers` are lower case.
+    """Return the topics in a response to /stats?format=json. Names in `headers` are lower case.
     Without `clients`, clients in the response are ignored. Raises RequestError."""
     page = _WITH_CLIENTS if clients else _WITHOUT_CLIENTS
     found = answers.read(body, headers, page, gojson.decode_large)["topics"]
@@ -291,7 +291,7 @@ def _client(values: dict[str, Any], node: str) -> ClientStats:
 
 @dataclass(frozen=True)
 class NodeStats:
-    """Responses of nsqds, by HTTP address."""
+    """nsqd responses, by HTTP address."""
 
     answers: Mapping[str, Sequence[TopicStats]]
     errors: Mapping[str, RequestError]
@@ -310,7 +310,7 @@ def node_stats(
     web: WebClient,
     clients: bool = False,
 ) -> NodeStats:
-    """Query the statistics of these nsqds: of one topic or all, and of one channel or all."""
+    """Query these nsqds' statistics: of one topic or all, and of one channel or all."""
     nodes: dict[str, Producer] = {}
     for each in producers:
         nodes.setdefault(each.http_address, each)
@@ -332,7 +332,7 @@ def of_nsqd(
     web: WebClient,
     clients: bool = False,
 ) -> list[TopicStats]:
-    """Query the statistics of one nsqd at this URL. Raises RequestError."""
+    """Query the statistics of the nsqd at this URL. Raises RequestError."""
     answer = answer_of(url, topic, channel, web=web, clients=clients)
     name, hostname = node.http_address, node.hostname
     return parse_stats(answer.body, answer.headers, name, hostname, clients=clients)
@@ -368,7 +368,7 @@ def nsqds(
 def topic_producers(
     topic: str, *, web: WebClient, lookupds: Sequence[str] = (), nsqds: Sequence[str] = ()
 ) -> Found:
-    """Return the nsqds that have a topic: those known to the nsqlookupds, or those among the given
+    """Return the nsqds that have a topic: the nsqds that the nsqlookupds know, or some of the given
     nsqds. Raises ValueError for an invalid address."""
     if lookupds:
         return discovery.lookup(lookupds, topic, web=web)
@@ -385,7 +385,7 @@ def topic_producers(
 
 
 def node_info(url: Url, *, web: WebClient) -> Producer:
-    """Return an nsqd as it describes itself; a missing address defaults to the queried one."""
+    """Return an nsqd as it describes itself; a missing address defaults to the queried address."""
     answer = _get(web, url._replace(path="/info"))
     values = answers.read(answer.body, answer.headers, discovery.PRODUCER)
     if not values["broadcast_address"]:

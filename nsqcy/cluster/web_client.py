@@ -1,8 +1,8 @@
 """Blocking HTTP client for daemons. Every request ends at a deadline.
 
 Implements the conventions of NSQ's daemons: the accepted version, and how to find the TLS address.
-Error texts are built here, because texts of library exceptions may contain the URL, and thus a
-secret. Does not interpret requests or responses.
+Error texts are built here, because library exceptions may contain the URL and therefore a secret.
+Does not interpret requests or responses.
 """
 
 import os
@@ -27,7 +27,7 @@ from nsqcy.util import gojson
 from nsqcy.util.self_connect import refuse_itself
 
 PIECE = 1 << 16  # bytes of a body read at a time
-FOREVER = 86400.0  # deadline of a request without a limit, seconds
+FOREVER = 86400.0  # deadline in seconds of a request without a limit
 SECOND = 1_000_000_000
 PORTS = {"http": 80, "https": 443}
 MAX_REDIRECTS = 10
@@ -40,7 +40,7 @@ _TLS_REQUIRED: gojson.Fields = {"https_port": (gojson.int32, 0)}
 
 
 class Settings(Protocol):
-    """The options of a daemon that the client uses."""
+    """A daemon's options that the client uses."""
 
     @property
     def http_client_connect_timeout(self) -> int: ...
@@ -54,7 +54,7 @@ class Settings(Protocol):
 
 @dataclass(frozen=True)
 class Terms:
-    """Settings of requests. Times are seconds; 0 or less means no limit."""
+    """Request settings. Times are in seconds; 0 or less means no limit."""
 
     connect_timeout: float = 2.0
     request_timeout: float = 5.0
@@ -65,11 +65,11 @@ class Terms:
     verify: bool = True
     user_agent: str = f"nsqcy/{__version__}"
     token: str = field(default="", repr=False)
-    """Sent to the requested host only, not to hosts that it redirects to."""
+    """Sent only to the requested host, not to hosts that it redirects to."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Terms":
-        """Return the settings from the options of a daemon."""
+        """Return the settings from a daemon's options."""
         return cls(
             connect_timeout=settings.http_client_connect_timeout / SECOND,
             request_timeout=settings.http_client_request_timeout / SECOND,
@@ -97,7 +97,7 @@ def _left(deadline: float) -> float:
 
 
 class _Socket(socket.socket):
-    """Socket that receives until a deadline, even if bytes trickle in."""
+    """Socket that receives until a deadline, even if bytes arrive slowly."""
 
     deadline = 0.0
 
@@ -107,7 +107,7 @@ class _Socket(socket.socket):
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """TLS socket that also sends until a deadline: its sendall is many sends."""
+    """TLS socket that also sends until a deadline, because its sendall makes many sends."""
 
     deadline: float | None = None  # None during the handshake, which is one call
 
@@ -172,7 +172,7 @@ def https_instead(url: Url, body: bytes) -> Url:
 
 
 def unwanted(answer: Answer) -> RequestError:
-    """Return the error for a response whose status is not 200."""
+    """Return the error for a response with a status other than 200."""
     status = answer.status
     line = f"{status} {responses.get(status, '')}".rstrip()
     shown = quote(answer.body[:MAX_SHOWN])
@@ -240,7 +240,7 @@ class WebClient:
         deadline: float | None = None,
     ) -> Answer:
         """Send one request and return its response, with at least `maximum` + 1 bytes of a longer
-        body. Raises the exceptions of urllib3."""
+        body. Raises urllib3's exceptions."""
         headers = {
             "Accept": "application/vnd.nsq; version=1.0",
             "User-Agent": self.terms.user_agent,
@@ -312,7 +312,7 @@ def _make_tls_context(terms: Terms) -> ssl.SSLContext:
 
 
 def _stamp(path: str) -> tuple[int, ...]:
-    """Return a value that changes with the content of a file."""
+    """Return a value that changes with a file's content."""
     if not path:
         return ()
     found = os.stat(path)
@@ -320,7 +320,7 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 def _read(response: HTTPResponse, maximum: int) -> bytes:
-    """Return the whole body, or more than `maximum` bytes of it. Raises if it ends early."""
+    """Return the whole body, or more than `maximum` bytes of it. Raises if the body ends early."""
     pieces = []
     length = 0
     while length <= maximum:

@@ -1,1 +1,1 @@
-"""Options: their table, command lines, files and environment."""
+"""Options: their tables, command lines, files and environment."""

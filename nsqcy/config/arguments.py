@@ -1,6 +1,6 @@
 """Command lines of commands that NSQ does not have: argparse, driven by declared options.
 
-Knows no particular option. NSQ's programs use Go's flag syntax instead: config/flags.py.
+Independent of particular options. NSQ's programs use Go's flag syntax instead: see config/flags.py.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         return {option.name: option.default for option in self._options} | self.given(words)
 
     def given(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return the values of the options that the words set, by name."""
+        """Return the values of the options that are set on the command line, by name."""
         found, rest = self.parse_known_args(words)
         if rest:
             name, _, _ = rest[0].partition("=")
@@ -63,7 +63,7 @@ class _Help(argparse.Action):
 
 
 class SetOption(argparse.Action):
-    """Set an option to the value of a word, or add the value to the previous ones."""
+    """Set an option to a word's value, or append the value to the previous values."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, option: Option) -> None:
         super().__init__(

@@ -1,6 +1,6 @@
 """Options that several daemons share, and checks of option rules.
 
-Owns no table: each daemon has its own.
+Contains no table: each daemon has its own.
 """
 
 import os
@@ -51,7 +51,7 @@ DEBUG_REMOTE = Option(
 
 
 def auth_file(daemon: str) -> Option:
-    """Return the --auth-file option of nsqd or nsqlookupd, whose users are programs."""
+    """Return the --auth-file option of nsqd or nsqlookupd, for which the users are programs."""
     return Option(
         "auth-file",
         STRING,

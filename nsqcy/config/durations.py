@@ -51,10 +51,10 @@ def _term_nanoseconds(whole: str, fraction: str, unit: str) -> int:
         raise ValueError("not a duration")
     if unit not in _UNITS:
         raise ValueError(f"unknown unit {unit}")
-    if len(whole.lstrip("0")) > 19:  # more than any int64, and int() would refuse 4,300 digits
+    if len(whole.lstrip("0")) > 19:  # more than any int64; int() would refuse 4,300 digits
         raise ValueError("out of range")
     nanoseconds = _UNITS[unit]
-    # Eighteen digits decide: a nanosecond is 3.6e12 times less than the largest unit.
+    # Eighteen digits are enough: the largest unit is 3.6e12 nanoseconds.
     part = int(fraction[:18].ljust(18, "0")) * nanoseconds // 10**18
     return int(whole or "0") * nanoseconds + part
 

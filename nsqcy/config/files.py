@@ -1,7 +1,7 @@
-"""Configuration files: INI with sections of our own, and TOML as NSQ has it.
+"""Configuration files: INI with nsqcy's own sections, and TOML in NSQ's form.
 
-Knows no particular option and checks no value beyond its kind. Which source of a value counts is
-config/loader.py.
+Independent of particular options; checks a value only for its kind. config/loader.py owns the
+precedence of the sources.
 """
 
 import re
@@ -22,23 +22,23 @@ from nsqcy.options.option import Option, Value
 
 DAEMONS = ("nsqd", "nsqlookupd", "nsqadmin")
 
-# A file is INI if it starts with a header of nsqcy's. TOML has no names with blanks, and NSQ
-# ignores its tables.
+# A file is INI if it starts with an nsqcy header. TOML names contain no blanks, and NSQ ignores
+# TOML tables.
 _INI_START = r"\[\s*(?:(" + "|".join(DAEMONS) + r")\s*\]|(?:topic|channel)\s)"
 
-# NSQ looks at these before the others, with a text of their own.
+# NSQ checks these options before the others, with their own error texts.
 _PARSED_FIRST = (LEVEL, TLS_REQUIREMENT, TLS_VERSION)
 
-_NEARLY = 0.8  # similarity of two keys: one may be a typo of the other
+_NEARLY = 0.8  # similarity of two keys, above which one may be a typo of the other
 
-# Words that Go's field names have in capitals.
+# Words that Go's field names write in capitals.
 _CAPITALS = {"nsqlookupd": "NSQLookupd"} | {
     word: word.upper() for word in ("id", "tcp", "http", "https", "tls", "udp", "e2e", "ca")
 }
 
 
 class Section:
-    """Settings of a part of a file: values by option name, and the line of each."""
+    """Settings from a part of a file: values by option name, and the line of each value."""
 
     __slots__ = ("lines", "path", "values")
 
@@ -52,7 +52,7 @@ class Section:
 
 
 class PatternSection(Section):
-    """Section for the topics or channels (`kind`) whose names match `pattern`.
+    """Section for the topics or channels (`kind`) with names that match `pattern`.
 
     Its header is in line `line`.
     """
@@ -78,7 +78,7 @@ class FileSettings(Section):
 
 
 def read_file(table: OptionTable, path: str) -> FileSettings:
-    """Read the settings of a file of either format; raise ConfigError."""
+    """Read a file's settings in either format; raise ConfigError."""
     text = read_text(path)
     if _first_header(text):
         return _read_ini(table, path, text)
@@ -102,7 +102,8 @@ def read_text(path: str) -> str:
 
 
 def daemon_of(text: str) -> str:
-    """Return the daemon of a file: the first one an INI file names, or nsqd for TOML."""
+    """Return the daemon that a file configures: the first daemon that an INI file names, or nsqd
+    for TOML."""
     header = _first_header(text)
     return (header and header[1]) or "nsqd"
 
@@ -116,8 +117,8 @@ def _first_header(text: str) -> re.Match[str] | None:
 
 
 # INI: `key = value` lines in the daemon's section, and in `[topic PATTERN]` and `[channel PATTERN]`
-# where it has options by name. Nothing is escaped or interpolated; `#` starts a comment at
-# the start of a line only.
+# sections if the daemon has options by name. There are no escapes and no interpolation. `#` starts
+# a comment only at the start of a line.
 
 
 def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
@@ -197,7 +198,7 @@ def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
     return f"unknown key {quote(key)}{meant}", ", ".join(names)
 
 
-# TOML: flat keys, as NSQ reads them. Keys that NSQ ignores are ignored with a warning.
+# TOML: flat keys, as NSQ reads them. Keys that NSQ ignores are also ignored here, with a warning.
 
 
 def _read_toml(table: OptionTable, path: str, text: str) -> FileSettings:
@@ -224,7 +225,7 @@ def _parse_toml(table: OptionTable, path: str, text: str) -> dict[str, object]:
         return tomllib.loads(text)
     except RecursionError:
         raise ConfigError(path, None, "arrays or tables nested too deep") from None
-    except ValueError as error:  # a TOMLDecodeError, or a number int() refuses
+    except ValueError as error:  # a TOMLDecodeError, or a number that int() refuses
         reason, _, position = str(error).partition(" (at line ")
         line = re.match("[0-9]+", position)
         allowed = f"TOML, or INI that starts with [{table.daemon}]"
@@ -261,7 +262,7 @@ def _refuse_guard(table: OptionTable, path: str, text: str, key: str, value: obj
 
 
 def _guard_meant(table: OptionTable, key: str) -> Option | None:
-    """Return the security option with a similar name."""
+    """Return a security option with a similar name."""
     import difflib
 
     name = key.replace("-", "_").lower()[:64]
@@ -283,7 +284,7 @@ def _ignored(table: OptionTable, key: str, value: object) -> str:
 
 
 def _toml_line(text: str, key: str) -> int | None:
-    """Return the approximate line of a top-level key, which tomllib does not report."""
+    """Return the approximate line of a top-level key, because tomllib does not report it."""
     match = re.search(rf"""^[ \t]*\[*[ \t]*["']?{re.escape(key)}["']?[ \t]*[=.\]]""", text, re.M)
     return text.count("\n", 0, match.start()) + 1 if match else None
 

@@ -1,6 +1,6 @@
 """Flags of daemons and of NSQ's tools, in the syntax of Go's flag package.
 
-Knows no particular option. Commands that NSQ does not have use config/arguments.py instead.
+Independent of particular options. Commands that NSQ does not have use config/arguments.py instead.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from nsqcy.options.option import Option, Value
 def parse_flags(table: OptionTable, argv: Sequence[str]) -> dict[str, Value]:
     """Return the options set on the command line, by name.
 
-    Words behind the flags are ignored, as in NSQ, unless a door would stay open.
+    As in NSQ, words after the flags are ignored, unless that would ignore a security option.
     """
     values, rest = split_flags(table, argv)
     _check_ignored(table, argv, rest)
@@ -22,7 +22,7 @@ def parse_flags(table: OptionTable, argv: Sequence[str]) -> dict[str, Value]:
 
 
 def _check_ignored(table: OptionTable, argv: Sequence[str], rest: Sequence[str]) -> None:
-    """Refuse a flag that guards a door where it, or its value, is among the ignored words."""
+    """Reject ignored words that contain a security flag or its value."""
     if not rest:
         return
     last = argv[-len(rest) - 1] if len(rest) < len(argv) else ""
@@ -42,9 +42,9 @@ def _check_ignored(table: OptionTable, argv: Sequence[str], rest: Sequence[str])
 def split_flags(
     table: OptionTable, argv: Sequence[str]
 ) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """The options set on the command line, by name, and the words behind the flags.
+    """Return the options set on the command line, by name, and the words after the flags.
 
-    Go's grammar: the first word that is no flag ends the flags, and so does `--`.
+    Go's grammar: the first word that is not a flag ends the flags, and so does `--`.
     """
     values: dict[str, Value] = {}
     words = list(reversed(argv))
@@ -95,7 +95,7 @@ def _usage_error(table: OptionTable, message: str) -> UsageError:
 
 
 def usage(table: OptionTable) -> str:
-    """As Go's flag package prints it: flags in order of their names, with one dash."""
+    """Return the usage as Go's flag package prints it: flags sorted by name, with one dash."""
     lines = [f"Usage of {table.daemon}:"]
     for _, option in sorted(table.by_flag.items()):
         word = option.kind.values

@@ -1,7 +1,7 @@
-"""Settings of a daemon: the command line over a file over the defaults.
+"""A daemon's settings: the command line overrides the file, which overrides the defaults.
 
-Owns the precedence of the sources. Knows no particular option and checks no value beyond its kind:
-what a daemon demands of its values it checks itself.
+Owns the precedence of the sources. Independent of particular options; checks a value only for its
+kind. Each daemon checks its own rules.
 """
 
 import time
@@ -17,7 +17,7 @@ from nsqcy.options.option import Value
 
 
 class Settings:
-    """Values of all options of a table with their sources, pattern sections, and warnings."""
+    """Values of all options in a table with their sources, pattern sections, and warnings."""
 
     __slots__ = ("_places", "given", "patterns", "table", "values", "warnings")
 
@@ -41,7 +41,7 @@ class Settings:
         return self.values[name]
 
     def where(self, name: str) -> str:
-        """Return ` (FILE, line N)` for a value from a file, else empty."""
+        """Return ` (FILE, line N)` for a value from a file, otherwise an empty text."""
         return f" ({self._places[name]})" if name in self._places else ""
 
 
@@ -56,7 +56,8 @@ def load(table: OptionTable, argv: Sequence[str]) -> Settings:
 
 
 def version_line(daemon: str) -> str:
-    """Return the compatible NSQ version, on which clients gate features, then our own."""
+    """Return the compatible NSQ version, which clients use to detect features, followed by nsqcy's
+    own."""
     return f"{daemon} v{NSQ_VERSION} (built w/nsqcy-{__version__})"
 
 

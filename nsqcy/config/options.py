@@ -1,8 +1,8 @@
-"""Kinds of value of daemons, and the table of a daemon's options.
+"""Kinds of option values, and the table of a daemon's options.
 
-Owns the reading of one value of each kind, from Go's command line, an INI file or TOML. Knows no
-particular option (each daemon has its table), no grammar of flags (config/flags.py) and reads no
-file (config/files.py).
+Owns the parsing of one value of each kind, from Go's command line, an INI file or TOML. Independent
+of particular options (each daemon has its table) and of flag syntax (config/flags.py); reads no
+files (config/files.py).
 """
 
 import operator
@@ -25,7 +25,7 @@ _INT64 = 1 << 63
 
 TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-# Compiled when they are first needed: a start with few flags needs none.
+# Compiled on first use: a start with few flags needs none of them.
 _INTEGER = (
     r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[oO]?(?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?[0-9])*|0)"
 )
@@ -33,7 +33,7 @@ _FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
 TLS_NOT_REQUIRED, TLS_REQUIRED_EXCEPT_HTTP, TLS_REQUIRED = range(3)
 _TLS_REQUIRED_NAMES = ("false", "tcp-https", "true")
-# Empty is the default, and does not ask for a version by its name.
+# Empty is the default and does not request a version.
 _TLS_VERSIONS = {"": 0, "tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
 
@@ -46,8 +46,8 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_int(text: str) -> int:
-    """An integer literal of Go: decimal, 0x, 0o, 0b, leading-zero octal, underscores."""
-    # No int64 needs more; int() itself would refuse 4,300 digits with a text of its own.
+    """Parse a Go integer literal: decimal, 0x, 0o, 0b, leading-zero octal, underscores."""
+    # No int64 needs more digits; int() would refuse 4,300 digits with its own error text.
     if len(text) > 200 or re.fullmatch(_INTEGER, text) is None:
         raise ValueError("parse error")
     digits = text.lstrip("+-")
@@ -63,7 +63,7 @@ def int64(number: int) -> int:
 
 
 def parse_strings(text: str) -> tuple[str, ...]:
-    """One occurrence of a list flag is one element, commas and all."""
+    """Return one occurrence of a list flag as one element, including commas."""
     return (text,)
 
 
@@ -93,7 +93,7 @@ def parse_tls_required(text: str) -> int:
 
 
 def parse_tls_version(text: str) -> int:
-    """The number TLS itself has for a version; 0 for none."""
+    """Return TLS's own number for a version; 0 for an empty text."""
     try:
         return _TLS_VERSIONS[text.lower()]
     except KeyError:
@@ -104,7 +104,8 @@ def parse_tls_version(text: str) -> int:
 
 
 def unquoted(text: str) -> str:
-    """`"text"` without its quotes, which keep the blanks around a value; nothing is escaped."""
+    """Return `"text"` without its quotes, which preserve the blanks around a value. There are no
+    escapes."""
     if len(text) >= 2 and text[0] == text[-1] == '"':
         return text[1:-1]
     return text
@@ -159,14 +160,14 @@ def toml_duration(value: object) -> int:
 
 
 def toml_strings(value: object) -> tuple[str, ...]:
-    """An array of strings, or one string split at commas."""
+    """Return an array of strings, or one string split at commas."""
     if isinstance(value, list):
         return tuple(_toml_text(element) for element in value)
     return tuple(_toml_text(value).split(","))
 
 
 def toml_floats(value: object) -> tuple[float, ...]:
-    """In the order of the file."""
+    """Return the numbers in the order of the file."""
     if isinstance(value, list):
         return tuple(_toml_float(element) for element in value)
     return tuple(parse_float(part.strip()) for part in _toml_text(value).split(","))
@@ -181,7 +182,7 @@ def _toml_float(value: object) -> float:
 
 
 def toml_tls_required(value: object) -> int:
-    if isinstance(value, int):  # a bool is one
+    if isinstance(value, int):  # includes bool
         value = str(int(value)) if abs(value) <= 1 else ""
     return parse_tls_required(_toml_text(value))
 
@@ -200,7 +201,7 @@ def show_bool(value: bool) -> str:
 
 
 def show_string(value: str) -> str:
-    """As an INI file needs it to give the same value back."""
+    """Return the text that an INI file needs to produce the same value."""
     plain = value == value.strip() and value == unquoted(value)
     return value if plain else f'"{value}"'
 
@@ -266,7 +267,7 @@ STRINGS = Kind(
     toml=toml_strings,
     combine=operator.add,
 )
-# Addresses and names, without the blanks around them.
+# Addresses and names, without surrounding blanks.
 WORDS = Kind(
     "value",
     STRINGS.allowed,
@@ -318,8 +319,8 @@ TLS_VERSION = Kind(
 
 
 class OptionTable:
-    """The options of one daemon, by section; and `by_pattern`, those that an INI file may set for
-    things of a kind ("topic") whose names match a pattern."""
+    """One daemon's options, by section. `by_pattern` are the options that an INI file may set for
+    objects of a kind ("topic") if their names match a pattern."""
 
     def __init__(
         self,
@@ -348,8 +349,8 @@ class OptionTable:
 class Options:
     """The values of a daemon's options as typed attributes; subclasses declare the types.
 
-    Nothing may be assigned; replace() makes another one, change() is for the few options that may
-    change while the daemon runs.
+    Attributes cannot be assigned. replace() returns a modified copy, and change() sets the few
+    options that may change while the daemon runs.
     """
 
     table: OptionTable
@@ -362,12 +363,12 @@ class Options:
         raise AttributeError(f"option {name} is fixed; see replace() and change()")
 
     def dump(self) -> dict[str, Value]:
-        """For json.dumps; restore() reads it back in another process."""
+        """Return data for json.dumps; restore() reads it in another process."""
         return dict(self.__dict__)
 
     @classmethod
     def restore(cls, values: Mapping[str, object]) -> "Self":
-        # JSON has lists where we have tuples, and is otherwise what dump() gave.
+        # JSON turns tuples into lists and keeps all other values.
         thawed: dict[str, Value] = {}
         for name, value in values.items():
             thawed[name] = tuple(value) if isinstance(value, list) else value  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """Policies of topics and channels by name: keys, defaults, patterns and precedence.
 
-Reads no file (config/files.py does), serves no request (nsqd/http does) and enforces nothing:
-topics and channels get their policy when they are created, and again when it changes.
+Does not read files (config/files.py), serve requests (nsqd/http) or enforce anything: topics and
+channels receive their policy when they are created, and again when it changes.
 """
 
 import fnmatch
@@ -201,7 +201,7 @@ CHANNEL_KEYS = _by_name(
 
 
 class TopicPolicy(NamedTuple):
-    """Value of each key of TOPIC_KEYS for one topic; None means the flag of that name."""
+    """One topic's value for each key of TOPIC_KEYS; None means the flag with that name."""
 
     durability: str = "memory"
     retention_time: int = 0
@@ -219,7 +219,7 @@ class TopicPolicy(NamedTuple):
 
 
 class ChannelPolicy(NamedTuple):
-    """Value of each key of CHANNEL_KEYS for one channel; None as in TopicPolicy."""
+    """One channel's value for each key of CHANNEL_KEYS; None as in TopicPolicy."""
 
     mem_queue_size: int | None = None
     msg_timeout: int | None = None
@@ -234,7 +234,7 @@ class ChannelPolicy(NamedTuple):
 
 # Values of an ephemeral topic for keys that need a log.
 WITHOUT_LOG: dict[str, Any] = {"durability": "memory", "retention_time": 0, "retention_bytes": 0}
-# Keys that a channel inherits from its topic unless it has a value of its own.
+# Keys that a channel inherits from its topic unless the channel has its own value.
 INHERITED = ("mem_queue_size", "msg_timeout")
 
 
@@ -246,8 +246,8 @@ Values = Mapping[str, Any]
 class Policies:
     """Policies of all topics and channels.
 
-    For each key, the last of these that sets it wins: the default, the matching sections of the
-    file in their order, the values set over HTTP for this exact name.
+    For each key, the last of these sources that sets it wins: the default, the matching sections of
+    the file in order, and the values set over HTTP for this exact name.
     """
 
     def __init__(
@@ -320,11 +320,11 @@ class Policies:
         return _unusual(CHANNEL_KEYS, self.channel(topic, name), ChannelPolicy(**inherited))
 
     def _usual(self, name: str) -> TopicPolicy:
-        """Return the policy of a topic without values of its own."""
+        """Return the policy of a topic that has no values of its own."""
         return self.default._replace(**WITHOUT_LOG) if is_ephemeral(name) else self.default
 
     def to_json(self) -> dict[str, Any]:
-        """Return data for json.dumps; from_json() reads it back in another process."""
+        """Return data for json.dumps; from_json() reads it in another process."""
         return {
             "default": self.default._asdict(),
             "sections": self._sections,
@@ -370,12 +370,12 @@ def shown(option: Option, value: Any) -> Any:
 
 
 def can_match(pattern: str) -> bool:
-    """Whether the pattern can match a valid name of a topic or channel."""
+    """Return whether the pattern can match a valid topic or channel name."""
     plain = pattern.removesuffix(EPHEMERAL)
     if not re.fullmatch(rf"(?:{_ATOM}|\*)+", plain):
         return False
     shortest = len(re.findall(_ATOM, plain)) + len(pattern) - len(plain)
-    impossible = "(?!)"  # what an empty range such as [z-a] becomes
+    impossible = "(?!)"  # the regular expression of an empty range such as [z-a]
     return shortest <= MAX_NAME_LENGTH and impossible not in fnmatch.translate(plain)
 
 

@@ -28,7 +28,7 @@ _PATTERN_SAMPLE_HEAD = """\
 
 
 def sample(table: OptionTable) -> str:
-    """Return an INI file of every option, each commented out at its default."""
+    """Return an INI file with every option, commented out, at its default."""
     example = next(option for option in table if option.in_file)
     lines = [
         _SAMPLE_HEAD.format(

@@ -1,1 +1,1 @@
-"""Parts shared by the daemons: the start, and a daemon with a single process."""
+"""Parts that daemons share: startup, and a daemon with a single process."""

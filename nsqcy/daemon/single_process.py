@@ -28,8 +28,8 @@ CLEAN, FAILED = 0, 1
 class Daemon:
     """Daemon that serves until a signal or a failure; `run` returns its exit code.
 
-    Counts HTTP requests. `reread` reads the configuration again and returns the log level, or None
-    if the configuration is invalid.
+    Counts HTTP requests. `reread` reloads the configuration and returns the log level, or None if
+    the configuration is invalid.
     """
 
     def __init__(

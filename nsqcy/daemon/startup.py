@@ -1,6 +1,6 @@
-"""Start of a daemon: opening the log, and reading the options again on SIGHUP.
+"""A daemon's start: opening the log, and reloading the options on SIGHUP.
 
-Imported before all heavy modules. Owns no option and no daemon.
+Imported before all heavy modules. Independent of particular options and daemons.
 """
 
 from collections.abc import Callable
@@ -26,14 +26,15 @@ class LogOptions(Protocol):
 
 
 def open_log(daemon: str, options: LogOptions) -> Log:
-    """Open the log and write its first line, which has the version."""
+    """Open the log and write its first line, which contains the version."""
     log = Log(options.log_prefix, options.log_level, options.log_format, context={"daemon": daemon})
     log.info(loader.version_line(daemon), event="started", version=__version__)
     return log
 
 
 def rereading(read: Callable[[], T], log: Log) -> Callable[[], T | None]:
-    """Return a handler of SIGHUP that calls `read`; it logs Stop and returns None instead."""
+    """Return a SIGHUP handler that calls `read`. If `read` raises Stop, the handler logs it and
+    returns None."""
 
     def reread() -> T | None:
         try:

@@ -1,1 +1,1 @@
-"""The HTTP server of the daemons: sockets, parsing, routing. Knows no daemon."""
+"""The daemons' HTTP server: sockets, parsing, routing. Independent of particular daemons."""

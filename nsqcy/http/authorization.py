@@ -1,4 +1,4 @@
-"""Parsing of the Authorization header of a request. Pure functions."""
+"""Parsing of a request's Authorization header. Pure functions."""
 
 import base64
 

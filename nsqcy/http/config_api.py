@@ -1,6 +1,6 @@
-"""Reading and changing options with `/config`. Knows neither HTTP nor other processes.
+"""Reading and changing options with `/config`. Independent of HTTP and other processes.
 
-Options have the names of their keys in NSQ's configuration file. The table of options marks those
+Options have the names of their keys in NSQ's configuration file. The option table marks the options
 that can change while the daemon runs.
 """
 

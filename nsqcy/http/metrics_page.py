@@ -1,6 +1,6 @@
-"""The /metrics page of a daemon with a single process: its own figures, HTTP requests, process.
+"""The /metrics page of a single-process daemon: its own figures, HTTP requests, process.
 
-The import of prometheus_client costs time and megabytes.
+Importing prometheus_client costs time and megabytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ def page(
     requests: Requests,
     connections: Mapping[str, int],
 ) -> Reply:
-    """Render the page in the accepted format. `figures` are the metrics of this daemon only."""
+    """Render the page in the accepted format. `figures` are only this daemon's metrics."""
     form = choose(accept, "")
     answers = [
         ([method, route, str(status)], count)

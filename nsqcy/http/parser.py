@@ -1,7 +1,7 @@
 """HTTP/1.1, server side, without I/O: bytes in, events out; replies in, bytes out.
 
-Owns framing: heads (parsed by httptools), bodies, keep-alive and the end of a connection. Knows no
-socket, no clock and no route.
+Owns framing: heads (parsed by httptools), bodies, keep-alive and the end of a connection. Uses no
+socket, no clock and no routes.
 
     feed(bytes) -> next_event() -> Head
                         read_body(limit) or ignore_body(), or neither
@@ -23,16 +23,16 @@ from urllib.parse import unquote_to_bytes
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 MAX_HEAD: Final = (1 << 20) + 4096
-"""Maximum bytes of request line and headers: 1 MiB, and the slack that NSQ allows."""
+"""Maximum bytes of request line and headers: 1 MiB plus NSQ's slack."""
 
 MAX_DRAIN: Final = 256 << 10
-"""Maximum bytes of an unused body to read and drop. A longer one ends the connection."""
+"""Maximum bytes of an unused body to read and drop. A longer body ends the connection."""
 
 CHUNK_ABOVE: Final = 2048
 """Longer response bodies are sent chunked, as in NSQ."""
 
 MAX_QUERY: Final = 64 << 10
-"""Maximum bytes of a query. Parsing a longer one would delay other connections too much."""
+"""Maximum bytes of a query. Parsing a longer query would delay other connections too much."""
 
 _MAX_PATH = 4096  # no route is longer, so a longer path is not unescaped
 _MAX_LINE = 4096  # of a chunk size with its extensions, or of a trailer
@@ -158,7 +158,7 @@ class Head:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is a usual HTTP/1.1 request with keep-alive.
+        """Whether this is a common HTTP/1.1 request with keep-alive.
 
         The framing of its response does not depend on the head, and another request may follow.
         """
@@ -258,7 +258,7 @@ class _HeadParser:
         return b""
 
     def drop(self) -> None:
-        """Release the parser of httptools.
+        """Release httptools' parser.
 
         The two parsers form a reference cycle: large heads would stay until a garbage collection.
         """
@@ -283,7 +283,7 @@ class _HeadParser:
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         self.complete = True
-        self._keep_alive = self._parser.should_keep_alive()  # unknown after this returns
+        self._keep_alive = self._parser.should_keep_alive()  # unknown once this returns
 
     def head(self) -> Head:
         assert self._parser is not None
@@ -379,7 +379,7 @@ _BROKEN = _State.BROKEN
 
 
 class HttpProtocol:
-    """The requests of one connection, one after the other. Has no buffer while idle."""
+    """One connection's requests, one after the other. Has no buffer while idle."""
 
     __slots__ = (
         "_body",
@@ -407,8 +407,8 @@ class HttpProtocol:
         self._buffer = b""
         self._eof = False
         self._parser: _HeadParser | None = None  # of a head that arrives in pieces
-        self._tail = b""  # the last three bytes that the parser got
-        self._size = 0  # number of bytes that the parser got
+        self._tail = b""  # the last three bytes that the parser received
+        self._size = 0  # number of bytes that the parser received
         self._head: Head | None = None
         self.closing = False  # no more requests will be answered
         self._chunked = False
@@ -459,7 +459,7 @@ class HttpProtocol:
             return False
         if not self._more:
             return True
-        # A client that expects 100 Continue and does not get it may or may not send its body.
+        # A client that expects 100 Continue and does not receive it may or may not send its body.
         if self._state is _ASKED and head.expects_continue:
             return False
         return (self._skipped if self._chunked else self._left) <= MAX_DRAIN
@@ -528,7 +528,7 @@ class HttpProtocol:
         return self._continue_head(self._parser)
 
     def _continue_head(self, parser: _HeadParser) -> Event | None:
-        """Parse a head piece by piece, so that invalid HTTP is rejected at once."""
+        """Parse a head piece by piece, so that invalid HTTP is rejected immediately."""
         buffer, tail = self._buffer, self._tail
         end = (tail + buffer).find(b"\r\n\r\n")
         complete = end >= 0
@@ -583,7 +583,7 @@ class HttpProtocol:
     def _next_body(self) -> Body | None:
         left = self._left
         if not self._chunked and not self._body and len(self._buffer) >= left <= self._limit:
-            # Fast path: the whole body came with the head.
+            # Fast path: the whole body arrived with the head.
             data, self._buffer = self._buffer[:left], self._buffer[left:]
             self._left = 0
             self._more = False
@@ -621,7 +621,7 @@ class HttpProtocol:
         return not self._more and self._state is _DRAIN
 
     def _consume(self) -> None:
-        """Move bytes of the body out of the buffer; clear `_more` at its end."""
+        """Remove bytes of the body from the buffer; clear `_more` at the end of the body."""
         before = len(self._buffer)
         if self._chunked:
             self._consume_chunks()
@@ -693,7 +693,7 @@ class HttpProtocol:
     # Output
 
     def answer(self, reply: "Reply", date: bytes) -> bytes:
-        """Encode the answer to the current request; set `closing` if it is the last one."""
+        """Encode the answer to the current request; set `closing` if it is the last answer."""
         head = self._head
         assert head is not None
         keep_alive = self.keep_alive
@@ -754,7 +754,7 @@ class Rendered(NamedTuple):
 
 
 class Reply:
-    """Answer, independent of the request. With `nsq` it has the header `X-Nsq-Content-Type`."""
+    """Answer, independent of the request. With `nsq`, it has the header `X-Nsq-Content-Type`."""
 
     __slots__ = ("_usual", "body", "content_type", "headers", "logged", "nsq", "status")
 

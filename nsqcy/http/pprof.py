@@ -1,4 +1,4 @@
-"""The pages below /debug/pprof, which show the inside of a running process."""
+"""The pages below /debug/pprof, which show the internals of a running process."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -13,10 +13,10 @@ MAX_PROFILE = 300  # seconds
 
 
 class Inspected(Protocol):
-    """Daemon, as the handlers see it."""
+    """The daemon, from the handlers' point of view."""
 
     def command_line(self) -> str:
-        """Return the command line of the daemon, with NUL between the words."""
+        """Return the daemon's command line, with NUL between the words."""
 
     def inspect(self, what: str) -> str:
         """Return the result of `debug.tell(what)` in every process."""

@@ -1,6 +1,6 @@
 """Counts and durations of answered HTTP requests.
 
-The label is the pattern of the route, never the path, so that requests for unknown paths create no
+The label is the route's pattern, never the path, so that requests for unknown paths create no
 series.
 """
 
@@ -19,7 +19,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
 
 
 class Times:
-    """Durations of requests: counts between the bounds, and the sum in seconds."""
+    """Request durations: counts between the bounds, and the sum in seconds."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(REQUEST_BOUNDS) + 1)
@@ -31,7 +31,7 @@ class Times:
 
 
 class Requests:
-    """Counters of requests. Updated on the hub; other threads may read them."""
+    """Request counters. Updated on the hub; other threads may read them."""
 
     def __init__(self) -> None:
         self.answers: Counter[tuple[str, str, int]] = Counter()  # by method, route and status

@@ -1,8 +1,8 @@
 """Routing of requests, and conversion of handler results to replies.
 
-Handlers get an `Api` and a `Request`, return data and raise `HttpError`; `Api.call` turns both into
-replies. Owns the matching of paths and the format of replies. Knows no connection and no route:
-each daemon has its own table of routes.
+Handlers receive an `Api` and a `Request`, return data and raise `HttpError`; `Api.call` turns both
+into replies. Owns the matching of paths and the format of replies. Independent of connections and
+particular routes: each daemon has its own route table.
 """
 
 import traceback
@@ -66,15 +66,15 @@ class Need(Enum):
 
     NOTHING = auto()
     KNOWN = auto()  # any authenticated user
-    PUBLISH = auto()  # to the topic of the query
-    SUBSCRIBE = auto()  # to its topic or channel; or the operate role
-    ADMIN = auto()  # of its topic
+    PUBLISH = auto()  # for the topic in the query
+    SUBSCRIBE = auto()  # for its topic or channel; or the operate role
+    ADMIN = auto()  # for its topic
     ADMIN_OF_ALL = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Route. A segment of the path such as `:opt` matches any non-empty segment."""
+    """Route. A path segment such as `:opt` matches any non-empty segment."""
 
     method: str
     path: str
@@ -82,15 +82,15 @@ class Route:
     body: BodyRule | None = None
     """Returns the maximum bytes of the body or IGNORED; may raise HttpError. None: read no body."""
     plain: bool = False
-    """Replies, also errors, are plain text without the header of NSQ."""
+    """Replies, including errors, are plain text without NSQ's header."""
     logged: bool = True
     inline: bool = False
     """Whether the handler never blocks, so that it runs in the loop instead of a greenlet."""
     local: bool = False
     """Whether other machines may use the route only if an option allows it."""
     short: ShortWay | None = None
-    """Returns the fast path for requests that are never logged: the reply, and a sink, which gets
-    bodies instead of the handler while it accepts them."""
+    """Returns the fast path for requests that are never logged: the reply, and a sink. While the
+    sink accepts bodies, it receives them instead of the handler."""
 
     need: Need = Need.ADMIN_OF_ALL
     """The default is the strictest permission."""
@@ -121,7 +121,7 @@ NOT_FOUND = json_error(404, "NOT_FOUND")
 
 
 def ignored(api: Any, head: Head) -> int:
-    """Read and drop an unused body. One longer than MAX_DRAIN is not read."""
+    """Read and drop an unused body. A body longer than MAX_DRAIN is not read."""
     return IGNORED
 
 
@@ -147,7 +147,7 @@ _IN_PATHS = "$&+,/:;=@"  # Go leaves these unescaped in a path, as well as lette
 
 
 class Router:
-    """Routes of a daemon, all below `base`: empty, or a path without a final slash."""
+    """A daemon's routes, all below `base`: empty, or a path without a final slash."""
 
     def __init__(self, routes: Sequence[Route], base: str = "") -> None:
         if base:
@@ -192,9 +192,9 @@ class Router:
         return json_error(405, "METHOD_NOT_ALLOWED", allow=allow)
 
     def _canonical(self, path: str) -> str:
-        """Return the path in the form of a registered one.
+        """Return the path in the form of a registered path.
 
-        Removes a final slash, `//`, `.` and `..`; literal segments get the case of the pattern.
+        Removes a final slash, `//`, `.` and `..`; literal segments use the case of the pattern.
         """
         clean = normpath("/" + path.lstrip("/"))
         segments = clean.split("/")
@@ -252,7 +252,7 @@ class Gate(Protocol):
     def admit(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
     ) -> Route | Reply:
-        """Return the route to take, or a reply. Called before the body is read."""
+        """Return the route, or a reply that rejects the request. Called before the body is read."""
 
 
 class Api:
@@ -260,7 +260,7 @@ class Api:
 
     router: Router
     reads_headers: HeaderSelection = False
-    """Headers that handlers and the gate read, besides X-Nsq- ones."""
+    """Headers that handlers and the gate read, in addition to X-Nsq- headers."""
 
     def __init__(self, limits: Limits, log: Lines, gate: Gate | None = None) -> None:
         """`gate` is None if all requests are allowed, or if the routes check them."""
@@ -282,11 +282,12 @@ class Api:
             return self.panic() if refusal is None else route.error(refusal)
 
     def refusal(self, error: Exception) -> HttpError | None:
-        """Return the error for the client on an exception of a backend; None: `panic`."""
+        """Return the error for the client after a backend exception; None: `panic`."""
         return None
 
     def panic(self) -> Reply:
-        """Log the current exception, a bug or an unreachable backend, and return the reply."""
+        """Log the current exception, which is a bug or an unreachable backend, and return the
+        reply."""
         self.log.error(
             f"panic in HTTP handler - {traceback.format_exc()}", event="http_handler_failed"
         )

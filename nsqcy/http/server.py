@@ -1,8 +1,8 @@
-"""The HTTP connections of one process: sockets and libev watchers around `HttpProtocol`.
+"""One process's HTTP connections: sockets and libev watchers around `HttpProtocol`.
 
 A connection is a state machine called by its watchers. Handlers that never block run without a
-greenlet; all others get one, because they may wait for other processes. Knows no route and no
-parameter: `Api` routes heads and turns requests into replies.
+greenlet; all others run in one, because they may wait for other processes. Independent of routes
+and parameters: `Api` routes heads and turns requests into replies.
 
 Requests similar to an earlier one may be answered in C (`nsqcy.server.http_fastpath`) without this
 module: see `HttpConnection.learn`.
@@ -43,7 +43,8 @@ Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Timeouts of peers in seconds. `sweep` is the interval of the checks, so their precision."""
+    """Peer timeouts in seconds. `sweep` is the interval of the checks, and therefore their
+    precision."""
 
     idle: float = 600  # between two requests, and before the first
     head: float = 60  # from the first byte of a head to its last
@@ -53,7 +54,7 @@ class Timeouts:
 
 
 class HttpServer(Server):
-    """HTTP connections of one process, their shared state, and one timer for all deadlines."""
+    """One process's HTTP connections, their shared state, and one timer for all deadlines."""
 
     def __init__(
         self, loop: Any, api: Api, *, timeouts: Timeouts | None = None, send_buffer: int = 0
@@ -97,7 +98,7 @@ class HttpServer(Server):
             connection.unlearn()
 
     def close(self) -> None:
-        """Close every connection at once and stop all watchers."""
+        """Close every connection immediately and stop all watchers."""
         for connection in list(self._connections):
             connection.close()
         for watcher in (self._wake_up, self._sweeper):
@@ -185,8 +186,9 @@ class HttpConnection(Connection):
         self._read_watcher = server.loop.io(sock.fileno(), _READ)
         self._read_watcher.start(self.on_readable)
         self._reading = True
-        # All connections share what the fast path learned about heads, so only one kind may use it:
-        # not plain ones if TLS is required, and not encrypted ones, whose bytes are not heads.
+        # All connections share the heads that the fast path has learned, so only one kind may use
+        # it: not plain connections if TLS is required, and not encrypted connections, because their
+        # bytes are not heads.
         self._short = not self.secure and server.tls_only is None
         self.at_rest = self._short
 
@@ -214,7 +216,7 @@ class HttpConnection(Connection):
         elif self._unsent is not None:
             limit = timeouts.progress
         elif self._waiting:
-            return False  # we are the slow side
+            return False  # this side is the slow one
         elif self._protocol.idle:
             limit = timeouts.idle
         elif self._protocol.in_head:
@@ -294,14 +296,14 @@ class HttpConnection(Connection):
         self._server.resume(self)
 
     def _account(self) -> None:
-        """Count buffered input; reject the request that exceeds the limit of the process."""
+        """Count buffered input; reject the request that exceeds the process's limit."""
         held = self._protocol.held
         if held == self._held:
             return
         server = self._server
         server.held += held - self._held
         self._held = held
-        if self._waiting or self._resuming:  # buffered input will be handled, whatever its size
+        if self._waiting or self._resuming:  # buffered input of any size will be handled
             return
         if server.held > server.api.limits.max_input_bytes:
             if self._head is None:
@@ -317,7 +319,8 @@ class HttpConnection(Connection):
         self._out += answers
 
     def learn(self, data: bytes, length: int) -> Shape | None:
-        """Return the template for requests with the same head except its length, or None."""
+        """Return the template for requests that differ from this head only in their length, or
+        None."""
         api = self._server.api
         head = self._server.heads.accepted(data)
         if head is None or head.length != length or not head.is_plain:
@@ -460,7 +463,8 @@ class HttpConnection(Connection):
         )
 
     def _flush(self) -> None:
-        """Send answers. The write watcher sends what the socket does not accept now."""
+        """Send answers. If the socket does not accept them all, the write watcher sends the
+        rest."""
         if self._closed or self._unsent is not None:
             return
         if not self._out or self._send(self._output()):
@@ -474,7 +478,7 @@ class HttpConnection(Connection):
         return data
 
     def _send(self, data: bytes | memoryview) -> bool:
-        """Send data; return whether the socket accepted all. `_unsent` keeps the rest."""
+        """Send data; return whether the socket accepted all of it. `_unsent` keeps the rest."""
         sent = self.send(data)
         if sent is None:
             return False

@@ -1,7 +1,7 @@
-"""Log lines: one write to stderr a line, in nsqd's form or as JSON.
+"""Log lines: one write to stderr per line, in nsqd's form or as JSON.
 
-Owns the form of a line and the level below which nothing is written. Knows nothing of what is
-logged. Imported before everything heavy, so it imports next to nothing itself.
+Owns the form of a line and the level below which nothing is written. Independent of the logged
+content. Imported before all heavy modules, so it imports very little itself.
 """
 
 import os
@@ -20,10 +20,10 @@ MESSAGE = "message"
 class Log:
     """A sink for log lines. `level` may be changed at any time.
 
-    Keyword fields appear in JSON only: a text line is exactly nsqd's, so its text says it all. One
-    of them is `event`, a name of nsqcy.logging.events; without it a line is a `message`. `context`
-    is in every line. A call writes one line, whatever is in it: line ends are escaped, lest a
-    client forge a line.
+    Keyword fields appear only in JSON: a text line is exactly nsqd's, so its text is complete. One
+    of the fields is `event`, a name from nsqcy.logging.events; a line without it is a `message`.
+    `context` is added to every line. Each call writes one line: line ends in the text are escaped,
+    so that clients cannot forge lines.
     """
 
     __slots__ = ("_clock", "_context", "_stamp", "fd", "format", "level", "prefix")
@@ -62,7 +62,7 @@ class Log:
             self._write(ERROR, text, fields)
 
     def fatal(self, text: str, /, **fields: object) -> None:
-        """Only says so; leaving is up to the caller."""
+        """Log the text only; the caller exits."""
         if self.level <= FATAL:
             self._write(FATAL, text, fields)
 
@@ -74,7 +74,7 @@ class Log:
     def _text_line(
         self, second: int, microsecond: int, level: int, text: str, fields: dict[str, object]
     ) -> str:
-        # One assignment of a pair, so that a second thread never sees a half-changed stamp.
+        # Assign the pair in one step, so that another thread never sees a half-changed stamp.
         stamp = self._stamp
         if stamp[0] != second:
             stamp = self._stamp = (second, date_time(second))
@@ -89,23 +89,23 @@ class Log:
 
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         head = {"time": f"{moment}.{microsecond:06d}Z", "level": NAMES[level], "msg": text}
-        # The head first for the order, and last for the value.
+        # The head comes first for the order, and last so that its values win.
         record = {**head, **self._context, **fields, **head}
         try:
             line = json.dumps(record, default=str, allow_nan=False)
         except (ValueError, TypeError):
-            # A NaN, a loop, a key that is no string: worth a line all the same.
+            # A NaN, a loop or a key that is not a string must not lose the line.
             line = json.dumps({name: str(value) for name, value in record.items()})
         return line + "\n"
 
 
 def date_time(second: int) -> str:
-    """`2026/11/20 11:18:31`, local time, as Go's log package begins its lines."""
+    """Return local time as Go's log package writes it: `2026/11/20 11:18:31`."""
     return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
 
 
 def write(fd: int, text: str) -> None:
-    """Write `text` with one call. If that fails, the line is lost and the process goes on."""
+    """Write `text` with one call. If that fails, the line is lost and the process continues."""
     try:
         os.write(fd, text.encode("utf-8", "backslashreplace"))
     except OSError:

@@ -1,10 +1,10 @@
-"""The type of a log: nsqcy.logging.logger's, or a test's own."""
+"""The type of a log: nsqcy.logging.logger's log, or a test's own."""
 
 from typing import Protocol
 
 
 class Lines(Protocol):
-    """Where lines go. Keyword fields are for logs that have a place for them."""
+    """Receives log lines. Logs without structured output ignore keyword fields."""
 
     def info(self, text: str, /, **fields: object) -> object: ...
     def warn(self, text: str, /, **fields: object) -> object: ...

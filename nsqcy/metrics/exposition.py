@@ -1,6 +1,7 @@
 """Exposition of metrics as text: the format that a client accepts, written by prometheus_client.
 
-Knows no metric, only families of the table. Importing it takes a moment, and megabytes.
+Independent of particular metrics: it handles families from the table. Importing it costs time and
+megabytes.
 """
 
 import re
@@ -19,7 +20,7 @@ from nsqcy.metrics.families import Family
 MAX_ACCEPT = 1000  # characters of a header that are read
 _END = b"# EOF\n"
 
-# Different escapings of unusual names. Our names are the same in all of them.
+# Different escapings of unusual names. nsqcy's names are the same in all of them.
 _ESCAPING = re.compile("(escaping=)(dots|values)")
 
 
@@ -35,7 +36,7 @@ class Form(NamedTuple):
 
 
 def choose(accept: str, accept_encoding: str) -> Form:
-    """Return the format for two headers: OpenMetrics if the client requests it, else the text
+    """Return the format for two headers: OpenMetrics if the client requests it, otherwise the text
     format."""
     _, content_type = choose_encoder(accept[:MAX_ACCEPT])
     content_type = _ESCAPING.sub(rf"\1{UNDERSCORES}", content_type)
@@ -43,7 +44,7 @@ def choose(accept: str, accept_encoding: str) -> Form:
 
 
 def write(form: Form, metrics: Iterable[Metric]) -> bytes:
-    """Return metrics in that format, uncompressed, with its end."""
+    """Return metrics in that format, uncompressed, including the end marker."""
     return _generate(form.is_openmetrics, Collected(metrics))
 
 
@@ -54,7 +55,7 @@ def _generate(openmetrics: bool, collected: Collector) -> bytes:
 
 
 class Collected(Collector):
-    """Metrics that exist already."""
+    """Metrics that have already been collected."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
@@ -64,7 +65,7 @@ class Collected(Collector):
 
 
 def metric(family: Family, samples: Iterable[tuple[Sequence[str], float]] = ()) -> Metric:
-    """Return a family with these samples, each the values of its labels and a number."""
+    """Return a family with these samples. Each sample consists of label values and a number."""
     found = Metric(family.name, family.help, family.kind)
     for values, number in samples:
         labels = dict(zip(family.labels, values, strict=True))
@@ -77,7 +78,7 @@ def histogram(
     bounds: Sequence[float],
     samples: Iterable[tuple[Sequence[str], Sequence[float], float]],
 ) -> Metric:
-    """Return a histogram from the counts between the bounds and the sum of all."""
+    """Return a histogram from the counts between the bounds and the sum of all values."""
     found = HistogramMetricFamily(family.name, family.help, labels=family.labels)
     ends = [*map(repr, bounds), "+Inf"]
     for values, counts, total in samples:
@@ -87,12 +88,12 @@ def histogram(
 
 
 def heading(family: Family, openmetrics: bool) -> bytes:
-    """Return the lines before the samples of a family."""
+    """Return the lines before a family's samples."""
     return _generate(openmetrics, Collected([metric(family)])).removesuffix(_END)
 
 
 def lines(found: Metric) -> bytes:
-    """Return the samples of a family without the lines before them; both formats write them
-    alike."""
+    """Return a family's samples without the lines before them; both formats write them the same
+    way."""
     text = _generate(False, Collected([found]))
     return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))

@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 Kind = Literal["counter", "gauge", "histogram", "info"]
 
 OTHER, EPHEMERAL = "(other)", "#ephemeral"
-"""Names for topics and channels without series of their own; real ones cannot have these names."""
+"""Names for topics and channels without their own series; real topics cannot have these names."""
 
 
 def _bounds(first: int) -> tuple[float, ...]:
-    """The upper ends of buckets in seconds: powers of four, from 2^first ns on."""
+    """Return the upper ends of buckets in seconds: powers of four, starting at 2^first ns."""
     return tuple((1 << first + 2 * number) / 1e9 for number in range(12))
 
 
@@ -24,7 +24,7 @@ REQUEST_BOUNDS = _bounds(16)
 
 
 class Family(NamedTuple):
-    """`name` is without the suffixes that a kind adds."""
+    """One family of metrics. `name` excludes the suffixes that a kind adds."""
 
     name: str
     kind: Kind
@@ -33,7 +33,7 @@ class Family(NamedTuple):
 
     @property
     def sample(self) -> str:
-        """How its samples are named, but for a histogram's, which are three."""
+        """Return the name of the family's samples. A histogram has three other names."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
 
@@ -45,7 +45,7 @@ def _channel(name: str, kind: Kind, help: str) -> Family:
     return Family(f"nsqd_channel_{name}", kind, help, ("topic", "channel"))
 
 
-# In the order of the figures of nsqcy.server.metrics.
+# In the order of the figures in nsqcy.server.metrics.
 TOPICS = (
     _topic("messages", "counter", "Messages published to the topic."),
     _topic("message_bytes", "counter", "Body bytes of messages published to the topic."),
@@ -83,7 +83,7 @@ CHANNELS = (
 )
 
 PAUSED = (TOPICS[-1], CHANNELS[-1])
-"""Exported only where they are 1: most are always 0."""
+"""Exported only where they are 1, because most are always 0."""
 
 SUMMED = Family(
     "nsqd_metrics_summed",
@@ -150,7 +150,7 @@ USER_WAITS = _user(
     "counter",
     "Total time that the user's TCP connections waited because of its publish rate limit.",
 )
-# In the order of the figures of a quota.
+# In the order of a quota's figures.
 USERS = (
     _user("connections", "gauge", "TCP connections of a user that has a quota."),
     _user(
@@ -227,7 +227,7 @@ OF_NSQD = (
 )
 
 
-# The daemons of one process. These names and meanings are prometheus_client's.
+# Daemons with one process. These names and meanings are prometheus_client's.
 PROCESS = (
     Family("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
     Family("process_resident_memory_bytes", "gauge", "Resident memory size in bytes."),

@@ -1,10 +1,10 @@
 """Addresses that a daemon listens on: parsing, binding and display.
 
 Owns the listening sockets until they are closed, and the files of unix sockets. A start replaces
-the file that a crash left behind. Knows no protocol. Imported before all heavy modules.
+the file that a crash left behind. Independent of protocols. Imported before all heavy modules.
 
-As in NSQ, the IPv4 wildcard (and an empty host) also accepts IPv6 if the machine has it, because
-`localhost` is often ::1. It is shown as 0.0.0.0.
+As in NSQ, the IPv4 wildcard (and an empty host) also accepts IPv6 if the machine supports it,
+because `localhost` is often ::1. It is shown as 0.0.0.0.
 """
 
 import errno
@@ -38,8 +38,8 @@ class Listener(NamedTuple):
     kind: str
     text: str  # as shown to users, with the actual port
     port: int  # 0 for a unix socket
-    path: str | None  # file of a unix socket, if we created it
-    file: tuple[int, int] | None = None  # device and inode of that file
+    path: str | None  # file of a unix socket, if this process created it
+    file: tuple[int, int] | None = None  # device and inode of the file
 
     @property
     def title(self) -> str:
@@ -57,7 +57,8 @@ class Listener(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Parse an address as Go's SplitHostPort does. Anything that it rejects is a path."""
+    """Parse an address as Go's SplitHostPort does. Anything that SplitHostPort rejects is a
+    path."""
     host, colon, port = text.rpartition(":")
     if not colon:
         return Address(path=text)
@@ -71,7 +72,7 @@ def parse(text: str) -> Address:
 
 
 def bind(text: str, kind: str, daemon: str = "nsqd", *, unix: bool = True) -> Listener:
-    """Bind and listen; raises StartError with the text of NSQ.
+    """Bind and listen; raises StartError with NSQ's text.
 
     Without `unix`, paths are invalid, and an empty address means any port on all interfaces.
     """
@@ -102,7 +103,7 @@ def adopt(sock: socket.socket, kind: str) -> Listener:
 
 
 def is_at(listener: Listener, text: str) -> bool:
-    """Return whether a listener has the port or path of an address in the options."""
+    """Return whether a listener has the port or path of a configured address."""
     address = parse(text)
     if address.path is not None:
         return not listener.port and listener.text == address.path
@@ -115,7 +116,7 @@ def is_at(listener: Listener, text: str) -> bool:
 def is_abandoned(path: str) -> bool:
     """Return whether a path is a unix socket that no process listens on.
 
-    Raises OSError if there is nothing, or if connecting to it is not permitted.
+    Raises OSError if the path does not exist, or if connecting to it is not permitted.
     """
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         return False
@@ -151,7 +152,7 @@ def _bind_unix(path: str, kind: str) -> Listener:
 def _locked(path: str) -> Iterator[None]:
     """Keep other daemons from binding or removing a path.
 
-    A socket that is bound and does not listen yet looks like one that a crash left behind.
+    A socket that is bound but does not listen yet looks like a socket that a crash left behind.
     """
     name = f"{path}.nsqcy-lock"
     while True:
@@ -159,11 +160,11 @@ def _locked(path: str) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not _is_open_as(fd, name):
-                continue  # the previous owner of the lock has removed it
+                continue  # the lock's previous owner has removed it
             try:
                 yield
             finally:
-                with suppress(PermissionError):  # of another user, in a directory such as /tmp
+                with suppress(PermissionError):  # another user's file, in a directory such as /tmp
                     os.unlink(name)
             return
         finally:
@@ -279,7 +280,7 @@ def _listen(sock: socket.socket, where: tuple[object, ...]) -> socket.socket:
 
 
 def _tune(sock: socket.socket) -> None:
-    """Set options that accepted sockets inherit on Linux, which saves four calls for each."""
+    """Set options that accepted sockets inherit on Linux, which saves four calls per socket."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)

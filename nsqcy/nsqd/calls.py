@@ -1,10 +1,10 @@
 """Typed calls between the processes of one nsqd: arguments, result, and code for the other process.
 
 A call is a frozen dataclass. Its fields are the arguments, `run` executes in the other process, and
-`Result` is what the caller gets. The control channel carries the name of the class and the fields
-as JSON, so a call needs no other declaration; the fields `blob` and `fds` travel beside the JSON. A
-call without a result is sent by `notify`. Owns that encoding; knows no topic, no worker and no
-master.
+`Result` is returned to the caller. The control channel carries the class name and the fields as
+JSON, so a call needs no other declaration. The fields `blob` and `fds` travel alongside the JSON.
+`notify` sends a call that has no result. This module owns the encoding; it does not depend on
+topics, workers or the master.
 """
 
 import os
@@ -29,7 +29,7 @@ Refusal = Literal[
 
 
 class Refused(Exception):
-    """The call changed nothing and returned nothing; every process knows the code of the reason."""
+    """The call changed nothing and returned nothing. Every process knows the reason's code."""
 
     def __init__(self, code: Refusal) -> None:
         super().__init__(code)
@@ -37,16 +37,16 @@ class Refused(Exception):
 
 
 class Call(Generic[Target, Result]):
-    """Runs at a `Target`: the interface of the other process for calls of this kind.
+    """A call that runs at a `Target`, the other process's interface for this kind of call.
 
-    A direct subclass is a kind of call with its own registry; classes below it are the calls.
+    A direct subclass is a kind of call with its own registry; its subclasses are the calls.
     """
 
     kinds: ClassVar[dict[str, type[Any]]]
     timeout: ClassVar[float | None]
-    """Seconds that the caller waits; None: until the other process answers or dies."""
+    """Seconds that the caller waits; None: until the other process answers or exits."""
     returns: ClassVar[Literal["value", "blob", "answer"]] = "value"
-    """Encoding of the result: as JSON, as bytes beside it, or as an `Answer` of both."""
+    """Encoding of the result: as JSON, as bytes, or as an `Answer` with both."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -56,12 +56,13 @@ class Call(Generic[Target, Result]):
             cls.kinds[cls.__name__] = cls
 
     def run(self, target: Target) -> Result:
-        """Execute it, in a greenlet that may wait. Raises Refused if that is impossible."""
+        """Execute the call in a greenlet that may block. Raises Refused if the call cannot be
+        executed."""
         raise NotImplementedError
 
     @classmethod
     def decode(cls, request: Request) -> Self:
-        """Return the call in a request. Raises ValueError for a method that is not of this kind."""
+        """Return the call in a request. Raises ValueError for a method of another kind."""
         call = cls.kinds.get(request.method)
         if call is None:
             raise ValueError(f"unknown method {request.method}")
@@ -72,15 +73,15 @@ class Call(Generic[Target, Result]):
         return cast("Self", call(**arguments))
 
     def serve(self, target: Target) -> Answer:
-        """Run it for another process."""
+        """Run the call for another process."""
         result: Any = self.run(target)
         if self.returns == "answer":
             return cast("Answer", result)
         return Answer(blob=result) if self.returns == "blob" else Answer(result)
 
     def send(self, channel: Channel, to: int | None = None) -> Result:
-        """Run it at the other end of the channel, or in worker `to`. Raises Refused, and what
-        `Channel.call` raises."""
+        """Run the call at the other end of the channel, or in worker `to`. Raises Refused and the
+        exceptions of `Channel.call`."""
         try:
             answer = channel.call(type(self).__name__, self.timeout, to=to, **self._arguments())
         except RemoteError as error:
@@ -92,11 +93,12 @@ class Call(Generic[Target, Result]):
         return cast("Result", answer.blob if self.returns == "blob" else answer.value)
 
     def notify(self, channel: Channel) -> None:
-        """Run it at the other end of the channel, without a result."""
+        """Run the call at the other end of the channel, without a result."""
         channel.notify(type(self).__name__, **self._arguments())
 
     def duplicate(self) -> Self:
-        """Return the same call with duplicated descriptors: each channel closes those it sends."""
+        """Return the same call with duplicated descriptors: each channel closes the descriptors it
+        sends."""
         arguments = self._arguments()
         if "fds" not in arguments:
             return self
@@ -107,8 +109,8 @@ class Call(Generic[Target, Result]):
 
 
 def serve(request: Request, *offers: tuple[type[Call[Any, Any]], Any]) -> Answer:
-    """Run a request as a call of the first kind that has it, each at its target. Raises ValueError
-    if none has it."""
+    """Run a request as a call of the first matching kind, at that kind's target. Raises ValueError
+    if no kind matches."""
     for kind, target in offers:
         if request.method in kind.kinds:
             return kind.decode(request).serve(target)
@@ -117,13 +119,13 @@ def serve(request: Request, *offers: tuple[type[Call[Any, Any]], Any]) -> Answer
 
 
 def _types(call: type[Any]) -> dict[str, Any]:
-    """Return the values of the fields, in their order."""
+    """Return the field values in order."""
     hints = get_type_hints(call)
     return {each.name: hints[each.name] for each in fields(call)}
 
 
 def _restored(kind: Any, value: Any) -> Any:
-    """Convert to JSON's types: a tuple becomes a list, and every key a string."""
+    """Convert to JSON types: a tuple becomes a list, and every key a string."""
     if isinstance(value, dict) and get_args(kind)[:1] == (int,):
         return {int(key): each for key, each in value.items()}
     if not isinstance(value, list):

@@ -6,11 +6,11 @@ nsqd starts waits in the backlog.
 
 Exit codes:
 
-    0  stopped by SIGTERM or SIGINT and everything is saved, also during an import of NSQ's files,
-       which are then unchanged; --version; --help
+    0  stopped by SIGTERM or SIGINT and everything is saved (an interrupted import leaves NSQ's
+       files unchanged); --version; --help
     1  could not start (the last line says why); a listening socket failed; not everything was saved
     2  the command line could not be read
-    3  the time limit of draining was reached before consumers had emptied it; everything is saved
+    3  draining reached its time limit before consumers had emptied nsqd; everything is saved
 """
 
 import os
@@ -46,7 +46,7 @@ UNIX = -1  # the port that is reported for a unix socket
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqd; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    # Until the master has a hub to receive them on, and can shut down.
+    # Until the master has a hub to receive signals on, and can shut down.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
         return _run(words)
@@ -84,7 +84,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _lock(data_path: str) -> int:
-    """Held until this process and every worker have ended."""
+    """Held until this process and every worker have exited."""
     try:
         return datapath.lock_data_path(data_path).fd
     except datapath.DataPathError as error:
@@ -92,7 +92,7 @@ def _lock(data_path: str) -> int:
 
 
 def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any] | None:
-    """Return what workers need for TLS, checked; None without TLS."""
+    """Return the workers' TLS material, checked; None without TLS."""
     if not options.tls_cert:
         return None
     from nsqcy.nsqd.worker import tls
@@ -107,7 +107,7 @@ def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any]
 
 
 def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
-    """Return the text of the file of users, checked; None without one."""
+    """Return the text of the users file, checked; None without one."""
     if not options.auth_file:
         return None
     from nsqcy.users import file, known
@@ -125,7 +125,7 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
 
 
 def _addresses(options: NsqdOptions) -> dict[str, str]:
-    """Return where to listen, by kind; https is missing without a certificate."""
+    """Return the listening addresses by kind; https is missing without a certificate."""
     addresses = {"tcp": options.tcp_address, "http": options.http_address}
     if options.tls_cert:
         addresses["https"] = options.https_address
@@ -149,7 +149,8 @@ def _listen(
 
 
 def _import(options: NsqdOptions, lines: logger.Log, notifier: service.Notifier) -> None:
-    """Import the files of NSQ's nsqd, once. Clients that connect meanwhile wait in the backlog."""
+    """Import the files of NSQ's nsqd, once. Clients that connect during the import wait in the
+    backlog."""
     from nsqcy.nsqd.data import importer
 
     if importer.is_needed(options.data_path):
@@ -183,7 +184,7 @@ def _serve(
     def read() -> Reread:
         settings = loader.load(NSQD, argv)
         resolved = resolve(settings)
-        # The paths of the start: the content of the files may change, not their place.
+        # Keep the paths from startup: the files' content may change, but not their paths.
         material = _load_tls(settings, options)
         users = _load_users(settings, resolved)
         return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)

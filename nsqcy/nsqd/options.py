@@ -1,7 +1,7 @@
-"""The options of nsqd: the table, their types, and what a value must be for nsqd to start.
+"""nsqd's options: the table, their types, and the checks that a value must pass at start.
 
-Owns every flag and its default. How flags and files are read is nsqcy.config's; nothing here opens
-a file or a socket.
+Owns every flag and its default. nsqcy.config reads flags and files; nothing here opens a file or a
+socket.
 """
 
 import os
@@ -71,10 +71,10 @@ CLIENT_AUTH_POLICIES = frozenset({"", "require", REQUIRE_VERIFY})
 TLS_1_0 = 769
 
 MAX_WORKERS = 64
-# More than four workers pay off only with very many connections: set --workers for those.
+# More than four workers pay off only with very many connections: set --workers in that case.
 DEFAULT_MAX_WORKERS = 4
-# Incomplete commands per worker. Fifty bodies of the default --max-body-size: far more than
-# well-behaved clients ever send at once, and safe for a machine that runs a queue.
+# Limit for incomplete commands per worker: fifty bodies of the default --max-body-size. This is far
+# more than well-behaved clients send at the same time, and safe for a machine that runs a queue.
 DEFAULT_MAX_INPUT_BYTES = 256 << 20
 
 
@@ -546,20 +546,20 @@ class NsqdOptions(Options):
 
     @property
     def may_peek(self) -> bool:
-        """Whether HTTP may show messages.
+        """Return whether HTTP may show messages.
 
-        Auth servers do not cover HTTP; without a file of users, peeking would bypass AUTH.
+        Auth servers do not cover HTTP; without a users file, peeking would bypass AUTH.
         """
         return self.peek_without_auth or bool(self.auth_file) or not self.auth_http_address
 
 
 def resolve(settings: Settings) -> NsqdOptions:
-    """Return the checked and completed options of nsqd; raise StartError if one is invalid.
+    """Return nsqd's options, checked and completed; raise StartError if an option is invalid.
 
     Problems that do not prevent a start are added to the warnings of `settings`.
     """
     options = NsqdOptions(settings.values)
-    # In the order NSQ checks, since of several faults it names the first.
+    # In NSQ's order, because only the first of several errors is reported.
     obey_rules(settings, ("max_deflate_level", "node_id", "tls_client_auth_policy"))
     options = _check_tls(settings, options)
     obey_rules(settings, ("auth_http_request_method",))
@@ -577,7 +577,7 @@ def resolve(settings: Settings) -> NsqdOptions:
 
 
 def policies(settings: Settings, options: NsqdOptions) -> Policies:
-    """Combine the options with the [topic] and [channel] sections of the file."""
+    """Combine the options with the file's [topic] and [channel] sections."""
     sections = settings.patterns
     return Policies(
         TopicPolicy(options.durability, options.retention_time, options.retention_bytes),
@@ -604,7 +604,7 @@ def _between(minimum: int, maximum: int, flag: str) -> Rule:
 
 
 def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
-    """Complete the options once the sockets are bound; `ports` is by kind of listener."""
+    """Complete the options once the sockets are bound; `ports` is by listener kind."""
     options = options.replace(
         broadcast_tcp_port=options.broadcast_tcp_port or ports["tcp"],
         broadcast_http_port=options.broadcast_http_port or ports.get("http", 0),
@@ -613,7 +613,7 @@ def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
 
 
 def _statsd_prefix(options: NsqdOptions) -> str:
-    """Replace each %s by the address, in characters of a statsd key, and end with a dot."""
+    """Replace each %s with the address, in statsd key characters, and end with a dot."""
     host, port = options.broadcast_address, options.broadcast_http_port
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     prefix = options.statsd_prefix.replace("%s", re.sub("[.:]", "_", address))
@@ -642,12 +642,12 @@ def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
 
 
 def _trusts_the_system(options: NsqdOptions) -> bool:
-    """Whether client certificates are verified against the system's authorities."""
+    """Return whether client certificates are verified against the system's authorities."""
     return options.tls_client_auth_policy == REQUIRE_VERIFY and not options.tls_root_ca_file
 
 
 def asks_for_tls_version(settings: Settings) -> bool:
-    """Whether the minimum TLS version was set explicitly."""
+    """Return whether the minimum TLS version was set explicitly."""
     return "tls_min_version" in settings.given and bool(settings["tls_min_version"])
 
 
@@ -698,7 +698,7 @@ def _warn(settings: Settings, options: NsqdOptions) -> None:
 
 
 def _input_bytes(settings: Settings, options: NsqdOptions) -> int:
-    """Return at least the size of the largest command, which could never arrive otherwise."""
+    """Return at least the size of the largest command, which otherwise could never arrive."""
     largest = max(options.max_msg_size, options.max_body_size)
     if options.max_input_bytes >= largest:
         return options.max_input_bytes

@@ -1,1 +1,1 @@
-"""Processes: start, watch and stop workers, and pass sockets to them. Knows no topic."""
+"""Processes: start, watch and stop workers, and pass sockets to them. Independent of topics."""

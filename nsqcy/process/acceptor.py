@@ -1,8 +1,8 @@
-"""Accepts connections and passes each to a worker.
+"""Accepts connections and passes each connection to a worker.
 
-Owns the watchers of the listening sockets and the choice of worker. Knows no processes: a worker is
-a target that is up or down, has a load, and accepts sockets or not. While no target accepts
-sockets, clients wait in the backlog.
+Owns the watchers of the listening sockets and the choice of worker. Independent of processes: a
+worker is a target that is up or down, has a load, and may or may not accept sockets. While no
+target accepts sockets, clients wait in the backlog.
 """
 
 import errno
@@ -18,7 +18,7 @@ from nsqcy.net.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
 
 PAUSE = 0.1  # seconds without accepting when the process is out of descriptors or memory
-_BATCH = 64  # maximum accepted from one listener in one turn
+_BATCH = 64  # maximum accepted from one listener per turn
 _TRANSIENT = {
     errno.ECONNABORTED,
     errno.EINTR,
@@ -36,20 +36,23 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Target(Protocol):
-    """Worker, as the acceptor sees it."""
+    """A worker, from the acceptor's point of view."""
 
     def lagging(self) -> bool:
-        """Return whether its heartbeat is late. Used only if all other targets are full."""
+        """Return whether the worker's heartbeat is late. Used only if all other targets are
+        full."""
 
     def load(self) -> int:
-        """Return the number of its connections, including those being passed to it."""
+        """Return the number of the worker's connections, including connections being passed to
+        it."""
 
     def send(self, item: Accepted) -> bool:
         """Pass a socket; return False if the target accepts none now."""
 
 
 class Acceptor:
-    """Accepts on all listeners while there are targets. Call `resume` when one has room again."""
+    """Accepts on all listeners while there are targets. Call `resume` when a target has room
+    again."""
 
     def __init__(
         self, listeners: list[Listener], log: Lines, failed: Callable[[str], None]
@@ -73,7 +76,7 @@ class Acceptor:
         self.resume()
 
     def remove(self, worker: int) -> None:
-        """Remove a target that is down or must get no more sockets."""
+        """Remove a target that is down or must receive no more sockets."""
         self._targets.pop(worker, None)
 
     def give(self, items: list[Accepted]) -> None:
@@ -153,7 +156,7 @@ class Acceptor:
         self._failed(f"{listener.title}: accept: {error.strerror}")
 
     def _hand_over(self, item: Accepted) -> bool:
-        """Offer a socket to the targets in the order of load, lowest first."""
+        """Offer a socket to the targets, lowest load first."""
         self._turn += 1
         targets = list(self._targets.values())
 

@@ -1,7 +1,7 @@
 """Passing of file descriptors with datagrams: SCM_RIGHTS over SOCK_SEQPACKET.
 
-Owns the two system calls and the handling of lost descriptors. Independent of the content of the
-datagrams.
+Owns the two system calls and the handling of lost descriptors. Independent of the datagrams'
+content.
 """
 
 import array
@@ -10,13 +10,13 @@ import socket
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-MAX_FDS = 16  # of one datagram; the limit of the kernel is 253
+MAX_FDS = 16  # per datagram; the kernel's limit is 253
 _INT = array.array("i").itemsize
 _ROOM = socket.CMSG_SPACE(MAX_FDS * _INT)
 
 
 class Datagram(NamedTuple):
-    """Result of one recvmsg. `cut`: descriptors were lost at the limit of open files."""
+    """Result of one recvmsg. `cut`: descriptors were lost because of the open-files limit."""
 
     data: bytes
     fds: list[int]
@@ -32,7 +32,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
-    """Send one datagram; raises as sendmsg does. The caller keeps the descriptors."""
+    """Send one datagram; raises the same errors as sendmsg. The caller keeps the descriptors."""
     if not fds:
         sock.send(data)
         return
@@ -43,12 +43,13 @@ def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
 def receive(sock: socket.socket, size: int) -> Datagram | None:
     """Receive one datagram of at most `size` bytes; None at the end of the stream.
 
-    Raises BlockingIOError if there is none. The caller owns the received descriptors.
+    Raises BlockingIOError if no datagram is available. The caller owns the received descriptors.
     """
     try:
         data, rights, flags, _ = sock.recvmsg(size, _ROOM, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
-        # Raised once if the peer died with unread input. Its own datagrams are still readable.
+        # Raised once if the peer exited with unread input. The peer's own datagrams are still
+        # readable.
         data, rights, flags, _ = sock.recvmsg(size, _ROOM, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, payload in rights:
@@ -60,7 +61,7 @@ def receive(sock: socket.socket, size: int) -> Datagram | None:
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close unused descriptors. One that is already closed is not an error."""
+    """Close unused descriptors. A descriptor that is already closed is not an error."""
     for fd in fds:
         try:
             os.close(fd)

@@ -1,12 +1,12 @@
 """The arbiter keeps N children alive: it spawns, reaps, kills and restarts them with backoff.
 
 Owns the pids and states of the children. Has one method per event, and acts only through the
-objects passed to it. Knows no topics and no sockets.
+objects passed to it. Independent of topics and sockets.
 
-The exit codes of a child are a protocol:
+A child's exit codes are a protocol:
 
     0  stopped on request; everything is saved
-    1  died of an unexpected exception
+    1  crashed with an unexpected exception
     3  could not boot
     4  could not load its topics
     5  its parent is gone; everything is saved
@@ -39,20 +39,21 @@ SETTLED = 10 * SECOND  # a child that was up this long restarts without backoff
 
 
 class Owner(Protocol):
-    """Owner of the children. None of its methods may block."""
+    """The children's owner. None of its methods may block."""
 
     def spawn(self, index: int) -> int:
         """Start child `index` and return its pid. After OSError the arbiter tries again later."""
 
     def last_beat(self, index: int) -> int:
-        """Return the CLOCK_MONOTONIC time of the last heartbeat; before its start if none."""
+        """Return the CLOCK_MONOTONIC time of the last heartbeat. If the child has sent none yet,
+        the time is before its start."""
 
     def exited(self, index: int, code: int) -> None:
         """Handle the exit of a child. It stays down until `restart` is called."""
 
 
 class Child:
-    """State of one child, and the history of its predecessors."""
+    """One child's state, and the history of its predecessors."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -133,11 +134,11 @@ class Arbiter:
         child.watcher.start(self._reap, child)
 
     def check_early_deaths(self) -> None:
-        """Make the hub find children that died before it handled SIGCHLD."""
+        """Make the hub find children that exited before it handled SIGCHLD."""
         os.kill(os.getpid(), signal.SIGCHLD)
 
     def on_up(self, index: int) -> None:
-        """Handle the report of a child that it has begun to work."""
+        """Handle a child's report that it has begun to work."""
         child = self.children[index]
         if child.state == STARTING:
             child.state = UP
@@ -166,7 +167,7 @@ class Arbiter:
         self._owner.exited(index, code)
 
     def restart(self, index: int) -> None:
-        """Restart a child that is down: at once the first time, then with growing delays."""
+        """Restart a child that is down: immediately the first time, then with growing delays."""
         child = self.children[index]
         if self._halting or child.pid:
             return
@@ -187,13 +188,13 @@ class Arbiter:
     # -- time
 
     def on_tick(self) -> None:
-        """Add up the silence of each child; abort, then kill, a child that is silent too long.
+        """Add up each child's silence; abort, then kill, a child that is silent too long.
 
         A stopping child may be silent: it saves as long as its disk needs, and the owner sets the
         limit.
         """
         now = self._clock()
-        # If we did not run for a while, the children may not have run either.
+        # If this process did not run for a while, the children may not have run either.
         elapsed = min(now - self._last_tick, 2 * int(TICK * SECOND))
         self._last_tick = now
         for child in self.children:
@@ -259,7 +260,7 @@ class Arbiter:
         return bool(self._all_gone.wait(timeout))
 
     def signal_all(self, signum: int) -> None:
-        """Send a signal to all living children."""
+        """Send a signal to all running children."""
         for child in self.children:
             self._signal(child, signum)
 
@@ -283,7 +284,7 @@ class Arbiter:
 
 
 def backoff(failures: int) -> float:
-    """Return the seconds to wait before a restart after this number of failures in a row."""
+    """Return the seconds to wait before a restart after this many consecutive failures."""
     if failures <= 1:
         return 0.0
     return min(MAX_BACKOFF, 0.1 * 2.0 ** min(failures - 2, 16))
@@ -304,7 +305,7 @@ def describe(code: int) -> str:
 
 
 def stopped(pid: int) -> bool:
-    """Return whether a process is stopped (SIGSTOP, debugger), so that it has no heartbeat."""
+    """Return whether a process is stopped (SIGSTOP, debugger), so that it sends no heartbeat."""
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

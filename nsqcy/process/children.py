@@ -1,7 +1,7 @@
 """Daemons as children of a process that is not a daemon: `nsqcy up`, and tests.
 
-Owns the start of such a child and its readiness. The child gets SIGTERM when we die, however we
-die. Callers handle the end of a child.
+Owns the start of such a child and its readiness. The child receives SIGTERM when this process ends,
+for whatever reason. Callers handle the child's exit.
 """
 
 import fcntl
@@ -23,8 +23,9 @@ _ADDRESS = re.compile(r"\b(TCP|HTTPS?) ([^\s,]+)")
 class Child:
     """One running daemon, in its own process group, so that ^C in a terminal does not reach it.
 
-    We are its service manager. `fileno` is readable when it has sent a notification; `hear` reads
-    it. The child starts with blocked signals, which it unblocks once it has handlers.
+    This process is its service manager. `fileno` is readable when the daemon has sent a
+    notification; `hear` reads it. The child starts with blocked signals, which it unblocks once it
+    has handlers.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Child:
     ) -> None:
         self.name = name
         self.ready = False
-        self.addresses: dict[str, str] = {}  # by TCP, HTTP and HTTPS, with the actual ports
+        self.addresses: dict[str, str] = {}  # over TCP, HTTP and HTTPS, with the actual ports
         self._sock = socket.socket(
             socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
@@ -63,7 +64,7 @@ class Child:
         return self._sock.fileno()
 
     def hear(self, timeout: float = 0.0) -> None:
-        """Read its notifications; wait up to `timeout` seconds for the first one."""
+        """Read the daemon's notifications; wait up to `timeout` seconds for the first one."""
         self._sock.settimeout(timeout)
         try:
             while True:
@@ -82,7 +83,7 @@ class Child:
                     self.addresses = dict(_ADDRESS.findall(line))
 
     def close(self) -> None:
-        """Free the resources of the child. If it still runs, it gets SIGTERM."""
+        """Free the child's resources. If the child is still running, it receives SIGTERM."""
         self._sock.close()
         if self._tether >= 0:
             os.close(self._tether)
@@ -93,7 +94,7 @@ def _tie(fd: int, pid: int) -> None:
     """Make the kernel send SIGTERM to a process when the other end of this pipe closes.
 
     Unlike PR_SET_PDEATHSIG, this needs no code in the child, which only has to keep the descriptor
-    open, and it does not depend on the thread that started the child.
+    open. It also does not depend on the thread that started the child.
     """
     fcntl.fcntl(fd, fcntl.F_SETOWN, pid)
     fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGTERM)
@@ -109,7 +110,7 @@ def _sender(ancillary: Iterable[tuple[int, int, bytes]]) -> int:
 
 
 def how_it_ended(code: int) -> str:
-    """Describe a return code of subprocess."""
+    """Describe a subprocess return code."""
     if code >= 0:
         return f"exited with {code}"
     try:

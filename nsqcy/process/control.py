@@ -1,8 +1,8 @@
 """The control channel: calls, replies and notifications between the master and one worker.
 
 Owns the format of datagrams, the joining of chunks, the numbering of calls and the send queue.
-Knows no method by name. `encode` and `Decoder` do no I/O; `Channel` uses them on a gevent hub.
-Nothing here ever blocks the hub.
+Independent of particular methods. `encode` and `Decoder` do no I/O; `Channel` uses them on a gevent
+hub. Nothing here ever blocks the hub.
 
 A message is one datagram, or several if it is larger than CHUNK. Datagrams of two messages never
 mix. Little-endian:
@@ -37,11 +37,11 @@ from nsqcy.process import ancillary
 CALL, REPLY, NOTIFY = 1, 2, 3
 CHUNK = 60 * 1024
 MAX_MESSAGE = 256 * 1024 * 1024
-MAX_QUEUED = 65_536  # maximum messages in the send queue; a peer that far behind is stuck
+MAX_QUEUED = 65_536  # maximum messages in the send queue; a peer that is so far behind is stuck
 _MORE, _CONTINUES = 1, 2
 _PREFIX = struct.Struct("<BBHI")
-_BATCH = 64  # datagrams read in one turn
-_BULK = 256 * 1024  # bytes read, and bytes sent, in one turn
+_BATCH = 64  # datagrams read per turn
+_BULK = 256 * 1024  # bytes read, and bytes sent, per turn
 
 
 class ControlError(Exception):
@@ -49,7 +49,7 @@ class ControlError(Exception):
 
 
 class ChannelClosed(Exception):
-    """The peer is gone, or ended before it replied."""
+    """The peer is gone, or exited before it replied."""
 
 
 class CallTimeout(Exception):
@@ -57,9 +57,9 @@ class CallTimeout(Exception):
 
 
 class RemoteError(Exception):
-    """The handler of the peer failed; the text is its error message.
+    """The peer's handler failed; the text is its error message.
 
-    `unreachable`: it called another process that is gone or does not reply.
+    `unreachable`: the handler called another process that is gone or does not reply.
     """
 
     def __init__(self, text: str, unreachable: bool = False) -> None:
@@ -75,7 +75,7 @@ def is_unreachable(error: Exception) -> bool:
 
 
 class Message(NamedTuple):
-    """Complete message. Its descriptors belong to the current owner of the message."""
+    """Complete message. The message's current owner owns its descriptors."""
 
     kind: int
     header: dict[str, Any]
@@ -102,7 +102,7 @@ class Request(NamedTuple):
 
 
 class Handler(Protocol):
-    """Handler of requests. Each request runs in its own greenlet, started in order of arrival."""
+    """Request handler. Each request runs in its own greenlet, started in order of arrival."""
 
     def called(self, request: Request) -> Any:
         """Handle a call; return a JSON value or an `Answer`. An exception is sent as its text."""
@@ -111,7 +111,7 @@ class Handler(Protocol):
         """Handle a notification, which has no reply."""
 
     def hung_up(self, reason: str) -> None:
-        """Handle the end of the channel. Runs on the hub: must not block."""
+        """Handle the end of the channel. Runs on the hub and must not block."""
 
 
 def encode(message: Message) -> Iterator[bytes]:
@@ -152,7 +152,7 @@ class Decoder:
     def feed(self, datagram: bytes, fds: Sequence[int] = ()) -> Message | None:
         """Add a datagram; return a complete message, or None if more chunks follow.
 
-        Takes ownership of the descriptors, also if it raises; `close` then closes them.
+        Takes ownership of the descriptors, even if it raises; `close` then closes them.
         """
         fresh = tuple(fds)
         self._fds += fresh
@@ -195,7 +195,8 @@ class Decoder:
         self._parts.append(part)
         if more:
             return None
-        # Remove the header from the first part if it fits there, to copy a large blob only once.
+        # Remove the header from the first part if it fits there, so that a large blob is copied
+        # only once.
         parts = self._parts
         if self._header_length > len(parts[0]):
             parts = [b"".join(parts)]
@@ -231,7 +232,7 @@ def _parse_request(message: Message) -> Request:
 
 
 class Channel:
-    """One end of the channel, on the hub of this process. Owns its socket.
+    """One end of the channel, on this process's hub. Owns its socket.
 
     Takes ownership of descriptors passed to `notify` and `call`: closes them when they are sent, or
     with the channel.
@@ -255,7 +256,7 @@ class Channel:
         self.closed = False
 
     def start(self) -> None:
-        """Start to read from the peer."""
+        """Start reading from the peer."""
         self._reader.start(self._readable)
 
     def notify(
@@ -437,7 +438,7 @@ class Channel:
     def _answered(self, message: Message) -> None:
         number = message.header.get("id")
         waiting = self._pending.pop(number, None) if isinstance(number, int) else None
-        if waiting is None:  # its caller gave up
+        if waiting is None:  # the caller gave up
             ancillary.close_all(message.fds)
         elif "error" in message.header:
             ancillary.close_all(message.fds)

@@ -1,15 +1,15 @@
-"""The data-path lock: one nsqd per directory, ours or Go's.
+"""The data-path lock: one nsqd per directory, nsqcy's or NSQ's.
 
 Two locks are on the directory itself; there is no lock file.
 
 - `flock(LOCK_EX)`, as in NSQ, on a descriptor that every worker inherits. It stays locked until the
   last process that may still write is gone.
 - An open-file-description read lock on a second descriptor, which no worker inherits. It shows that
-  the master lives; the kernel drops it however the master ends.
+  the master is running; the kernel drops it as soon as the master exits.
 
-So a start that finds the directory locked can distinguish a living nsqd (fail at once, as NSQ does)
-from workers that outlived their master and are about to exit (wait for them). Unlike process record
-locks, neither lock is dropped by listing the directory.
+A start that finds the directory locked can therefore distinguish a running nsqd (fail immediately,
+as NSQ does) from workers that outlived their master and are about to exit (wait for them). Unlike
+process record locks, neither lock is dropped by listing the directory.
 """
 
 import errno
@@ -26,7 +26,7 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, 
 
 
 class DataPathError(Exception):
-    """The data path could not be locked; the text comes from NSQ."""
+    """The data path could not be locked; the text is NSQ's."""
 
 
 class DataPathLock:
@@ -38,7 +38,7 @@ class DataPathLock:
         self._master_fd = master_fd
 
     def release(self) -> None:
-        """Release the lock of the master. The path stays locked while a worker has `fd` open."""
+        """Release the master's lock. The path stays locked while a worker has `fd` open."""
         for fd in (self._master_fd, self.fd):
             if fd >= 0:
                 os.close(fd)
@@ -81,7 +81,7 @@ def _mark_master(fd: int) -> None:
 
 
 def _master_lives(fd: int) -> bool:
-    """Return whether the master of another nsqd has its read lock; True if unknown."""
+    """Return whether another nsqd's master holds its read lock; True if unknown."""
     lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, lock)
@@ -98,11 +98,11 @@ def lock_data_path(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> DataPathLock:
-    """Lock the directory ("" is the current one); raises DataPathError.
+    """Lock the directory ("" is the current directory); raises DataPathError.
 
-    Waits up to `orphans_wait` seconds, only for workers whose master is dead. A flock without the
-    read lock may also belong to a Go nsqd, or to a master between its two locks. In the first case
-    the call fails after the wait, in the second as soon as the read lock appears.
+    Waits up to `orphans_wait` seconds, only for workers that outlived their master. A flock without
+    the read lock may also belong to a Go nsqd, or to a master between its two locks. In the first
+    case the call fails after the wait, in the second as soon as the read lock appears.
     """
     path = path or os.getcwd()
     fd = _open(path)

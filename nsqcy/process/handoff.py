@@ -2,7 +2,8 @@
 
 Owns a SOCK_SEQPACKET pair per worker, and guarantees that no socket is lost on it. The sender keeps
 its copy until the receiver acknowledges the socket, which it does *before* it reads a byte from it.
-So sockets that a dead worker never took can go to another worker, and none is served twice.
+Sockets that a dead worker never took can therefore be passed to another worker, and no socket is
+served twice.
 Independent of the protocol on the sockets.
 
 Sender to receiver, with one descriptor (little-endian):
@@ -10,8 +11,8 @@ Sender to receiver, with one descriptor (little-endian):
      0  u64 number     counts from 1
      8  u8  kind       index into KINDS
      9  u8  reserved
-    10  u16 peer       bytes of the address of the peer
-    12  the address of the peer, then the local address, as text
+    10  u16 peer       bytes of the peer's address
+    12  the peer's address, then the local address, as text
 
 Receiver to sender: u64s, number << 1 | refused. Refused: the receiver cannot open more files.
 """
@@ -26,7 +27,7 @@ import gevent
 from nsqcy.process import ancillary
 
 KINDS = ("tcp", "http", "https")
-MAX_PENDING = 128  # sent to one worker and not yet acknowledged
+MAX_PENDING = 128  # sockets sent to one worker and not yet acknowledged
 _HEADER = struct.Struct("<QBBH")
 _NUMBER = struct.Struct("<Q")
 _SIZE = 4096
@@ -95,7 +96,7 @@ class Sender:
         data = encode(number, item.kind, item.peer, item.local)
         try:
             ancillary.send(self._sock, data, [item.sock.fileno()])
-        except OSError:  # full, gone, or too many descriptors in flight: try another
+        except OSError:  # full, gone, or too many descriptors in flight: try another worker
             return False
         self._number = number
         self._pending[number] = item
@@ -115,7 +116,7 @@ class Sender:
 
     def _readable(self) -> None:
         if self._drain():
-            self._reader.stop()  # gone: the watcher of the process calls close
+            self._reader.stop()  # gone: the process watcher calls close
         self._taken()
 
     def _drain(self) -> bool:
@@ -151,7 +152,7 @@ class Receiver:
         self.closed = False
 
     def start(self) -> None:
-        """Start to receive sockets."""
+        """Start receiving sockets."""
         self._reader.start(self._readable)
 
     def close(self) -> None:
@@ -184,7 +185,7 @@ class Receiver:
         refused = len(datagram.fds) != 1
         try:
             self._sock.send(_NUMBER.pack(number << 1 | refused))
-        except OSError:  # the sender is gone, and its clients with it
+        except OSError:  # the sender is gone, and so are its clients
             ancillary.close_all(datagram.fds)
             return
         if refused:

@@ -1,7 +1,7 @@
-"""Heartbeat of a worker, which shows the arbiter that its hub runs, and how busy it is.
+"""A worker's heartbeat, which shows the arbiter that its hub runs, and how busy it is.
 
-Owns the timer and the measurement. Writes to the slot of the worker in shared memory. Independent
-of what the worker does.
+Owns the timer and the measurement. Writes to the worker's slot in shared memory. Independent of the
+worker's task.
 """
 
 import os
@@ -17,7 +17,7 @@ _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
 class Slot(Protocol):
-    """Snapshot of the slot of one worker."""
+    """Snapshot of one worker's slot."""
 
     @property
     def pid(self) -> int: ...
@@ -41,7 +41,7 @@ class Slots(Protocol):
 
 
 class Heartbeat:
-    """Writes heartbeat and load of a worker to its slot, with a timer on its hub."""
+    """Writes a worker's heartbeat and load to its slot, with a timer on its hub."""
 
     def __init__(self, slots: Slots, worker: int, connections: Callable[[], int]) -> None:
         self._slots = slots
@@ -51,7 +51,7 @@ class Heartbeat:
         self._timer = gevent.get_hub().loop.timer(PERIOD, PERIOD)
 
     def start(self) -> None:
-        """Write the first heartbeat, then one every PERIOD."""
+        """Write the first heartbeat immediately, then one per PERIOD."""
         self._slots.enter(self._worker, os.getpid(), ENTERED)
         self._beat()
         self._timer.start(self._beat)
@@ -66,7 +66,7 @@ class BusyMeter:
     """Measures the part of the last second in which this thread ran or waited for a CPU.
 
     Waiting counts, because workers that share too few CPUs would otherwise look idle. If the kernel
-    does not report it, only running time counts.
+    does not report waiting, only running time counts.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""CPUs and memory that this process may use: affinity, cgroup limits and free memory.
+"""CPUs and memory available to this process: affinity, cgroup limits and free memory.
 
 Reads both versions of cgroups.
 """
@@ -10,7 +10,7 @@ from nsqcy.util import procfs
 
 
 def usable_cpus(root: str = "/") -> int:
-    """Return the CPUs that we may use, at least 1. Rounds a quota up, as other runtimes do."""
+    """Return the number of usable CPUs, at least 1. Rounds a quota up, as other runtimes do."""
     cpus = len(os.sched_getaffinity(0))
     for directory in _group_directories(root, "cpu"):
         quota = _quota(directory)
@@ -30,9 +30,9 @@ def available_memory(root: str = "/") -> int:
 
 
 def _group_directories(root: str, controller: str) -> Iterator[str]:
-    """Yield the directories of our cgroup and its parents, as far as they are visible.
+    """Yield the visible directories of this process's cgroup and its parents.
 
-    In a container the path from the kernel may not exist; the root is then that of the container.
+    In a container, the path from the kernel may not exist; the container's own root is used then.
     """
     for line in procfs.read(f"{root}/proc/self/cgroup").splitlines():
         fields = line.split(":", 2)
@@ -54,7 +54,7 @@ def _group_directories(root: str, controller: str) -> Iterator[str]:
 
 
 def _quota(directory: str) -> int | None:
-    """Return the CPU quota of a group, rounded up; None without a quota."""
+    """Return a group's CPU quota, rounded up; None without a quota."""
     fields = procfs.read(f"{directory}/cpu.max").split()
     if not fields:
         fields = [

@@ -1,4 +1,4 @@
-"""Limit of open files of this process. Each connection uses one."""
+"""This process's open-files limit. Each connection uses one descriptor."""
 
 import resource
 from typing import NamedTuple

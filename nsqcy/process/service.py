@@ -1,7 +1,7 @@
-"""Protocols of the service manager (systemd or compatible): sd_notify(3) and sd_listen_fds(3).
+"""Service manager protocols (systemd or compatible): sd_notify(3) and sd_listen_fds(3).
 
 Owns their environment variables, and removes them so that children do not use them. Independent of
-what the service does. Imported before all heavy modules.
+the service's task. Imported before all heavy modules.
 """
 
 import os
@@ -14,8 +14,8 @@ from nsqcy.errors import StartError
 from nsqcy.logging.types import Lines
 
 FIRST_FD = 3  # the first descriptor of sd_listen_fds(3)
-SEND_LIMIT = 0.1  # seconds a notification may take; if the manager is busy, it is dropped
-MORE_TIME = 30.0  # seconds of each extension of the timeout
+SEND_LIMIT = 0.1  # time limit for a notification in seconds; if the manager is busy, it is dropped
+MORE_TIME = 30.0  # seconds per extension of the timeout
 AGAIN = 5.0  # seconds between extensions
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
@@ -24,7 +24,7 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 class Notifier:
     """Sends datagrams to the service manager; does nothing without one.
 
-    `watchdog` is the timeout of its watchdog in seconds; 0 if that is off.
+    `watchdog` is the manager's watchdog timeout in seconds; 0 if the watchdog is off.
     """
 
     def __init__(self, address: str = "", watchdog: float = 0.0, log: Lines | None = None) -> None:
@@ -52,7 +52,7 @@ class Notifier:
 
     @property
     def heard(self) -> bool:
-        """Whether a service manager receives the notifications."""
+        """Return whether a service manager receives the notifications."""
         return self._sock is not None
 
     def ready(self, status: str) -> None:
@@ -61,7 +61,7 @@ class Notifier:
         self._send(f"READY=1\nSTATUS={status}")
 
     def reloading(self) -> None:
-        """Report that the configuration is being read again; call `ready` when that is done."""
+        """Report that the configuration is being reloaded; call `ready` when that is done."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
@@ -69,7 +69,8 @@ class Notifier:
         self._send(f"STOPPING=1\nSTATUS={status}")
 
     def status(self, text: str) -> None:
-        """Report the state of the service to people. Only the first line: each line is a field."""
+        """Report the service's state in readable form. Only the first line, because each line is a
+        field."""
         text = text.partition("\n")[0]
         if text != self._status:
             self._status = text
@@ -80,12 +81,13 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def prolong(self) -> None:
-        """Extend the timeout of the start or stop by MORE_TIME from now."""
+        """Extend the start or stop timeout by MORE_TIME from now."""
         self._asked = time.monotonic()
         self._send(f"EXTEND_TIMEOUT_USEC={int(MORE_TIME * 1_000_000)}")
 
     def still_starting(self, status: str) -> None:
-        """Report progress of a start. Call it often: it extends the timeout every AGAIN seconds."""
+        """Report the progress of a start. Call it often: it extends the timeout every AGAIN
+        seconds."""
         self.status(status)
         if time.monotonic() - self._asked >= AGAIN:
             self.prolong()

@@ -17,16 +17,16 @@ from typing import Any
 
 _PACKAGE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
-# Blocked at the start of a child, so that a ^C or a SIGTERM to the whole process group does not
-# kill it before it has set its handlers. The parent stops its children.
+# Blocked at the start of a child, so that a ^C or SIGTERM to the process group does not kill it
+# before it has set its handlers. The parent stops its children.
 BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def spawn(argv: list[str], fds: Iterable[int]) -> int:
     """Start `argv` with `fds` open under the same numbers; return the pid.
 
-    The stdin of the child is empty. Its stdout is our stderr, so that a reader of our stdout does
-    not wait for children.
+    The child's stdin is empty. Its stdout is this process's stderr, so that a reader of this
+    process's stdout does not wait for children.
     """
     actions: list[tuple[Any, ...]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -92,13 +92,14 @@ def pack(value: object) -> int:
 
 
 def unpack(fd: int) -> Any:
-    """Read the JSON value from a descriptor made by `pack`, and close it."""
+    """Read the JSON value from a descriptor created by `pack`, and close it."""
     with os.fdopen(fd, "rb") as file:
         return json.loads(file.read())
 
 
 def environment() -> dict[str, str]:
-    """Return our environment, with PYTHONPATH extended if needed to find this package."""
+    """Return this process's environment, with PYTHONPATH extended if needed to find this
+    package."""
     env = dict(os.environ)
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     installed = os.path.basename(_PACKAGE_ROOT) in ("site-packages", "dist-packages")

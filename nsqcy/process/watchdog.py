@@ -1,8 +1,7 @@
 """Periodic notifications to the service manager: watchdog, and extensions of timeouts.
 
 Owns the intervals. Sends the watchdog notification while this hub runs and all children send
-heartbeats. Extends the timeout while a start or a save continues. Independent of what the children
-do.
+heartbeats. Extends the timeout during a start or a save. Independent of the children's task.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ class Watchdog:
         self._greenlet: Any = None
 
     def serve(self, status: str) -> None:
-        """Report that we are ready, then send the watchdog notification at half its interval."""
+        """Report readiness, then send the watchdog notification at half its interval."""
         self._status = status
         self.stop()
         self._notifier.ready(status)
@@ -34,7 +33,7 @@ class Watchdog:
             self._greenlet = gevent.spawn(self._tell_alive, self._notifier.watchdog / 2)
 
     def prolong(self) -> None:
-        """Extend the timeout of the service manager until `serve` or `stop`."""
+        """Extend the service manager's timeout until `serve` or `stop`."""
         self.stop()
         if self._notifier.heard:
             self._greenlet = gevent.spawn(self._ask_for_time)

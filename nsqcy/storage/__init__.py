@@ -1,1 +1,1 @@
-"""Storage of topics: blocks, segments, the journal, and the threads that write them."""
+"""Topic storage: blocks, segments, the journal, and the threads that write them."""

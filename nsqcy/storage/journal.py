@@ -1,7 +1,7 @@
-"""Content of a topic's journal: the positions of its channels, as bytes and back.
+"""Content of a topic's journal: encodes and decodes the positions of its channels.
 
 Pure functions. Owns the encoding of snapshots and deltas (docs/DISKFORMAT.md, "Content of the
-journal"); the log owns framing and checksums. Knows no file and no live channel.
+journal"); the log owns framing and checksums. Independent of files and live channels.
 """
 
 import os
@@ -46,11 +46,11 @@ class Entry(NamedTuple):
     seq: int
     segment: int
     offset: int
-    due: int = 0  # wall clock, ns; 0: not deferred; in transfer: its number
+    due: int = 0  # wall clock, ns; 0: not deferred; in transfer: the transfer number
     attempts: int = 0
     state: int = State.QUEUED
-    size: int = 0  # of its body; 0: unknown
-    reason: int = 0  # reason of a transfer
+    size: int = 0  # of the body; 0: unknown
+    reason: int = 0  # of a transfer
 
     def pack(self) -> bytes:
         return ENTRY.pack(*self[:6], self.reason, self.size)
@@ -75,8 +75,8 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
 
 
 class TransferRun(NamedTuple):
-    """Messages of a channel in transfer to the topic `target`, from number `first` on: they are
-    published as chunks of this epoch, each with its number."""
+    """A channel's messages in transfer to the topic `target`, starting with number `first`. They
+    are published as chunks of this epoch, each with its number."""
 
     first: int
     epoch: int
@@ -85,13 +85,14 @@ class TransferRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """A channel: its cursor; the number of records at or after it that it will skip (those with a
-    delay, which are entries, and those of holes and finished ranges); the unfinished messages, in
-    queue order; and the finished ranges [first, end) at or after the cursor. Before `replay_end`,
-    records with a delay are not entries: the channel was moved back to before them.
+    """A channel's state. `cursor` is its position. `skipped` is the number of records at or after
+    the cursor that it will skip: records with a delay, which are entries, and records in holes and
+    finished ranges. `entries` are the unfinished messages, in queue order. `finished` are ranges
+    [first, end) at or after the cursor. Before `replay_end`, records with a delay are not entries,
+    because the channel was moved back to before them.
 
-    `ids` are those of the entries, 0 if unknown. `cancelled` are records that are not entries,
-    whatever other sections contain. `transfers` describe the numbers of transferred entries, in
+    `ids` are the entries' ids, 0 if unknown. `cancelled` are records that are not entries,
+    regardless of other sections. `transfers` describe the numbers of transferred entries, in
     ascending order.
     """
 
@@ -109,7 +110,7 @@ class ChannelState:
 
 class Incarnation(NamedTuple):
     """Records [first_seq, end) of a topic as readers of its log know them. The records of one
-    log_id have no gap, and no record of another log ever has the same log_id and seq."""
+    log_id have no gaps, and no two logs share a pair of log_id and seq."""
 
     log_id: bytes
     first_seq: int
@@ -118,7 +119,7 @@ class Incarnation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NamedCursor:
-    """Position of a reader of the log: the next record it reads, of that log, and its last use
+    """Position of a log reader: the next record that it reads in the log `log_id`, and its last use
     (wall clock, ns)."""
 
     name: str
@@ -129,7 +130,7 @@ class NamedCursor:
 
 @dataclass(frozen=True, slots=True)
 class EpochState:
-    """Publishes of a producer in an epoch: its parts, packed (unpack_parts), and its last use (wall
+    """A producer's publishes in an epoch: its parts, packed (unpack_parts), and its last use (wall
     clock, ns)."""
 
     producer: int
@@ -140,16 +141,17 @@ class EpochState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as a start finds it. `delayed` are records of its own backlog that have a delay
-    (their `due` is the delay); `holes` are ranges [first, end) of records that no channel gets.
+    """A topic's state at a start. `delayed` are records of the topic's own backlog that have a
+    delay (their `due` is the delay); `holes` are ranges [first, end) of records that no channel
+    receives.
 
-    Nothing was published after it if `clean`. `boot` identifies the boot of the machine that wrote
-    it and `durability` is the class of the topic then, by its number: they decide whether something
-    may have been lost since. `past` are the logs that an earlier start has ended, the oldest first;
-    `log_id` is that of the current log.
+    If `clean`, nothing was published after this state. `boot` identifies the machine's boot at the
+    time of writing, and `durability` is the number of the topic's class at that time: both decide
+    whether later records may be lost. `past` are the logs that an earlier start has ended, the
+    oldest first; `log_id` is the current log's.
 
-    `epochs` cover the chunks of producers before record `produced_seq`, least recently used first.
-    `missing` are ranges [first, end) of records that a start has found in no file and has reported.
+    `epochs` cover the producers' chunks before record `produced_seq`, least recently used first.
+    `missing` are ranges [first, end) of records that a start found in no file and has reported.
     """
 
     log_id: bytes
@@ -171,9 +173,10 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One change since the snapshot. `value` is a cursor or a seq, depending on the kind. For a
-    named cursor it has `cursor`, which is removed if `deleted`. For a transfer it has the `entry`,
-    its `run` and whether the record has a delay, or no entry if the transfer is done."""
+    """One change since the snapshot. `value` is a cursor or a seq, depending on the kind. A delta
+    of a named cursor has `cursor`, which is removed if `deleted`. A delta of a transfer has the
+    `entry`, its `run` and whether the record has a delay; if the transfer is done, it has no
+    entry."""
 
     kind: Kind
     channel: str
@@ -201,7 +204,7 @@ _ID = struct.Struct("<Q")
 _PAST = struct.Struct("<16sQQ")  # log_id, first_seq, end
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 _CURSOR = struct.Struct("<HHIQ16sq")  # bytes of name, 0, 0, seq, log_id, used
-_PLACE = struct.Struct("<16sq")  # of a delta of a named cursor, after its name: log_id, used
+_PLACE = struct.Struct("<16sq")  # follows the name in a named cursor's delta: log_id, used
 _PRODUCED = struct.Struct("<Q")  # the seq up to which the epochs are valid
 _EPOCH = struct.Struct("<QQqII")  # producer, epoch, used, bytes of parts, 0
 _PART = struct.Struct("<IIQ")  # part, ranges that follow and flags, chunk
@@ -212,7 +215,7 @@ _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
 _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_TRANSFERS = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS, _SECTION_MISSING = 13, 0x8001, 0x8002
-_SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
+_SECTION_OPTIONAL = 0x8000  # a reader that does not know such a section may skip it
 _PAUSED, _CLEAN = 1, 2
 _DELETED = 2  # of a delta
 _ALONE = 0x80000000  # of a part
@@ -224,14 +227,14 @@ def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
 
 
 def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
-    """Return the pieces: a channel's entries may be many megabytes, which the caller copies once,
-    when it joins them."""
+    """Return the section in pieces. A channel's entries may be many megabytes, which the caller
+    copies only once, when it joins the pieces."""
     return (_SECTION.pack(kind, 0, sum(map(len, payload))), *payload)
 
 
 class PartState(NamedTuple):
-    """A chunk of a part, and the ranges of its missing messages. It is the highest accepted one,
-    or, if `alone`, one above that: chunks between them may be missing."""
+    """A chunk of a part, and the ranges of its missing messages. It is the highest accepted chunk,
+    or, if `alone`, a chunk above it: chunks between them may be missing."""
 
     part: int
     chunk: int
@@ -246,7 +249,7 @@ def pack_part(state: PartState) -> bytes:
 
 
 def unpack_parts(parts: bytes) -> Iterator[PartState]:
-    """Unpack. Raises JournalError if the bytes are something else."""
+    """Unpack an epoch's parts. Raises JournalError if the bytes are something else."""
     at = 0
     while at < len(parts):
         if len(parts) - at < _PART.size:
@@ -316,7 +319,7 @@ def encode_snapshot(state: TopicState) -> bytes:
 
 
 def encode_entries(channel: str, entries: bytes, ids: bytes) -> bytes:
-    """Return sections that may follow that of a channel: more of its entries, and their ids."""
+    """Return sections that may follow a channel's section: more of its entries, and their ids."""
     name = channel.encode("ascii")
     head = _OF_CHANNEL.pack(len(name), 0, 0)
     return b"".join(
@@ -482,7 +485,7 @@ def _decode_epochs(raw: bytes) -> tuple[int, tuple[EpochState, ...]]:
 
 
 def decode_snapshot(data: bytes) -> TopicState:
-    """Parse the state. Raises JournalError if it is not a snapshot of a known version."""
+    """Parse a snapshot. Raises JournalError if it is not a snapshot of a known version."""
     if _head(data)[0] != Kind.SNAPSHOT:
         raise JournalError("the journal does not start with a snapshot")
     state = None
@@ -578,7 +581,8 @@ def decode_snapshot(data: bytes) -> TopicState:
 
 
 def _ids_of(channel: ChannelState, entries: list[bytes], ids: list[bytes]) -> bytes:
-    """Return the ids of all its entries; the ids of those beside its name are unknown."""
+    """Return the ids of all the channel's entries; ids of entries in the channel's own section are
+    unknown."""
     if sum(map(len, entries)) // ENTRY.size != sum(map(len, ids)) // _ID.size:
         return b""
     return b"".join((bytes(_ID.size * (len(channel.entries) // ENTRY.size)), *ids)) if ids else b""
@@ -600,7 +604,7 @@ def _decode_transfer(name: str, seq: int, delayed: bool, raw: bytes) -> Delta:
 
 
 def decode_delta(data: bytes) -> Delta:
-    """Parse the change. Raises JournalError if it is not a delta of a known kind and version."""
+    """Parse a delta. Raises JournalError if it is not a delta of a known kind and version."""
     number, _ = _head(data)
     if number == Kind.SNAPSHOT or number not in Kind.__members__.values():
         raise JournalError(f"unknown delta {number}")
@@ -628,13 +632,13 @@ def decode_delta(data: bytes) -> Delta:
 def name_logs(
     stretches: Iterable[tuple[int, int, bytes]], past: Iterable[Incarnation]
 ) -> tuple[Incarnation, ...]:
-    """Which log the records belong to that a start has found.
+    """Return the logs that the records found at a start belong to.
 
-    stretches: (first_seq, end, log_id of their segments), ascending, without a gap inside
-    past: what the journal says of logs that had ended when it was written
+    stretches: (first_seq, end, log_id of their segments), ascending, each without gaps
+    past: the journal's entries about logs that had ended when it was written
 
-    A record of such a log keeps its name; any other belongs to the log of its segment, which was
-    written under that name. Records after a gap get a new name, as a log has no gaps.
+    A record of a past log keeps that log's name. Any other record belongs to the log named in its
+    segment. Records after a gap receive a new name, because a log has no gaps.
     """
     past = tuple(past)
     named: list[Incarnation] = []
@@ -666,7 +670,8 @@ def _add(logs: list[Incarnation], log_id: bytes, first: int, end: int) -> None:
 
 
 class _Channel:
-    """A channel while deltas are applied. Its entries stay packed: there may be a million."""
+    """A channel while deltas are applied. Its entries stay packed, because there may be a
+    million."""
 
     __slots__ = (
         "_added",
@@ -721,8 +726,7 @@ class _Channel:
             self._cancelled.add(seq)
 
     def _finished(self) -> tuple[tuple[int, int], ...]:
-        """Return the ranges that the cursor need not see, including records that were
-        transferred."""
+        """Return the ranges that the cursor need not see, including transferred records."""
         if not self._passed:
             return self._state.finished
         ranges = list(self._state.finished)
@@ -758,8 +762,8 @@ class _Channel:
         )
 
     def _late(self) -> set[int]:
-        """Return those that were cancelled once and are entries again; a delayed one in transfer is
-        cancelled nevertheless, as a start would fan it out."""
+        """Return cancelled records that are entries again. A delayed record in transfer stays
+        cancelled, because a start would fan it out."""
         return {seq for seq, entry in self._added.items() if entry.state != State.MOVING}
 
 
@@ -811,8 +815,7 @@ def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
 def without(
     ranges: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return ranges [first, end), ascending, without their overlap with others, which ascend
-    too."""
+    """Return ranges [first, end), ascending, without their overlap with other ascending ranges."""
     found = []
     others = tuple(others)
     passed = 0
@@ -831,13 +834,13 @@ def without(
 
 
 def apply(state: TopicState, delta: Delta) -> TopicState:
-    """Return the state after a change. A change of a channel that does not exist does nothing."""
+    """Return the state after a change. A change to a channel that does not exist has no effect."""
     return _apply_all(state, (delta,))
 
 
 def replay(journal: list[bytes]) -> TopicState | None:
-    """Return the state after a whole journal; None for an empty one. An unknown delta ends it
-    there: messages of later deltas are delivered again."""
+    """Return the state after a whole journal; None for an empty journal. The first unknown delta
+    ends the journal: messages in later deltas are delivered again."""
     if not journal:
         return None
     deltas = []

@@ -1,6 +1,6 @@
-"""Failed writes to topics' files, as log lines: a limited number, however many writes fail.
+"""Log lines for failed writes to topics' files, limited in number no matter how many writes fail.
 
-The caller passes the time. One for each worker.
+The caller passes the time. Each worker has one WriteFailures.
 """
 
 import errno
@@ -9,7 +9,7 @@ import os
 from nsqcy.logging.types import Lines
 
 PERIOD = 60_000_000_000  # ns
-LINES = 10  # that a worker logs in a period
+LINES = 10  # that a worker logs per period
 
 _ADVICE = {
     errno.ENOSPC: "free disk space or enlarge the file system",
@@ -25,16 +25,16 @@ _ADVICE = {
 
 
 class WriteFailures:
-    """The lines of a worker: one for each topic in a PERIOD, and LINES in all."""
+    """A worker's lines: one per topic and PERIOD, and LINES in total per PERIOD."""
 
     def __init__(self, log: Lines) -> None:
         self._log = log
-        self._ends = 0  # of the period
-        self._lines = 0  # in the period
-        self._quiet: dict[str, int] = {}  # when a topic may have its next line
+        self._ends = 0  # end of the period
+        self._lines = 0  # logged in the period
+        self._quiet: dict[str, int] = {}  # when a topic may log its next line
 
     def failed(self, now: int, topic: str, verb: str, path: str, error: int) -> bool:
-        """Log that a write failed, unless there are enough such lines; return whether it did."""
+        """Log a failed write, unless the limit is reached; return whether the write was logged."""
         if now >= self._ends:
             self._begin(now)
         if self._lines == LINES or now < self._quiet.get(topic, 0):
@@ -53,7 +53,7 @@ class WriteFailures:
         return True
 
     def recovered(self, topic: str) -> None:
-        """Log that a topic whose failure was logged can be written again."""
+        """Log that a topic can be written again after a logged failure."""
         self._log.info(
             f"TOPIC({topic}): writes succeed again", event="write_recovered", topic=topic
         )

@@ -1,1 +1,1 @@
-"""The file of users and their permissions, shared by all daemons."""
+"""The users file with users and their permissions, shared by all daemons."""

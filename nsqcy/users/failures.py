@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-MAX_FAILURES = 10  # of one address before it must wait
+MAX_FAILURES = 10  # failures of one address before it must wait
 RECOVERY = 10.0  # seconds to forget one failure
 MAX_ADDRESSES = 10_000
 
@@ -15,8 +15,8 @@ MAX_ADDRESSES = 10_000
 class Failures:
     """Leaky bucket of failed log-ins for each address.
 
-    An address that fails occasionally never waits. One that fails continuously gets one attempt
-    every RECOVERY seconds.
+    An address that fails occasionally never waits. An address that fails continuously has one
+    attempt per RECOVERY seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

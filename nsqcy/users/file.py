@@ -1,6 +1,6 @@
-"""The file of users: their credentials, roles and permissions.
+"""The users file: users with their credentials, roles and permissions.
 
-INI with a section for each user, or TOML with the same keys in tables:
+INI with one section per user, or TOML with the same keys in tables:
 
     [user anna]                         [user.anna]
     role = operate                      role = "operate"
@@ -15,8 +15,8 @@ INI with a section for each user, or TOML with the same keys in tables:
     max_connections = 20
     publish_rate = 500
 
-Roles apply to nsqadmin, patterns to nsqd and nsqlookupd. Owns the format. The file contains hashes
-of passwords and tokens; no error shows any part of a hash. Opens no file.
+Roles apply to nsqadmin, patterns to nsqd and nsqlookupd. This module owns the format, but opens no
+file. The file contains hashes of passwords and tokens; no error shows any part of a hash.
 """
 
 import re
@@ -62,7 +62,7 @@ QUOTAS = (
 )
 TEXTS = ("role", "password", "token", "certificate", *PERMISSIONS)
 KEYS = (*TEXTS, *(each.name for each in QUOTAS))
-MAX_PATTERNS = 100  # of one permission; limits the time of a decision
+MAX_PATTERNS = 100  # per permission; limits the time of a decision
 
 NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"
@@ -82,7 +82,7 @@ Hash = TypeVar("Hash")
 
 
 class _Section:
-    """Section of one user: values by key, and the line of each if known."""
+    """One user's section: values by key, and the line of each if known."""
 
     def __init__(self, line: int | None, name: str) -> None:
         self.line = line
@@ -92,7 +92,7 @@ class _Section:
 
 
 def parse(path: str, text: str) -> Users:
-    """Return the users of a file by name; raises ConfigError."""
+    """Return a file's users by name; raises ConfigError."""
     sections = _ini(path, text) if _INI_START.match(text) else _toml(path, text)
     users: dict[str, User] = {}
     first: dict[str, int | None] = {}
@@ -127,7 +127,7 @@ def _ini(path: str, text: str) -> Iterator[_Section]:
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals or section is None:
-            # Do not show the line: it may be a secret that a line break has split off.
+            # Do not show the line: it may be a secret after a misplaced line break.
             raise ConfigError(path, number, "not a user setting", "key = value")
         _set(path, section, number, key, unquoted(value))
     if section is not None:
@@ -284,7 +284,8 @@ def _quota(path: str, section: _Section, option: Option) -> Any:
 def _check_shown_once(
     path: str, section: _Section, user: User, shown: dict[Token | str, str]
 ) -> None:
-    """Raise ConfigError if two users share a credential. `shown`: names of earlier users by it."""
+    """Raise ConfigError if two users share a credential. `shown`: names of earlier users, by
+    credential."""
     for key, value in (("token", user.token), ("certificate", user.certificate)):
         if value and value in shown:
             problem = f"user {user.name} has the same {key} as user {shown[value]}"

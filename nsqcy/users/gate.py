@@ -1,4 +1,4 @@
-"""Authentication and authorization of HTTP requests to a daemon with a file of users.
+"""Authentication and authorization of HTTP requests to a daemon with a users file.
 
 Rejects a request before its body is read. A user authenticates with a token, as Bearer or as the
 password of Basic, or with a client certificate.
@@ -37,7 +37,7 @@ class Gate:
         clock: Callable[[], int] = time.monotonic_ns,
         quota: "Callable[[User], Quota | None]" = lambda user: None,
     ) -> None:
-        """`quota` returns the quota of a user, or None without one."""
+        """`quota` returns a user's quota, or None without one."""
         self._known = known
         self._quota = quota
         self._clock = clock
@@ -77,7 +77,8 @@ class Gate:
         return _reply(route, 403, FORBIDDEN)
 
     def _within_quota(self, user: User, route: Route, peer: str) -> Route | Reply:
-        """Return the route, charging publishes to the quota, or the reply if it is used up."""
+        """Return the route and charge publishes to the quota, or return the reply if the quota is
+        used up."""
         quota = self._rate(user, route)
         if quota is None:
             return route
@@ -96,7 +97,7 @@ class Gate:
         return _reply(route, 429, QUOTA_REACHED, ("Retry-After", str(-(-wait // SECOND))))
 
     def _rate(self, user: User, route: Route) -> "Quota | None":
-        """Return the quota that limits publishes of the user to this route, if any."""
+        """Return the quota that limits the user's publishes on this route, if any."""
         quota = self._quota(user) if route.need is Need.PUBLISH else None
         return quota if quota is not None and quota.limits_publishes() else None
 

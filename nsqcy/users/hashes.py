@@ -1,4 +1,4 @@
-"""Hashes of passwords and tokens: creation, format, parsing, and constant-time comparison.
+"""Password and token hashes: creation, format, parsing, and constant-time comparison.
 
 Passwords use scrypt, which costs memory and time. Tokens are random and need no slow hash.
 """
@@ -18,7 +18,7 @@ _SHA256 = re.compile(r"\$sha256\$([0-9a-f]{64})")
 
 # Cost of a password check: 32 MiB, and about a tenth of a second.
 LOG_COST, BLOCKS, PARALLEL = 15, 8, 1
-MAX_MEMORY = 128 << 20  # maximum bytes that checking one hash may use
+MAX_MEMORY = 128 << 20  # maximum bytes of memory for checking one hash
 SALT_BYTES, HASH_BYTES = 16, 32
 
 
@@ -32,7 +32,7 @@ class Password(NamedTuple):
     hash: bytes
 
     def is_of(self, text: str) -> bool:
-        """Return whether the text is the password, in a time that does not depend on it."""
+        """Return whether the text is the password. The time does not depend on the text."""
         return hmac.compare_digest(self.hash, _scrypt(text, self))
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-# Matches no password. Checking it takes as long as checking the password of a user.
+# Matches no password. Checking it takes as long as checking a user's password.
 NOBODY = Password(LOG_COST, BLOCKS, PARALLEL, bytes(SALT_BYTES), bytes(HASH_BYTES))
 
 

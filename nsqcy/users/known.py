@@ -1,4 +1,4 @@
-"""Lookup of users by credential, in a time that reveals nothing about the secrets of others.
+"""Lookup of users by credential, in a time that reveals nothing about other users' secrets.
 
 Reads the file; file.py parses it.
 """
@@ -18,13 +18,13 @@ _OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
 
 def read(path: str) -> tuple[Users, list[str]]:
-    """Return the users of a file and warnings about it; raises ConfigError."""
+    """Return a file's users and warnings about the file; raises ConfigError."""
     found = file.parse(path, files.read_text(path))
     return found, warnings(path)
 
 
 def warnings(path: str) -> list[str]:
-    """Return warnings about the permissions of the file."""
+    """Return warnings about the file's permissions."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except OSError:
@@ -38,8 +38,8 @@ class Known:
     """Users by their token, or by a name in their certificate."""
 
     def __init__(self, users: Users) -> None:
-        # A lookup compares HMACs under a random key, not hashes of tokens. An attacker could find
-        # tokens whose hashes begin with chosen bytes, and learn stored hashes from the timing.
+        # A lookup compares HMACs under a random key, not token hashes. Otherwise an attacker could
+        # find tokens with chosen hash prefixes, and learn stored hashes from the timing.
         self._key = secrets.token_bytes(32)
         self.users = users
 
@@ -49,7 +49,7 @@ class Known:
 
     @users.setter
     def users(self, users: Users) -> None:
-        """Replace the users after the file was read again."""
+        """Replace the users after the file was reloaded."""
         self._users = users
         self._by_token = {
             self._place(user.token.hash): user for user in users.values() if user.token

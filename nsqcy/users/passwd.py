@@ -1,4 +1,4 @@
-"""`nsqcy passwd NAME`: the section of a user for the file of --auth-file.
+"""`nsqcy passwd NAME`: prints a user's section for the --auth-file file.
 
 Prints the section to stdout, so that it can be appended to the file. Reads a password from the
 terminal or from stdin; shows a new token once on stderr.
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _rights(arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield the settings of what the user may do; the role view if no flag grants anything."""
+    """Yield the settings for the user's permissions; the role view if no flag grants anything."""
     said = {key: getattr(arguments, key) for key in ("role", "certificate", *PERMISSIONS)}
     if not any(said[key] for key in ("role", *PERMISSIONS)):
         said["role"] = VIEW
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _password() -> str | None:
-    """Read a password: twice from a terminal, or one line of stdin. None if it is invalid."""
+    """Read a password: twice from a terminal, or one line from stdin. None if it is invalid."""
     try:
         if sys.stdin.isatty():
             text = getpass.getpass("Password: ")

@@ -1,4 +1,4 @@
-"""Quotas of the users of a file: limits and usage by user name."""
+"""Quotas of a file's users: limits and usage by user name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,14 +10,14 @@ OF_CONNECTIONS = 2  # the first figures of a quota
 
 
 class Quotas:
-    """Quotas of the users that have one, as one process counts them."""
+    """Quotas of the users that have one, as counted by one process."""
 
     def __init__(self, table: QuotaTable) -> None:
         self._table = table
         self._found: dict[str, Quota] = {}
 
     def of(self, user: User) -> Quota | None:
-        """Return the quota of a user; None without one."""
+        """Return a user's quota; None without one."""
         if not user.has_quota:
             return None
         found = self._found.get(user.name)
@@ -28,8 +28,8 @@ class Quotas:
     def told(self, users: Users, now: int) -> Iterator[dict[str, Any]]:
         """Yield the usage of each user with a quota, for /metrics.
 
-        `figures` are those of Quota; those of publishes only if a rate is limited. Unless the quota
-        is `shared`, each worker counts separately.
+        `figures` are Quota's figures; publish figures are included only if a rate is limited.
+        Unless the quota is `shared`, each worker counts separately.
         """
         for user in users.values():
             quota = self.of(user)
@@ -41,7 +41,7 @@ class Quotas:
             yield {"user": user.name, "shared": quota.is_shared, "figures": figures}
 
     def renew(self, users: Users) -> None:
-        """Apply the limits of the users after the file was read again."""
+        """Apply the users' limits after the file was reloaded."""
         for name, quota in self._found.items():
             quota.change(*_limits(users.get(name) or User(name)))
 

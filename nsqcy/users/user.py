@@ -1,6 +1,6 @@
 """A user and its permissions: a role in nsqadmin, and topic patterns in nsqd and nsqlookupd.
 
-Pure; file.py owns the format.
+Independent of the file format, which file.py owns.
 """
 
 import fnmatch
@@ -18,7 +18,7 @@ EVERY = "*"  # matches all names
 class User(NamedTuple):
     """User with its credentials, permissions and quotas.
 
-    `publish`, `subscribe` and `admin` are patterns of topics; a pattern of `subscribe` may also be
+    `publish`, `subscribe` and `admin` are topic patterns; a `subscribe` pattern may also be
     TOPIC/CHANNEL. No permission includes another.
     """
 
@@ -26,7 +26,7 @@ class User(NamedTuple):
     role: str = ""  # empty: no access to nsqadmin
     password: Password | None = None
     token: Token | None = None
-    certificate: str = ""  # a name in it
+    certificate: str = ""  # a name in the certificate
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class User(NamedTuple):
 
     @property
     def may_administer_all(self) -> bool:
-        """Whether the user may administer the daemon itself, not only its topics."""
+        """Return whether the user may administer the daemon itself, not only its topics."""
         return EVERY in self.admin
 
     @property
@@ -49,7 +49,7 @@ class User(NamedTuple):
 
     @property
     def patterns(self) -> int:
-        """Number of patterns."""
+        """Return the number of patterns."""
         return len(self.publish) + len(self.subscribe) + len(self.admin)
 
     def may_publish(self, topic: str) -> bool:

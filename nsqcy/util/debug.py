@@ -1,7 +1,7 @@
-"""Debug information of one process for /debug: stacks, threads, memory, and a profile.
+"""Debug information about one process for /debug: stacks, threads, memory, and a profile.
 
-Runs the profiler, a program that reads this process from outside. Knows no HTTP and no other
-process. Imports modules on first use, because most processes never need them.
+Runs the profiler, a program that reads this process from outside. Independent of HTTP and other
+processes. Imports modules on first use, because most processes never need them.
 """
 
 import gc
@@ -38,7 +38,7 @@ def stacks() -> str:
 
 
 def threads() -> str:
-    """Return the id and name of every thread of the process."""
+    """Return the id and name of every thread in the process."""
     lines = []
     for task in sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name)):
         try:
@@ -92,8 +92,8 @@ def tell(what: str) -> str:
 class Profiler:
     """Records profiles of this process, one at a time.
 
-    The profiler reads our memory from outside and never stops us. It sees Python frames but no
-    compiled code: profilers that read both cannot follow greenlets from stack to stack.
+    The profiler reads the process's memory from outside and never stops it. It sees Python frames
+    but no compiled code: profilers that read both cannot follow greenlets from stack to stack.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ def _record(program: str, seconds: int) -> tuple[bool, str]:
     import ctypes
     import subprocess
 
-    # Allow our child to trace us where the kernel lets only a parent trace a process.
+    # Allow the child to trace this process where the kernel lets only a parent trace a process.
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PTRACER, os.getpid(), 0, 0, 0)
     fd = os.memfd_create("profile", os.MFD_CLOEXEC)

@@ -1,13 +1,13 @@
 """Small files that survive a power loss: synced directories, atomically replaced files.
 
-All calls block; do not call them on a hub. Independent of the content of the files.
+All calls block; do not call them on a hub. Independent of the files' content.
 """
 
 import os
 
 
 def sync_directory(path: str) -> None:
-    """Sync the names in a directory to disk. Raises OSError."""
+    """Sync a directory's names to disk. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -28,7 +28,7 @@ def decode(body: bytes, fields: Fields) -> dict[str, Any]:
 def decode_large(body: bytes, fields: Fields) -> dict[str, Any]:
     """Decode like decode(), in half the time, for bodies with tens of thousands of objects.
 
-    Of several keys in the same case only the last counts, even if it is null.
+    If several keys are equal, including their case, only the last counts, even if it is null.
     """
     return _decode(_LARGE_DECODER, body, fields)
 
@@ -126,13 +126,13 @@ def structure(fields: Fields) -> Reader:
 
 
 def alike(fields: Fields) -> Reader:
-    """Return a fast reader for very many similar objects.
+    """Return a fast reader for many similar objects.
 
     It reads like structure(), but returns only the values, in the order of the fields. Integers and
     flags must be the first fields.
 
-    An object with keys seen before is not read field by field: one comparison checks the types of
-    all its numbers.
+    An object with previously seen keys is not read field by field: one comparison checks the types
+    of all its numbers.
     """
     exact = structure(fields)
     pick = itemgetter(*fields)
@@ -140,7 +140,7 @@ def alike(fields: Fields) -> Reader:
     kinds = tuple(_KINDS[reader] for reader, _ in fields.values() if reader in _KINDS)
     others = list(fields.values())[len(kinds) :]
     assert not any(reader in _KINDS for reader, _ in others)
-    lacking: dict[tuple[str, ...], bool] = {}  # by keys, all of them in their usual case
+    lacking: dict[tuple[str, ...], bool] = {}  # by the set of keys, all in their usual case
 
     def read(value: Any) -> tuple[Any, ...]:
         keys = tuple(value) if type(value) is dict else None

@@ -26,7 +26,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def json_bytes(value: Any) -> bytes:
-    """Encode compact JSON, escaped as by Go's `encoding/json`. Keeps the order of keys."""
+    """Encode compact JSON, escaped as by Go's `encoding/json`. Keeps the key order."""
     # The characters replaced below occur only inside strings.
     text = _encoder.encode(_whole_floats(value)).translate(_HTML)
     if "\\" in text:

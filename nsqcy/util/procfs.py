@@ -1,4 +1,4 @@
-"""Reading of small files in /proc and /sys; unreadable files count as empty."""
+"""Reads small files in /proc and /sys; unreadable files count as empty."""
 
 
 def read(path: str) -> str:
@@ -17,5 +17,5 @@ def number(path: str) -> int | None:
 
 
 def command_line(process: int | str = "self") -> str:
-    """Return the command line of a process, with NUL between the words."""
+    """Return a process's command line, with NUL between the words."""
     return read(f"/proc/{process}/cmdline").rstrip("\0")

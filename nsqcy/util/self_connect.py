@@ -1,8 +1,8 @@
 """Detection of TCP self-connections, which count as refused.
 
-A client that keeps connecting to an ephemeral port on its own host may get that port as its local
-port. TCP then connects the socket to itself: it reads what it writes, and the daemon that it waits
-for cannot listen on the port.
+A client that keeps connecting to an ephemeral port on its own host may receive that port as its
+local port. TCP then connects the socket to itself: it reads what it writes, and the expected daemon
+cannot listen on the port.
 """
 
 import errno
@@ -29,12 +29,12 @@ def reaches_itself(sock: Connected) -> bool:
 
 
 def refuse_itself(sock: Closable) -> None:
-    """Close a connection that reaches itself, and raise ConnectionRefusedError."""
+    """Close a connection to itself, and raise ConnectionRefusedError."""
     if reaches_itself(sock):
         sock.close()
         raise refusal()
 
 
 def refusal() -> ConnectionRefusedError:
-    """Return the error of a connection that is refused."""
+    """Return the error for a refused connection."""
     return ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))

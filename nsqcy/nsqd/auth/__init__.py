@@ -1,1 +1,1 @@
-"""AUTH: auth servers and the file of users."""
+"""AUTH: auth servers and the users file."""

@@ -1,7 +1,7 @@
-"""Answers of auth servers: what they allow a client, and for how long.
+"""Auth server responses: what a client may do, and for how long.
 
-Pure: reads answers and decides; client.py sends the queries. No text here, errors included,
-contains a client's secret.
+This module only parses responses and decides; client.py sends the queries. No text here, including
+error texts, contains a client's secret.
 """
 
 from collections.abc import Sequence
@@ -14,27 +14,27 @@ from nsqcy.errors import NsqError
 from nsqcy.ipc.quota import Quota
 from nsqcy.util import gojson
 
-MAX_ANSWER = 1 << 20  # bytes of an answer
-MAX_EXPRESSIONS = 2000  # of an answer; they bound the time of a decision
-MAX_EXPRESSION = 64 << 10  # bytes of one, compiled
-MAX_STEPS = 100_000  # of all of them, compiled; they bound memory
-MAX_DECISIONS = 1000  # remembered for each answer
+MAX_ANSWER = 1 << 20  # bytes per response
+MAX_EXPRESSIONS = 2000  # per response; bounds the time of a decision
+MAX_EXPRESSION = 64 << 10  # bytes per compiled expression
+MAX_STEPS = 100_000  # total size of a response's compiled expressions; bounds memory
+MAX_DECISIONS = 1000  # cached per response
 MAX_TTL = 10 * 365 * 86400  # seconds; longer than any connection lasts
 PERMISSIONS = frozenset({"subscribe", "publish"})
 
 
 class AuthFailure(NsqError):
-    """The permissions of a client are unknown. The text is for the log and contains no secret."""
+    """The client's permissions are unknown. The text is for the log and contains no secret."""
 
 
 class Covers(Protocol):
-    """One permission of a client."""
+    """A client permission."""
 
     def covers(self, permission: str, topic: str, channel: str) -> bool: ...
 
 
 class Grant(NamedTuple):
-    """One of the authorizations of an answer."""
+    """One authorization from a response."""
 
     topic: Any  # compiled expressions, searched for anywhere in a name
     channels: tuple[Any, ...]
@@ -50,7 +50,7 @@ class Grant(NamedTuple):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Authorization:
-    """The content of an answer. Several connections may share it."""
+    """The content of a response. Several connections may share it."""
 
     source: bytes = field(repr=False)
     ttl: int  # seconds
@@ -61,13 +61,13 @@ class Authorization:
     _decisions: dict[tuple[str, str, str], bool] = field(default_factory=dict, repr=False)
 
     def permits(self, topic: str, channel: str) -> bool:
-        """Return whether the client may subscribe to the channel; without one, publish to the
-        topic."""
+        """Return whether the client may subscribe to the channel. Without a channel, return whether
+        it may publish to the topic."""
         return self._allows("subscribe" if channel else "publish", topic, channel)
 
     def permits_log(self, topic: str) -> bool:
-        """Return whether the client may read the topic's log, which is what any channel of it
-        gets."""
+        """Return whether the client may read the topic's log, which contains the messages of all
+        channels."""
         return self._allows("subscribe", topic, "")
 
     def _allows(self, permission: str, topic: str, channel: str) -> bool:
@@ -81,7 +81,7 @@ class Authorization:
 
     @property
     def response(self) -> bytes:
-        """Return the answer to the client's AUTH."""
+        """Return the response to the client's AUTH."""
         return gojson.encode(
             {
                 "identity": self.identity,
@@ -106,7 +106,7 @@ _ANSWER: gojson.Fields = {
 
 
 def parse(body: bytes) -> Authorization:
-    """Parse the body of an answer. Raises AuthFailure."""
+    """Parse a response body. Raises AuthFailure."""
     if len(body) > MAX_ANSWER:
         raise AuthFailure(f"the answer has more than {MAX_ANSWER} bytes")
     try:
@@ -151,12 +151,13 @@ _OPTIONS = _options()
 
 
 def _compile(text: str) -> Any:
-    # RE2, as in NSQ: `re` accepts more, which would surprise users of NSQ, and can take hours for
-    # twenty characters.
+    # RE2, as in NSQ. `re` accepts more expressions, which would surprise NSQ users, and can take
+    # hours to match twenty characters.
     try:
         return re2.compile(text, _OPTIONS)
     except re2.error as error:
         reason = error.args[0]
-        # After the colon it quotes the expression, in which a server may echo anything.
+        # After the colon, the error quotes the expression, which may contain anything that the
+        # server echoes.
         shown = str(reason, "utf-8", "replace").partition(":")[0]
         raise AuthFailure(f"invalid expression: {shown}") from None

@@ -1,8 +1,8 @@
-"""Queries of auth servers, off the hub.
+"""Auth server queries, run outside the hub.
 
-`Servers` makes one blocking query in the calling thread; `Authorizer` is its interface for a hub:
-sessions request an authorization and get it later. Errors have texts of our own, as those of other
-libraries may contain the URL and so the client's secret.
+`Servers` makes one blocking query in the calling thread. `Authorizer` is its interface for a hub:
+sessions request an authorization and receive it later. Error texts are written here, because those
+of other libraries may contain the URL and therefore the client's secret.
 """
 
 import random
@@ -28,14 +28,14 @@ from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.protocol.session import Session
 from nsqcy.util import gojson
 
-MAX_QUERIES = 32  # at a time, in one worker
+MAX_QUERIES = 32  # concurrent queries per worker
 IDLE_THREAD = 10.0  # seconds after which an idle thread ends
-_STRAY = re.compile("[\ud800-\udfff]")  # bytes that are not UTF-8, as surrogate escapes
+_STRAY = re.compile("[\ud800-\udfff]")  # non-UTF-8 bytes, as surrogate escapes
 
 
 @dataclass(frozen=True)
 class Question:
-    """Facts about a client for a server."""
+    """Facts about a client for an auth server."""
 
     secret: bytes = field(repr=False)
     remote_ip: str
@@ -55,7 +55,8 @@ class Question:
         return urlencode(self.parameters())
 
     def body(self) -> bytes:
-        """Encode as Go does: each value in an array, U+FFFD for each byte that is not UTF-8."""
+        """Encode as Go does: each value in an array, with U+FFFD for each byte that is not
+        UTF-8."""
         texts = {
             name: value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
             for name, value in self.parameters().items()
@@ -64,7 +65,7 @@ class Question:
 
 
 class Servers:
-    """The auth servers of the configuration."""
+    """The configured auth servers."""
 
     def __init__(self, options: NsqdOptions) -> None:
         self._urls = [_url(address) for address in options.auth_http_address]
@@ -72,8 +73,8 @@ class Servers:
         self._web = WebClient(Terms.of(options))
 
     def query(self, question: Question) -> Authorization:
-        """Return the answer of the first server that gives one, beginning with a random one. Raises
-        AuthFailure with the error of each."""
+        """Return the first successful response, starting with a random server. If all servers fail,
+        raises AuthFailure with the error of each server."""
         first = random.randrange(len(self._urls))
         failures = []
         for url in self._urls[first:] + self._urls[:first]:
@@ -94,7 +95,7 @@ class Servers:
         return answer.body
 
     def _request(self, url: Url, question: Question) -> Answer:
-        """Make one request; return its answer with the part of the body that is read."""
+        """Make one request; return the response with the part of its body that was read."""
         headers = {}
         target, body = url.request_uri, None
         if self._post:
@@ -110,11 +111,11 @@ def _url(address: str) -> Url:
     try:
         return parse_url(address if "://" in address else f"http://{address}/auth")
     except LocationParseError:
-        return Url()  # whose host is None
+        return Url()  # a URL without a host
 
 
 def _shown(url: Url) -> str:
-    """Return an address for the log, without possible passwords and tokens."""
+    """Return an address for the log, without any passwords or tokens."""
     if not url.host:
         return "an --auth-http-address"
     return url._replace(auth=None, query=None, fragment=None).url
@@ -124,11 +125,11 @@ def _shown(url: Url) -> str:
 
 
 class Authorizer:
-    """Queries servers for sessions, a bounded number at a time; only the session in question
-    waits."""
+    """Queries auth servers for sessions. The number of concurrent queries is limited, and a query
+    delays only its own session."""
 
     def __init__(self, options: NsqdOptions, enter: Callable[[], object], log: Lines) -> None:
-        """enter: called before a session is called, outside of a turn."""
+        """enter: called before each call to a session, outside a turn."""
         self._servers = Servers(options)
         self._enter = enter
         self._log = log
@@ -137,25 +138,26 @@ class Authorizer:
         self._known: WeakValueDictionary[bytes, Authorization] = WeakValueDictionary()
         hub = gevent.get_hub()
         self._pool = ThreadPool(MAX_QUERIES, hub=hub, idle_task_timeout=IDLE_THREAD)
-        # Sessions call at the end of a turn, where nothing may spawn.
+        # Sessions call ask() at the end of a turn, where nothing may spawn.
         self._wake = hub.loop.async_()
         self._wake.start(self._start)
 
     def ask(self, session: Session) -> None:
-        """Find out what a client may do; calls its authorized() or auth_failed() later."""
+        """Query the client's permissions. Calls the session's authorized() or auth_failed()
+        later."""
         self._asked.append(session)
         self._wake.send()
 
     def of_certificate(self, names: Iterable[str]) -> None:
-        """Return None: servers are queried only with a secret."""
+        """Return None: a query requires a secret."""
 
     def restore(self, source: bytes) -> Authorization:
-        """Return the authorization of a client that another worker has authorized."""
+        """Return the authorization of a client that another worker authorized."""
         return self._shared(answers.parse(source))
 
     def _shared(self, authorization: Authorization) -> Authorization:
-        """Share equal answers and what is derived from them: clients of one service get the same
-        one."""
+        """Share equal authorizations and their cached decisions: clients of one service receive the
+        same object."""
         return self._known.setdefault(authorization.source, authorization)
 
     def _start(self) -> None:
@@ -173,8 +175,8 @@ class Authorizer:
             self._running -= 1
 
     def _attempt(self, question: Question) -> Authorization | str:
-        """In a thread: return the answer, or the error. It does not raise, as the hub would print
-        the arguments."""
+        """Runs in a thread: return the authorization or the error text. It does not raise, because
+        the hub would print the arguments."""
         try:
             return self._servers.query(question)
         except AuthFailure as failure:

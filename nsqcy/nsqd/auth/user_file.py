@@ -1,7 +1,7 @@
-"""AUTH by the file of users, on the hub: by a token, or by the name in a verified certificate.
+"""AUTH by the users file, on the hub: by a token, or by the name in a verified certificate.
 
-Clients that are not in the file may be known to an auth server, if there are any. Sends no queries
-itself, and no text here contains a client's secret.
+If auth servers are configured, they check the clients that are not in the file. This module sends
+no queries, and no text here contains a client's secret.
 """
 
 from collections import deque
@@ -18,12 +18,12 @@ from nsqcy.users.known import Known
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import PUBLISH, SUBSCRIBE, User
 
-TTL = 60  # seconds for which a client may do what the file allowed when it connected
-_MARK = b"user "  # no answer of an auth server begins with it
+TTL = 60  # seconds for which the permissions at connect time remain valid
+_MARK = b"user "  # no auth server response begins with this
 
 
 class UserGrant:
-    """One permission of a user, for all topics and channels that the file grants it on."""
+    """One permission of a user, for all topics and channels on which the file grants it."""
 
     __slots__ = ("_permission", "_user")
 
@@ -40,7 +40,7 @@ class UserGrant:
 
 
 def authorization(user: User, quota: Quota | None = None) -> Authorization:
-    """Permissions of a user over TCP, and the quotas."""
+    """Return a user's permissions over TCP, and the quota."""
     held = [name for name in (PUBLISH, SUBSCRIBE) if getattr(user, name)]
     return Authorization(
         source=_MARK + user.name.encode(),
@@ -60,8 +60,8 @@ class Asked(Protocol):
 
 
 class FileAuthorizer:
-    """Uses the first that knows a client: the file by its token, the file by its certificate, the
-    auth servers by its secret."""
+    """Authorizes a client by its token in the file, then by its certificate in the file, then by
+    its secret at the auth servers."""
 
     def __init__(
         self,
@@ -71,30 +71,31 @@ class FileAuthorizer:
         enter: Callable[[], object],
         log: Lines,
     ) -> None:
-        """enter: called before a session is called, outside of a turn."""
+        """enter: called before each call to a session, outside a turn."""
         self._known = known
         self._quotas = quotas
         self._servers = servers
         self._enter = enter
         self._log = log
         self._asking: deque[Session] = deque()
-        # Sessions call in the middle of a turn, where they cannot be answered.
+        # Sessions call ask() in the middle of a turn, where they cannot receive the result.
         self._wake = gevent.get_hub().loop.async_()
         self._wake.start(lambda: gevent.spawn(self._answer))
 
     def ask(self, session: Session) -> None:
-        """Find out what a client may do; calls its authorized() or auth_failed() later."""
+        """Look up the client's permissions. Calls the session's authorized() or auth_failed()
+        later."""
         self._asking.append(session)
         self._wake.send()
 
     def of_certificate(self, names: Iterable[str]) -> Authorization | None:
-        """Return what a client without AUTH may do."""
+        """Return the permissions of a client without AUTH."""
         user = self._known.of_certificate(names)
         return None if user is None else self._authorization(user)
 
     def restore(self, source: bytes) -> Authorization:
-        """Return the authorization of a client that another worker has authorized; the file may
-        have changed since."""
+        """Return the authorization of a client that another worker authorized. The file may have
+        changed since."""
         if source.startswith(_MARK):
             name = source[len(_MARK) :].decode()
             return self._authorization(self._known.users.get(name) or User(name))

@@ -1,6 +1,6 @@
-"""The file of users in one worker: creates everything that needs it.
+"""The users file in one worker: creates all objects that depend on it.
 
-Only workers of an nsqd with --auth-file import this module.
+Only the workers of an nsqd with --auth-file import this module.
 """
 
 import time
@@ -17,7 +17,7 @@ from nsqcy.users.quotas import Quotas
 
 
 class FileUsers:
-    """The users of the latest reading of the file, and their quotas."""
+    """The users from the last valid read of the file, and their quotas."""
 
     def __init__(self, path: str, text: str, table: QuotaTable) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class FileUsers:
         self._quotas = Quotas(table)
 
     def renew(self, text: str) -> None:
-        """Replace the users after the file was read again and is valid."""
+        """Replace the users after a valid reload of the file."""
         self._known.users = file.parse(self._path, text)
         self._quotas.renew(self._known.users)
 
@@ -36,9 +36,9 @@ class FileUsers:
     def authorizer(
         self, servers: Asked | None, enter: Callable[[], object], log: Log
     ) -> FileAuthorizer:
-        """Return the authorizer of clients over TCP."""
+        """Return the authorizer for TCP clients."""
         return FileAuthorizer(self._known, self._quotas, servers, enter, log)
 
     def gate(self, log: Log) -> Gate:
-        """Return the check that HTTP requests pass before their route."""
+        """Return the check that runs before an HTTP request's route."""
         return Gate(self._known, "nsqd", log, quota=self._quotas.of)

@@ -1,12 +1,12 @@
-"""Audit of a closed topic's log: its contents, and what the next start of nsqd would do with it.
+"""Audit of a closed topic's log: its contents, and the effects of the next nsqd start on it.
 
-The audit runs the code of a start instead of duplicating its rules: `Log.recover` reads the
+The audit runs nsqd's own startup code instead of duplicating its rules: `Log.recover` reads the
 segments and the journal, the log's reads verify the records, and a `Shard` loads the topic as a
 worker does. All of it runs on an I/O thread that cannot write. The audit itself only compares the
-results: footers with records, which seqs are missing, and which channels needed them.
+results: whether footers match the records, which seqs are missing, and which channels needed them.
 
-Records are read a few megabytes at a time, whatever the size of the log. A segment without a footer
-is read into memory as a whole, as at a start, and so is the journal.
+Records are read a few megabytes at a time, regardless of the log size. As at a start, the journal
+and each segment without a footer are read into memory as a whole.
 """
 
 import os
@@ -32,7 +32,7 @@ from nsqcy.storage.standalone_log import LogProbe, RunHandle, Survey, recovered_
 
 BATCH = 4 << 20  # bytes read at a time
 GAPS_SHOWN = 100
-SURVIVORS, HAS_DELAYED = 1, 2  # flags of a run
+SURVIVORS, HAS_DELAYED = 1, 2  # run flags
 _SEGMENT_HEADER = 64
 _MEMORY = 1 << 30  # memory limit for loading a topic, bytes
 
@@ -45,7 +45,7 @@ Progress = Callable[[str, int, int], object]  # topic, bytes read, bytes to read
 
 @dataclass
 class Damage:
-    """Unusable bytes, and the seqs lost with them, as far as known."""
+    """Unusable bytes, and the seqs lost with them, if known."""
 
     offset: int
     text: str
@@ -58,14 +58,14 @@ class SegmentFound:
     file: str
     bytes: int
     footer: bool  # a segment without a footer is scanned
-    log_id: str | None  # of its header; None if that is damaged
+    log_id: str | None  # from the header; None if the header is damaged
     records: int = 0  # readable and not superseded
     first_seq: int | None = None
     last_seq: int | None = None
     damages: list[Damage] = field(default_factory=list)
     disagreements: list[str] = field(default_factory=list)  # between footer and records
     superseded: list[Range] = field(default_factory=list)  # seqs that newer segments also have
-    unlinked: bool = False  # deleted at the next start: no channel needs it
+    unlinked: bool = False  # deleted at the next start because no channel needs it
 
     def saw(self, first: int, last: int, records: int) -> None:
         self.records += records
@@ -86,17 +86,18 @@ class JournalFound:
 
 @dataclass
 class ChannelFound:
-    """A channel as loaded at a start. `depth` and `deferred` are what /stats would show."""
+    """A channel as a start loads it. `depth` and `deferred` are the values that /stats would
+    show."""
 
     channel: str
     cursor: int
     paused: bool
     depth: int
     deferred: int
-    again: int  # of depth: delivered before
-    lost: int  # of depth: damaged or not on disk
-    missing: int  # not in depth: in the journal, but not on disk
-    beyond: int = 0  # records by which its cursor is ahead of the last record on disk
+    again: int  # part of depth: delivered before
+    lost: int  # part of depth: damaged or not on disk
+    missing: int  # not part of depth: in the journal, but not on disk
+    beyond: int = 0  # number of records between the last record on disk and the channel's cursor
 
 
 @dataclass
@@ -106,7 +107,7 @@ class TopicFound:
     records: int = 0
     first_seq: int = 0
     next_seq: int = 0
-    depth: int = 0  # of the topic itself, not yet copied to channels
+    depth: int = 0  # the topic's own messages, not yet copied to channels
     lost: int = 0  # of depth
     log_id: str | None = None  # None: the next start assigns a new one
     segments: list[SegmentFound] = field(default_factory=list)
@@ -131,7 +132,7 @@ class TopicFound:
 
     @property
     def clean(self) -> bool:
-        """Whether a start loses no message and redelivers no finished one."""
+        """Return whether a start loses no message and redelivers no finished message."""
         if self.refused is not None or self.damages or self.start_says:
             return False
         if any(each.disagreements for each in self.segments):
@@ -142,7 +143,7 @@ class TopicFound:
 
     @property
     def journal_is_last(self) -> bool:
-        """Whether the journal has the final state."""
+        """Return whether the journal has the final state."""
         found = self.journal
         return found is not None and found.clean and found.used == found.entries
 
@@ -151,7 +152,7 @@ class TopicFound:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return the same seqs as ascending ranges, with adjacent ranges joined."""
+    """Return the same seqs as ascending ranges, with adjacent ranges merged."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -162,7 +163,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """Return merged ranges minus other merged ranges."""
+    """Return the difference of two lists of merged ranges."""
     found = []
     others = list(others)
     index = 0
@@ -211,7 +212,7 @@ class _Run:
 
 @dataclass
 class _Totals:
-    """Totals of a segment's records, for comparison with its footer."""
+    """Totals of a segment's records, to compare with its footer."""
 
     records: int = 0
     first_seq: int | None = None
@@ -233,7 +234,7 @@ class _Totals:
 
 
 class Audit:
-    """Audit of one topic. known: its channels in nsqd.dat, and whether they are paused."""
+    """Audit of one topic. known: the topic's channels in nsqd.dat, and whether each is paused."""
 
     def __init__(
         self,
@@ -325,12 +326,13 @@ class Audit:
             if name == "journal":
                 continue
             number = int(name[:20])
-            # Recovery does not find a segment that it cannot open.
+            # Recovery skips a segment that it cannot open.
             segment = self._segments.setdefault(number, SegmentFound(name, 0, False, None))
             segment.damages.append(Damage(offset, text, *self._lost_at(number, offset)))
 
     def _lost_at(self, segment: int, offset: int) -> tuple[int | None, int | None]:
-        """Return the seqs between the records around damage in a scanned segment."""
+        """Return the first and last seq lost to damage in a scanned segment, judged by the records
+        around it."""
         runs = self._places.get(segment, [])
         behind = bisect_right(runs, offset, key=lambda run: run.offset)
         first = runs[behind - 1].last_seq + 1 if behind else None
@@ -342,7 +344,7 @@ class Audit:
     # -- records
 
     def _read_records(self, probe: LogProbe) -> None:
-        """Read the records of segments with a footer; recovery has scanned the others."""
+        """Read the records of segments that have a footer; recovery has scanned the others."""
         pending = 0
         total = sum(run.bytes for run in self._runs if run.segment in self._footers)
         for run in self._runs:
@@ -383,8 +385,8 @@ class Audit:
             segment.disagreements += _run_disagreements(run, survey)
 
     def _lost(self, run: _Run, damages: list[Damage], lost: list[tuple[int, int, int]]) -> None:
-        """Note damaged records. lost: (offset, bytes, seq) of each, by offset. In a run with gaps,
-        seqs are approximate."""
+        """Note damaged records. lost: (offset, bytes, seq) of each record, sorted by offset. In a
+        run with gaps, seqs are approximate."""
         places = self._damaged_places.setdefault(run.segment, [])
         places += merged((at, at + length - 1) for at, length, _ in lost)  # by offset
         if not run.dense:
@@ -443,7 +445,7 @@ class Audit:
             old = saved.get(channel.name, journal.ChannelState(channel.name))
             ahead = _ahead(channel, state, state.fanout_seq)
             gone = without(ahead, present)
-            # An entry whose record is not on disk was not restored, so depth does not count it.
+            # An entry that has no record on disk was not restored, so depth does not count it.
             entries = journal.unpack_entries(old.entries if gone else b"")
             gone = without(gone, merged((e.seq, e.seq) for e in entries if _has(gone, e.seq)))
             lost = size(gone) + size(both(damaged, ahead))
@@ -472,7 +474,7 @@ class Audit:
     def _missing(
         self, channel: journal.ChannelState, state: journal.TopicState, present: list[Range]
     ) -> int:
-        """Return the number of messages that a channel needs by the journal but that are not on
+        """Return the number of messages that the journal says a channel needs but that are not on
         disk."""
         gone = without(_ahead(channel, state, state.next_seq), present)
         entries = journal.unpack_entries(channel.entries)
@@ -488,7 +490,7 @@ class Audit:
 
 
 class _Told:
-    """Collects what a start would log about a topic."""
+    """Collects the log lines that a start would write about a topic."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -503,7 +505,7 @@ class _Told:
 
 
 def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told) -> Shard:
-    """Return a worker's shard, complete enough to load topics."""
+    """Return a worker's shard with enough state to load topics."""
     scheduler = SchedulerState(BlockPool(_MEMORY), mem_queue_size=0, max_msg_timeout=0)
     scheduler.now, scheduler.wall = time.monotonic_ns(), time.time_ns()
     return Shard(
@@ -517,7 +519,7 @@ def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told)
 
 
 def _other_files(directory: str) -> tuple[list[str], list[str]]:
-    """Return our leftover files, and unknown files."""
+    """Return nsqd's leftover files, and unknown files."""
     leftovers, unknown = [], []
     for name in sorted(os.listdir(directory)):
         number, _, suffix = name.partition(".")

@@ -1,4 +1,4 @@
-"""Formats the audit of a topic as text lines."""
+"""Formats a topic's audit as text lines."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,8 @@ GAPS_TOLD = 10
 
 
 def lines(found: TopicFound) -> Iterator[str]:
-    """Yield a heading, then indented lines for files, channels and the effects of a start."""
+    """Yield a heading, then indented lines for files, channels and the effects of the next
+    start."""
     yield (
         f"{found.topic}: {found.records} records, {_seqs(found.first_seq, found.next_seq - 1)},"
         f" {found.bytes} bytes in {len(found.segments)} segments"

@@ -4,8 +4,8 @@ Owns the command lines and the output of `check`; `importer`, `exporter`, `audit
 the work.
 
 Exit codes: 0 success; 1 failure, or unreadable data; 2 invalid command line. Exit codes of `check`:
-0 a start loses no message and redelivers no finished one; 1 it may; 2 nsqd would refuse to start,
-or the check failed.
+0 a start loses no message and redelivers no finished message; 1 a start may do either; 2 nsqd would
+refuse to start, or the check failed.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from nsqcy.storage.io import IoThread
 
 PROGRESS = 0.2  # seconds between progress updates
 
-# Names in a data path: regular files, and leftovers with what a start does with them.
+# Names in a data path: regular files, and leftovers with the action of a start on them.
 OURS = {metadata.FILE, policy_file.FILE}
 LEFTOVERS = {
     TMP: "an incomplete import; the next start repeats it",
@@ -162,7 +162,7 @@ def _check(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _settings(config_file: str) -> loader.Settings:
-    """Return nsqd's settings from a configuration file; defaults without one."""
+    """Return nsqd's settings from a configuration file, or the defaults if there is none."""
     file = files.read_file(NSQD, config_file) if config_file else None
     return loader.Settings(NSQD, {}, file)
 
@@ -191,7 +191,7 @@ class _Percent:
 
 @dataclass
 class QueueFound:
-    """A queue of NSQ's nsqd, which a start would import."""
+    """An NSQ nsqd queue, which a start would import."""
 
     name: str
     messages: int
@@ -220,8 +220,8 @@ class Found:
 
 
 class Check:
-    """Reads every record of a data path, ours or NSQ's, and reports damage and what a start would
-    do. Changes nothing."""
+    """Reads every record of a data path, in nsqcy's or NSQ's format, and reports damage and the
+    effects of a start. Changes nothing."""
 
     def __init__(
         self,
@@ -263,7 +263,7 @@ class Check:
         return found
 
     def _look_around(self) -> None:
-        """Report files in the data path other than topics and NSQ's queues."""
+        """Report files in the data path that are neither topics nor NSQ queues."""
         found = self._found
         with os.scandir(self._data_path) as entries:
             names = sorted(each.name for each in entries)

@@ -7,9 +7,7 @@
 A record is `i32 length, i64 timestamp, u16 attempts, 16 hex digits of id, body`, big-endian,
 without a checksum. Damage is therefore detected only by implausible lengths and ids. Reading
 resumes at the next three consecutive good records, or at good records up to the end of the file.
-The bytes in between are reported and lost.
-
-Knows only this format. Reading changes nothing.
+The bytes in between are reported and lost. Reading changes nothing.
 """
 
 import errno
@@ -25,7 +23,7 @@ from nsqcy.base.ids import parse_id
 from nsqcy.names import is_valid_name
 
 MARK = ".diskqueue."
-LARGEST_ID = 0x7000_0000_0000_0000  # ids of the year 2077: larger ones are damage
+LARGEST_ID = 0x7000_0000_0000_0000  # an id of the year 2077: larger ids are damage
 CHUNK = 1 << 20  # bytes read at a time
 
 _NAME = re.compile(r"(.+)\.diskqueue\.(?:(\d{6,})\.dat(\.bad)?|(meta\.dat)|(meta\.dat\..*\.tmp))")
@@ -40,7 +38,7 @@ _PLAUSIBLE = re.compile(rb"(?s)(?=[\x00-\x0f].{3}[\x00-\x3f].{9}[0-9a-f]{16})")
 
 
 class Record(NamedTuple):
-    """One message of one queue."""
+    """One message from a queue."""
 
     timestamp: int
     attempts: int
@@ -49,7 +47,7 @@ class Record(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """An unreadable place: its position, and the number of bytes."""
+    """An unreadable place: its position and its size in bytes."""
 
     path: str
     offset: int
@@ -85,12 +83,12 @@ class Queue:
 
     @property
     def valid(self) -> bool:
-        """Whether NSQ allows these topic and channel names."""
+        """Return whether NSQ allows these topic and channel names."""
         return is_valid_name(self.topic) and (self.channel is None or is_valid_name(self.channel))
 
     @property
     def names(self) -> list[str]:
-        """Return every file of the queue."""
+        """Return all files of the queue."""
         meta = [] if self.meta is None else [self.meta]
         return [*self.files.values(), *self.bad.values(), *meta, *self.leftovers]
 
@@ -98,12 +96,12 @@ class Queue:
         return os.path.join(self.directory, name)
 
     def size(self, names: dict[int, str]) -> int:
-        """Return the total bytes of these files."""
+        """Return the total size of these files in bytes."""
         return sum(os.path.getsize(self.path(name)) for name in names.values())
 
 
 def find_queues(directory: str) -> list[Queue]:
-    """Return the queues of a data path, by name."""
+    """Return the queues of a data path, sorted by name."""
     queues: dict[str, Queue] = {}
     with os.scandir(directory or ".") as entries:
         names = sorted(each.name for each in entries if MARK in each.name and each.is_file())
@@ -164,8 +162,8 @@ class _Bytes:
         self._data = b""
 
     def at(self, offset: int, n: int) -> tuple[bytes, int]:
-        """Return a buffer that contains these bytes, and their index. The range must be within the
-        file."""
+        """Return a buffer that contains these bytes, and their index in it. The range must be
+        within the file."""
         within = offset - self._base
         if within < 0 or within + n > len(self._data):
             self._data = self._read(offset, max(n, CHUNK))
@@ -176,7 +174,7 @@ class _Bytes:
         return self._data, within
 
     def header(self, offset: int) -> tuple[bytes, int]:
-        """Like at(), for a possible header: does not move the buffer, and the header may be
+        """Like at(), for a possible header: keeps the buffer's position, and the header may be
         truncated."""
         within = offset - self._base
         if 0 <= within <= len(self._data) - _HEADER.size:
@@ -196,11 +194,11 @@ class _Bytes:
 
 
 class FileReader:
-    """Reader of one file's records from an offset on. Reports skipped bytes to `on_damage`."""
+    """Reads one file's records, starting at an offset. Reports skipped bytes to `on_damage`."""
 
     def __init__(self, path: str, on_damage: Callable[[Damage], object]) -> None:
         self.path = path
-        self.offset = 0  # of the next record
+        self.offset = 0  # offset of the next record
         self._on_damage = on_damage
         self._bytes: _Bytes
 
@@ -272,8 +270,8 @@ class FileReader:
     # -- resuming after damage --
 
     def _after_damage(self, offset: int) -> int:
-        """Return where to resume after an invalid record at `offset`: right after it if only its id
-        is unreadable."""
+        """Return the offset at which to resume after an invalid record at `offset`. If only the id
+        is unreadable, this is the end of the record."""
         data, at = self._bytes.header(offset)
         length = int.from_bytes(data[at : at + _LENGTH], "big")
         end = offset + _LENGTH + length
@@ -282,7 +280,8 @@ class FileReader:
         return self._next_good(offset + 1, self._bytes.size)
 
     def _next_good(self, offset: int, limit: int) -> int:
-        """Return the first offset, from `offset` on, where good records begin; `limit` if none."""
+        """Return the first offset at or after `offset` where good records begin; `limit` if there
+        is none."""
         while offset < limit:
             n = min(CHUNK, self._bytes.size - offset)
             if n < _HEADER.size:
@@ -299,7 +298,7 @@ class FileReader:
 
     def _is_good(self, offset: int) -> bool:
         """Return whether enough consecutive records begin here, or records up to the end of the
-        file. The last one may be truncated."""
+        file. The last record may be truncated."""
         for _ in range(_CHAIN):
             head = self._header(offset)
             if head is None:
@@ -310,7 +309,7 @@ class FileReader:
         return True
 
     def _is_torn(self, offset: int) -> bool:
-        """Return whether a record begins here that the end of the file truncates."""
+        """Return whether a record begins here that is truncated by the end of the file."""
         room = self._bytes.size - offset
         if room < _HEADER.size:
             return False
@@ -319,8 +318,8 @@ class FileReader:
         return _PLAUSIBLE.match(data, at) is not None and _LENGTH + length > room
 
     def _leads_past(self, offset: int, end: int) -> bool:
-        """Return whether consecutive records lead from `offset` past `end`, without one that ends
-        there."""
+        """Return whether consecutive records lead from `offset` past `end` and none of them ends
+        exactly there."""
         while offset < end:
             head = self._header(offset)
             if head is None:
@@ -351,7 +350,7 @@ class QueueReader:
         self._on_note = on_note
 
     def records(self, *, bad: bool = False) -> Iterator[Record]:
-        """Yield the records from the read position to the end of the last file, including those
+        """Yield the records from the read position to the end of the last file, including records
         written after the metadata. bad: first yield the readable records of .bad files."""
         queue = self.queue
         if bad:
@@ -401,7 +400,8 @@ class QueueReader:
                 if number < meta.read_file:
                     self._on_note(f"{name}: skipped, because it is before the read position")
             if meta.read_file not in known and meta.read_file < meta.write_file:
-                # The file was read and deleted, but the machine stopped before that was recorded.
+                # The file was read and deleted, but the machine stopped before the metadata
+                # recorded that.
                 known.add(meta.read_file)
             if meta.depth > 0 or meta.read_file < meta.write_file:
                 drained = meta[1:3] == meta[3:5]
@@ -427,7 +427,7 @@ class QueueWriter:
 
     def __init__(self, directory: str, name: str, max_bytes_per_file: int) -> None:
         self.depth = 0
-        self.largest = 0  # bytes of the largest body
+        self.largest = 0  # size of the largest body, in bytes
         self._directory = directory
         self._name = name
         self._maximum = max_bytes_per_file

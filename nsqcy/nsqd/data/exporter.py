@@ -1,7 +1,7 @@
 """Export of a stopped data path to files for NSQ's nsqd.
 
 `TopicReader` reads a topic record by record: its journal, its runs, and which channels still need
-which records. `Export` writes them as disk queues, and writes `nsqd.dat`.
+which records. `Export` writes the records as disk queues, and writes `nsqd.dat`.
 
 NSQ stores neither due times nor headers: deferred messages become due immediately, and headers are
 dropped. Expired messages are not exported.
@@ -69,7 +69,7 @@ class _Run(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """The records of the window that a channel still needs."""
+    """The records in the window that a channel still needs."""
 
     name: str
     cursor: int
@@ -117,7 +117,7 @@ class TopicReader:
             return None
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages that are needed, in the order of the records."""
+        """Yield the needed messages in record order."""
         fanout = self.state.fanout_seq if self.state else 1
         holes = self.state.holes if self.state else ()
         readers = [self._reader(name, fanout, holes) for name in self.channels]
@@ -140,7 +140,8 @@ class TopicReader:
                         if reader.wants(seq):
                             yield Message(reader.name, 0, False, record)
                 elif run.survivors and self.state is None:
-                    # No journal entry names the channels of these copies: every channel gets them.
+                    # No journal entry names the channels of these copies, so every channel receives
+                    # them.
                     for name in self.channels or (None,):
                         yield Message(name, 0, False, record)
 
@@ -217,7 +218,7 @@ def _expires(data: bytearray, at: int, end: int) -> int | None:
 
 
 class Export:
-    """Writes a locked data path as NSQ's files into an empty or new directory."""
+    """Exports a locked data path as NSQ files to an empty or new directory."""
 
     def __init__(
         self, data_path: str, target: str, lines: Lines, *, max_bytes_per_file: int = 104857600
@@ -234,7 +235,7 @@ class Export:
         self.damages = 0
 
     def run(self) -> None:
-        """Run the export. Raises StartError, and then leaves no target directory."""
+        """Run the export. Raises StartError, and in that case leaves no target directory."""
         temporary = self._target.rstrip("/") + ".tmp"
         try:
             if is_needed(self._data_path):

@@ -10,9 +10,9 @@ After the rename, the topics are moved into the data path, the originals are mov
 the rest of `import.done/` is deleted. A start that finds `import.done/` first completes these
 steps. Before the rename, no existing file is touched.
 
-In the log of a topic, the messages of the channels come first, channel by channel. The topic's own
-messages follow after the fan-out position. A channel's cursor points to its first message; messages
-between its last one and the fan-out position are marked as finished for it. Messages that had been
+A topic's log begins with the messages of its channels, channel by channel. The topic's own messages
+follow after the fan-out position. A channel's cursor points to its first message; messages between
+its last message and the fan-out position are marked as finished for the channel. Messages that were
 delivered before have journal entries, which keep their attempts; their records form a survivor run.
 
 File calls are blocking: the import runs before nsqd serves clients.
@@ -44,11 +44,11 @@ ASIDE = "imported-go-"
 METADATA = "nsqd.dat"
 
 RUN = 262144  # bytes of records per write
-AHEAD = 16  # maximum concurrent writes
-MAX_ENTRIES = 1_000_000  # messages per topic that keep their attempts: each costs memory
+AHEAD = 16  # concurrent writes
+MAX_ENTRIES = 1_000_000  # messages per topic that keep their attempts: each uses memory
 PROGRESS = 10.0  # seconds between progress log lines
 BEAT = 1.0  # seconds between calls of on_progress
-MIN_RECORD = 30  # bytes of a message in NSQ's files
+MIN_RECORD = 30  # minimum size of a message in NSQ's files, in bytes
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
 _MIN_SIZE = 48
@@ -65,7 +65,7 @@ class ImportStopped(Stop):
 
 
 def is_needed(data_path: str) -> bool:
-    """Return whether there is something to import, or an import to complete."""
+    """Return whether there is data to import, or an import to complete."""
     with os.scandir(data_path or ".") as entries:
         return any(each.name in (TMP, DONE) or MARK in each.name for each in entries)
 
@@ -98,13 +98,13 @@ class Importer:
         self._io = io
         self._next_line = 0.0
         self._next_beat = 0.0
-        self._bytes = 0  # of the files to read
+        self._bytes = 0  # bytes of the files to read
         self.messages = 0
         self.damages = 0
-        self.refused: list[str] = []  # topics that exist already
+        self.refused: list[str] = []  # existing topics
 
     def run(self) -> None:
-        """Run the import. Raises StartError, and then leaves NSQ's files unchanged."""
+        """Run the import. Raises StartError, and in that case leaves NSQ's files unchanged."""
         try:
             finish(self._data_path, self._lines)
             shutil.rmtree(self._path(TMP), ignore_errors=True)
@@ -127,7 +127,7 @@ class Importer:
     # -- files to import
 
     def _wanted(self, queues: list[Queue]) -> list[Queue]:
-        """Return the queues without those of topics that exist already."""
+        """Return the queues, without those of existing topics."""
         taken = set()
         for queue in queues:
             if queue.valid and os.path.lexists(self._path(topic_directory(queue.topic))):
@@ -196,7 +196,7 @@ class Importer:
             io.close()
 
     def _write_topic(self, io: IoThread, topic: str, queues: list[Queue]) -> None:
-        # Short queues first: the log is deleted from the front once all channels have passed it.
+        # Short queues first: the start of the log can be deleted once all channels have passed it.
         queues.sort(key=lambda queue: (queue.channel is None, self._size(queue)))
         room = sum(self._size(queue) for queue in queues) // MIN_RECORD + 1
         writer = TopicWriter(io, self._path(TMP), topic, room, self._max_bytes_per_file)
@@ -267,7 +267,8 @@ class Importer:
 
 
 def finish(data_path: str, lines: Lines) -> None:
-    """Complete a committed import: move topics in and originals out. Does nothing without one."""
+    """Complete a committed import: move topics in and originals out. Does nothing if there is
+    none."""
     done = os.path.join(data_path, DONE)
     if not os.path.isdir(done):
         return
@@ -314,7 +315,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class _Run:
-    """Buffer of records for one write."""
+    """Record buffer for one write."""
 
     def __init__(self, attributes: int = 0) -> None:
         self.attributes = attributes  # for each record
@@ -343,10 +344,10 @@ class _Run:
 
 
 class TopicWriter:
-    """Writes and syncs the log and the journal of one topic in an empty directory.
+    """Writes and syncs one topic's log and journal in an empty directory.
 
-    room: an upper bound of the number of messages. This many seqs are reserved for messages that
-    had been delivered before, which may be anywhere in the queues.
+    room: an upper bound on the number of messages. This many seqs are reserved for messages that
+    were delivered before, which may be anywhere in the queues.
     """
 
     def __init__(
@@ -368,7 +369,7 @@ class TopicWriter:
         self._fanout = 0
 
     def add_channel(self, name: str, records: Iterable[Record]) -> None:
-        """Add the messages of a channel."""
+        """Add a channel's messages."""
         first = self._seq
         for record in records:
             if record.attempts and self._entry_count < MAX_ENTRIES:
@@ -388,7 +389,7 @@ class TopicWriter:
             self._add(record)
 
     def close(self) -> None:
-        """Sync everything. A topic without messages leaves no files."""
+        """Sync everything. A topic without messages creates no files."""
         self._flush()
         if self._log.disk_bytes:
             self._probe.write_snapshot(journal.encode_snapshot(self._state()), self._done)
@@ -458,7 +459,7 @@ class TopicWriter:
 
 
 def _channel(name: str, first: int, end: int, entries: bytes, fanout: int) -> journal.ChannelState:
-    """Return the state of a channel with the records from `first` to `end`."""
+    """Return the state of a channel that has the records from `first` to `end`."""
     if first == end:
         return journal.ChannelState(name, cursor=fanout, entries=entries)
     others = ((end, fanout),) if end < fanout else ()

@@ -1,6 +1,6 @@
-"""nsqd's HTTP API: the table of its routes.
+"""nsqd's HTTP API: the route table.
 
-The handlers are in modules by subject; `context` has what they share.
+The handlers are in modules by subject; `context` contains their shared parts.
 """
 
 from nsqcy.http import pprof
@@ -11,7 +11,7 @@ from nsqcy.nsqd.http.context import Context
 
 
 def tls_required(https_port: int) -> Reply:
-    """Return the answer to plain HTTP where TLS is required, spaces included."""
+    """Return the answer to plain HTTP where TLS is required. The spaces are part of it."""
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
     return Reply(403, body, JSON, logged=False)
 
@@ -98,6 +98,6 @@ ROUTES = (
 
 
 class Api(Context):
-    """The routes, and what their handlers need."""
+    """The routes, and the dependencies of their handlers."""
 
     router = Router(ROUTES)

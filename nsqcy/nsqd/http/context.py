@@ -1,6 +1,6 @@
-"""Shared by the handlers of nsqd's routes: the backend, the options, and HTTP's errors.
+"""Shared by nsqd's route handlers: the backend, the options, and HTTP errors.
 
-Knows no route.
+Defines no routes.
 """
 
 from nsqcy.errors import NOT_WRITTEN, HttpError
@@ -12,7 +12,7 @@ from nsqcy.nsqd.http.backend import Backend
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.process.control import is_unreachable
 
-# Of a verb; 404 if the topic or channel does not exist.
+# Verb errors; 404 if the topic or channel does not exist.
 _REFUSED_STATUS: dict[Refusal, int] = {
     "CHANNEL_EXISTS": 409,
     "NOT_READ": 503,
@@ -21,7 +21,7 @@ _REFUSED_STATUS: dict[Refusal, int] = {
 
 
 class Context(router.Api):
-    """Passed to every handler of a worker."""
+    """The context that every handler of a worker receives."""
 
     reads_headers = frozenset((b"accept", b"accept-encoding", b"authorization"))
 

@@ -1,4 +1,4 @@
-"""Switches of a running nsqd, beside the pages of pprof."""
+"""Debug switches of a running nsqd, in addition to the pprof pages."""
 
 import re
 

@@ -1,6 +1,7 @@
-"""HTTPS: an `HttpConnection` whose bytes go through a TLS layer.
+"""HTTPS: an `HttpConnection` that sends and receives through a TLS layer.
 
-The handshake takes its turns in the worker's one queue of handshakes, beside those of TCP clients.
+The handshake waits for its turns in the worker's handshake queue, together with those of TCP
+clients.
 """
 
 import socket
@@ -11,14 +12,14 @@ from nsqcy.http.server import HttpConnection, HttpServer
 from nsqcy.net.byte_layer import PIECE
 from nsqcy.nsqd.worker.tls import Handshake, Handshakes
 
-# How a client begins that takes this for plain HTTP, and what it can read.
+# The start of a request from a client that uses plain HTTP, and an answer that it can read.
 _HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")
 _SPEAK_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _PIECES_A_TURN = 16
 
 
 class HttpsConnection(HttpConnection):
-    """Reads nothing between a step of the handshake and its wish for more."""
+    """Does not read the socket while a handshake step is waiting to run."""
 
     __slots__ = ("_handshake", "_layer", "_said_goodbye", "_silent", "certificate_names")
     secure = True
@@ -40,7 +41,7 @@ class HttpsConnection(HttpConnection):
         super().close()
 
     def is_late(self, now: float) -> bool:
-        return self._handshake is None and super().is_late(now)  # a handshake has its own clock
+        return self._handshake is None and super().is_late(now)  # the handshake has its own timer
 
     # The handshake (tls.Owner)
 
@@ -112,7 +113,7 @@ class HttpsConnection(HttpConnection):
             self._send(layer.take())
             self.close()
             return
-        answer = layer.take()  # to a change of keys, say
+        answer = layer.take()  # for example to a key update
         if answer:
             self.send_encoded(answer)
         if pieces and not protocol.in_head:
@@ -126,7 +127,8 @@ class HttpsConnection(HttpConnection):
     # Output
 
     def _flush(self) -> None:
-        """In pieces: what waits for the socket is not encoded, and a turn encodes not too much."""
+        """Send in pieces, so that data waiting for the socket is not yet encoded and one turn does
+        not encode too much."""
         if self._closed or self._unsent is not None:
             return
         left = _PIECES_A_TURN

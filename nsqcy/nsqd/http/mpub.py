@@ -1,4 +1,4 @@
-"""The body of an /mpub request, split into messages: pure functions over bytes."""
+"""Splits the body of an /mpub request into messages: pure functions over bytes."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -7,7 +7,7 @@ _INT32 = Struct(">i").unpack_from
 
 
 class BadBody(Exception):
-    """The body cannot be published; `code` is NSQ's word for the reason."""
+    """The body cannot be published; `code` is NSQ's error code."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -30,7 +30,7 @@ def split_binary(body: bytes, max_msg_size: int, max_body_size: int) -> Sequence
     if len(body) < 4:
         raise BadBody("BAD_BODY")
     (count,) = _INT32(body, 0)
-    # A message takes at least five bytes, so a larger count is invalid.
+    # A message needs at least five bytes, so a larger count is invalid.
     if count <= 0 or count > (max_body_size - 4) // 5:
         raise BadBody("BAD_BODY")
     view = memoryview(body)

@@ -1,6 +1,6 @@
-"""Parameters that several routes of nsqd have in common.
+"""Parameters that several nsqd routes share.
 
-Knows no route.
+Defines no routes.
 """
 
 from nsqcy import names
@@ -12,12 +12,13 @@ BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def topic_of(params: dict[str, str]) -> str:
-    """Return the topic of the query. Raises Refused if its name is invalid."""
+    """Return the topic from the query. Raises Refused if its name is invalid."""
     return valid_topic(params, "INVALID_TOPIC")
 
 
 def any_topic(request: Request) -> str:
-    """Return the topic of the query; one with an invalid name does not exist."""
+    """Return the topic from the query. A topic with an invalid name counts as one that does not
+    exist."""
     topic = required(whole(request), "topic")
     if not names.is_valid_name(topic):
         raise HttpError(404, "TOPIC_NOT_FOUND")

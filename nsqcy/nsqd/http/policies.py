@@ -15,7 +15,7 @@ from nsqcy.nsqd.master.verbs import SetPolicy
 from nsqcy.nsqd.worker import topic_verbs as verbs
 from nsqcy.util.gotext import json_bytes
 
-MAX_POLICY_BYTES = 64 << 10  # bytes of the body that sets one
+MAX_POLICY_BYTES = 64 << 10  # maximum size of a request body that sets a policy
 
 _RATES = f"{RATE.kind.allowed}: {RATE.rule.text if RATE.rule else 'any'}"
 
@@ -74,7 +74,8 @@ def _put_policy(api: Context, request: Request, topic: str, channel: str = "") -
 
 
 def _set_policy(api: Context, topic: str, channel: str, values: dict[str, Any] | None) -> None:
-    """Set keys, or unset them (a key's None, or None for all). Raises BadPolicy."""
+    """Set keys, or unset them: a value of None unsets its key, and None instead of the keys unsets
+    all. Raises BadPolicy."""
     name = f"{topic}/{channel}" if channel else topic
     if values is not None:
         policy_values.read_all(name, values, api.options)

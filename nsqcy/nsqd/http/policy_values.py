@@ -1,7 +1,7 @@
-"""Values of policies as JSON: what clients set, what the file keeps, what is shown.
+"""Policy values as JSON: in requests, in the file, and in responses.
 
-A value has one form everywhere: numbers and booleans are JSON's, a duration is a string with its
-unit. Pure functions; they know neither HTTP nor the file.
+A value has one form everywhere: numbers and booleans are JSON's, and a duration is a string with
+its unit. Pure functions, independent of HTTP and the file.
 """
 
 import json
@@ -24,12 +24,12 @@ class BadPolicy(Exception):
 
 
 def keys_of(name: str) -> Mapping[str, Option]:
-    """Return the keys of a topic, or of `topic/channel`."""
+    """Return the policy keys of a topic, or of `topic/channel`."""
     return CHANNEL_KEYS if "/" in name else TOPIC_KEYS
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Parse the JSON object that a client has sent. Raises BadPolicy."""
+    """Parse the JSON object that a client sent. Raises BadPolicy."""
     try:
         found = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_no_number)
     except RecursionError:
@@ -55,7 +55,7 @@ def _no_number(text: str) -> None:
 
 
 def read(name: str, key: str, value: Any, options: NsqdOptions) -> Value:
-    """Parse the value of a key of a topic, or of `topic/channel`. Raises BadPolicy."""
+    """Parse the value of a topic's or `topic/channel`'s key. Raises BadPolicy."""
     keys = keys_of(name)
     option = keys.get(key)
     if option is None:
@@ -95,7 +95,7 @@ def _allowed(option: Option) -> str:
 
 
 def read_all(name: str, said: Mapping[str, Any], options: NsqdOptions) -> dict[str, Value]:
-    """Return the keys that are not null, checked. Raises BadPolicy for the first invalid one, and
+    """Return the keys that are not null, checked. Raises BadPolicy for the first invalid key, and
     for an unknown key even if it is null."""
     found = {}
     for key, value in said.items():
@@ -133,6 +133,6 @@ def view(policies: Policies, options: NsqdOptions, topic: str, channel: str) -> 
 
 
 def _json(value: Any) -> str:
-    """Return an abbreviated form of any value, to show it to the client."""
+    """Return a short form of any value for error texts to the client."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:80]}..."

@@ -1,6 +1,6 @@
-"""/pub and /mpub: what is published, and the answer after that.
+"""/pub and /mpub: the messages to publish, and the answer after that.
 
-The fast path handles the requests that `pub_short` allows; all others come to `pub`.
+The fast path handles the requests that `pub_short` allows; `pub` handles all others.
 """
 
 import re
@@ -24,7 +24,7 @@ OK = Reply(200, b"OK", PLAIN, logged=False)
 
 TOO_MANY_TOPICS = "TOO_MANY_TOPICS"
 
-# Errors of a publish, and their answers over HTTP.
+# Publish errors and their HTTP answers.
 _REFUSALS = (
     (re.compile("E_BAD_MESSAGE .* message too big (.*)"), 413, "MSG_TOO_BIG {}"),
     (re.compile("E_BAD_MESSAGE .* message too small (.*)"), 400, "MSG_TOO_SMALL {}"),
@@ -37,7 +37,7 @@ _REFUSALS = (
 class Publish(Later):
     """Result of /pub and /mpub: messages to publish before the answer.
 
-    With `error` there is nothing to publish: the topic is created, then the request is rejected.
+    With `error`, no message is published: the topic is created, then the request is rejected.
     """
 
     __slots__ = (
@@ -141,7 +141,7 @@ def mpub_limit(api: Context, head: Head) -> int:
         raise HttpError(413, "BODY_TOO_BIG")
     params = Request(head, Body(b"")).params
     topic_of(params)
-    # A chunked binary body may be larger than the option allows; NSQ has no limit there at all.
+    # A chunked binary body may exceed the option: NSQ has no limit there at all.
     return 2 * limit if head.chunked and _is_binary(params) else limit
 
 
@@ -165,7 +165,7 @@ def mpub(api: Context, request: Request) -> Publish:
 def _messages(options: NsqdOptions, binary: bool, body: Body) -> Sequence[Message]:
     if body.fault is Fault.TOO_BIG:
         raise HttpError(413, "BODY_TOO_BIG")
-    if binary:  # a truncated body shows in its own lengths
+    if binary:  # the lengths in the body reveal that it is truncated
         return bodies.split_binary(body.data, options.max_msg_size, options.max_body_size)
     if body.fault is Fault.CUT:
         raise HttpError(500, "INTERNAL_ERROR")
@@ -182,7 +182,7 @@ def _delay_ms(params: dict[str, str], options: NsqdOptions) -> int:
     if text is None:
         return 0
     digits = text[1:] if text[:1] in ("+", "-") else text
-    # int() would accept more: underscores, spaces, digits of other scripts.
+    # int() would also accept underscores, spaces and digits of other scripts.
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 4300):
         raise HttpError(400, "INVALID_DEFER")
     delay = int(text)

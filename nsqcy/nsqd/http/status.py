@@ -1,4 +1,4 @@
-"""Status of this nsqd: health, /info, /stats and /metrics."""
+"""nsqd's status: health, /info, /stats and /metrics."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def ready(api: Context, request: Request) -> str:
 
 
 def live(api: Context, request: Request) -> str:
-    """Return whether nsqd is alive; one that is not ready need not be killed."""
+    """Return whether nsqd is alive. An nsqd that is not ready does not need to be killed."""
     problem = api.backend.live()
     if problem is not None:
         raise HttpError(503, problem)

@@ -1,4 +1,4 @@
-"""Topics and channels: create, delete, empty, pause, seek, and the facts of a log."""
+"""Topics and channels: create, delete, empty, pause and seek, and a log's facts."""
 
 from nsqcy import names
 from nsqcy.daemon.topic_params import topic_and_channel

@@ -1,8 +1,8 @@
-"""The channels of a new topic, as nsqlookupds know them from other nsqds.
+"""The channels of a new topic that nsqlookupds know from other nsqds.
 
-Queries every nsqlookupd whose HTTP address is known, in threads, each topic within the time of one
-request. An nsqlookupd that does not answer delays only its own queries. Does not use the names
-itself.
+Queries every nsqlookupd with a known HTTP address, in threads; each topic takes at most the time
+limit of one request. An nsqlookupd that does not answer delays only its own queries. This module
+only returns the channel names.
 """
 
 import json
@@ -24,10 +24,10 @@ from nsqcy.nsqd.lookup.registration import Lookup, Peer
 if TYPE_CHECKING:
     from nsqcy.cluster.web_client import Settings
 
-QUERIES_LIMIT = 8  # at a time, to one nsqlookupd
+QUERIES_LIMIT = 8  # concurrent queries to one nsqlookupd
 THREADS_LIMIT = 256
-SETTLE_LIMIT = 3.0  # seconds in which a new nsqlookupd may report its HTTP address
-MAX_WAIT = 50.0  # seconds, for a request without a time limit; workers wait no longer than 60
+SETTLE_LIMIT = 3.0  # seconds for a new nsqlookupd to report its HTTP address
+MAX_WAIT = 50.0  # seconds, for a request without a time limit; workers wait at most 60 s
 IDLE_THREAD = 10.0
 MAX_ANSWER = 5 << 20
 SECOND = 1_000_000_000
@@ -46,11 +46,11 @@ class ChannelDiscovery:
         self._slots: WeakKeyDictionary[Peer, Semaphore] = WeakKeyDictionary()
 
     def prepare(self) -> None:
-        """Import slow modules now: later it would delay requests."""
+        """Import slow modules now, so that the import does not delay requests later."""
         from nsqcy.cluster import web_client  # noqa: F401
 
     def channels(self, topic: str) -> list[str]:
-        """Return the names of the channels to create, sorted; waits."""
+        """Return the names of the channels to create, sorted. Blocks."""
         if not self._lookup.addresses:
             return []
         self._await_settled()
@@ -62,7 +62,7 @@ class ChannelDiscovery:
                 topic=topic,
             )
             return []
-        # Two addresses of one nsqlookupd make one query.
+        # Query an nsqlookupd with two addresses only once.
         urls = {_url(info, topic): peer for peer, info in infos.items() if info is not None}
         deadline = time.monotonic() + self._limit
         asked = [gevent.spawn(self._query, peer, url, deadline) for url, peer in urls.items()]
@@ -73,7 +73,7 @@ class ChannelDiscovery:
         return sorted({name for names in answers for name in names if not is_ephemeral(name)})
 
     def _await_settled(self) -> None:
-        """Wait briefly for an nsqlookupd that was just added."""
+        """Wait briefly for recently added nsqlookupds."""
         waiting = [each.settled for each in self._lookup.addresses]
         gevent.wait(waiting, timeout=SETTLE_LIMIT)
         waiting = [each.settled for each in self._lookup.peers]
@@ -95,7 +95,7 @@ class ChannelDiscovery:
         )
 
     def _query(self, peer: Peer, url: str, deadline: float) -> list[str] | str:
-        """Return what one nsqlookupd knows, or the error."""
+        """Return one nsqlookupd's channels, or the error."""
         slots = self._slots.setdefault(peer, Semaphore(QUERIES_LIMIT))
         slots.acquire()
         self._log.info(f"CI: querying nsqlookupd {url}")
@@ -103,7 +103,7 @@ class ChannelDiscovery:
             hub = gevent.get_hub()
             self._pool = ThreadPool(THREADS_LIMIT, hub=hub, idle_task_timeout=IDLE_THREAD)
         query = self._pool.spawn(_attempt, self._settings, url, deadline)
-        # The thread may outlive this greenlet, and the slot is free only when the thread ends.
+        # The thread may outlive this greenlet, and the slot stays in use until the thread ends.
         query.rawlink(lambda _: slots.release())
         answer: list[str] | str = query.get()
         return answer
@@ -120,7 +120,7 @@ def _url(info: Info, topic: str) -> str:
 
 
 def _attempt(settings: "Settings", url: str, deadline: float) -> list[str] | str:
-    """In a thread: return the answer, or the error."""
+    """Runs in a thread: return the response or the error."""
     from dataclasses import replace
 
     from urllib3.util import parse_url

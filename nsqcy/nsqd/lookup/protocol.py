@@ -1,6 +1,6 @@
-"""nsqlookupd's TCP protocol, nsqd's side: commands, answers, and the addresses of peers.
+"""nsqd's side of nsqlookupd's TCP protocol: commands, answers, and peer addresses.
 
-Bytes and values only. Knows no sockets, no clock and no topics.
+Handles bytes and values only, without sockets, a clock or topics.
 """
 
 import socket
@@ -16,15 +16,15 @@ MAGIC = b"  V1"
 PING = b"PING\n"
 REGISTER, UNREGISTER = "REGISTER", "UNREGISTER"
 
-Where = tuple[Any, ...]  # as sockets expect it
+Where = tuple[Any, ...]  # in the form that sockets expect
 
 
 class PeerFailure(NsqError):
-    """An nsqlookupd sent something after which the connection cannot continue."""
+    """An nsqlookupd sent invalid data, so the connection cannot continue."""
 
 
 class Command(NamedTuple):
-    """A topic or a channel is created or deleted."""
+    """The creation or deletion of a topic or channel."""
 
     verb: str
     topic: str
@@ -61,10 +61,10 @@ def identity(settings: Any) -> dict[str, Any]:
 
 
 class Answers:
-    """Splits the bytes of an nsqlookupd into answers."""
+    """Splits an nsqlookupd's byte stream into answers."""
 
     def __init__(self, maximum: int) -> None:
-        """maximum: bytes of one answer"""
+        """maximum: bytes per answer"""
         self._maximum = maximum
         self._data = bytearray()
 
@@ -72,7 +72,7 @@ class Answers:
         self._data += data
 
     def next(self) -> bytes | None:
-        """Return the next answer; None if it has not come yet. Raises PeerFailure."""
+        """Return the next answer; None if it is not complete yet. Raises PeerFailure."""
         if len(self._data) < 4:
             return None
         (size,) = struct.unpack_from(">i", self._data)
@@ -85,7 +85,7 @@ class Answers:
         return answer
 
     def __bool__(self) -> bool:
-        """Return whether bytes are left."""
+        """Return whether any bytes are left."""
         return bool(self._data)
 
 
@@ -134,7 +134,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def literal(host: str, port: int) -> Where | None:
-    """Return the address if `host` is not a name."""
+    """Return the socket address if `host` is an IP address."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)
@@ -147,8 +147,8 @@ def literal(host: str, port: int) -> Where | None:
 def places(found: Iterable[Where]) -> Iterator[tuple[Where, ...]]:
     """Return the nsqlookupds behind a name with these addresses, each with its other addresses.
 
-    Every IPv4 address is an nsqlookupd. An IPv6 address beside them belongs to the same one, and is
-    an nsqlookupd only if there is no IPv4 address.
+    Each IPv4 address is an nsqlookupd. If there is only one, the IPv6 addresses are its other
+    addresses. If there is none, each IPv6 address is an nsqlookupd.
     """
     four = sorted({where for where in found if len(where) == 2})
     six = sorted({where for where in found if len(where) == 4})

@@ -1,7 +1,8 @@
 """nsqd's side of discovery: a greenlet for each nsqlookupd registers the topics with it.
 
-An nsqlookupd is sent all topics first, and then each change at once. Nothing is kept for one that
-is away: when it is back, it is sent all topics again. Knows no workers and no clients.
+An nsqlookupd is sent all topics first, and then each change immediately. Nothing is kept for an
+unreachable nsqlookupd: after a reconnect, it is sent all topics again. This module does not depend
+on workers or clients.
 
     connect ──► IDENTIFY ──► all topics ──► changes, and PING every 15 s
        ▲                                   │
@@ -40,8 +41,8 @@ RETRY_FIRST, MAX_RETRY = 0.1, 15.0  # seconds before the next attempt
 RESOLVE_EVERY = 15.0  # seconds between two resolutions of a name
 NAMES_AT_ONCE = 8
 IDLE_THREAD = 60.0  # seconds after which an idle thread ends
-MAX_PENDING = 10_000  # changes an nsqlookupd may be behind; beyond that it is sent everything again
-BATCH = 200  # commands sent before their answers are awaited
+MAX_PENDING = 10_000  # pending changes per nsqlookupd; beyond that, all topics are sent again
+BATCH = 200  # commands sent before waiting for their answers
 PIECE = 1 << 16
 
 
@@ -59,31 +60,31 @@ class Peer:
     def __init__(self, lookup: "Lookup", name: str, targets: tuple[Where, ...]) -> None:
         self.name = name
         self.info: Info | None = None  # its last report about itself
-        self.settled = Event()  # it has answered, or failed to, once
+        self.settled = Event()  # it has answered once, or failed to answer
         self._lookup = lookup
         self._targets = targets
         self._log = lookup.log
         self._sock: Any = None
         self._answers = protocol.Answers(lookup.max_answer)
         self._doing = "connecting"
-        self._told = False  # it knows all topics, as of when `_sync` was made
-        self._behind = False  # too many changes to send one by one
+        self._told = False  # it has been sent all topics that existed when `_sync` was created
+        self._behind = False  # too many changes to send individually
         self._sync: list[bytes] = []
         self._pending: deque[Command] = deque()
         self._wake = Event()
-        self.caught_up = Event()  # it is up to date, or not connected
+        self.caught_up = Event()  # up to date, or not connected
         self.caught_up.set()
         self._greenlet = gevent.spawn(self._run)
 
     @property
     def told(self) -> bool:
-        """Return whether it is connected and up to date."""
+        """Return whether this peer is connected and up to date."""
         return self._told
 
     def change(self, command: Command) -> None:
         """Send the creation or deletion of a topic or channel."""
         if not self._told:
-            return  # it will be among the known topics
+            return  # `_sync` will include it
         if len(self._pending) < MAX_PENDING:
             self._pending.append(command)
         else:
@@ -158,11 +159,11 @@ class Peer:
             try:
                 return _dial(where)
             except OSError:
-                pass  # the next address leads to the same nsqlookupd
+                pass  # the next address belongs to the same nsqlookupd
         return _dial(self._targets[-1])
 
     def _serve(self) -> None:
-        # At the same moment: everything after it is a change.
+        # Both in the same turn: every later change is queued.
         self._sync = self._lookup.everything()
         self._told = True
         self.caught_up.clear()
@@ -229,7 +230,7 @@ class Peer:
                 raise TimeoutError
 
     def _idle(self, limit: float) -> None:
-        """Wait for a change, or for unsolicited input, which means the end of the connection."""
+        """Wait for a change, or for unsolicited input, which ends the connection."""
         self._wake.clear()
         if self._answers:
             raise PeerFailure("unsolicited answer")
@@ -264,11 +265,11 @@ def _dial(where: Where) -> Any:
 
 
 class Address:
-    """One address of the configuration: the nsqlookupds behind it, now and later."""
+    """One configured address: the nsqlookupds behind it, now and later."""
 
     def __init__(self, lookup: "Lookup", text: str) -> None:
         self.places: list[tuple[Where, ...]] = []
-        self.settled = Event()  # a resolution of the name has succeeded or failed
+        self.settled = Event()  # the name was resolved once, or failed to resolve
         self._lookup = lookup
         self._text = text
         self._greenlet: gevent.Greenlet | None = None
@@ -290,7 +291,7 @@ class Address:
             self._greenlet.kill(block=False)
 
     def title(self, place: tuple[Where, ...]) -> str:
-        """Return its name in the log."""
+        """Return the name used in the log."""
         if self._greenlet is None or len(self.places) == 1:
             return self._text.strip()
         return f"{self._text.strip()} at {place[0][0]}"
@@ -317,7 +318,7 @@ class Address:
 
 
 def _attempt(look_up: Callable[[str, int], list[Where]], host: str, port: int) -> list[Where] | str:
-    """In a thread. It does not raise, as the hub would print the error."""
+    """Runs in a thread. It does not raise, because the hub would print the error."""
     try:
         return look_up(host, port)
     except (OSError, UnicodeError) as error:
@@ -325,13 +326,13 @@ def _attempt(look_up: Callable[[str, int], list[Where]], host: str, port: int) -
 
 
 def resolve(host: str, port: int) -> list[Where]:
-    """Return all addresses of a name; blocks. Raises OSError or UnicodeError."""
+    """Return all addresses of a name. Blocks. Raises OSError or UnicodeError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [each[4] for each in found]
 
 
 class Lookup:
-    """Registration with all nsqlookupds of the configuration."""
+    """Registration with all configured nsqlookupds."""
 
     def __init__(
         self,
@@ -341,8 +342,7 @@ class Lookup:
         lines: logger.Log,
         look_up: Callable[[str, int], list[Where]] = resolve,
     ) -> None:
-        """max_answer: bytes of an nsqlookupd's answer; look_up: blocks, and is called in a
-        thread"""
+        """max_answer: bytes per answer. look_up: blocks, and is called in a thread."""
         self.log = lines
         self.identity = identity
         self.max_answer = max_answer
@@ -362,7 +362,7 @@ class Lookup:
         return list(self._addresses.values())
 
     def set_addresses(self, texts: Iterable[str]) -> None:
-        """Change the addresses; connections to those that stay continue."""
+        """Change the addresses; connections to unchanged addresses continue."""
         wanted = dict.fromkeys(text.strip() for text in texts)
         for text in self._addresses.keys() - wanted:
             self._addresses.pop(text).close()
@@ -372,7 +372,7 @@ class Lookup:
         self.reconcile()
 
     def reconcile(self) -> None:
-        """Have one peer for each nsqlookupd behind the addresses, and no other."""
+        """Keep exactly one peer for each nsqlookupd behind the addresses."""
         wanted: dict[Where, tuple[str, tuple[Where, ...]]] = {}
         for address in self._addresses.values():
             for place in address.places:
@@ -389,8 +389,8 @@ class Lookup:
                 self._peers[where] = Peer(self, name, place)
 
     def resolve(self, host: str, port: int) -> list[Where] | str:
-        """Return all addresses of a name, or the error; in our own thread pool: names may take long
-        and must not delay writes of files."""
+        """Return all addresses of a name, or the error. Uses its own thread pool, because a slow
+        resolution must not delay file writes."""
         if self._pool is None:
             hub = gevent.get_hub()
             self._pool = ThreadPool(NAMES_AT_ONCE, hub=hub, idle_task_timeout=IDLE_THREAD)
@@ -398,8 +398,8 @@ class Lookup:
         return found
 
     def close(self) -> None:
-        """Close all connections. No unregistration is sent: an nsqlookupd forgets what belongs to a
-        connection that ends."""
+        """Close all connections. No unregistration is sent: an nsqlookupd removes the registrations
+        of a closed connection."""
         for address in self._addresses.values():
             address.close()
         for peer in self._peers.values():
@@ -412,7 +412,8 @@ class Lookup:
     # -- what is registered
 
     def everything(self) -> list[bytes]:
-        """Yield all known topics; a topic with channels comes with them."""
+        """Return a REGISTER command for each known topic; the command for a channel also registers
+        its topic."""
         if self._withdrawn:
             return []
         return [command.wire for name in self._known_topics for command in self._registering(name)]
@@ -432,12 +433,12 @@ class Lookup:
             peer.change(command)
 
     def withdraw(self, limit: float) -> None:
-        """Unregister everything until restore(), so that no clients are sent here. Returns when all
-        connected nsqlookupds know, or after this many seconds."""
+        """Unregister everything until restore(), so that nsqlookupds send no clients here. Return
+        when all connected nsqlookupds have been notified, or after this many seconds."""
         if not self._withdrawn:
             self._withdrawn = True
             for name in self._known_topics:
-                # Channels first: with the topic, nsqlookupds remove everything below it.
+                # Channels first: with a topic, nsqlookupds remove everything below it.
                 for pair in reversed(self._known_topics.pairs(name)):
                     self._tell(Command(UNREGISTER, *pair))
         self._await_all(limit)

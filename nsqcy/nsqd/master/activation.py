@@ -1,7 +1,7 @@
 """Assignment of the sockets that a service manager has opened.
 
-Owns the choice alone: by the name that the manager gives it, else by the address that the options
-have for a kind, else by the order tcp, http, https. Imported before everything heavy.
+Each socket is assigned by the name from the service manager, otherwise by its configured address,
+otherwise in the order tcp, http, https. Imported before the slow modules.
 """
 
 from nsqcy.errors import StartError, Stop
@@ -13,8 +13,8 @@ from nsqcy.process.service import Inherited
 def assign(inherited: list[Inherited], addresses: dict[str, str]) -> list[Listener]:
     """Return a listener for each socket.
 
-    `addresses` has the address of each kind, empty for a kind that is used only if a socket has its
-    name. On an error all are closed.
+    `addresses` contains the address of each kind. An empty address means that only a socket of that
+    name is used for the kind. On an error, all sockets are closed.
     """
     try:
         return _assign(inherited, addresses)

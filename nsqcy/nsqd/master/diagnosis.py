@@ -15,7 +15,7 @@ from nsqcy.util import debug
 
 
 class Diagnosis:
-    """For /ready and for the pages below /debug/pprof."""
+    """Answers for /ready and the pages below /debug/pprof."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Diagnosis:
         drain: DrainControl,
         guard: DiskGuard | None,
     ) -> None:
-        """count: of all workers."""
+        """count: the number of workers."""
         self._workers = workers
         self._count = count
         self._phase = phase
@@ -33,7 +33,7 @@ class Diagnosis:
         self._guard = guard
 
     def reasons(self) -> list[str]:
-        """Return why nsqd is not ready for clients; empty if it is. Waits for the workers."""
+        """Return why nsqd is not ready for clients; empty if it is ready. Waits for the workers."""
         if self._phase.ending:
             return ["exiting"]
         answers = {
@@ -45,7 +45,7 @@ class Diagnosis:
         return [self._drain.reason(), *found] if self._drain.under_way else found
 
     def inspect(self, what: str) -> str:
-        """Return what `debug.tell` reports in every process."""
+        """Return the `debug.tell` report of every process."""
         told = [f"== master, pid {os.getpid()}\n{debug.tell(what)}"]
         pids = {each.index: each.pid for each in self._workers}
         for index, answer in self._workers.gather(InspectWorker(what)).items():

@@ -1,7 +1,7 @@
-"""Minimum free space on the disk of the data path (--min-free-disk).
+"""Minimum free space on the data path's disk (--min-free-disk).
 
-Owns the check, once a second and in a thread: a disk that hangs must not stop the hub. Knows
-neither workers nor topics; those that it notifies reject what would be written.
+Owns the check, which runs once per second in a thread, so that a hanging disk does not stop the
+hub. The callback passes the result on to the workers.
 """
 
 import os
@@ -17,14 +17,14 @@ PERIOD = 1.0  # seconds
 
 
 def free_bytes(path: str) -> int:
-    """Return the bytes that are free for users other than root."""
+    """Return the number of free bytes for users other than root."""
     found = os.statvfs(path or ".")
     return found.f_bavail * found.f_frsize
 
 
 class DiskGuard:
-    """`changed` is called with the reason when nothing may be written, and with None when writes
-    are allowed again."""
+    """Calls `changed` with the reason when writes must be rejected, and with None when they are
+    allowed again."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class DiskGuard:
         self._greenlet: Any = None
 
     def start(self) -> None:
-        """Check now and then periodically; waits for the first check."""
+        """Check now and then once per period. Waits for the first check."""
         self.look()
         self._greenlet = gevent.spawn(self._watch)
 
@@ -53,7 +53,7 @@ class DiskGuard:
             self._greenlet.kill(block=False)
 
     def look(self) -> None:
-        """Check; waits for the disk."""
+        """Check once. Waits for the disk."""
         try:
             short = self._pool.apply(self._free, (self._path,)) < self._minimum
             refusal = f"fewer than {self._minimum} bytes are free on disk" if short else None

@@ -1,7 +1,6 @@
 """Draining: nsqd rejects publishes, its consumers empty it, and it exits.
 
-Owns the order of the steps, and the counting. Knows no workers and no nsqlookupds: `DrainEffects`
-does.
+Owns the order of the steps, and the counting. `DrainEffects` handles the workers and nsqlookupds.
 
     begin ──► unregister ──► reject publishes ──► count what is left
                                                     │            │
@@ -21,13 +20,13 @@ from nsqcy.logging.types import Lines
 
 EMPTY, NOT_EMPTY = 0, 3  # exit codes
 LOOK_EVERY = 0.25  # seconds
-TELL_EVERY = 10.0  # seconds between lines in the log
-SHOWN = 100  # number of channels that are named
+TELL_EVERY = 10.0  # seconds between log lines
+SHOWN = 100  # maximum number of channels that are named
 
 
 class Rest(NamedTuple):
-    """Messages of a channel that its consumers have not finished; for a topic, whose channel is "",
-    messages that no channel has received."""
+    """Messages that a channel's consumers have not finished; with channel "", the messages that the
+    topic has not copied to any channel."""
 
     topic: str
     channel: str
@@ -47,7 +46,8 @@ class Rest(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """Totals over this many topics and channels. `places` are those with the most."""
+    """Totals over this many topics and channels. `places` contains the topics and channels with the
+    most messages."""
 
     number: int = 0
     waiting: int = 0
@@ -65,7 +65,7 @@ class Remains(NamedTuple):
 
 
 def summed(places: Iterable[Rest]) -> Remains:
-    """The totals of one worker."""
+    """Return one worker's totals."""
     found = list(places)
     return Remains(
         len(found),
@@ -77,7 +77,7 @@ def summed(places: Iterable[Rest]) -> Remains:
 
 
 def merged(parts: Iterable[Sequence[Any]]) -> Remains:
-    """The totals of all workers, given a Remains of each."""
+    """Return the totals of all workers, given a Remains per worker."""
     number = waiting = in_flight = deferred = 0
     places: list[Rest] = []
     for part in parts:
@@ -94,34 +94,35 @@ def _maximum(places: list[Rest]) -> list[Rest]:
 
 
 class DrainEffects(Protocol):
-    """Actions of the master; each method may wait."""
+    """The master's actions; each method may wait."""
 
     def withdraw(self) -> None:
-        """Have nsqlookupds send no clients here; returns when they know."""
+        """Have nsqlookupds send no clients here. Return when they are notified."""
 
     def restore(self) -> None:
-        """Have them send clients here again."""
+        """Have nsqlookupds send clients here again."""
 
     def refuse_publishes(self, refuse: bool) -> None:
-        """Reject publishes in every worker, and in those that start later; returns when all do."""
+        """Reject publishes in every worker, including workers that start later. Return when all
+        workers do."""
 
     def remains(self) -> Remains | None:
-        """Return what is left; None while some worker does not answer."""
+        """Return the remaining messages; None while any worker does not answer."""
 
     def end(self, code: int) -> None:
         """Exit."""
 
 
 class Drain:
-    """The draining of one nsqd."""
+    """One nsqd's draining."""
 
     def __init__(self, effects: DrainEffects, log: Lines) -> None:
-        self.since = 0.0  # wall clock, s; 0: there is none
+        self.since = 0.0  # wall clock, s; 0: not draining
         self.left: Remains | None = None  # as of the latest count
         self._effects = effects
         self._log = log
         self._deadline = 0.0  # monotonic, s; 0: none
-        self._turns = BoundedSemaphore()  # serialises its begin and its end
+        self._turns = BoundedSemaphore()  # serialises begin and cancel
         self._greenlet: gevent.Greenlet | None = None
 
     @property
@@ -129,10 +130,10 @@ class Drain:
         return self.since > 0
 
     def begin(self, limit: float | None) -> None:
-        """Begin; return when no publish is accepted any more.
+        """Begin to drain; return when no publish is accepted any more.
 
         `limit`: seconds after which nsqd exits in any case; None: the limit of the previous call,
-        or none. After the first call, only the limit changes.
+        or none. While draining, a call changes only the limit.
         """
         with self._turns:
             if limit is not None:
@@ -147,7 +148,7 @@ class Drain:
             self._greenlet = gevent.spawn(self._watch)
 
     def cancel(self) -> None:
-        """End it as if it had not begun."""
+        """Stop draining and accept publishes again."""
         with self._turns:
             if not self.under_way:
                 return
@@ -161,13 +162,13 @@ class Drain:
             )
 
     def stop(self) -> None:
-        """Stop counting: nsqd exits, or continues."""
+        """Stop counting, because nsqd exits or continues normally."""
         if self._greenlet is not None:
             self._greenlet.kill(block=False)
             self._greenlet = None
 
     def state(self) -> dict[str, Any]:
-        """Return its state as /config/drain shows it."""
+        """Return the state that /config/drain shows."""
         shown: dict[str, Any] = {"draining": self.under_way}
         if self.under_way:
             shown["since"] = int(self.since)
@@ -184,8 +185,8 @@ class Drain:
         return f"draining: {self.left.messages} messages are left"
 
     def _watch(self) -> None:
-        """Require two empty counts in a row: a message on its way between two workers' topics may
-        be missing from one count."""
+        """Count until two consecutive counts are empty: one count may miss a message that is moving
+        between two workers' topics."""
         told_at = 0.0
         was_empty = False
         while True:

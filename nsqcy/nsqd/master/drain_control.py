@@ -1,6 +1,6 @@
 """Effects of draining on the rest of nsqd: `drain.DrainEffects`, and the switch.
 
-Owns how nsqlookupds and workers are notified; the order is drain's.
+Notifies nsqlookupds and workers; drain owns the order of the steps.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from nsqcy.nsqd.master.drain import Drain, Remains, merged
 from nsqcy.nsqd.master.workers import Phase, Workers
 from nsqcy.nsqd.worker.messages import GetRemains, SetDraining
 
-LOOKUPS_LIMIT = 5.0  # seconds in which nsqlookupds must unregister topics
+LOOKUPS_LIMIT = 5.0  # seconds for nsqlookupds to unregister topics
 
 
 class DrainControl:
-    """Draining of this nsqd."""
+    """This nsqd's draining."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class DrainControl:
         on_change: Callable[[], None],
         log: Lines,
     ) -> None:
-        """count: of all workers; context: what they boot with; end: saves and exits."""
+        """count: the number of workers; context: boot data for workers; end: saves and exits."""
         self._workers = workers
         self._count = count
         self._context = context
@@ -45,7 +45,7 @@ class DrainControl:
         return self._drain.under_way
 
     def set(self, on: bool, limit: float | None) -> dict[str, Any]:
-        """Begin to drain, with a limit in seconds, or end it; return the state."""
+        """Begin to drain, with a limit in seconds, or stop draining; return the state."""
         if on and not self._phase.ending:
             self._drain.begin(limit)
         elif not on:
@@ -55,7 +55,7 @@ class DrainControl:
         return self._drain.state()
 
     def state(self) -> dict[str, Any]:
-        """Return the object of /config/drain."""
+        """Return the /config/drain object."""
         return self._drain.state()
 
     def reason(self) -> str:

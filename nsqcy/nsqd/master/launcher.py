@@ -1,4 +1,5 @@
-"""Starting worker processes: what each inherits, and the ends that the master keeps.
+"""Starts worker processes: the descriptors that each worker inherits, and the ends that the master
+keeps.
 
 Owns everything the processes share: the memory of slots and rings, one wake-up eventfd for each
 worker, and the pipe whose end of file tells the workers that the master is gone. Needs no
@@ -23,7 +24,7 @@ RINGS = "nsqcy.ipc.ring"
 
 
 class Born(NamedTuple):
-    """A started worker process, and our ends of its two channels."""
+    """A started worker process, and the master's ends of its two channels."""
 
     worker: int
     pid: int
@@ -34,8 +35,8 @@ class Born(NamedTuple):
 class Launcher:
     """Starts workers.
 
-    `context` is what every worker receives, as JSON; changes to it apply to later workers. `rings`
-    and `engine` name a module and a class in it.
+    Every worker receives `context` as JSON; changes to it apply to later workers. `rings` names a
+    module, and `engine` a module and its factory function.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Launcher:
         with mmap.mmap(self._memory, 0) as whole:
             module.format(whole, workers)
         self.shared: Slots = module.Shared(self._memory, workers)
-        # Non-blocking, as every worker reads its own on its hub.
+        # Non-blocking, because every worker reads its own eventfd on its hub.
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         self._wake = [os.eventfd(0, flags) for _ in range(workers)]
         self._alive, self._held = os.pipe2(os.O_CLOEXEC)

@@ -1,6 +1,6 @@
-"""Settings that change while nsqd runs: by HTTP, or in files that are read again on SIGHUP.
+"""Settings that change while nsqd runs: over HTTP, or in files that are reloaded on SIGHUP.
 
-Owns how a change reaches the master, every worker, and those that start later.
+Sends each change to the master and every worker, including workers that start later.
 """
 
 from collections.abc import Callable
@@ -13,21 +13,21 @@ from nsqcy.nsqd.worker.messages import OptionChanged, RenewTls, RenewUsers
 
 
 class Reread(NamedTuple):
-    """Result of reading the configuration and its files again after a SIGHUP."""
+    """Result of reloading the configuration and its files after a SIGHUP."""
 
     log_level: int
-    tls: dict[str, Any] | None = None  # material of nsqcy.nsqd.worker.tls
+    tls: dict[str, Any] | None = None  # a nsqcy.nsqd.worker.tls.Material
     lookupds: tuple[str, ...] | None = None
-    users: str | None = None  # the text of the file of users
+    users: str | None = None  # the text of the users file
 
 
 class LiveOptions:
-    """The options of the running nsqd."""
+    """The running nsqd's options."""
 
     def __init__(
         self, context: dict[str, Any], workers: Workers, lookup: Lookup | None, log: Log
     ) -> None:
-        """context: what workers boot with."""
+        """context: boot data for workers."""
         self._context = context
         self._workers = workers
         self._log = log
@@ -46,8 +46,8 @@ class LiveOptions:
     def change(self, name: str, value: Any) -> None:
         """Change an option in every process.
 
-        Returns when all workers have it; one that does not answer in time applies it before any
-        later request.
+        Returns when all workers have applied the change. A worker that does not answer in time
+        applies it before any later request.
         """
         self._context["options"][name] = value
         changed = self._on_change.get(name)
@@ -56,9 +56,9 @@ class LiveOptions:
         self._workers.gather(OptionChanged(name, value))
 
     def adopt(self, found: Reread) -> None:
-        """Apply what was read again."""
+        """Apply the reloaded settings."""
         self.change("log_level", found.log_level)
-        # Options set by HTTP stay, unless the configuration has changed too.
+        # Options set over HTTP stay, unless the configuration has changed too.
         if found.lookupds is not None and list(found.lookupds) != self.lookupds:
             self.lookupds = list(found.lookupds)
             self.change("lookupd_tcp_address", self.lookupds)
@@ -66,7 +66,7 @@ class LiveOptions:
             self._context["tls"] = found.tls
             self._workers.notify(RenewTls(found.tls))
             self._log.info("TLS: the certificate files were read again", event="tls_reloaded")
-        # An nsqd that started without a file of users gets one only by a restart.
+        # An nsqd that started without a users file needs a restart to use one.
         if found.users is not None and self._context.get("users") is not None:
             self._context["users"] = found.users
             self._workers.notify(RenewUsers(found.users))

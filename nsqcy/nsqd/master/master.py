@@ -1,8 +1,8 @@
-"""The master: connects its parts, starts and stops nsqd.
+"""The master: connects its parts, and starts and stops nsqd.
 
 Owns the order of start and shutdown, and the signals. The parts are worker_lifecycle, workers,
-topic_registry, requests, policy_store, live_options, drain_control and diagnosis. Speaks no client
-protocol.
+topic_registry, requests, policy_store, live_options, drain_control and diagnosis. The master does
+not speak a client protocol.
 
 Start: sockets bound and workers started (by main); nsqd.dat read; all workers up; all topics
 loaded; nsqlookupds connected; nsqd.dat written; accepting. Shutdown: listening sockets closed;
@@ -49,10 +49,10 @@ CLEAN, FAILED = 0, 1
 
 
 class Master:
-    """One nsqd. `run` blocks until the end and returns the exit code.
+    """One nsqd. `run` blocks until nsqd stops and returns the exit code.
 
-    `reread` reads the configuration again; None if it is invalid now. `saved` is what was set for
-    topics and channels over HTTP.
+    `reread` reloads the configuration and returns None if it is invalid. `saved` contains the
+    policies that were set over HTTP.
     """
 
     def __init__(
@@ -188,7 +188,8 @@ class Master:
             raise StartError(f"failed to persist metadata - {error}") from None
 
     def _start_failed(self, text: str) -> None:
-        # A worker that answered before it died reported more; wait for that first.
+        # If a worker reported its error before it exited, that report is more precise: wait for it
+        # first.
         gevent.sleep(0.01)
         if self._phase.ending:
             return
@@ -198,7 +199,7 @@ class Master:
             self._abandon(f"failed to start - {text}")
 
     def _abandon(self, text: str) -> None:
-        """End without saving: no client was served."""
+        """Exit without saving, because no client was served."""
         self._phase.ending = True
         self._watchdog.stop()
         self._notifier.status(text)
@@ -213,7 +214,8 @@ class Master:
         self._end(FAILED)
 
     def _refuse(self, reason: str | None) -> None:
-        """Have every worker, and those that start later, reject what would be written."""
+        """Have every worker, including workers that start later, reject publishes that must be
+        written."""
         self._launcher.context["refusal"] = reason
         self._workers.notify(RefusePublishes(reason))
 
@@ -224,7 +226,7 @@ class Master:
         return self._workers.ask_ready(WriteMetrics(compress, (buffer,)))
 
     def _facts(self) -> Whole:
-        """Return what metrics show beside the workers' shares."""
+        """Return the master's own part of the metrics."""
         lookup = self._topics.lookup
         return Whole(
             workers=self._lifecycle.describe(),
@@ -249,8 +251,9 @@ class Master:
             watcher = loop.signal(signum)
             watcher.start(action)
             self._watchers.append(watcher)
-        faulthandler.enable()  # the SIGABRT of a service manager's watchdog leaves the stacks
-        # After the watcher, whose handler it calls: our stacks first, then the workers'.
+        faulthandler.enable()  # SIGABRT from a service manager's watchdog prints the stacks
+        # Registered after the watcher, because it calls the watcher's handler: the master's stacks
+        # first, then the workers'.
         faulthandler.register(signal.SIGQUIT, all_threads=True, chain=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
 

@@ -1,8 +1,8 @@
 """nsqd.dat: the names of topics and channels and whether they are paused.
 
-`KnownTopics` is the master's table of them, from the reports of workers; `load` and `dump` are the
-file's format, byte for byte NSQ's; `Store` writes it, off the hub, one write at a time. Knows no
-messages and no processes.
+`KnownTopics` is the master's table of them, from the workers' reports. `load` and `dump` handle the
+file's format, which is NSQ's byte for byte. `Store` writes the file outside the hub, one write at a
+time. This module does not depend on messages or processes.
 """
 
 import json
@@ -21,12 +21,12 @@ from nsqcy.names import is_ephemeral, is_valid_name
 from nsqcy.util import files
 
 FILE = "nsqd.dat"
-DEBOUNCE = 0.05  # seconds a creation may wait for others before the file is written
+DEBOUNCE = 0.05  # seconds that a creation may wait for others before the file is written
 _TOPIC_SUFFIX = ".topic"
 
 
 class Topic:
-    """A known topic: whether it is paused, and the same of its channels, by name."""
+    """A known topic: whether it is paused, and whether each of its channels is."""
 
     __slots__ = ("channels", "paused")
 
@@ -36,7 +36,7 @@ class Topic:
 
 
 class KnownTopics:
-    """All existing topics and channels. Deleted ones are removed at once."""
+    """All existing topics and channels. Deleted topics and channels are removed immediately."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
@@ -48,15 +48,15 @@ class KnownTopics:
         return topic in self._topics
 
     def replace(self, other: "KnownTopics") -> None:
-        """Copy the content of another one."""
+        """Copy the content of another KnownTopics."""
         self._topics = dict(other._topics)
 
     def get(self, topic: str) -> Topic | None:
-        """Return the topic of that name."""
+        """Return the topic with that name."""
         return self._topics.get(topic)
 
     def pairs(self, topic: str) -> list[tuple[str, str]]:
-        """Yield the topic, without a channel, and each of its channels; nothing if it does not
+        """Return the topic, paired with "", and each of its channels; empty if the topic does not
         exist."""
         found = self._topics.get(topic)
         return [] if found is None else [(topic, name) for name in ("", *found.channels)]
@@ -87,7 +87,7 @@ class KnownTopics:
         return found is not None and found.channels.pop(channel, None) is not None
 
     def pause_topic(self, topic: str, paused: bool) -> bool:
-        """Return whether that changed anything."""
+        """Return whether the topic's state changed."""
         found = self._topics.get(topic)
         if found is None or found.paused == paused:
             return False
@@ -95,7 +95,7 @@ class KnownTopics:
         return True
 
     def pause_channel(self, topic: str, channel: str, paused: bool) -> bool:
-        """Return whether that changed anything."""
+        """Return whether the channel's state changed."""
         found = self._topics.get(topic)
         if found is None or found.channels.get(channel) in (None, paused):
             return False
@@ -103,8 +103,8 @@ class KnownTopics:
         return True
 
     def forget_ephemeral(self, topics: set[str]) -> list[str]:
-        """Drop those of `topics` that existed only in the memory of a worker that died; return
-        them."""
+        """Drop the ephemeral topics and channels of `topics`, because their worker has crashed;
+        return the dropped topics."""
         found = topics & self._topics.keys()
         for topic in found:
             channels = self._topics[topic].channels
@@ -116,7 +116,7 @@ class KnownTopics:
         return dropped
 
     def entry(self, topic: str) -> dict[str, Any]:
-        """Return the description with which a worker loads a topic."""
+        """Return the description from which a worker loads a topic."""
         found = self._topics[topic]
         return {
             "name": topic,
@@ -150,7 +150,7 @@ class _Entry(NamedTuple):
 
 
 def load(data_path: str, log: Lines) -> KnownTopics:
-    """Read nsqd.dat, and the `.topic` directories that it does not contain.
+    """Read nsqd.dat, and find `.topic` directories that it does not contain.
 
     Raises StartError, with NSQ's text, if the file exists but is unusable.
     """
@@ -266,7 +266,7 @@ def _kind(value: object) -> str:
 
 
 def _field(item: dict[str, Any], name: str) -> Any:
-    """Return a field, by its name in any case, as Go reads it; the last one wins."""
+    """Return a field by its name. As in Go, case is ignored and the last match wins."""
     found = None
     for key, value in item.items():
         if key.lower() == name:
@@ -301,15 +301,15 @@ def _entry(item: Any, where: str) -> _Entry:
 
 
 def replace_file(data_path: str, content: bytes) -> None:
-    """Replace nsqd.dat by `content`; a crash leaves the old or the new file."""
+    """Replace nsqd.dat with `content`; a crash leaves the old or the new file."""
     files.replace(data_path or ".", FILE, content)
 
 
 class Store:
-    """Writes the known topics to nsqd.dat, off the hub: one write at a time for any number of
+    """Writes the known topics to nsqd.dat outside the hub, one write at a time for any number of
     callers.
 
-    Each waiting caller gets a write that began after its call, so the file has its change.
+    The write that a caller waits for began after its call, so the file contains its change.
     """
 
     def __init__(self, known_topics: KnownTopics, data_path: str, log: Lines) -> None:
@@ -323,14 +323,14 @@ class Store:
         self._writer: gevent.Greenlet | None = None
 
     def persist(self) -> None:
-        """Write, and wait in this greenlet until it is on disk. Raises OSError."""
+        """Write, and block this greenlet until the file is on disk. Raises OSError."""
         done = AsyncResult()
         self._waiting.append(done)
         self._start()
         done.get()
 
     def persist_soon(self) -> None:
-        """Write soon, together with further changes until then."""
+        """Write soon, together with any changes until then."""
         self._dirty = True
         if self._timer is None and self._writer is None:
             self._timer = gevent.spawn_later(DEBOUNCE, self._start)
@@ -371,7 +371,7 @@ class Store:
         return error
 
     def _replace(self, content: bytes) -> OSError | None:
-        """In a thread of the pool. It does not raise, as the pool would print the error."""
+        """Runs in a pool thread. It does not raise, because the pool would print the error."""
         try:
             replace_file(self._data_path, content)
         except OSError as error:

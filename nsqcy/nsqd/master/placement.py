@@ -1,6 +1,6 @@
-"""Assignment of topics to workers. A pure data structure: no I/O, no clock.
+"""Assignment of topics to workers. A pure data structure without I/O or a clock.
 
-Sticky: once placed, a name stays on its worker until the master exits, also after its deletion, so
+Sticky: once placed, a name stays on its worker until the master exits, even after its deletion, so
 that a topic never has two owners.
 """
 
@@ -8,7 +8,7 @@ import zlib
 
 
 class Placement:
-    """The table of all topics ever named, and the number of live ones on each worker."""
+    """All topics ever named, and the number of live topics on each worker."""
 
     def __init__(self, workers: int) -> None:
         self._placed: dict[str, int] = {}
@@ -16,7 +16,8 @@ class Placement:
         self._counts = [0] * workers
 
     def place(self, topic: str) -> int:
-        """Return the worker of a topic, chosen now if it is new: fewest topics, ties by hash."""
+        """Return a topic's worker. A new topic is placed on the worker with the fewest topics; ties
+        are broken by hash."""
         worker = self._placed.get(topic)
         if worker is None:
             worker = self._placed[topic] = self._choose(topic)
@@ -32,11 +33,11 @@ class Placement:
             self._counts[self._placed[topic]] -= 1
 
     def worker_of(self, topic: str) -> int | None:
-        """Return the worker of a topic, None if it was never placed."""
+        """Return a topic's worker; None if the topic was never placed."""
         return self._placed.get(topic)
 
     def counts(self) -> list[int]:
-        """Return the number of live topics of each worker."""
+        """Return the number of each worker's live topics."""
         return list(self._counts)
 
     def table(self) -> dict[str, int]:

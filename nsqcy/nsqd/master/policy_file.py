@@ -1,8 +1,8 @@
-"""policies.json: what was set for topics and channels over HTTP.
+"""policies.json: the topic and channel policies that were set over HTTP.
 
-`SavedPolicies` is the content of the file, by topic and by "topic/channel". Calls block: a process
-with a hub makes them in a thread. An unreadable file is set aside; invalid entries stay in the file
-and are ignored.
+`SavedPolicies` is the file's content, by topic and by "topic/channel". Calls block: a process with
+a hub makes them in a thread. An unreadable file is set aside; invalid entries stay in the file and
+are ignored.
 """
 
 import json
@@ -23,7 +23,7 @@ VERSION = 1
 
 
 class SavedPolicies:
-    """The values set, by topic and by "topic/channel", each key with its value as in JSON."""
+    """The saved values, by topic and by "topic/channel": each key with its JSON value."""
 
     def __init__(self, data_path: str, said: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self._data_path = data_path
@@ -45,7 +45,7 @@ class SavedPolicies:
     def values(
         self, options: NsqdOptions, lines: Lines | None = None
     ) -> dict[str, dict[str, Value]]:
-        """Return all valid entries; `lines` receives a line about each other one."""
+        """Return all valid entries; `lines` receives a line about each invalid entry."""
         found: dict[str, dict[str, Value]] = {}
         for name, said in self._said.items():
             values = {}
@@ -65,13 +65,13 @@ class SavedPolicies:
         return found
 
     def write(self) -> None:
-        """Write it to disk; a crash leaves the old or the new file. Raises OSError."""
+        """Write the file to disk; a crash leaves the old or the new file. Raises OSError."""
         content = {"version": VERSION, "set": self._said}
         text = json.dumps(content, indent=1) + "\n"
         files.replace(self._data_path or ".", FILE, text.encode())
 
     def try_to_write(self) -> OSError | None:
-        """In a thread of a pool. It does not raise, as the pool would print the error."""
+        """Runs in a pool thread. It does not raise, because the pool would print the error."""
         try:
             self.write()
         except OSError as error:
@@ -97,7 +97,7 @@ def load(data_path: str, lines: Lines) -> SavedPolicies:
 
 
 def look(data_path: str) -> SavedPolicies:
-    """Read the file and leave it as it is. Raises ValueError if it is damaged."""
+    """Read the file without changing it. Raises ValueError if it is damaged."""
     path = os.path.join(data_path, FILE)
     try:
         with open(path, "rb") as file:
@@ -110,8 +110,8 @@ def look(data_path: str) -> SavedPolicies:
 
 
 def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
-    """Parse the content. Raises ValueError if no nsqd has written it, StartError if a later version
-    has."""
+    """Parse the content. Raises ValueError if it is not nsqd's format, and StartError if a later
+    version wrote it."""
     try:
         found = json.loads(content.decode())
     except RecursionError:
@@ -135,7 +135,7 @@ def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
 
 
 def _set_aside(path: str) -> str:
-    """Rename it to an unused name and return that. Raises StartError."""
+    """Rename the file to an unused name and return that name. Raises StartError."""
     aside = f"{path}.damaged"
     number = 1
     while os.path.exists(aside):

@@ -1,6 +1,7 @@
-"""Changes of policies: on disk first, then in every worker and in those that start later.
+"""Policy changes: saved to disk first, then sent to every worker, including workers that start
+later.
 
-Owns their order; policy_file owns the format of the file.
+Owns this order; policy_file owns the file format.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from nsqcy.nsqd.worker.messages import PoliciesChanged
 
 
 class PolicyStore:
-    """Policies of topics and channels that were set over HTTP."""
+    """Topic and channel policies that were set over HTTP."""
 
     def __init__(
         self,
@@ -27,7 +28,7 @@ class PolicyStore:
         context: dict[str, Any],
         log: Lines,
     ) -> None:
-        """context: what workers boot with."""
+        """context: boot data for workers."""
         self._saved = saved
         self._workers = workers
         self._context = context
@@ -37,8 +38,8 @@ class PolicyStore:
     def set(self, name: str, values: Mapping[str, Any] | None) -> None:
         """Set values for a topic or for `topic/channel`, or unset all of them (None).
 
-        Returns when they are on disk and in all workers. Raises NotWritten, and then nothing has
-        changed.
+        Returns when they are on disk and in all workers. Raises NotWritten, in which case nothing
+        has changed.
         """
         with self._lock:
             self._keep(self._saved.change(name, values), [name])

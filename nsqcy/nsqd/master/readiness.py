@@ -1,26 +1,26 @@
 """Whether nsqd is ready for clients, and why not: for load balancers and start scripts.
 
-Pure: reports of the processes come in, lines for people come out.
+Pure functions: the processes' reports come in, readable lines come out.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# Publishers retry a log that failed, but a load balancer may send none as long as nsqd is not
-# ready: an older failure than this is no longer a reason.
+# Publishers retry a log that failed, but a load balancer may send no publishers while nsqd is not
+# ready. A failure older than this therefore no longer counts.
 REMEMBERED = 10_000_000_000
 
 
 def reasons(
     workers: int, answers: Mapping[int, Mapping[str, Any] | None], disk: str | None, now: int
 ) -> list[str]:
-    """A line for each reason; none: it is ready.
+    """Return a line for each reason; empty if nsqd is ready.
 
-    answers  the health of each worker that is up; None of one that has not answered
-    disk     why nothing may be written
+    answers  the health of each worker that is up; None if the worker has not answered
+    disk     why nothing may be written; None if writes are allowed
     now      wall clock, ns
     """
-    # All workers write to one disk: the latest write decides.
+    # All workers write to one disk, so the latest write decides.
     written = max(
         (each["health_at"] for each in answers.values() if each and each["health"] == "OK"),
         default=0,
@@ -39,6 +39,6 @@ def reasons(
 
 
 def _counts(failed: int, written: int, now: int) -> bool:
-    """Return whether a write that failed then is still a reason; the clock may have been set
+    """Return whether a write failure at that time is still a reason; the clock may have been set
     back."""
     return failed > written and abs(now - failed) < REMEMBERED

@@ -1,8 +1,8 @@
-"""Reports of workers to the master about themselves and their topics.
+"""Workers' reports to the master about themselves and their topics.
 
-A report is one class: its fields are what is sent, `run` is what the master does. A `Save…` report
-returns when nsqd.dat has it; after a notification nsqd.dat is written later. Workers import this
-module, so it imports no part of the master.
+A report is one class: its fields are the sent data, and `run` is the master's action. A `Save…`
+report returns when nsqd.dat contains it; after a notification, nsqd.dat is written later. Workers
+import this module, so it imports no part of the master.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SAVE_TIMEOUT = 30.0  # the master writes and syncs nsqd.dat before it answers
 
 
 class WorkerReport(Call[MasterSide, Result]):
-    """A message of a worker."""
+    """A worker's message to the master."""
 
     timeout: ClassVar[float] = SAVE_TIMEOUT
 
@@ -33,7 +33,7 @@ class Up(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class Place(WorkerReport[int]):
-    """Return the owner of a topic; the master places it if it is new."""
+    """Return a topic's owner; the master places the topic if it is new."""
 
     timeout: ClassVar[float] = PLACE_TIMEOUT
     topic: str
@@ -44,7 +44,8 @@ class Place(WorkerReport[int]):
 
 @dataclass(frozen=True)
 class TopicCreated(WorkerReport[None]):
-    """A topic of the worker exists. is_held: the answer is `EndHold`, with its channels."""
+    """One of the worker's topics exists. is_held: answer with `EndHold`, which contains the topic's
+    channels."""
 
     worker: int
     topic: str
@@ -60,7 +61,7 @@ class TopicCreated(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class ChannelCreated(WorkerReport[None]):
-    """A channel of a topic of the worker exists."""
+    """A channel exists in one of the worker's topics."""
 
     topic: str
     channel: str
@@ -72,7 +73,7 @@ class ChannelCreated(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class SaveTopic(WorkerReport[None]):
-    """A topic of the worker exists."""
+    """One of the worker's topics exists."""
 
     topic: str
 
@@ -83,7 +84,7 @@ class SaveTopic(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class SaveChannel(WorkerReport[None]):
-    """A channel of a topic of the worker exists."""
+    """A channel exists in one of the worker's topics."""
 
     topic: str
     channel: str

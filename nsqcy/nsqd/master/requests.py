@@ -1,6 +1,6 @@
-"""Requests of workers: executed here, or forwarded to another worker.
+"""Workers' requests: executed in the master, or forwarded to another worker.
 
-Owns the path between workers. `verbs` and `reports` define what the master does for them.
+Owns the path between workers. `verbs` and `reports` define the master's actions.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from nsqcy.nsqd.master.workers import Workers
 from nsqcy.process import ancillary
 from nsqcy.process.control import Answer, ChannelClosed, Request
 
-FORWARD_LIMIT = 60.0  # seconds in which a worker must answer another; callers set less
+FORWARD_LIMIT = 60.0  # seconds for one worker to answer another; callers set less
 
 
 class WorkerRequests:

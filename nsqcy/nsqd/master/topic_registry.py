@@ -1,6 +1,7 @@
-"""All topics and channels of this nsqd: their owners, nsqd.dat, and what nsqlookupds know.
+"""All topics and channels of this nsqd: their owners, nsqd.dat, and their registration with
+nsqlookupds.
 
-Owns the order of these three when a topic or channel changes. Knows no message.
+Owns the order in which these three change. Does not handle messages.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ from nsqcy.nsqd.worker.messages import EndHold, Placed
 
 
 class TopicRegistry:
-    """Reports of workers about topics, and the part of them that nsqd saves."""
+    """Handles workers' reports about topics, and saves the durable ones."""
 
     def __init__(
         self, data_path: str, workers: int, alive: Workers, options: NsqdOptions | None, log: Log
@@ -48,7 +49,7 @@ class TopicRegistry:
             self.placement.place(topic)
 
     def prepare_discovery(self) -> None:
-        """Import what queries to nsqlookupds need."""
+        """Import the modules that nsqlookupd queries need."""
         if self._discovery is not None:
             self._discovery.prepare()
 
@@ -62,7 +63,7 @@ class TopicRegistry:
         return [self.known_topics.entry(topic) for topic in topics]
 
     def worker_died(self, index: int) -> None:
-        """Forget the ephemeral topics and channels of a worker that died."""
+        """Drop the ephemeral topics and channels of a crashed worker."""
         placed = self.placement.table().items()
         topics = {name for name, worker in placed if worker == index}
         before = [pair for name in topics for pair in self.known_topics.pairs(name)]
@@ -73,7 +74,7 @@ class TopicRegistry:
                 self._announce(protocol.UNREGISTER, topic, channel)
 
     def place(self, topic: str) -> int:
-        """Return the owner of a topic; before that, all workers know a new one."""
+        """Return a topic's owner. All workers are notified of a new topic first."""
         known = self.placement.worker_of(topic) is not None
         worker = self.placement.place(topic)
         if not known:
@@ -89,7 +90,7 @@ class TopicRegistry:
         return changed
 
     def discover_channels(self, worker: int, topic: str) -> None:
-        """Send a worker the channels of a new topic that nsqlookupds know; never waits."""
+        """Send a worker the channels of a new topic that nsqlookupds know. Never blocks."""
         gevent.spawn(self._discover_channels, worker, topic)
 
     def channel_created(self, topic: str, channel: str) -> bool:
@@ -114,7 +115,8 @@ class TopicRegistry:
         return changed
 
     def save(self, topic: str, channel: str = "") -> None:
-        """Return when nsqd.dat has a change of a durable topic or channel. Raises NotWritten."""
+        """Return when nsqd.dat contains the change of a durable topic or channel. Raises
+        NotWritten."""
         if _is_durable(topic, channel):
             try:
                 self._store.persist()
@@ -122,7 +124,7 @@ class TopicRegistry:
                 raise NotWritten from None
 
     def save_soon(self, topic: str, channel: str = "") -> None:
-        """Like `save`, without the wait."""
+        """Like `save`, but does not wait."""
         if _is_durable(topic, channel):
             self._store.persist_soon()
 

@@ -1,6 +1,6 @@
-"""The admin verbs of the whole nsqd. Each runs in the master.
+"""Admin verbs for the whole nsqd. Each verb runs in the master.
 
-A verb is one class: its fields are what the HTTP route has parsed, `run` is what the master does.
+A verb is one class: its fields are parsed from the HTTP request, and `run` is the master's action.
 Workers import this module, so it imports no part of the master.
 """
 
@@ -28,7 +28,7 @@ GATHER_TIMEOUT = 15.0  # for a round of calls in progress, and the next one
 
 
 class MasterSide(NamedTuple):
-    """The parts of the master, as verbs and reports find them."""
+    """The parts of the master that verbs and reports use."""
 
     workers: "Workers"
     topics: "TopicRegistry"
@@ -70,7 +70,7 @@ class ForgetPolicies(MasterVerb[None]):
 
 @dataclass(frozen=True)
 class ChangeOption(MasterVerb[None]):
-    """Set an option. Every process has the new value when this returns."""
+    """Set an option. Every process has the new value when this call returns."""
 
     timeout: ClassVar[float] = 10.0
     name: str
@@ -83,7 +83,7 @@ class ChangeOption(MasterVerb[None]):
 
 @dataclass(frozen=True)
 class SetDrain(MasterVerb[dict[str, Any]]):
-    """Begin to drain, with a limit in seconds, or end it. Return the state."""
+    """Begin to drain, with a limit in seconds, or stop draining. Return the state."""
 
     timeout: ClassVar[float] = ALL_TIMEOUT
     on: bool
@@ -95,7 +95,7 @@ class SetDrain(MasterVerb[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetDrain(MasterVerb[dict[str, Any]]):
-    """Return the object of /config/drain."""
+    """Return the /config/drain object."""
 
     timeout: ClassVar[float] = ALL_TIMEOUT
 
@@ -105,7 +105,7 @@ class GetDrain(MasterVerb[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetStats(MasterVerb[bytes]):
-    """Return the page of /stats."""
+    """Return the /stats page."""
 
     timeout: ClassVar[float] = GATHER_TIMEOUT
     returns = "blob"
@@ -117,7 +117,7 @@ class GetStats(MasterVerb[bytes]):
 
 @dataclass(frozen=True)
 class GetMetrics(MasterVerb[Answer]):
-    """Return the plan of the page of /metrics, with its buffer; its content type, and whether it is
+    """Return the plan of the /metrics page, with its buffer, its content type, and whether it is
     compressed."""
 
     timeout: ClassVar[float] = GATHER_TIMEOUT
@@ -131,7 +131,7 @@ class GetMetrics(MasterVerb[Answer]):
 
 @dataclass(frozen=True)
 class Inspect(MasterVerb[bytes]):
-    """Return what `debug.tell` reports about `what`, in every process."""
+    """Return the `debug.tell` report about `what` of every process."""
 
     timeout: ClassVar[float] = 30.0
     returns = "blob"
@@ -143,7 +143,7 @@ class Inspect(MasterVerb[bytes]):
 
 @dataclass(frozen=True)
 class GetReasons(MasterVerb[list[str]]):
-    """Return why nsqd is not ready for clients, one reason a line; empty if it is."""
+    """Return why nsqd is not ready for clients, one reason per line; empty if it is ready."""
 
     timeout: ClassVar[float] = 5.0
 
@@ -153,7 +153,7 @@ class GetReasons(MasterVerb[list[str]]):
 
 @dataclass(frozen=True)
 class Live(MasterVerb[None]):
-    """Return if the event loop of the master turns."""
+    """Return, which shows that the master's event loop runs."""
 
     timeout: ClassVar[float] = 2.0
 

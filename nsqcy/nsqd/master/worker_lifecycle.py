@@ -1,9 +1,10 @@
-"""Start, death and stop of workers.
+"""Start, exit and replacement of workers.
 
-Owns the consequences of a worker's death. In this order: it gets no more connections, and those
-that it had not accepted go to others; the others are notified, and answer when they no longer touch
-its rings; the rings are reset; it is restarted; it loads its topics; the others are notified that
-it is up; it gets connections.
+Owns the consequences of a worker's crash. They follow in this order: the worker receives no more
+connections, and those it had not accepted are given to other workers; the other workers are
+notified, and answer when they no longer touch its rings; the rings are reset; the worker is
+restarted; it loads its topics; the other workers are notified that it is up; it receives
+connections.
 """
 
 import signal
@@ -23,14 +24,14 @@ from nsqcy.process.arbiter import Arbiter, describe
 from nsqcy.process.control import ChannelClosed, RemoteError
 from nsqcy.process.handoff import Accepted
 
-STOP_LIMIT = 600.0  # seconds in which workers must save before they are killed
-KILL_LIMIT = 5.0  # seconds in which a killed worker must die
-HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
+STOP_LIMIT = 600.0  # seconds for workers to save before they are killed
+KILL_LIMIT = 5.0  # seconds for a killed worker to exit
+HUNG_UP_LIMIT = 5.0  # seconds a worker may run without its control channel
 NAG = 5.0  # seconds between log lines about a worker that does not answer
 
 
 class WorkerLifecycle:
-    """Interface of the arbiter's owner."""
+    """Starts, loads, replaces and stops the workers; the arbiter's owner."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class WorkerLifecycle:
         on_start_failed: Callable[[str], None],
         log: Lines,
     ) -> None:
-        """on_start_failed: called once when a worker dies before nsqd serves; may wait."""
+        """on_start_failed: called once when a worker exits before nsqd serves; may block."""
         self._launcher = launcher
         self._slots = launcher.shared
         self._workers = workers
@@ -56,7 +57,7 @@ class WorkerLifecycle:
         self.arbiter = Arbiter(launcher.workers, self, log)
 
     def begin(self, born: Iterable[Born]) -> None:
-        """Use the workers that `main` has started."""
+        """Take over the workers that `main` has started."""
         for each in born:
             self._workers.add(self._handle(each))
             self.arbiter.born(each.worker, each.pid)
@@ -81,14 +82,14 @@ class WorkerLifecycle:
                 raise StartError(f"failed to load topics - {error}")
 
     def let_in_all(self) -> None:
-        """Give every worker connections from now on."""
+        """Give connections to every worker from now on."""
         for handle in self._workers:
             self._let_in(handle)
 
     def stop(self) -> bool:
-        """Stop all workers; return whether all that were alive have saved everything."""
+        """Stop all workers; return whether all running workers have saved everything."""
         alive = [child for child in self.arbiter.children if child.pid]
-        self.arbiter.signal_all(signal.SIGCONT)  # a stopped worker has things to save too
+        self.arbiter.signal_all(signal.SIGCONT)  # a stopped process must also save
         for handle in self._workers:
             gevent.spawn(handle.ask, Stop())
         if not self.arbiter.wait(STOP_LIMIT):
@@ -101,14 +102,14 @@ class WorkerLifecycle:
         return all(child.last_exit == arbiter.CLEAN for child in alive)
 
     def kill(self) -> None:
-        """Kill all workers: no client was served."""
+        """Kill all workers, because no client was served."""
         self.arbiter.halt()
         self.arbiter.signal_all(signal.SIGKILL)
         self._acceptor.close()
         self.arbiter.wait(KILL_LIMIT)
 
     def hung_up(self, handle: WorkerHandle) -> None:
-        """Replace a worker whose control channel broke: without it, it is useless."""
+        """Replace a worker that lost its control channel, without which it is useless."""
         gevent.spawn_later(HUNG_UP_LIMIT, self._dismiss, handle)
 
     # -- the arbiter's owner
@@ -149,7 +150,8 @@ class WorkerLifecycle:
         self.arbiter.restart(index)
 
     def _peer_down(self, handle: WorkerHandle, index: int) -> None:
-        """Wait until it answers or dies: as long as it may touch the rings they cannot be reset."""
+        """Wait until the worker answers or exits: the rings cannot be reset while it may touch
+        them."""
         greenlet = gevent.spawn(handle.ask, PeerDown(index))
         while not greenlet.ready():
             greenlet.join(NAG)
@@ -160,14 +162,14 @@ class WorkerLifecycle:
                 )
 
     def _welcome(self, handle: WorkerHandle) -> None:
-        """Bring a restarted worker to the state of the others."""
+        """Bring a restarted worker up to date with the others."""
         handle.up.wait()
         error = self._load_quietly(handle)
         if error is not None:
             self._log.error(
                 f"failed to load topics - {error}", event="topics_not_loaded", worker=handle.index
             )
-            return  # it exits by itself, and is restarted
+            return  # it exits on its own, and is restarted
         if self._workers.get(handle.index) is not handle or self._phase.ending:
             return
         peer_up = PeerUp(handle.index, self._slots.view(handle.index).generation)
@@ -196,9 +198,9 @@ class WorkerLifecycle:
         return None
 
     def _load(self, handle: WorkerHandle) -> None:
-        """Have a worker load its topics, and send it what it has missed."""
-        # At the start all come up together; later, workers that are not up yet report it
-        # themselves.
+        """Have a worker load its topics, with the current placement and peers."""
+        # At the start, all workers come up together. Later, a worker that is not up yet is
+        # announced when it is up.
         peers = {
             other.index: self._slots.view(other.index).generation
             for other in self._workers

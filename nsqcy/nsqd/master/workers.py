@@ -1,6 +1,6 @@
-"""The master's side of the worker processes: a handle for each, and calls to all of them.
+"""The master's side of the worker processes: a handle for each worker, and calls to all workers.
 
-Owns the control channels. Knows neither what the calls mean nor when a worker starts or ends.
+Owns the control channels. Independent of the calls' meaning and of the workers' lifecycle.
 """
 
 import time
@@ -22,7 +22,7 @@ LAGGING = 2_000_000_000
 
 
 class Phase:
-    """Phase of the life of this nsqd."""
+    """Phase of this nsqd's lifecycle."""
 
     def __init__(self) -> None:
         self.started = False  # it serves clients
@@ -30,7 +30,7 @@ class Phase:
 
 
 class Requests(Protocol):
-    """Answers requests of workers."""
+    """Answers workers' requests."""
 
     def called(self, request: Request) -> Any: ...
     def notified(self, index: int, request: Request) -> None: ...
@@ -39,7 +39,7 @@ class Requests(Protocol):
 class WorkerHandle:
     """One worker process: its channels and its state.
 
-    It is the handler of its control channel and the acceptor's target.
+    It is its control channel's handler and the acceptor's target.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class WorkerHandle:
         self.index = born.worker
         self.pid = born.pid
         self.up = Event()
-        self.knows_peers = False  # it knows which others are up
-        self.ready = False  # and is up itself
+        self.knows_peers = False  # it knows the other workers that are up
+        self.ready = False  # it is up itself
         self.channel = Channel(born.control, self)
         self.sender = Sender(born.handoff, acceptor.resume, acceptor.retry_later)
         self._requests = requests
         self._hung_up = hung_up
         self._slots = slots
         self._beat = 0
-        self._recent = 0  # handed over since the beat that last reported the connections
+        self._recent = 0  # handed over since the last heartbeat with a connection count
         self.channel.start()
 
     def lagging(self) -> bool:
@@ -98,7 +98,7 @@ class WorkerHandle:
 
 
 class Workers:
-    """The handles of the workers that are alive."""
+    """The handles of the running workers."""
 
     def __init__(self, log: Lines) -> None:
         self._handles: dict[int, WorkerHandle] = {}
@@ -111,7 +111,7 @@ class Workers:
         return len(self._handles)
 
     def get(self, index: int | None) -> WorkerHandle | None:
-        """Return the handle of a worker; None if it is not alive."""
+        """Return a worker's handle; None if the worker is not running."""
         return None if index is None else self._handles.get(index)
 
     def add(self, handle: WorkerHandle) -> None:
@@ -132,7 +132,7 @@ class Workers:
             call.notify(handle.channel)
 
     def gather(self, call: Call[Any, Result]) -> dict[int, Result | Exception]:
-        """Call every worker at the same time; return a result or an error, by worker."""
+        """Call all workers at the same time; return a result or an error for each worker."""
         return _gather(call, self)
 
     def gather_ready(self, call: Call[Any, Result]) -> dict[int, Result | Exception]:
@@ -140,7 +140,7 @@ class Workers:
         return _gather(call, (handle for handle in self if handle.ready))
 
     def ask_ready(self, call: Call[Any, Result]) -> dict[int, Result]:
-        """Like `gather_ready`, without those that do not answer in time."""
+        """Like `gather_ready`, but without the workers that do not answer in time."""
         found = {}
         for index, result in self.gather_ready(call).items():
             if not isinstance(result, Exception):

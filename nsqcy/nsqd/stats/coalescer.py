@@ -1,7 +1,7 @@
-"""Request coalescer: callers with the same request at the same time share one answer.
+"""Request coalescer: concurrent callers with the same request share one answer.
 
 The work for an answer begins after the request, so the answer contains everything that was true
-before it. At most one round of work for each request runs at a time.
+before it. For each request, at most one round of work runs at a time.
 """
 
 from collections.abc import Callable, Hashable
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 class RequestCoalescer(Generic[Question, Answer]):
-    """Runs `work`, which may block, for each request, one round at a time."""
+    """Runs `work`, which may block, one round at a time for each request."""
 
     def __init__(self, work: Callable[[Question], Answer]) -> None:
         self._work = work
@@ -23,7 +23,7 @@ class RequestCoalescer(Generic[Question, Answer]):
         self._running: set[Question] = set()
 
     def ask(self, question: Question) -> Answer:
-        """Wait for the next round of this request; raises what it raised."""
+        """Wait for the next round of this request. Raises the exception of `work`."""
         result = self._next.get(question)
         if result is None:
             result = self._next[question] = AsyncResult()
@@ -38,6 +38,6 @@ class RequestCoalescer(Generic[Question, Answer]):
             result = self._next.pop(question)
             try:
                 result.set(self._work(question))
-            except Exception as error:  # the error is the callers'
+            except Exception as error:  # the callers receive the error
                 result.set_exception(error)
         self._running.discard(question)

@@ -1,9 +1,9 @@
 """The formats of /stats: topics, channels and clients as JSON and as text.
 
-Pure functions of counters (the dicts of `Topic.counters()` and others). They know the keys, their
-order and when one is omitted, but not where the numbers come from. A page consists of pieces: those
-of clients go into their channel's, those of channels into their topic's, and those of all topics
-are joined unchanged.
+Pure functions of counters (the dicts of `Topic.counters()` and others). They define the keys, their
+order and when a key is omitted; the callers supply the numbers. A page consists of pieces: a
+client's piece is part of its channel's, a channel's piece is part of its topic's, and the topics'
+pieces are joined unchanged.
 """
 
 import gc
@@ -28,9 +28,9 @@ LATENCY = "e2e_processing_latency"
 
 
 class Query(NamedTuple):
-    """A request for /stats. `topic` and `channel` keep only those of that name; "" keeps all.
-    `ledger`: the counts of every outcome of a channel's messages, and of messages dropped by its
-    topic; JSON only."""
+    """A request for /stats. `topic` and `channel` select the objects with that name; "" selects
+    all. `ledger`: the counts of every outcome of a channel's messages, and of messages dropped by
+    its topic; JSON only."""
 
     json: bool = False
     topic: str = ""
@@ -41,7 +41,7 @@ class Query(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Beginning of a page. Both times are wall clock, in nanoseconds."""
+    """Start of a page. Both times are wall clock, in nanoseconds."""
 
     health: str
     started: int
@@ -50,7 +50,7 @@ class Head(NamedTuple):
 
 
 class Form(Protocol):
-    """Writes a page. In a client's form, `topic` keeps only that entry of its counts."""
+    """Formats a page. In a client's form, `topic` selects that entry of its counts."""
 
     def client(self, counters: Counters, topic: str, now: int) -> str: ...
     def channel(self, counters: Counters, clients: Sequence[str] | None) -> str:
@@ -58,7 +58,7 @@ class Form(Protocol):
 
     def topic(self, counters: Counters, channels: Sequence[str]) -> str: ...
     def producers(self, clients: Iterable[str]) -> str:
-        """Write some of the producers; `page` joins the pieces of all."""
+        """Format some of the producers; `page` joins the pieces of all."""
 
     def page(
         self,
@@ -78,7 +78,7 @@ def form(query: Query) -> Form:
 
 
 def encode(text: str) -> bytes:
-    """Replace what was not UTF-8, as Go does in JSON."""
+    """Replace bytes that were not UTF-8, as Go does in JSON."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -89,7 +89,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def pub_counts(counters: Counters, topic: str) -> list[tuple[str, int]]:
-    """Return how much a client has published to each topic, or to this one alone."""
+    """Return how many messages a client has published to each topic, or only to this one."""
     counts = counters.get("pub_counts")
     if not counts:
         return []
@@ -220,8 +220,8 @@ class JsonForm:
         }
         if head.draining:
             start["draining"] = True
-        # Typed clients distinguish null and []: null if no topic has that name, [] if there are no
-        # topics.
+        # Typed clients distinguish null and []: null if the requested topic does not exist, [] if
+        # there are no topics.
         parts = [json_bytes(start)[:-1], b',"topics":']
         parts += [b"null"] if topics is None else [b"[", b",".join(topics), b"]"]
         if memory is not None:
@@ -279,7 +279,7 @@ def _others(counters: Counters, known: frozenset[str]) -> str:
 
 
 class TextForm:
-    """`/stats`, for people."""
+    """`/stats` as text."""
 
     def client(self, counters: Counters, topic: str, now: int) -> str:
         _, colon, port = counters["remote_address"].rpartition(":")
@@ -356,7 +356,7 @@ def _text_latency(counters: Counters) -> str:
 
 
 def humanize(ns: float) -> str:
-    """Format nanoseconds with one decimal in the largest unit that gives more than 1: `26.9ms`,
+    """Format nanoseconds with one decimal, in the largest unit that gives a value over 1: `26.9ms`,
     `0.0ns`."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if ns > size:
@@ -372,7 +372,8 @@ TEXT = TextForm()
 
 
 def process_memory() -> dict[str, int]:
-    """Return this process's part of the memory object. Figures that only Go's heap has are 0."""
+    """Return this process's part of the memory object. Figures that exist only for Go's heap are
+    0."""
     memory = dict.fromkeys(MEMORY_KEYS, 0)
     with open("/proc/self/statm") as statm:
         memory["heap_in_use_bytes"] = int(statm.read().split()[1]) * resource.getpagesize()
@@ -381,7 +382,7 @@ def process_memory() -> dict[str, int]:
 
 
 def merge_events(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | None:
-    """Return sums over the workers; None if none are published."""
+    """Return the sums over the workers; None if no events are published."""
     counts = [part for part in parts if part is not None]
     if not counts:
         return None
@@ -389,7 +390,7 @@ def merge_events(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | 
 
 
 def merge_memory(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return sums over the processes; of pauses the longest."""
+    """Return the sums over the processes; for pauses, the longest."""
     columns = list(parts)
     return {
         key: (max if key.startswith("gc_pause") else sum)([part[key] for part in columns] or [0])

@@ -1,11 +1,11 @@
-"""Metrics of nsqd: the share of each worker, and the collection of all shares.
+"""nsqd's metrics: each worker's share, and the collection of all shares.
 
-A worker walks its topics in slices, as for /stats, and writes complete lines to the shared buffer
-of the page (metrics_buffer.py). The master plans their order (metrics_page.py), and the worker that
-was requested for the page reads it there.
+A worker walks its topics in slices, as for /stats, and writes complete lines to the page's shared
+buffer (metrics_buffer.py). The master plans their order (metrics_page.py), and the worker that
+received the request reads the page from the buffer.
 
-If the client accepts compression, each family is compressed where it is made, and the page is a
-sequence of gzip members.
+If the client accepts compression, each family is compressed where its lines are written, and the
+page is a sequence of gzip members.
 """
 
 import os
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from nsqcy.server.metrics import Exposition
 
 SLICE = 512
-"""Topics and channels of one slice: about 0.3 ms."""
+"""Topics and channels per slice: about 0.3 ms of work."""
 
 COMPRESSED_SLICES = 4
-"""Slices that are written together when compressed: each piece has an overhead."""
+"""Slices that are written together when compressed, because each piece has an overhead."""
 
 LINES = (*TOPICS, AGES, *CHANNELS)
-"""The families whose lines come from workers, in their order."""
+"""The families with lines from workers, in page order."""
 
 NAMES = (
     tuple(family.sample for family in TOPICS),
     AGES.name,
     tuple(family.sample for family in CHANNELS),
 )
-"""Their samples, in the form that nsqcy.server.metrics expects."""
+"""Their sample names, in the form that nsqcy.server.metrics expects."""
 
 WRITER = "nsqcy.nsqd.stats.metrics_page"
 
@@ -57,10 +57,10 @@ def share(
     compress: bool,
     give_way: Callable[[], None],
 ) -> dict[str, Any]:
-    """Write the lines of a worker to the buffer, slice by slice; return its answer.
+    """Write a worker's lines to the buffer, slice by slice; return its answer.
 
-    Its `lengths` are the bytes of each of LINES, by slice. `worker`: its own figures, in the form
-    that Metrics reads.
+    The answer's `lengths` are the sizes in bytes of each family of LINES, by slice. `worker`: the
+    worker's own figures, in the form that Metrics reads.
     """
 
     left = 0
@@ -90,7 +90,7 @@ def share(
 
 
 def _walk(lines: "Exposition", slices: int, give_way: Callable[[], None]) -> bool:
-    """Return whether there may be more."""
+    """Write up to this many slices; return whether there may be more."""
     for _ in range(slices):
         give_way()
         if not lines.go_on(SLICE):
@@ -99,12 +99,12 @@ def _walk(lines: "Exposition", slices: int, give_way: Callable[[], None]) -> boo
 
 
 def compressed(part: bytes | memoryview) -> bytes:
-    """Compress as a gzip member; nothing stays nothing."""
+    """Compress as a gzip member; empty input stays empty."""
     return bytes(cramjam.gzip.compress(part, level=1)) if part else b""
 
 
 def process_figures() -> dict[str, float]:
-    """Return what a process reports about itself."""
+    """Return this process's own figures."""
     return {"resident": process_memory()["heap_in_use_bytes"], "cpu": time.process_time()}
 
 
@@ -112,7 +112,7 @@ def process_figures() -> dict[str, float]:
 
 
 class Whole(NamedTuple):
-    """The master's own figures. `workers` is the result of Master.workers()."""
+    """The master's own figures. `workers` is the result of WorkerLifecycle.describe()."""
 
     workers: Sequence[Mapping[str, Any]]
     lookupds: Mapping[str, bool]
@@ -129,9 +129,9 @@ class Disk(NamedTuple):
 class Metrics:
     """The master's answers to /metrics.
 
-    `ask_all` calls every worker that is up for its share, in the buffer of that descriptor and
-    compressed or not; it returns them by worker. `whole` returns what the master knows. The writer
-    of the page is imported at its first use.
+    `ask_all` calls every worker that is up for its share and returns the shares by worker. Its
+    arguments are the buffer's descriptor and whether to compress. `whole` returns the master's
+    figures. The page writer is imported on first use.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Metrics:
 
     def page(self, accept: str, accept_encoding: str) -> Answer:
         """Block until all workers have answered. Return the plan of the page as a blob, with its
-        buffer; its content type, and whether it is compressed."""
+        buffer, its content type, and whether it is compressed."""
         writer = lazy_imports.module(WRITER)
         form = writer.choose(accept, accept_encoding)
         shared, plan = self._pages.ask(form)
@@ -169,6 +169,6 @@ class Metrics:
 
 
 def disk_space(path: str) -> Disk:
-    """May take long."""
+    """Return the size and the free bytes of a disk. May take long."""
     found = os.statvfs(path)
     return Disk(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)

@@ -1,10 +1,10 @@
-"""Shared buffer that processes write one page to: memory that travels as a descriptor.
+"""Shared buffer to which several processes write one page: memory that is passed as a descriptor.
 
-A page has megabytes. They go from the processes that make them to the one that sends them without
-passing through the master, and are copied twice. Does not know what is written.
+A page has megabytes. The workers write it to the buffer, where one worker reads it. It does not
+pass through the master and is copied only twice. The buffer is independent of its content.
 
-Each writer has its own region, far larger than it needs: unwritten parts take no memory. A plan
-lists the pieces of the regions that make the page, in their order.
+Each writer has its own region, far larger than it needs: unwritten parts use no memory. A plan
+lists the pieces of the regions that form the page, in order.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import NamedTuple
 REGION = 1 << 36
 
 BULK = 512 << 10
-"""Bytes that are read, written or compressed at once: 0.2 to 0.6 ms."""
+"""Bytes that are read, written or compressed in one piece: 0.2 to 0.6 ms of work."""
 
 
 class Piece(NamedTuple):
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 
 
 class SharedBuffer:
-    """The descriptor, as long as this object exists."""
+    """Owns the descriptor, which is closed with this object."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("metrics", os.MFD_CLOEXEC)
@@ -35,7 +35,7 @@ class SharedBuffer:
 
 
 class Writer:
-    """Writes one piece after another into the region of that number."""
+    """Writes one piece after another into the region with this number."""
 
     def __init__(self, fd: int, region: int) -> None:
         self._fd = fd
@@ -51,7 +51,7 @@ class Writer:
 
 
 def pieces(region: int, rows: Iterable[Sequence[int]]) -> list[tuple[Piece, ...]]:
-    """Divide what was written there into rows of these sizes; return the pieces of each column."""
+    """Divide a region into rows of pieces with these sizes; return the pieces of each column."""
     at, found = region * REGION, []
     for row in rows:
         starts = accumulate(row, initial=at)
@@ -61,12 +61,12 @@ def pieces(region: int, rows: Iterable[Sequence[int]]) -> list[tuple[Piece, ...]
 
 
 def plan(found: Iterable[Piece]) -> bytes:
-    """Encode the pieces, to be handed on."""
+    """Encode the pieces as a plan for another process."""
     return array("Q", [number for piece in found if piece.length for number in piece]).tobytes()
 
 
 def read(fd: int, plan: bytes, give_way: Callable[[], None]) -> bytearray:
-    """Return the page. `give_way` is called between two slices of the work."""
+    """Return the page. `give_way` is called between slices of the work."""
     numbers = array("Q", plan)
     lengths = numbers[1::2]
     page = bytearray(sum(lengths))

@@ -1,7 +1,7 @@
-"""The page of nsqd's /metrics, from the shares of all workers and what the master knows.
+"""nsqd's /metrics page, from the shares of all workers and the master's own figures.
 
-Topics and channels are most of it and are already in the shared buffer, as lines. prometheus_client
-writes the rest, which makes this module slow to import.
+Topics and channels make up most of the page and are already in the shared buffer, as lines.
+prometheus_client writes the rest, which makes this module slow to import.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ __all__ = ["Page", "choose"]
 
 _SECOND = 1_000_000_000
 
-# Reports of a worker about itself, by name.
+# A worker's own figures, by name.
 _OF_WORKERS = {
     "failing": families.WRITES_FAIL,
     "topics": families.TOPIC_COUNT,
@@ -36,7 +36,7 @@ _CONNECTIONS = ("tcp", "http")
 
 
 class Page:
-    """One page. `shares` are those of the workers that have answered, as share() returns them."""
+    """One page. `shares` are the results of share() from the workers that have answered."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Page:
         self._workers = {str(index): share["worker"] for index, share in sorted(shares.items())}
 
     def plan(self, shared: SharedBuffer) -> bytes:
-        """Return the page, from what the workers have written to the buffer and the master now
-        adds."""
+        """Return the plan of the page: the workers' lines in the buffer, and the lines that the
+        master now adds."""
         writer = Writer(shared.fd, 0)
         others = write(self._form, [*self._of_workers(), *self._of_users(), *self._of_nsqd()])
         return plan([*self._of_topics(writer), writer.write(self._pack(others))])
@@ -66,7 +66,7 @@ class Page:
     # Topics and channels
 
     def _of_topics(self, writer: Writer) -> Iterator[Piece]:
-        """Return heading and lines of each family."""
+        """Yield the heading and the lines of each family."""
         written = [pieces(index + 1, share["lengths"]) for index, share in self._shares.items()]
         summed = self._summed()
         for number, family in enumerate(LINES):
@@ -76,7 +76,7 @@ class Page:
                 yield writer.write(self._pack(lines(summed[family])))
 
     def _summed(self) -> dict[Family, Metric]:
-        """Return the totals of topics and channels without lines of their own."""
+        """Return the totals of topics and channels that have no lines of their own."""
         samples: dict[Family, list[tuple[list[str], float]]] = {}
         ages = []
         for summed in self._sums:
@@ -118,7 +118,7 @@ class Page:
             yield metric(family, (([name], its[key]) for name, its in events.items()))
 
     def _of_users(self) -> Iterator[Metric]:
-        """Of users with quotas."""
+        """Yield the metrics of users with quotas."""
         users = together(its["quotas"] for its in self._workers.values())
         for number, family in enumerate(families.USERS):
             unit = _SECOND if family is families.USER_WAITS else 1
@@ -152,8 +152,8 @@ class Page:
 
 
 def together(shares: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, list[int]]:
-    """Return the figures of each user, given Quotas.told() of all workers. A user that is counted
-    by all workers together has the same figures in each share, except for the latest changes."""
+    """Return each user's figures, given Quotas.told() of all workers. For a user that all workers
+    count together, the shares are equal except for the latest changes."""
     found: dict[str, list[int]] = {}
     for each in chain.from_iterable(shares):
         before = found.get(each["user"])

@@ -1,6 +1,6 @@
 """Totals over all workers, for topics and channels that have no series of their own.
 
-Owns what keeps a total from decreasing: Prometheus would treat that as a restart, and the whole
+Prevents a total from decreasing: Prometheus would interpret that as a restart, and count the whole
 total as growth.
 """
 
@@ -13,10 +13,9 @@ Values = Sequence[float]
 
 
 class Growing:
-    """Counters summed over workers; each worker starts again at 0 after its restart.
+    """Counters summed over workers; a restarted worker counts from 0 again.
 
-    What a worker had counted by the last scrape stays in the sum; what it counted between that and
-    its end is lost.
+    A worker's counts up to the last scrape before its exit stay in the sum; later counts are lost.
     """
 
     def __init__(self) -> None:
@@ -28,7 +27,7 @@ class Growing:
         if before != generation:
             self._ended = added([self._ended, seen])
             seen = counters
-        # Deletions while the worker walks over its topics may be missing in one walk.
+        # A walk may miss topics that are deleted meanwhile.
         now = [max(pair) for pair in zip(counters, seen, strict=True)]
         self._latest[worker] = generation, now
 
@@ -37,12 +36,12 @@ class Growing:
 
 
 def added(rows: Iterable[Values]) -> Values:
-    """Return the sums of columns. Rows without values are left out."""
+    """Return the sum of each column. Empty rows are skipped."""
     return [sum(column) for column in zip(*filter(None, rows), strict=True)]
 
 
 class Summed:
-    """Everything that is shown under one name. Counters accumulate; gauges show the current
+    """All objects that are shown under one name. Counters accumulate; gauges show the current
     value."""
 
     def __init__(self, name: str) -> None:
@@ -51,7 +50,7 @@ class Summed:
         self._now: list[Mapping[str, Any]] = []
 
     def look(self, shares: Mapping[int, Mapping[str, Any]], generations: Mapping[int, int]) -> None:
-        """Return the sum over the workers that answered."""
+        """Take the shares of the workers that answered."""
         self._now = list(shares.values())
         for worker, found in shares.items():
             counts, seconds = found["ages"]
@@ -61,11 +60,11 @@ class Summed:
             self._ages.look(worker, generation, [seconds, *counts])
 
     def count(self, what: str) -> int:
-        """Set the current number of "topics" or "channels"."""
+        """Return the current number of "topics" or "channels"."""
         return sum(each[what] for each in self._now)
 
     def topics(self) -> Iterator[tuple[Family, float]]:
-        """Return what to show; nothing as long as nothing was counted."""
+        """Return each topic family with its value; nothing if nothing was counted yet."""
         return _shown(TOPICS, self._topics.total(), added(each["topic"] for each in self._now))
 
     def channels(self) -> Iterator[tuple[Family, float]]:
@@ -74,7 +73,7 @@ class Summed:
         )
 
     def ages(self) -> tuple[Values, float] | None:
-        """Return counts by bucket, and the sum in seconds."""
+        """Return the counts by bucket, and the sum in seconds; None if all counts are 0."""
         seconds, *counts = self._ages.total() or [0.0]
         return (counts, seconds) if any(counts) else None
 

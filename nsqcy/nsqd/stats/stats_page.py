@@ -1,7 +1,7 @@
-"""/stats: the share of each worker, and the page that the master makes of all shares.
+"""/stats: each worker's share, and the page that the master builds from all shares.
 
-A worker walks its topics in slices, so that deliveries continue between them, and answers with
-finished pieces of the page; the master sorts and joins them. Nothing is parsed again.
+A worker walks its topics in slices, so that deliveries continue between slices. It answers with
+finished pieces of the page, which the master sorts and joins without parsing them.
 
     value   {"known", "health", "health_at", "memory", "producers", "events"}   see pack()
     blob    for each topic u16 length of its name, u32 length of its piece, name, piece;
@@ -19,7 +19,7 @@ from nsqcy.nsqd.stats.forms import Form, Head, Query
 from nsqcy.process.control import Answer
 
 SLICE = 64
-"""Topics, channels and clients of one slice: about 0.2 ms."""
+"""Topics, channels and clients per slice: about 0.2 ms of work."""
 
 _ENTRY = struct.Struct("<HI")
 
@@ -53,7 +53,7 @@ class Topic(Counted, Protocol):
 
 
 class Slices:
-    """Counts work, and calls `give_way` between two slices of it."""
+    """Counts work, and calls `give_way` between slices of it."""
 
     def __init__(self, give_way: Callable[[], None], size: int = SLICE) -> None:
         self._give_way = give_way
@@ -69,7 +69,7 @@ class Slices:
 
 
 class Walk:
-    """One share in progress. Objects deleted between slices are not in it."""
+    """One share in progress. Objects that are deleted between slices are omitted."""
 
     def __init__(self, query: Query, give_way: Callable[[], None], now: int) -> None:
         self._query = query
@@ -78,7 +78,7 @@ class Walk:
         self._slices = Slices(give_way)
 
     def topics(self, topics: Iterable[Topic]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield name and piece of each topic to show."""
+        """Yield the name and the piece of each selected topic."""
         for topic in topics:
             piece = self._topic(topic)
             if piece is not None:
@@ -136,8 +136,8 @@ def pack(
     memory: Mapping[str, int],
     events: Mapping[str, int] | None = None,
 ) -> Answer:
-    """Encode a share. `known`: the requested topic exists; `events`: the numbers published and
-    dropped, if any are published."""
+    """Encode a share. `known`: whether the requested topic exists; `events`: the numbers of
+    published and dropped events, if events are enabled."""
     parts = []
     for name, piece in topics:
         parts += [_ENTRY.pack(len(name), len(piece)), name, piece]
@@ -157,7 +157,7 @@ def pack(
 
 
 class Whole(NamedTuple):
-    """All shares together. `topics` are sorted."""
+    """All shares combined. `topics` are sorted."""
 
     topics: list[tuple[bytes, bytes]]
     producers: list[bytes]
@@ -169,7 +169,7 @@ class Whole(NamedTuple):
 
 
 def merge(answers: Sequence[Answer], workers: int) -> Whole:
-    """The shares of some of this many workers."""
+    """Combine the shares of the workers that answered; `workers` is the number of all workers."""
     topics: list[tuple[bytes, bytes]] = []
     producers = []
     for answer in answers:
@@ -191,7 +191,8 @@ def merge(answers: Sequence[Answer], workers: int) -> Whole:
 
 
 def overall_health(values: Sequence[Mapping[str, Any]], workers: int) -> str:
-    """Combine the shares of the workers that answered; failures come first."""
+    """Return the health of nsqd: a missing worker first, otherwise the outcome of the latest
+    write."""
     if len(values) < workers:
         missing = workers - len(values)
         return f"NOK - {missing} of {workers} workers are being restarted"
@@ -224,8 +225,8 @@ def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool =
 class StatsPages:
     """The master's answers to requests for the whole page.
 
-    `ask_all` calls every worker that is up for its share. `started` is nsqd's start, wall clock ns;
-    `is_draining` returns whether it rejects publishes.
+    `ask_all` calls every worker that is up for its share. `started` is nsqd's start, wall clock ns.
+    `is_draining` returns whether nsqd rejects publishes.
     """
 
     def __init__(
@@ -242,7 +243,7 @@ class StatsPages:
         self._pages = RequestCoalescer(self._page)
 
     def page(self, query: Query) -> bytes:
-        """Block until all workers have answered."""
+        """Return the page. Blocks until all workers have answered."""
         return self._pages.ask(query)
 
     def whole(self, query: Query) -> Whole:

@@ -1,6 +1,6 @@
 """statsd: its lines, their packets, and the greenlet that pushes them periodically.
 
-Pure functions make lines and packets; `Pusher` knows the socket and the clock. The caller provides
+Pure functions create lines and packets; `Pusher` uses the socket and the clock. The caller provides
 the figures.
 """
 
@@ -21,7 +21,7 @@ from nsqcy.nsqd.stats.stats_page import Whole
 from nsqcy.nsqd.worker.slices import Turns
 
 SECOND = 1_000_000_000
-LOOKUP_LIMIT = 1.0  # seconds in which a name must be resolved
+LOOKUP_LIMIT = 1.0  # seconds to resolve a name
 DEFAULT_PACKET = 4096  # bytes, if the option is unusable
 TOPICS_A_TURN = 20
 FIGURES = Query(json=True, include_clients=False)
@@ -62,9 +62,9 @@ class Settings(Protocol):
 
 
 class Increases:
-    """Returns how much counters have grown since the previous push.
+    """Computes how much counters have grown since the previous push.
 
-    A smaller value belongs to a new object: all of it is growth.
+    A smaller value belongs to a new object and counts as growth from 0.
     """
 
     def __init__(self) -> None:
@@ -77,13 +77,13 @@ class Increases:
         return value - before if value >= before else value
 
     def end_push(self, complete: bool) -> None:
-        """`complete`: objects that are missing were deleted, and not merely unreachable."""
+        """`complete`: a missing object was deleted, and not merely unreachable."""
         self._before = self._now if complete else self._before | self._now
         self._now = {}
 
 
 class Writer:
-    """Makes the lines of one push after another."""
+    """Creates the lines of each push."""
 
     def __init__(self, prefix: str, *, exclude_ephemeral: bool) -> None:
         self._prefix = prefix
@@ -91,7 +91,7 @@ class Writer:
         self._increases = Increases()
 
     def topic(self, topic: Counters) -> Iterator[bytes]:
-        """Return the lines of a topic, as /stats shows it, and its channels."""
+        """Yield the lines of a topic, in the form of /stats, and of its channels."""
         name = topic["topic_name"]
         if self._excluded(name):
             return
@@ -149,7 +149,8 @@ def _percent(quantile: float) -> str:
 
 
 def packets(lines: Iterable[bytes], size: int) -> list[bytes]:
-    """Pack lines into datagrams of at most `size` bytes; a longer one goes alone, unsplit."""
+    """Pack lines into datagrams of at most `size` bytes; a longer line is sent on its own,
+    unsplit."""
     limit = size if size > 0 else DEFAULT_PACKET
     packed: list[bytes] = []
     open_lines: list[bytes] = []
@@ -224,17 +225,17 @@ class Pusher:
         self._writer.end_push(whole.complete)
 
     def _send(self, sock: socket.socket, datagrams: list[bytes]) -> None:
-        """Spread over the interval, except for its last second."""
+        """Send the datagrams spread over the interval, except for its last second."""
         for datagram in datagrams:
             try:
                 sock.send(datagram)
             except OSError:
-                pass  # like any lost datagram, without a report
+                pass  # ignored, like any lost datagram
             gevent.sleep((self._options.statsd_interval - SECOND) / SECOND / len(datagrams))
 
 
 def dial(address: str) -> socket.socket:
-    """Return a socket to `host:port`; the name is resolved off the hub."""
+    """Return a socket to `host:port`; the name is resolved outside the hub."""
     where = parse(address)
     if where.path is not None:
         raise OSError("missing port in address")

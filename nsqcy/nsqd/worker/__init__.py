@@ -1,1 +1,1 @@
-"""A worker process of nsqd: the engine, its line to the master, TLS, IDENTIFY."""
+"""A worker process of nsqd: the engine, its link to the master, TLS, IDENTIFY."""

@@ -1,4 +1,4 @@
-"""The engine of a worker: connects its topics, sessions and HTTP to the process around them.
+"""A worker's engine: connects its topics, sessions and HTTP to the process around them.
 
 Owns the order in which the parts start and stop, and which part handles a control message. The
 parts are topic_verbs, http_backend, worker_stats, session_migration and metadata_notifier.
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.worker import tls
 
 HOLD_LIMIT = 60_000_000_000
-"""How long a new topic waits for its channels, in ns: longer than the master ever takes."""
+"""How long a new topic waits for its channels, in ns: longer than the master ever needs."""
 
 
 class Streams(Mesh):
-    """The mesh of a worker: streams that others open lead to sessions here."""
+    """A worker's mesh: streams opened by other workers end in sessions here."""
 
     manager: SessionManager
     log: Log
@@ -79,7 +79,7 @@ class Streams(Mesh):
 
 
 def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes | None":
-    """Return the handshakes of TLS, if there is a certificate."""
+    """Return the handshake queue, if there is a certificate."""
     if material is None:
         return None
     from nsqcy.nsqd.worker import tls
@@ -89,7 +89,7 @@ def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes |
 
 
 def _https(handshakes: "tls.Handshakes | None") -> Make | None:
-    """Return the factory of HTTPS connections, if there is a certificate."""
+    """Return the factory for HTTPS connections, if there is a certificate."""
     if handshakes is None:
         return None
     from nsqcy.nsqd.http.https import HttpsConnection  # it imports OpenSSL too
@@ -98,10 +98,10 @@ def _https(handshakes: "tls.Handshakes | None") -> Make | None:
 
 
 def _users(options: NsqdOptions, text: str | None, table: QuotaTable) -> "FileUsers | None":
-    """Return the users, if there is a file of them."""
+    """Return the users, if there is a users file."""
     if text is None:
         return None
-    from nsqcy.nsqd.auth.users import FileUsers  # few nsqds have one
+    from nsqcy.nsqd.auth.users import FileUsers  # few nsqds have a users file
 
     return FileUsers(options.auth_file, text, table)
 
@@ -111,7 +111,7 @@ def _events(options: NsqdOptions) -> Events | None:
 
 
 class Engine:
-    """`worker.main.Engine`: everything of one worker."""
+    """`worker.main.Engine`: connects all parts of one worker."""
 
     def __init__(self, boot: Boot) -> None:
         self._index = boot.worker
@@ -119,7 +119,7 @@ class Engine:
         self._options = options = NsqdOptions.restore(boot.context["options"])
         self._peers: set[int] = set()
         shared = boot.shared
-        assert isinstance(shared, Shared)  # test engines have other ones
+        assert isinstance(shared, Shared)  # test engines use other classes
         self._shared = shared
         notices = MasterNotices(boot.worker, boot.master, self._is_held, boot.log)
         self._notifier = MetadataNotifier(notices.send)
@@ -231,11 +231,11 @@ class Engine:
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
-            gevent.sleep(0)  # the heartbeat: thousands of topics, or a log to scan, take time
-            if self._stopped:  # what was not loaded stays on disk as it is
+            gevent.sleep(0)  # lets the heartbeat run: many topics, or a log to scan, take time
+            if self._stopped:  # topics that are not loaded stay on disk unchanged
                 return
             self._loop.enter()
-        debug.free()  # journals of many messages are parsed in memory
+        debug.free()  # frees the memory from parsing large journals
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
@@ -274,7 +274,7 @@ class Engine:
             self._hold_new_topics()
 
     def _hold_new_topics(self) -> None:
-        """With nsqlookupds, a topic waits for the channels that they know."""
+        """With nsqlookupds, have new topics wait for the channels that nsqlookupds know."""
         self._shard.hold_new = HOLD_LIMIT if self._options.lookupd_tcp_address else 0
 
     def _is_held(self, topic: str) -> bool:
@@ -290,7 +290,7 @@ class Engine:
         self._shared.set_topics(self._index, len(self._shard.topics))
 
     def _publish_events(self, lines: list[bytes], done: Callable[[str | None], None]) -> None:
-        """At the end of a turn."""
+        """Publish events. Called at the end of a turn."""
         self._publisher.publish(EVENTS_TOPIC.encode(), lines, 0, "memory", done)
 
     def _migrate(self, session: Session, owner: int) -> None:
@@ -298,7 +298,7 @@ class Engine:
 
     def _has_room(self) -> bool:
         """Return whether there is room for one more topic. Workers that check at the same moment
-        may each find the last room."""
+        may each find the last free place."""
         return self._shared.topics() < self._options.max_topics
 
     def stop(self) -> None:
@@ -313,13 +313,13 @@ class Engine:
         self._io.close()
         if self._live_objects is not None:
             self._live_objects.tell()
-        self._notifier.finish()  # nsqd.dat must contain what was acknowledged
+        self._notifier.finish()  # nsqd.dat must contain all acknowledged changes
 
     # -- authorization
 
     def _authorizer(self, log: Log) -> Any:
-        """Return the authorizer; None if every client may do everything, and then nothing of it is
-        imported."""
+        """Return the authorizer; None if every client may do everything, in which case no auth
+        module is imported."""
         servers = None
         if self._options.auth_http_address:
             from nsqcy.nsqd.auth.client import Authorizer
@@ -389,7 +389,7 @@ class Engine:
         return self._owned.health()
 
     def _give_way(self) -> None:
-        """Let one event-loop iteration pass; numbers are exact when this returns."""
+        """Let one event-loop iteration pass; the counts are exact when this returns."""
         self._turns.wait()
         self._loop.enter()
         self._shard.settle()

@@ -1,7 +1,7 @@
-"""A worker's backend of HTTP: `nsqd.http.backend.Backend` over topics, rings and master.
+"""A worker's HTTP backend: `nsqd.http.backend.Backend` over topics, rings and master.
 
-Owns the route of a request to the process that answers it: a topic's owner, the master, or every
-worker. Knows no HTTP route.
+Routes each request to the process that answers it: the topic's owner, the master, or every worker.
+Does not depend on HTTP routes.
 """
 
 import os
@@ -49,7 +49,7 @@ class HttpBackend:
         enter: Callable[[], None],
         give_way: Callable[[], None],
     ) -> None:
-        """peers: the other workers that are up, maintained by the caller."""
+        """peers: the other workers that are up; the caller keeps it current."""
         self._index = boot.worker
         self._workers = boot.workers
         self._master = boot.master
@@ -88,7 +88,8 @@ class HttpBackend:
         return self._publisher.sink(topic.encode(), self._enter, headers)
 
     def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
-        """Only create the topic, on any worker: there is no command to send to its owner."""
+        """Only create the topic, from any worker: there is no publish command to send to its
+        owner."""
         try:
             self.at_owner(CreateTopic(topic))
         except Refused:
@@ -101,7 +102,7 @@ class HttpBackend:
     # -- topics and channels
 
     def at_owner(self, verb: TopicVerb[Result]) -> Result:
-        """Run a verb at the owner of its topic. Raises Refused."""
+        """Run a verb in its topic's owner. Raises Refused."""
         topic = verb.topic.encode()
         if verb.creates and self._manager.owner(topic) is None:
             self._placements.place(verb.topic)
@@ -157,7 +158,7 @@ class HttpBackend:
         }
 
     def health(self) -> str:
-        """Return the shares of every worker that is up, this one included."""
+        """Return the combined health of all workers, including this worker."""
         asked = [gevent.spawn(self._peer_health, peer) for peer in sorted(self._peers)]
         own = self._owned.health()
         gevent.joinall(asked)

@@ -1,7 +1,8 @@
-"""Live objects of the compiled parts of a process: the counters of a debug build.
+"""Live objects of a process's compiled parts: the counters of a debug build.
 
-A debug build's worker logs them in one line, on SIGUSR1 and at a clean exit. Tests read it: garbage
-must have decremented what it has incremented. A release build counts nothing.
+A debug build's worker logs them in one line, on SIGUSR1 and at a clean exit. Tests check the line:
+every object that was counted on creation must be subtracted again when it is freed. A release build
+counts nothing.
 """
 
 import gc
@@ -21,7 +22,7 @@ from nsqcy.storage.block_pool import BlockPool
 
 
 def count(manager: SessionManager, pool: BlockPool) -> dict[str, int]:
-    """Return the live objects by kind, after collecting Python's garbage."""
+    """Return the live objects by kind, after a garbage collection."""
     gc.collect()
     shard = manager.shard
     found = {
@@ -40,7 +41,7 @@ def count(manager: SessionManager, pool: BlockPool) -> dict[str, int]:
 
 
 class LiveObjects:
-    """Counts them on request. `name` names the process."""
+    """Counts live objects on request. `name` names the process."""
 
     def __init__(self, name: str, manager: SessionManager, pool: BlockPool, log: Lines) -> None:
         self._name = name
@@ -51,5 +52,5 @@ class LiveObjects:
         self._watcher.start(self.tell)
 
     def tell(self) -> None:
-        """Log a line of JSON."""
+        """Log the counts as one line of JSON."""
         self._log.info(f"{self._name}: alive: {json.dumps(count(self._manager, self._pool))}")

@@ -1,11 +1,12 @@
 """A worker process: a fork of the starting master that calls `main`, or a program that the master
 starts later: `python -m nsqcy.nsqd.worker.main BOOT-FD`.
 
-Owns the lifecycle of the process: its signals, its hub, its heartbeat, its two channels to the
-master and its end. The engine, which is plugged in by name, serves the clients.
+Owns the process's lifecycle: its signals, its hub, its heartbeat, its two channels to the master,
+and its exit. The engine, which is plugged in by name, serves the clients.
 
-It exits on request of the master, and when the master is gone. It ignores signals for the whole
-group (^C, a service manager's SIGTERM), which the master handles. Exit codes: process/arbiter.py.
+The worker exits when the master requests it or is gone. It ignores signals for the whole process
+group (^C, a service manager's SIGTERM), which the master handles. For exit codes, see
+process/arbiter.py.
 """
 
 import _thread
@@ -33,20 +34,20 @@ from nsqcy.process.control import Channel, Request
 from nsqcy.process.handoff import Receiver
 from nsqcy.process.heartbeat import Heartbeat, Slots
 
-# A starting nsqd waits 5 s for the data-path lock of orphans.
+# Less than the 5 s that a starting nsqd waits for orphans to release the data-path lock.
 ORPHAN_LIMIT = 4.0
 
 
 class Boot(NamedTuple):
-    """Boot data of a worker."""
+    """A worker's boot data."""
 
     worker: int
     workers: int
     generation: int
-    lock_fd: int  # the data-path lock, held as long as this process lives
+    lock_fd: int  # the data-path lock, held until this process exits
     memory_fd: int
-    wake_fds: list[int]  # eventfds, one for each worker, ours included
-    context: dict[str, Any]  # what the master sends to every worker
+    wake_fds: list[int]  # eventfds, one per worker, including this worker
+    context: dict[str, Any]  # sent by the master to every worker
     shared: Slots
     log: log.Log
     master: MasterLink
@@ -55,8 +56,8 @@ class Boot(NamedTuple):
 class Engine(Protocol):
     """Serves clients. Each method runs on the hub's thread.
 
-    Those marked "waits" run in a greenlet of their own and may block it; the others must not block.
-    It is made by `make(boot: Boot) -> Engine`, named in the boot data as "module:make".
+    Methods marked "waits" run in their own greenlet and may block it; the others must not block.
+    The factory is `make(boot: Boot) -> Engine`, named in the boot data as "module:make".
     """
 
     def load(
@@ -65,11 +66,11 @@ class Engine(Protocol):
         table: dict[str, int],
         peers: dict[int, int],
     ) -> None:
-        """Waits. Load these topics (`name`, `paused`, `channels`: `name`, `paused`). `table` is
-        the placement of all topics, `peers` the generations of the other workers that are up."""
+        """Waits. Load these topics (`name`, `paused`, `channels`: `name`, `paused`). `table` is the
+        placement of all topics; `peers` are the generations of the other workers that are up."""
 
     def adopt(self, fd: int, kind: str, peer: str, local: str) -> None:
-        """Serve this socket ("tcp", "http" or "https"); the descriptor is the engine's."""
+        """Serve this socket ("tcp", "http" or "https"). The engine owns the descriptor."""
 
     def connections(self) -> int:
         """Return the number of connections; called at each heartbeat."""
@@ -78,26 +79,26 @@ class Engine(Protocol):
         """A topic has been placed."""
 
     def peer_down(self, worker: int) -> None:
-        """Waits. Another worker died: end the streams to it. When this returns, nothing here
-        touches its rings, which are then reset."""
+        """Waits. Another worker has crashed: close the streams to it. When this returns, nothing
+        here touches its rings, which are then reset."""
 
     def peer_up(self, worker: int, generation: int) -> None:
         """Another worker is up, with fresh rings of this generation."""
 
     def option_changed(self, name: str, value: Any) -> None:
-        """An option has changed; the log already knows a new log level."""
+        """An option has changed; a new log level is already applied to the log."""
 
     def call(self, request: Request) -> Any:
-        """Waits. Handle any other call or notification of the master or another worker; return a
-        value or an Answer. The engine closes its descriptors."""
+        """Waits. Handle any other call or notification from the master or another worker; return a
+        value or an Answer. The engine closes the request's descriptors."""
 
     def stop(self) -> None:
-        """Waits. Close all sockets at once, save everything, and return when it is saved; a `load`
-        in progress loads nothing more."""
+        """Waits. Close all sockets immediately, save everything, and return when it is saved. A
+        `load` in progress stops."""
 
 
 class Worker:
-    """The handler of the control channel, and the order of start and shutdown."""
+    """The control channel's handler, and the order of start and shutdown."""
 
     def __init__(self, data: dict[str, Any], lines: log.Log) -> None:
         fds = data["fds"]
@@ -143,17 +144,17 @@ class Worker:
     # -- messages of the master, and of other workers through it
 
     def called(self, request: Request) -> Any:
-        """Answer the master, or another worker through it."""
+        """Answer the master, or another worker through the master."""
         if request.method in ProcessMessage.kinds:
             return ProcessMessage.decode(request).serve(self)
         return self._engine.call(request)
 
     def notified(self, request: Request) -> None:
-        """Handle a notification of the master."""
+        """Handle a notification from the master."""
         self.called(request)
 
     def hung_up(self, reason: str) -> None:
-        """The master is gone, or treats this worker as dead."""
+        """The master is gone, or has given up this worker."""
         gevent.spawn(self._end, arbiter.ORPHANED)
 
     # -- messages.Process
@@ -164,7 +165,7 @@ class Worker:
         try:
             self._engine.load(topics, table, peers)
         except Exception:
-            # The answer gives the master the text; the log has the traceback.
+            # The answer contains only the text; the log has the traceback.
             self._log.error(
                 f"worker {self.index}: cannot load: {traceback.format_exc()}",
                 event="worker_load_failed",
@@ -206,7 +207,7 @@ class Worker:
                 event="worker_stop_failed",
             )
             code = arbiter.CRASHED
-        # Only after the answer to "stop" is queued, which happens when this greenlet returns.
+        # The answer to "stop" must be queued first, which happens when this greenlet returns.
         gevent.spawn(self._done.set, code)
 
 
@@ -223,7 +224,7 @@ def _socket(fd: int) -> socket.socket:
 
 
 def _outlive(alive: int) -> None:
-    """In a thread: an orphan that cannot save in time must not hold the data path forever."""
+    """Runs in a thread: an orphan that cannot save in time must not hold the data path forever."""
     os.read(alive, 1)
     time.sleep(ORPHAN_LIMIT)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -267,7 +268,8 @@ def main(argv: list[str]) -> int:
             event="worker_boot_failed",
         )
         return arbiter.NOT_BOOTED
-    # Imported objects stay: garbage collections need not scan them while clients wait.
+    # Imported objects live as long as the process, so garbage collections need not scan them while
+    # clients wait.
     gc.freeze()
     return worker.run()
 
@@ -278,5 +280,5 @@ if __name__ == "__main__":
     except BaseException:
         traceback.print_exc()
         status = arbiter.CRASHED
-    # Everything is saved, or cannot be: finalisers have nothing to add.
+    # Everything is saved, or cannot be saved: finalisers have nothing to add.
     os._exit(status)

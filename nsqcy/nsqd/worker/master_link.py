@@ -1,6 +1,7 @@
-"""A worker's end of the control channel: typed calls to the master and, through it, to workers.
+"""A worker's end of the control channel: typed calls to the master and, through it, to other
+workers.
 
-Owns no state but the channel. The calls are in `master/verbs.py`, `master/reports.py`,
+The channel is its only state. The calls are in `master/verbs.py`, `master/reports.py`,
 `worker/topic_verbs.py` and `worker/messages.py`.
 """
 
@@ -11,7 +12,8 @@ from nsqcy.process.control import Channel
 
 
 class MasterLink:
-    """Calls block the calling greenlet and raise what `Call.send` raises; `notify` never blocks."""
+    """Calls block the calling greenlet and raise the exceptions of `Call.send`; `notify` never
+    blocks."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -21,7 +23,7 @@ class MasterLink:
         return call.send(self._channel)
 
     def notify(self, call: Call[Any, None]) -> None:
-        """Run a call in the master, without waiting for it."""
+        """Run a call in the master without waiting for it."""
         call.notify(self._channel)
 
     def ask(self, worker: int, call: Call[Any, Result]) -> Result:

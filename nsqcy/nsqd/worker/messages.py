@@ -1,8 +1,8 @@
-"""Messages to a worker from the master and other workers, except the verbs of topics.
+"""Messages to a worker from the master and other workers, except the topic verbs.
 
-A message is one class: its fields are what is sent, `run` is what the worker does. Those to the
-process concern its lifecycle, those to the engine what it serves. The master imports this module,
-so it imports no part of a worker.
+A message is one class: its fields are the sent data, and `run` is the worker's action. Process
+messages concern the worker's lifecycle, engine messages its clients and topics. The master imports
+this module, so it imports no part of a worker.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from nsqcy.nsqd.calls import Call, Result
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.process.control import Answer
 
-CHANGE_LIMIT = 5.0  # seconds in which a worker must apply a change
-SHARE_LIMIT = 5.0  # seconds in which it must return its share of /stats or /metrics
-REMAINS_LIMIT = 5.0  # seconds in which it must count what is left
-INSPECT_LIMIT = 20.0  # seconds in which it must describe itself
-HEALTH_LIMIT = 2.0  # seconds in which it must report its health; clients wait for it
-PEER_HEALTH_LIMIT = 5.0  # the same, through the master
-ADOPT_LIMIT = 5.0  # seconds in which it must take over a session
+CHANGE_LIMIT = 5.0  # seconds for a worker to apply a change
+SHARE_LIMIT = 5.0  # seconds to return its share of /stats or /metrics
+REMAINS_LIMIT = 5.0  # seconds to count the remaining messages
+INSPECT_LIMIT = 20.0  # seconds to return its debug report
+HEALTH_LIMIT = 2.0  # seconds to report its health, while clients wait
+PEER_HEALTH_LIMIT = 5.0  # seconds for the same, through the master
+ADOPT_LIMIT = 5.0  # seconds to take over a session
 
 
-# To the process
+# Process messages
 
 
 class Process(Protocol):
@@ -38,7 +38,7 @@ class Process(Protocol):
 
 
 class ProcessMessage(Call[Process, Result]):
-    """A message about the lifecycle of the worker."""
+    """A message about the worker's lifecycle."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Load(ProcessMessage[None]):
 
 @dataclass(frozen=True)
 class Placed(ProcessMessage[None]):
-    """A topic has an owner."""
+    """A topic has been placed on a worker."""
 
     topic: str
     worker: int
@@ -78,7 +78,7 @@ class PeerUp(ProcessMessage[None]):
 
 @dataclass(frozen=True)
 class PeerDown(ProcessMessage[None]):
-    """Another worker died; its rings are unused here when this returns."""
+    """Another worker crashed. When this returns, its rings are unused here."""
 
     timeout: ClassVar[None] = None
     worker: int
@@ -109,7 +109,7 @@ class Stop(ProcessMessage[None]):
         target.stop()
 
 
-# To the engine
+# Engine messages
 
 
 class Engine(Protocol):
@@ -132,13 +132,13 @@ class Engine(Protocol):
 
 
 class EngineMessage(Call[Engine, Result]):
-    """A message about what the worker serves."""
+    """A message about the worker's clients and topics."""
 
 
 @dataclass(frozen=True)
 class AdoptSession(EngineMessage[None]):
-    """Take over a session of another worker: its state, its socket, and in `blob` the bytes that it
-    has not parsed (`unread` of them) and not sent."""
+    """Take over another worker's session: its state, its socket, and in `blob` the bytes that it
+    has not parsed (`unread` bytes) and not sent."""
 
     timeout: ClassVar[float] = ADOPT_LIMIT
     state: dict[str, Any]
@@ -153,7 +153,7 @@ class AdoptSession(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class RenewTls(EngineMessage[None]):
-    """The certificate files were read again. material: see `nsqcy.nsqd.worker.tls`."""
+    """The certificate files were reloaded. material: see `nsqcy.nsqd.worker.tls`."""
 
     material: dict[str, Any]
 
@@ -163,7 +163,7 @@ class RenewTls(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class RenewUsers(EngineMessage[None]):
-    """The file of users was read again, and is valid."""
+    """The users file was reloaded and is valid."""
 
     text: str
 
@@ -240,7 +240,7 @@ class WriteMetrics(EngineMessage[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetRemains(EngineMessage[Any]):
-    """Return what consumers of the worker's topics have not finished: the fields of a
+    """Return the messages that consumers of the worker's topics have not finished: the fields of a
     `drain.Remains`."""
 
     timeout: ClassVar[float] = REMAINS_LIMIT
@@ -251,7 +251,7 @@ class GetRemains(EngineMessage[Any]):
 
 @dataclass(frozen=True)
 class InspectWorker(EngineMessage[bytes]):
-    """Return what `debug.tell` reports about `what` in the worker."""
+    """Return the worker's `debug.tell` report about `what`."""
 
     timeout: ClassVar[float] = INSPECT_LIMIT
     returns = "blob"
@@ -273,6 +273,6 @@ class GetHealth(EngineMessage[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetPeerHealth(GetHealth):
-    """Return the same, of another worker."""
+    """Return the outcome of another worker's latest write to a log, and its time."""
 
     timeout: ClassVar[float] = PEER_HEALTH_LIMIT

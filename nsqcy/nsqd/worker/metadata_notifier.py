@@ -1,7 +1,7 @@
-"""Events of topics and channels on their way to the master, which maintains nsqd.dat and
+"""Sends topic and channel events to the master, which maintains nsqd.dat and the registrations with
 nsqlookupds.
 
-Owns their order. Knows no topic and no session.
+Owns the events' order. Does not depend on topics or sessions.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ Notify = Callable[[str, str, str | None], None]
 class MetadataNotifier:
     """Runs `notify` for each event, in order and in its own greenlet.
 
-    Events come from the end of a turn, where nothing may wait or spawn.
+    Events occur at the end of a turn, where nothing may wait or spawn.
     """
 
     def __init__(self, notify: Notify) -> None:
@@ -63,7 +63,7 @@ class MasterNotices:
     def __init__(
         self, worker: int, master: MasterLink, is_held: Callable[[str], bool], log: Log
     ) -> None:
-        """is_held: whether a topic waits for the channels that nsqlookupds know."""
+        """is_held: returns whether a topic waits for the channels that nsqlookupds know."""
         self._worker = worker
         self._master = master
         self._is_held = is_held

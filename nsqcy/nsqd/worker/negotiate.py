@@ -1,7 +1,7 @@
-"""IDENTIFY: from a client's JSON to the settings of its connection.
+"""IDENTIFY: from a client's JSON to its connection's settings.
 
 Owns the rules of NSQ's IDENTIFY (its fields, their limits, the order of the checks) and the answer.
-Pure; knows no connection. See the tests of case ids C050 to C083.
+Pure functions, independent of connections. See the tests of case ids C050 to C083.
 """
 
 from dataclasses import dataclass, replace
@@ -21,9 +21,9 @@ TOPIC_LOG = 1  # version of the LOG_ commands
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Result of a negotiation. Durations in ns; a heartbeat_interval of 0 means none; without a
-    durability the connection keeps its own; asked_timeout: the client has set msg_timeout, so a
-    channel's does not apply."""
+    """Result of a negotiation. Durations are in ns; a heartbeat_interval of 0 means no heartbeats.
+    Without a durability, the connection keeps its own. asked_timeout: the client has set
+    msg_timeout, so a channel's timeout does not apply."""
 
     client_id: str
     hostname: str
@@ -47,7 +47,7 @@ class Identity:
 
 
 class Current(Protocol):
-    """The current settings of the connection; a field that is 0 or absent keeps its value."""
+    """The connection's current settings; a field that is 0 or absent keeps its value."""
 
     heartbeat_interval: int
     output_buffer_size: int
@@ -58,7 +58,7 @@ class Current(Protocol):
 
 
 def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
-    """Parse the body of an IDENTIFY. Raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
+    """Parse an IDENTIFY body. Raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
     wanted = _decode(body)
     heartbeat = _heartbeat(wanted["heartbeat_interval"], options, current)
     timeout = _buffer_timeout(wanted["output_buffer_timeout"], options, current)
@@ -71,7 +71,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
     msg_timeout = _msg_timeout(wanted["msg_timeout"], options, current)
     durability = _durability(wanted["durability"])
     negotiated = wanted["feature_negotiation"]
-    # An upgraded connection stays as it is; nothing is added.
+    # An upgraded connection keeps its layers; none is added.
     upgrades = negotiated and not current.upgraded
     identity = Identity(
         client_id=wanted["client_id"],

@@ -1,7 +1,7 @@
 """Pages of messages to view: the request, and the form of the answer.
 
 Owns the parameters and the JSON of /channel/peek and /topic/peek, and the order of waiting
-messages. nsqcy.broker.peek finds the messages; this module knows neither topics nor workers.
+messages. nsqcy.broker.peek finds the messages; this module does not depend on topics or workers.
 """
 
 import re
@@ -16,18 +16,19 @@ from nsqcy.util.gotext import json_bytes
 BACKLOG = "backlog"  # the topic's own messages
 QUEUED, IN_FLIGHT, DEFERRED = STATES = ("queued", "in_flight", "deferred")
 COUNT, MAX_COUNT = 20, 100
-BYTES, MAX_BYTES = 64 << 10, 512 << 10  # bytes of a body
+BYTES, MAX_BYTES = 64 << 10, 512 << 10  # per body
 MAX_ANSWER = 1 << 20
 
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 
 
-Placed = tuple[str, PeekedMessage]  # starts the name of a page
+Placed = tuple[str, PeekedMessage]  # `start` of a page, and its first message
 
 
 class Look(NamedTuple):
-    """A request for this many messages after a place, and this many bytes of each body."""
+    """A request for at most `maximum` messages after a place, with at most `max_body` bytes of each
+    body."""
 
     state: str
     maximum: int
@@ -62,7 +63,7 @@ def _number(params: dict[str, str], name: str, default: int, minimum: int, maxim
 
 
 def after(look: Look) -> tuple[int, int] | None:
-    """Return the place in Peek's form."""
+    """Return the place to start after, in Peek's form."""
     if look.state in (IN_FLIGHT, DEFERRED):
         return look.start
     seq, passed = look.start or (0, 0)
@@ -77,7 +78,7 @@ def page(look: Look, peek: Peek) -> bytes:
 
 
 def _by_time(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
-    """Yield messages in their order."""
+    """Return in-flight or deferred messages in their order."""
     before, seq = look.start or (-(1 << 63) + 1, 0)
     found: list[Placed] = []
     size = 0
@@ -117,7 +118,7 @@ def _waiting(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
 
 
 def _size(message: PeekedMessage) -> int:
-    """Return an upper bound of the bytes of JSON."""
+    """Return an upper bound on a message's JSON size in bytes."""
     return 400 + 4 * len(message.body) // 3 + 6 * len(message.headers)
 
 

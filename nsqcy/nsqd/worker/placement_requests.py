@@ -1,6 +1,6 @@
-"""Requests to the master for the owner of a topic.
+"""Requests to the master for a topic's owner.
 
-Owns the wait for the answer. Knows no session: `placed` notifies those that wait.
+Owns the wait for the answer. `placed` notifies the waiting sessions.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from nsqcy.process.control import CallTimeout
 
 
 class PlacementRequests:
-    """Repeats a request until the master answers; then calls `placed(topic, worker)`."""
+    """Repeats a request until the master answers, then calls `placed(topic, worker)`."""
 
     def __init__(self, master: MasterLink, placed: Callable[[str, int], None]) -> None:
         self._master = master
@@ -24,7 +24,7 @@ class PlacementRequests:
         self._wake.start(self._spawn)
 
     def begin(self, key: bytes) -> None:
-        """Request the owner of a topic; never waits."""
+        """Request a topic's owner. Never blocks."""
         self._wanted.append(key)
         self._wake.send()
 

@@ -1,6 +1,6 @@
 """Positions in a topic's log at which a channel begins or continues: `start=` and `to=`.
 
-Pure: parses text and knows no topic. The topic decides what a position means.
+A pure module: it parses text, and the topic decides the meaning of a position.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -13,8 +13,8 @@ _MAX_POSITION = (1 << 63) - 1
 
 
 class Place(NamedTuple):
-    """A record: that of a sequence number, or the first published at a time (ns since 1970) or
-    later."""
+    """A record in the log: the record with a sequence number, or the first record published at or
+    after a time (ns since 1970)."""
 
     seq: int = 0
     time: int | None = None
@@ -25,7 +25,7 @@ LATEST = Place(_MAX_POSITION)
 
 
 def parse(text: str) -> Place:
-    """Parse a position. Raises ValueError if it is not one of the allowed kinds."""
+    """Parse a position. Raises ValueError for any other text."""
     if text == "earliest":
         return EARLIEST
     if text == "latest":

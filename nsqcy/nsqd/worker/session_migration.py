@@ -1,4 +1,4 @@
-"""Connection migration: hand-over of a session to the worker that owns its topic.
+"""Connection migration: hands a session over to the worker that owns its topic.
 
 Owns the exchange with the other worker and its outcome; the session owns its content.
 """
@@ -27,7 +27,7 @@ class SessionMigration:
         self._wake.start(self._spawn)
 
     def begin(self, session: Session, owner: int) -> None:
-        """Hand a session over to another worker; never waits."""
+        """Hand a session over to another worker. Never blocks."""
         self._leaving.append((session, owner))
         self._wake.send()
 
@@ -41,7 +41,8 @@ class SessionMigration:
             gevent.spawn(self.hand_over, *self._leaving.popleft())
 
     def hand_over(self, session: Session, owner: int) -> None:
-        """Migrate a session through the master; it stays here if the other worker refuses."""
+        """Migrate a session through the master. The session stays here if the other worker refuses
+        it."""
         if session.closed:
             return
         state, unread, unsent = session.pack()
@@ -51,7 +52,8 @@ class SessionMigration:
         except (CallTimeout, ChannelClosed, RemoteError) as error:
             self._loop.enter()
             if is_unreachable(error):
-                # It is unknown whether the other worker received it and executed its commands.
+                # It is unknown whether the other worker has received the session and executed its
+                # commands.
                 session.leave()
             else:
                 session.stay()

@@ -1,7 +1,7 @@
-"""Long work on a hub, one slice a turn.
+"""Long work on a hub, one slice per turn.
 
-A greenlet that sleeps for no time continues before the loop has polled, for milliseconds on end.
-Here one greenlet at a time continues, once each time the loop polls.
+A greenlet that sleeps for zero seconds continues before the loop has polled, sometimes for many
+milliseconds. With this module, one greenlet continues each time the loop polls.
 """
 
 from collections import deque

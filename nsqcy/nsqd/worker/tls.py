@@ -1,10 +1,9 @@
-"""TLS of the server: certificates, the policy for client certificates, and handshakes without
-blocking.
+"""Server-side TLS: certificates, the client certificate policy, and non-blocking handshakes.
 
-Owns OpenSSL's contexts. The master reads the files into a Material, which workers get when they
-start and again after a SIGHUP; a worker makes a context of it. A connection's TLS is a layer
-(nsqcy.net.tls_stream) over bytes in memory, used by TCP and HTTPS alike. Knows neither of their
-protocols, and no sockets.
+Owns OpenSSL's contexts. The master reads the files into a Material, which it sends to workers at
+their start and after a SIGHUP; a worker creates a context from it. A connection's TLS is a layer
+(nsqcy.net.tls_stream) over bytes in memory, used by both TCP and HTTPS. This module does not depend
+on their protocols or on sockets.
 """
 
 import time
@@ -24,14 +23,15 @@ from nsqcy.errors import LayerError
 from nsqcy.net.tls_stream import TlsStream
 from nsqcy.nsqd.options import REQUIRE_VERIFY, NsqdOptions
 
-REQUIRE = "require"  # a certificate of any authority
+REQUIRE = "require"  # a certificate from any authority
 TLS_1_2 = 0x0303
-HANDSHAKE_LIMIT = 5.0  # seconds to wait for a peer, in all
+HANDSHAKE_LIMIT = 5.0  # total seconds to wait for a peer
 
 _VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
-_RECORDS = b"\x15\x16"  # how TLS begins: an alert or a handshake
+_RECORDS = b"\x15\x16"  # the first byte of a TLS record: an alert or a handshake
 
-# OpenSSL's names of cipher suites, and IANA's, which Go uses too. Those of TLS 1.3 are equal.
+# OpenSSL's names of cipher suites, and the IANA names that Go also uses. TLS 1.3 suites have the
+# same name in both.
 _SUITES = {
     "DES-CBC3-SHA": "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
     "AES128-SHA": "TLS_RSA_WITH_AES_128_CBC_SHA",
@@ -60,7 +60,7 @@ _SUITES = {
     "ECDHE-RSA-CHACHA20-POLY1305": "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
 }
 
-# Only suites of the table, strongest first.
+# Only suites from the table, strongest first.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AES:RSA+AESGCM:RSA+AES:!PSK:!SRP:!AESCCM:!AESCCM8"
 _ANY_LEVEL = ":@SECLEVEL=0"
 _TOO_WEAK = frozenset({"ee key too small", "ca key too small", "ca md too weak"})
@@ -68,32 +68,32 @@ _STRONG_RSA = 2048  # bits that OpenSSL accepts at its default level
 
 
 class TlsError(Exception):
-    """The files are unusable for TLS; str() gives file and reason."""
+    """The files are unusable for TLS; str() returns the file and the reason."""
 
 
 class Material(NamedTuple):
-    """Input of a context. All of it is JSON."""
+    """Input for a context. All fields are JSON values."""
 
-    certificate: str  # PEM, that of the server first and then its authorities
+    certificate: str  # PEM, the server's certificate first and then its authorities
     key: str  # PEM
-    root_ca: str  # PEM; empty: the system's
+    root_ca: str  # PEM; empty: the system's authorities
     policy: str
     min_version: int
     old_versions: bool  # TLS before 1.2 was enabled explicitly
 
 
 def load(options: NsqdOptions, old_versions: bool) -> tuple[Material | None, list[str]]:
-    """Read the files in the options and check them; also return warnings for the operator. Raises
+    """Read the configured files and check them; also return warnings for the operator. Raises
     TlsError."""
     material = read_material(options, old_versions)
     return material, make_context(material)[1] if material else []
 
 
 def read_material(options: NsqdOptions, old_versions: bool) -> Material | None:
-    """Read the files in the options; None if there are none. Raises TlsError.
+    """Read the configured files; None if there are none. Raises TlsError.
 
-    TLS before 1.2 needs OpenSSL's lowest security level, so NSQ's default does not enable it:
-    `old_versions` says that the user has set the option.
+    TLS before 1.2 requires OpenSSL's lowest security level, so NSQ's default does not enable it:
+    `old_versions` means that the user has set the option.
     """
     if not options.tls_cert:
         return None
@@ -116,7 +116,7 @@ def _read(path: str) -> str:
 
 
 def make_context(material: Material) -> tuple[SSL.Context, list[str]]:
-    """Return a server's context, and warnings for the operator. Raises TlsError."""
+    """Return a server context, and warnings for the operator. Raises TlsError."""
     warnings = []
     lowered = False
     if material.old_versions:
@@ -152,7 +152,8 @@ def _build(material: Material, lowered: bool) -> SSL.Context:
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(material.min_version)
     context.set_cipher_list((_CIPHERS + (_ANY_LEVEL if lowered else "")).encode())
-    # Tickets of one worker are useless to the others, and to itself after new files.
+    # Other workers cannot use one worker's tickets, and neither can the same worker after a reload
+    # of the files.
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION)
     context.set_session_id(b"nsqd")
@@ -186,7 +187,7 @@ def _set_policy(context: SSL.Context, material: Material) -> None:
 
 
 def _accept(*found: object) -> bool:
-    """Accept any error that OpenSSL has found in a client's certificate."""
+    """Accept any error that OpenSSL reports about a client's certificate."""
     return True
 
 
@@ -219,7 +220,7 @@ def _bits(key: object) -> int:
 
 
 def _reasons(error: Exception) -> list[str]:
-    """Return the reasons in an error of pyOpenSSL, which has triples of library, function,
+    """Return the reasons in a pyOpenSSL error, which contains triples of library, function and
     reason."""
     if error.args and isinstance(error.args[0], list):
         return [str(entry[2]) for entry in error.args[0] if entry[2]]
@@ -231,7 +232,7 @@ def _text(error: Exception) -> str:
 
 
 class TlsLayer(TlsStream):
-    """TLS of one connection, the server's side."""
+    """Server-side TLS of one connection."""
 
     def __init__(self, context: SSL.Context) -> None:
         self._context = context
@@ -239,7 +240,8 @@ class TlsLayer(TlsStream):
 
     @cached_property
     def _connection(self) -> SSL.Connection:
-        """Created by the first step of the handshake: thousands of clients may connect at once."""
+        """Created at the first handshake step, because thousands of clients may connect at the same
+        time."""
         connection = SSL.Connection(self._context, None)
         connection.set_accept_state()
         self.attach(connection)
@@ -250,7 +252,8 @@ class TlsLayer(TlsStream):
         super().feed(data)
 
     def handshake(self) -> bool:
-        """Continue it: True when it is done, False when it needs input. Raises LayerError."""
+        """Continue the handshake. Return True when it is done, False when it needs input. Raises
+        LayerError."""
         while True:
             try:
                 self._connection.do_handshake()
@@ -267,7 +270,7 @@ class TlsLayer(TlsStream):
 
     def certificate_names(self) -> tuple[str, ...]:
         """Return the names in the client's certificate: common name and alternative names. Empty if
-        it was not verified."""
+        the certificate was not verified."""
         if self._context.get_app_data() != REQUIRE_VERIFY:
             return ()
         certificate = self._connection.get_peer_certificate(as_cryptography=True)
@@ -276,7 +279,7 @@ class TlsLayer(TlsStream):
         return tuple(filter(None, (_common_name(certificate), *_alternative_names(certificate))))
 
     def facts(self) -> dict[str, str]:
-        """Return the facts of the connection after the handshake. All of it is JSON."""
+        """Return the facts of the connection after the handshake, as JSON values."""
         version = self._connection.get_protocol_version()
         certificate = self._connection.get_peer_certificate(as_cryptography=True)
         return {
@@ -301,7 +304,7 @@ def _common_name(certificate: x509.Certificate) -> str:
 
 
 def suite_name(name: str) -> str:
-    """Return the IANA name of a cipher suite of OpenSSL's."""
+    """Return the IANA name of an OpenSSL cipher suite."""
     return _SUITES.get(name, name)
 
 
@@ -312,22 +315,24 @@ class Owner(Protocol):
         """Send these bytes as they are."""
 
     def want_input(self) -> None:
-        """Read the socket again; it is not read from each feed() until this or the end."""
+        """Read the socket again. After each feed(), the socket is not read until this call or the
+        end of the handshake."""
 
     def handshake_done(self, error: str | None) -> None:
-        """The handshake has succeeded, or failed with this error. A possible alert has been
-        sent."""
+        """The handshake has succeeded, or failed with this error. If there was an alert, it has
+        been sent."""
 
 
 class Handshakes:
     """The handshakes in progress in a worker.
 
-    A step of one takes as long as thousands of messages: at most one is done in a turn of the loop,
-    that of the longest wait. Waiting for a turn does not count against the peer's time limit.
+    One step takes as long as thousands of messages. Each turn of the loop therefore does at most
+    one step, for the handshake that has waited longest. Waiting for a turn does not count against
+    the peer's time limit.
     """
 
     def __init__(self, loop: Any, context: SSL.Context, limit: float = HANDSHAKE_LIMIT) -> None:
-        """loop: the hub's. context: of the next handshake; may be replaced at any time."""
+        """loop: the hub's loop. context: for the next handshake; may be replaced at any time."""
         self.context = context
         self.limit = limit
         self._loop = loop
@@ -336,11 +341,12 @@ class Handshakes:
         self._idle = loop.idle()
 
     def begin(self, owner: Owner) -> "Handshake":
-        """Wait for the owner's peer to speak; feed() follows."""
+        """Begin a handshake: wait for the owner's peer to send data, which the owner passes to
+        feed()."""
         return Handshake(self, owner, TlsLayer(self.context))
 
     def close(self) -> None:
-        """Stop: no step is done any more."""
+        """Stop all steps."""
         self._stop()
         self._check.close()
         self._idle.close()
@@ -352,7 +358,7 @@ class Handshakes:
         return timer
 
     def enqueue(self, handshake: "Handshake") -> None:
-        """Have its step() called in its turn."""
+        """Have the handshake's step() called in its turn."""
         if not self._waiting:
             self._check.start(self._turn)
             # An active idle watcher keeps the poll from blocking.
@@ -375,28 +381,28 @@ def _nothing() -> None:
 
 
 class Handshake:
-    """One handshake: waits for the peer, then for its turn, and again, until it is done."""
+    """One handshake: waits for the peer, then for its turn, repeatedly until it is done."""
 
     def __init__(self, line: Handshakes, owner: Owner, layer: TlsLayer) -> None:
         self.layer = layer
         self._line = line
-        self._owner: Owner | None = owner  # None: it is over
+        self._owner: Owner | None = owner  # None: the handshake is over
         self._left = line.limit
         self._await_peer()
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of the peer. Do not read its socket before want_input()."""
+        """Accept bytes from the peer. Do not read its socket before want_input()."""
         if self._owner is not None and self._stop_waiting():
             self.layer.feed(data)
             self._line.enqueue(self)
 
     def cancel(self) -> None:
-        """The connection is gone."""
+        """Stop, because the connection is gone."""
         self._stop_waiting()
         self._owner = None
 
     def step(self) -> bool:
-        """Do a step; return whether there was anything to do."""
+        """Do a step; return whether there was one to do."""
         owner = self._owner
         if owner is None:
             return False

@@ -1,7 +1,7 @@
-"""The admin verbs of topics and channels. Each runs in the worker that owns the topic.
+"""The admin verbs for topics and channels. Each verb runs in the worker that owns the topic.
 
-A verb is one class: its fields are what the HTTP route has parsed, `run` is what the owner does.
-Knows no HTTP and no other worker; `calls` carries a verb between processes.
+A verb is one class: its fields are parsed from the HTTP request, and `run` is the owner's action.
+Does not depend on HTTP or other workers; `calls` carries a verb between processes.
 """
 
 from collections.abc import Callable
@@ -22,17 +22,17 @@ from nsqcy.nsqd.worker import peek as peeking
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.nsqd.worker.positions import Place
 
-READ_INTERVAL = 0.002  # seconds between two checks whether a block of a log has been read
-WRITE_LIMIT = 4.0  # seconds that a write may take
-PEEK_LIMIT = 4.0  # seconds that reading messages may take
-MAX_PEEKS = 8  # at a time: each may hold some megabytes
+READ_INTERVAL = 0.002  # seconds between checks whether a log block has been read
+WRITE_LIMIT = 4.0  # seconds for a write
+PEEK_LIMIT = 4.0  # seconds for reading messages
+MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes
 
 
 class TopicOwner:
-    """The topics of this worker, as verbs find them."""
+    """This worker's topics, for use by verbs."""
 
     def __init__(self, shard: Shard, enter: Callable[[], None], master: MasterLink) -> None:
-        """enter: makes this moment a turn of the event loop, before a topic is touched."""
+        """enter: makes this moment a turn of the event loop; called before a topic is touched."""
         self.shard = shard
         self.master = master
         self.peeks = BoundedSemaphore(MAX_PEEKS)
@@ -53,7 +53,7 @@ class TopicOwner:
         return found
 
     def topic_of(self, topic: str, channel: str) -> Topic:
-        """Return the topic if it has that channel. Raises Refused."""
+        """Return the topic if the channel exists. Raises Refused."""
         found = self.topic(topic)
         if channel not in found.channels:
             raise Refused("CHANNEL_NOT_FOUND")
@@ -64,7 +64,7 @@ class TopicOwner:
         return self.topic_of(topic, channel).channels[channel]
 
     def resolve(self, topic: str, place: Place) -> tuple[Topic, int]:
-        """Return the topic and the sequence number of a place in its log; waits for the log if
+        """Return the topic and the sequence number of a position in its log; waits for the log if
         necessary."""
         found = self.topic(topic)
         while place.time is not None:
@@ -80,12 +80,14 @@ class TopicOwner:
         return {"health": self.shard.health, "health_at": self.shard.health_at}
 
     def save_channel(self, topic: Topic, channel: str) -> None:
-        """Return when nsqd.dat has a new channel of a durable topic, so that it survives a kill."""
+        """Return when nsqd.dat contains a new channel of a durable topic, so that the channel
+        survives a kill."""
         if topic.durability != "memory":
             self.master.call(SaveChannel(topic.name, channel))
 
     def wake(self) -> None:
-        """Have the event loop poll without blocking: nothing else does at the end of a turn."""
+        """Have the event loop poll without blocking, which would otherwise not happen at the end of
+        a turn."""
         self._wake.send()
 
 
@@ -94,7 +96,7 @@ class TopicVerb(Call[TopicOwner, Result]):
 
     timeout: ClassVar[float] = 5.0
     creates: ClassVar[bool] = False
-    """Whether a topic without an owner gets one first."""
+    """Whether to place the topic first if it has no owner."""
     topic: str
 
 
@@ -152,7 +154,7 @@ class PauseTopic(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class DescribeLog(TopicVerb[dict[str, Any]]):
-    """Return the facts of a topic's log; with `at`, also the sequence number of that place."""
+    """Return the facts of a topic's log; with `at`, also the sequence number of that position."""
 
     topic: str
     at: Place | None
@@ -231,8 +233,8 @@ class PauseChannel(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class SeekChannel(TopicVerb[int]):
-    """Move a channel to a place in its topic's log, or create one there. Return the sequence number
-    at which it begins."""
+    """Move a channel to a position in its topic's log, or create the channel there. Return the
+    sequence number at which it begins."""
 
     topic: str
     channel: str
@@ -254,7 +256,7 @@ class SeekChannel(TopicVerb[int]):
 @dataclass(frozen=True)
 class Redrive(TopicVerb[int]):
     """Send at most `limit` messages (0: all) of a dead-letter channel back to their topics. Return
-    their number."""
+    the number of sent messages."""
 
     topic: str
     channel: str
@@ -269,7 +271,7 @@ class Redrive(TopicVerb[int]):
 
 @dataclass(frozen=True)
 class ListDeferred(TopicVerb[dict[str, Any]]):
-    """Return the next deferred messages of a channel, and the place to continue after."""
+    """Return a channel's next deferred messages, and the place to continue after."""
 
     topic: str
     channel: str
@@ -296,7 +298,8 @@ class ListDeferred(TopicVerb[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Peek(TopicVerb[bytes]):
-    """Return a page of messages as JSON, of a channel or, with "", of the topic's own backlog."""
+    """Return a page of messages as JSON, from a channel or, with "", from the topic's own
+    backlog."""
 
     returns = "blob"
     topic: str

@@ -1,8 +1,7 @@
-"""Reports of a worker about itself: its share of /stats and of /metrics, and its remaining
-messages.
+"""A worker's reports about itself: its share of /stats and of /metrics, and its remaining messages.
 
-Owns the walks over topics, in slices, so that deliveries continue between them. The master joins
-the shares of all workers.
+Owns the walks over topics, in slices, so that deliveries continue between slices. The master
+combines the shares of all workers.
 """
 
 import os
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class WorkerStats:
-    """The figures of one worker."""
+    """One worker's figures."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class WorkerStats:
         users: "FileUsers | None",
         give_way: Callable[[], None],
     ) -> None:
-        """give_way: lets other work run; numbers are exact when it returns."""
+        """give_way: lets other work run; the counts are exact when it returns."""
         self._shard = shard
         self._manager = manager
         self._http = http
@@ -110,7 +109,7 @@ class WorkerStats:
         return [found] if found is not None else []
 
     def remains(self) -> Remains:
-        """Return what consumers of this worker's topics have not finished."""
+        """Return the messages that consumers of this worker's topics have not finished."""
         self._give_way()
         return summed(self._rests())
 
@@ -122,7 +121,7 @@ class WorkerStats:
                 yield from (Rest(topic.name, *each) for each in topic.remains())
 
     def inspect(self, what: str) -> bytes:
-        """Return what `debug.tell` reports about `what`."""
+        """Return the `debug.tell` report about `what`."""
         text = debug.tell(what)
         if what == "memory":
             text += debug.table(self._counters())
