@@ -56,7 +56,7 @@ def auth_file(daemon: str) -> Option:
         "auth-file",
         STRING,
         "",
-        f"INI or TOML file of users and their permissions; without it, HTTP requests to {daemon}"
+        f"INI or TOML users file with permissions; without it, HTTP requests to {daemon}"
         " are not authenticated",
         guard=True,
     )
@@ -80,7 +80,7 @@ def check_auth_file(settings: Settings) -> None:
     """
     is_flag = "auth_file" in settings.given and not settings.where("auth_file")
     if is_flag and not settings["auth_file"]:
-        text = "--auth-file is empty: name a file of users, or leave the option out"
+        text = "--auth-file is empty: name a users file, or leave the option out"
         raise refuse(settings, text)
 
 

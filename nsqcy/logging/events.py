@@ -396,7 +396,7 @@ EVENTS = (
         "auth_file_reloaded",
         "info",
         ALL,
-        "AUTH: the file of users was read again",
+        "AUTH: the users file was read again",
         (),
         "Logged by nsqd and nsqlookupd after SIGHUP.",
     ),

@@ -113,7 +113,7 @@ ACCESS = (
         "auth-file",
         STRING,
         "",
-        "INI or TOML file of users; enables log-in and replaces --admin-user",
+        "INI or TOML users file; enables log-in and replaces --admin-user",
         guard=True,
     ),
     Option(

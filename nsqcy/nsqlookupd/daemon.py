@@ -81,7 +81,7 @@ class Daemon(daemon.Daemon):
             return
         for warning in warnings:
             self.log.warn(warning, event="config_warning")
-        self.log.info("AUTH: the file of users was read again", event="auth_file_reloaded")
+        self.log.info("AUTH: the users file was read again", event="auth_file_reloaded")
 
     def _count_connections(self) -> dict[str, int]:
         return {"tcp": len(self._connections), "http": self._http.connections}

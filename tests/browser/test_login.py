@@ -1,4 +1,4 @@
-"""nsqadmin with a file of users in a browser: who sees and does what, and what no other site does.
+"""nsqadmin with a users file in a browser: who sees and does what, and what no other site does.
 
 One of its two nsqds is down: what the other says is shown beside that.
 """

@@ -1,4 +1,4 @@
-"""An nsqd's file of users that changes, that is wrong, that is not all that is asked."""
+"""An nsqd's users file that changes, that is wrong, that is not all that is asked."""
 
 import signal
 from pathlib import Path

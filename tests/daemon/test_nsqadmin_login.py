@@ -1,4 +1,4 @@
-"""nsqadmin with a file of users: who gets in, who may do what, and what browsers are told."""
+"""nsqadmin with a users file: who gets in, who may do what, and what browsers are told."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""A cluster whose daemons have a file of users, and programs that show them a token."""
+"""A cluster whose daemons have a users file, and programs that show them a token."""
 
 import signal
 import subprocess

@@ -1,7 +1,7 @@
 """AUTH and permissions.
 
 The worker with the socket decides what a client may do, based on the answer of an auth server, a
-file of users, or its certificate; the far end of a stream does not check again. Answers expire:
+users file, or its certificate; the far end of a stream does not check again. Answers expire:
 then a command blocks until a server has answered again. Knows topics only by name.
 """
 

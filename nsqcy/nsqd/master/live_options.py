@@ -70,7 +70,7 @@ class LiveOptions:
         if found.users is not None and self._context.get("users") is not None:
             self._context["users"] = found.users
             self._workers.notify(RenewUsers(found.users))
-            self._log.info("AUTH: the file of users was read again", event="auth_file_reloaded")
+            self._log.info("AUTH: the users file was read again", event="auth_file_reloaded")
 
     def _set_log_level(self, level: int) -> None:
         self._log.level = level
