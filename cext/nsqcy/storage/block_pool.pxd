@@ -12,7 +12,7 @@ cdef enum:
     SLAB_SIZE = 65536
 
 
-# Cells of one size in SLAB_SIZE bytes; the free list of them is at the start.
+# Cells of one size in SLAB_SIZE bytes; their free list is at the start.
 ctypedef struct Slab:
     void *free
     Slab *prev
@@ -26,13 +26,13 @@ ctypedef struct Slabs:
     uint32_t cell
     uint32_t first          # offset of the first cell in a slab
     uint32_t spare_count
-    Slab *listed            # with a free cell
-    Slab *spare             # without any cell in use, kept for reuse
+    Slab *listed            # slabs with a free cell
+    Slab *spare             # slabs without a used cell, kept for reuse
 
 
 @cython.final
 cdef class BlockPool:
-    """The memory of one worker: arenas, blocks and entries, and how much of it is in use."""
+    """The memory of one worker: arenas, blocks and entries, and their usage."""
     cdef Arena *partial[BLOCK_CLASSES]      # arenas with a free block, by class
     cdef Slabs entry_slabs
     cdef Slabs page_slabs

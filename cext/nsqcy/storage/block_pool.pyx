@@ -1,4 +1,4 @@
-"""The memory of one worker: arenas of blocks, slabs of entries, and what may be dropped of them.
+"""The memory of one worker: arenas of blocks, slabs of entries, and which blocks may be dropped.
 
 Owns every byte of a message between `recv` and `send`, and decides when the bytes of a block leave
 memory: a block whose records are all on disk may be dropped at any time, unless `pins` (writes,
@@ -29,7 +29,7 @@ cdef extern from "sys/mman.h" nogil:
 
 
 cdef enum:
-    TRIM_ARENAS = 32                # freed, or thinned, at a time
+    TRIM_ARENAS = 32                # arenas freed or thinned at a time
     SPARE_SLABS = 16                # consumers soon need as many entries as they freed
 
 cdef int64_t ARENA_REST = 10 * 1000000000       # ns for which an empty arena is kept
@@ -163,9 +163,9 @@ cdef class BlockPool:
         return arena
 
     cdef void thin_arena(self, Arena *arena) noexcept:
-        """A few blocks keep the arena alive: return the pages of the others, except the first of
-        each, which holds the link. It is no longer a huge page, or the kernel would fill it
-        again."""
+        """Return the pages of free blocks in an arena that a few used blocks keep alive. The first
+        page of each free block stays, because it holds the link. The arena must no longer be a huge
+        page; otherwise the kernel would fill it again."""
         cdef uint8_t *block = <uint8_t *>arena.free
         arena.thinned = arena.idle_since
         madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)
@@ -190,8 +190,8 @@ cdef class BlockPool:
         arena.prev = arena.next = NULL
 
     cdef void trim(self, int64_t now) noexcept:
-        """Once a second: free arenas that have been empty for a while, a limited number of them,
-        and an empty slab of each kind, and drop blocks above the budget."""
+        """Do the once-a-second work: free a limited number of arenas that have been empty for a
+        while, free an empty slab of each kind, and drop blocks above the budget."""
         cdef int kind
         cdef int left = TRIM_ARENAS
         cdef Arena *arena
@@ -219,8 +219,8 @@ cdef class BlockPool:
     # -- residency --
 
     cdef void droppable(self, Block *block) noexcept:
-        """Mark a block as droppable: it is on disk as a whole. The latest is dropped first, as the
-        newest spilled block is read last."""
+        """Mark a block as droppable, because all of it is on disk. The latest block is dropped
+        first, because the newest spilled block is read last."""
         if block.newer != NULL or block.older != NULL or self.newest == block:
             return
         block.older = self.newest
@@ -232,7 +232,7 @@ cdef class BlockPool:
         self.keep_budget()
 
     cdef void keep_longer(self, Block *block) noexcept:
-        """Mark a block as droppable that was just read back: it is dropped last."""
+        """Mark a block that was just read back as droppable; it is dropped last."""
         if block.newer != NULL or block.older != NULL or self.newest == block:
             return
         block.newer = self.oldest
@@ -254,8 +254,8 @@ cdef class BlockPool:
         block.newer = block.older = NULL
 
     cdef void keep_budget(self) noexcept:
-        """Drop blocks while there are too many. Blocks with a cursor in them are dropped only above
-        twice the budget: they were just read back, or are about to be again."""
+        """Drop blocks while there are too many. Blocks that contain a cursor are dropped only above
+        twice the budget, because they were just read back or are about to be read again."""
         cdef Block *block = self.newest
         cdef Block *following
         while block != NULL and self.resident_bytes > self.budget:
@@ -268,7 +268,8 @@ cdef class BlockPool:
     # -- entries and pages of deferred messages --
 
     cdef void relist_slab(self, Slabs *slabs, Slab *slab) noexcept:
-        """A cell was freed in a slab that had none free, or it was the last one in use."""
+        """Handle the release of a cell in a slab that had no free cell, or whose last used cell it
+        was."""
         if not slab.listed:
             self.list_slab(slabs, slab)
         elif slab.prev != NULL or slab.next != NULL:
@@ -277,7 +278,8 @@ cdef class BlockPool:
             self.put_aside(slabs, slab)
 
     cdef void put_aside(self, Slabs *slabs, Slab *slab) noexcept:
-        """Keep a few empty slabs: mapping and touching a new one costs as much as using it."""
+        """Keep a few empty slabs, because mapping and touching a new one costs as much as using
+        it."""
         slab.next = slabs.spare
         slabs.spare = slab
         slabs.spare_count += 1
@@ -332,7 +334,7 @@ cdef class BlockPool:
         slab.listed = 0
 
     cdef Deferred *new_deferred(self, Pages *pages, uint64_t id) except NULL:
-        """Return a new message in the pages of a channel; it has its id and nothing else yet."""
+        """Return a new message in the pages of a channel, with only its id set."""
         cdef Page *page = pages.with_room
         cdef Deferred *deferred
         if page == NULL:
@@ -353,7 +355,7 @@ cdef class BlockPool:
         return deferred
 
     cdef void relist_page(self, Pages *pages, Page *page) noexcept:
-        """A page was full, or is empty now."""
+        """Handle the release of a message in a page that was full, or that is empty now."""
         if page.used == 0:
             self.free_page(pages, page)
         else:

@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 
 
 class FormatError(Exception):
-    """A file was written by a newer nsqcy: it is rejected and left as it is."""
+    """A file was written by a newer nsqcy; it is rejected and left unchanged."""
 
 
 _TOPIC = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")

@@ -1,5 +1,5 @@
-# Entries: a channel's record of a message that it has handed out, queued or deferred. The block
-# pool owns their cells, the channel their state.
+# Entries: a channel's record of a message that it has delivered, queued or deferred. The block pool
+# owns their cells, the channel their state.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport HeapNode
@@ -12,22 +12,22 @@ cdef enum:
 
 
 # A deferred message of one channel. Entries in all other states begin in the same way, so that the
-# place of the record can be read and changed without knowing the state.
+# location of the record can be read and changed without knowing the state.
 ctypedef struct Deferred:
     HeapNode node           # in the channel's timers; tag: the size of the body, see size_tag
     uint64_t seq
-    uint64_t id             # 0: not known, its record has not been read since the start
+    uint64_t id             # 0: unknown, because its record has not been read since the start
     Block *block            # NULL: free
     uint32_t offset
     uint16_t attempts
     uint8_t state           # EntryState
-    uint8_t round           # of the journal: the latest one that contains it, or need not
+    uint8_t round           # number of the latest checkpoint that contains it, or need not
 
 
-# A message of one channel that was handed out and is not finished; or a record of a topic's backlog
+# A message of one channel that was delivered but not finished, or a record of a topic's backlog
 # that has a delay.
 ctypedef struct Entry:
-    # Tag: in flight: time of delivery; queued, of a backlog: as above.
+    # Tag: in flight: time of delivery; queued or in a backlog: as above.
     HeapNode node
     uint64_t seq
     uint64_t id
@@ -36,11 +36,11 @@ ctypedef struct Entry:
     uint16_t attempts
     uint8_t state
     uint8_t round
-    int64_t due             # in flight: deadline; transferred: NEVER + number; of a backlog: delay
+    int64_t due             # in flight: deadline; transferred: NEVER + number; in a backlog: delay
     Entry *prev             # in flight: neighbours in the order of deadlines
-    Entry *next             # queued: the next one
+    Entry *next             # queued: the next message
     void *in_flight_list    # in flight: the consumer's list; queued: the gate position
-    int64_t timestamp       # in flight: of its record, which may have left memory
+    int64_t timestamp       # in flight: timestamp of its record, which may have left memory
 
 
 cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
@@ -60,18 +60,18 @@ cdef inline uint64_t transfer_number(const Entry *entry) noexcept:
 cdef enum EntryState:
     QUEUED = 0              # waits for redelivery at the tail
     DEFERRED = 1            # waits for its due time
-    TRANSFERRING = 2        # on its way to another topic
+    TRANSFERRING = 2        # being transferred to another topic
     IN_FLIGHT = 3           # with a consumer
 
 
 # The deferred messages of PAGE_SIZE bytes; their free list is at the start.
 ctypedef struct Page:
-    Deferred *free          # of the first `made`; the others were never in use
+    Deferred *free          # number of messages used so far; the others were never in use
     Page *prev              # in the order of their creation
     Page *next
     Page *prev_with_room
     Page *next_with_room
-    uint64_t min_id       # its messages have had ids from this ...
+    uint64_t min_id       # minimum id of its messages so far ...
     uint64_t max_id        # ... to this
     uint32_t used
     uint32_t made
@@ -81,7 +81,7 @@ ctypedef struct Page:
 ctypedef struct Pages:
     Page *first             # the latest
     Page *with_room
-    Page *walked            # of a walk: the next one; pages created meanwhile come before it
+    Page *walked            # next page of a walk; pages created meanwhile come before it
 
 
 cdef inline Page *page_of(const Deferred *deferred) noexcept:

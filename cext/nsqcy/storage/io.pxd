@@ -1,10 +1,8 @@
-# The I/O threads: C threads that make every file call of a process. Writes are made in order; what
-# may take long is passed on to another lane (see iothread.h) and does not hold up those behind it.
-#
-#   hub                                      threads
-#   write, sync, unlink ...  -> submitted
-#   kick()                   -> queued   ->  run through the call table
-#   poll()  done(arg, error) <- finished <-  eventfd
+# The I/O threads: C threads that make every file call of a process. Writes are made in order;
+# operations that may take long are passed to another lane (see iothread.h) and do not delay later
+# ones.  hub                                      threads write, sync, unlink ...  -> submitted
+# kick()                   -> queued   ->  run through the call table poll()  done(arg, error) <-
+# finished <-  eventfd
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.base.histogram cimport Histogram
@@ -196,9 +194,9 @@ cdef extern from "iothread.h" nogil:
 # ptr (and result) must stay until done; done and result may be NULL.
 cdef class IoThread:
     cdef IoEngine engine
-    cdef Histogram syncs[<int>LANES]     # durations, by lane
+    cdef Histogram syncs[<int>LANES]     # durations of syncs, by lane
     cdef IoFaults *faults
-    cdef IoCalls *calls            # for the few calls made before serving, on the hub
+    cdef IoCalls *calls            # for the few calls made on the hub before serving
 
     cdef File *file(self, const char *path, int flags) except NULL
     cdef int drop(self, File *file) except -1
@@ -211,7 +209,7 @@ cdef class IoThread:
     cdef int read_records(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
                           uint64_t first_seq, uint32_t count, bint dense,
                           io_done done, void *arg, IoResult *result) except -1
-    # Records of one file, each by itself.
+    # Records of one file, read one by one.
     cdef int pick(self, File *file, IoPick *picks, uint32_t count, IoPicked *into,
                   io_done done, void *arg, IoResult *result) except -1
     # kind: IO_SYNC IO_FSYNC IO_CLOSE IO_UNLINK_FILE; IO_TRUNCATE to n bytes
@@ -222,7 +220,7 @@ cdef class IoThread:
     # kind: IO_MKDIR IO_UNLINK IO_RMDIR IO_SYNC_DIR
     cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1
-    # Later operations begin only after those submitted to that lane so far are done.
+    # Later operations begin only after those submitted to that lane so far have ended.
     cdef int wait_for(self, IoLane lane) except -1
     cdef int kick(self) except -1
     cdef int poll(self) except -1

@@ -1,7 +1,7 @@
 """The I/O threads: every write, sync, read, rename and unlink of a process, off the hub.
 
 Owns open files and the only calls to the file system (cext/include/iocalls.h, where tests inject
-faults). Knows nothing of topics or logs; of records only how to seal and verify them.
+faults). Knows nothing of topics or logs, and of records only how to seal and verify them.
 """
 
 import os
@@ -227,11 +227,11 @@ cdef class IoThread:
     # ---- the Python face ----
 
     def fileno(self):
-        """The eventfd: readable when completions wait."""
+        """The eventfd, which is readable when completions wait."""
         return self.engine.event
 
     def sync_times(self):
-        """Return, by lane, the durations of its syncs: counts by length, and the sum in seconds."""
+        """Return the durations of syncs by lane: counts by length, and the sum in seconds."""
         return {
             "awaited": histogram_facts(&self.syncs[<int>LANE_AWAITED]),
             "background": histogram_facts(&self.syncs[<int>LANE_BACKGROUND]),
@@ -267,15 +267,15 @@ cdef class IoThread:
 
     @property
     def wakeups(self):
-        """How often a kick had to wake the thread of the writes."""
+        """Number of kicks that had to wake the writing thread."""
         return self.engine.wakeups
 
     def live(self):
-        """Live objects; all zero once everything is freed."""
+        """Return the number of live objects by kind; all zero once everything is freed."""
         return {"ops": self.engine.live_ops, "files": self.engine.live_files}
 
     def open(self, path, *, bint create=False, bint replace=False, bint parent=False):
-        """Return a FileHandle; nothing is opened before its first use."""
+        """Return a FileHandle; the file is opened at its first use."""
         cdef FileHandle handle = FileHandle.__new__(FileHandle)
         cdef int flags = 0
         if create:
@@ -302,8 +302,8 @@ cdef class IoThread:
         self.wait_for(<IoLane>lane_named(lane))
 
     def step_now(self, lane=None):
-        """Without threads: run the next operation that was kicked, or the next one of a lane.
-        Return whether there was one that need not wait."""
+        """Run the next operation that was kicked, or the next one of a lane, if there are no
+        threads. Return whether there was an operation that need not wait."""
         if not self.engine.stepped:
             raise ValueError("made without stepped=True")
         if lane is None:
@@ -314,7 +314,7 @@ cdef class IoThread:
 
     def fault(self, str call, Py_ssize_t nth=1, int error=0, uint64_t times=1,
               Py_ssize_t short=-1):
-        """Fail the nth `call` from now ("any": of any kind), and `times` in a row.
+        """Fail the nth `call` from now ("any": of any kind), and `times` calls in a row.
 
         `error` is an errno; `short` limits the bytes that a pwrite or pread moves.
         """
@@ -325,7 +325,7 @@ cdef class IoThread:
             raise ValueError("too many faults")
 
     def clear_faults(self):
-        """Remove every fault."""
+        """Remove all faults."""
         self._need_faults()
         faults_clear(self.faults)
 
@@ -391,7 +391,7 @@ cdef class IoThread:
         return 0
 
 
-# A Python callable that waits for an operation, which keeps one reference to it.
+# A Python callable that waits for an operation; the operation holds one reference to it.
 cdef class _Completion:
     cdef object done
     cdef object buffer
@@ -432,14 +432,14 @@ cdef class FileHandle:
         Py_INCREF(call)
 
     def write_records(self, bytearray data, uint64_t offset, done=None):
-        """Fill in the checksums of a run of records, in place, and write it."""
+        """Fill in the checksums of a run of records, in place, and write the run."""
         cdef _Completion call = _Completion(done, memoryview(data))
         self.io.write_records(self.file, <uint8_t *>data, len(data), offset, call_python,
                               <void *>call, &call.result)
         Py_INCREF(call)
 
     def read(self, bytearray into, uint64_t offset, done=None):
-        """Fill `into`; ENODATA if the file is shorter."""
+        """Fill `into`; the error is ENODATA if the file is shorter."""
         cdef _Completion call = _Completion(done, memoryview(into))
         self.io.read(self.file, <uint8_t *>into, len(into), offset, call_python, <void *>call,
                      &call.result)

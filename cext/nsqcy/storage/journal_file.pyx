@@ -1,7 +1,7 @@
 """The journal of a log: snapshots that replace the file, and deltas appended to it.
 
-Owns the file and whether its writes succeed: what is appended to the log after a leading snapshot
-or a delta is not done before these are. Does not know the content of a snapshot
+Owns the file and knows whether its writes succeed: a run that was appended to the log after a
+leading snapshot or a delta is not done before these are. Does not know the content of a snapshot
 (nsqcy/storage/journal.py).
 """
 
@@ -34,8 +34,8 @@ cdef class JournalFile(SegmentFiles):
         return self.end_snapshot((), leads, done, arg)
 
     cdef int begin_snapshot(self) except -1:
-        """Begin to replace the journal; the existing one stays until the end, and so does every
-        file that it may name."""
+        """Begin to replace the journal; until the end, the existing journal stays, and so does
+        every file that it may name."""
         if self.closed:
             raise ValueError("the log is closed")
         self._snapshot = self.io.file(os.path.join(self._directory, b"journal.tmp"),
@@ -106,7 +106,7 @@ cdef class JournalFile(SegmentFiles):
     # -- deltas --
 
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
-        """After a snapshot in progress, it follows that one, and runs wait for it."""
+        """Write the delta after a snapshot in progress; runs wait for it."""
         cdef bint behind = self.is_telling()
         cdef size_t n = sizeof(JournalEntry) + len(delta)
         cdef Task *task
@@ -142,7 +142,8 @@ cdef class JournalFile(SegmentFiles):
     # -- what became of a write --
 
     cdef int _journal_written(self, int error) except -1:
-        """The oldest one in progress is done. If it failed, a later one contains the same."""
+        """Handle the end of the oldest write in progress. If it failed, a later one contains the
+        same."""
         self._journal_done += 1
         if not error:
             self._required_done = self._journal_done
@@ -154,7 +155,8 @@ cdef class JournalFile(SegmentFiles):
         return 0
 
     cdef int _lose_journal(self, File *file) except -1:
-        """Append nothing more to it, and complete no run before the next snapshot exists."""
+        """Append nothing more to the journal, and complete no run before the next snapshot
+        exists."""
         if self._journal is not NULL and self._journal is file:
             self.io.drop(file)
             self._journal = NULL
@@ -163,5 +165,5 @@ cdef class JournalFile(SegmentFiles):
         return 0
 
     cdef int _release_written(self) except -1:
-        """A write has ended: the runs that waited for it may be done. See LogWriter."""
+        """Handle the end of a write: the runs that waited for it may be done. See LogWriter."""
         raise NotImplementedError

@@ -23,8 +23,8 @@ cdef class Log(LogWriter):
 
     # Read the whole chain; see docs/DISKFORMAT.md for the form of damaged records.
     cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1
-    # Read records one by one, in this order: those in one segment should be neighbours. Failures
-    # and damage are not reported.
+    # Read records one by one, in this order: records in the same segment should be neighbours.
+    # Failures and damage are not reported.
     cdef int pick(self, IoPick *picks, uint32_t count, IoPicked *into, log_done done,
                   void *arg) except -1
     cdef int close(self, log_done done, void *arg) except -1

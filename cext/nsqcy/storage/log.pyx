@@ -2,7 +2,7 @@
 
 Owns the topic's directory, and handles the end of each operation. Its bases own the parts:
 segment_files, journal_file, log_writer. log_recovery finds the existing files at a start. Knows
-nothing of channels, and makes no file call itself.
+nothing of channels, and makes no file calls itself.
 """
 
 import os
@@ -25,7 +25,7 @@ from nsqcy.storage.disk_format import topic_directory
 
 
 def live():
-    """Live objects, all zero once every log is gone."""
+    """Return the number of live objects by kind; all zero once every log is gone."""
     return {"tasks": tasks_alive(), "segments": segments_alive(), "pieces": pieces_alive()}
 
 
@@ -70,7 +70,8 @@ cdef class Log(LogWriter):
     # -- ends of operations --
 
     cdef int _finish(self, Task *task, int error) except -1:
-        """Handle a finished operation: update the segment, call back, start what can start."""
+        """Handle a finished operation: update the segment, call back, and start what can start
+        now."""
         cdef Log keep = self      # the last task's end may drop the last reference
         cdef Segment *segment = task.segment
         cdef Task *whole = task.whole
@@ -98,7 +99,7 @@ cdef class Log(LogWriter):
             elif kind == TASK_DIRECTORY and not error and task.flags:
                 keep._names_synced(task.flags)
             elif error == ENOENT and (kind == TASK_UNLINK or kind == TASK_DIRECTORY):
-                error = 0         # gone already, or not created yet
+                error = 0         # already gone, or not created yet
             elif error:
                 keep._write_failed(os.fsdecode(segment.path) if segment is not NULL
                                    else keep.directory, task.result.call, error)
@@ -115,14 +116,14 @@ cdef class Log(LogWriter):
                     done(arg, error)
             finally:
                 if segment is not NULL:
-                    # Not earlier: the callback may have released extents in it.
+                    # Not earlier, because the callback may have released extents in it.
                     segment.pending -= 1
                     keep._settle(segment)
                 keep._end_check()
         return 0
 
     cdef int _part_end(self, Task *whole, int error) except -1:
-        """One of several operations is done; the last one reports the first error."""
+        """Handle the end of one of several operations; the last one reports the first error."""
         cdef log_done done = whole.done
         cdef void *arg = whole.arg
         cdef bint snapshot = whole.kind == TASK_JOURNAL
@@ -214,8 +215,8 @@ cdef class Log(LogWriter):
     # -- the end --
 
     cdef int close(self, log_done done, void *arg) except -1:
-        """Write the footer, sync, sync the directory; done is called when all of it is on disk.
-        Extents may be released afterwards: no more files are removed."""
+        """Write the footer, sync, sync the directory; done is called when all of this is on disk.
+        Extents may be released afterwards, but no more files are removed."""
         if self.closed:
             raise ValueError("the log is closed")
         self.closed = True
@@ -229,7 +230,7 @@ cdef class Log(LogWriter):
         return self.sync(NULL, NULL)
 
     cdef int delete(self, log_done done, void *arg) except -1:
-        """Remove everything of the log. Extents may be released before or afterwards."""
+        """Remove all files of the log. Extents may be released before or afterwards."""
         cdef Segment *segment = self._first
         if self.closed:
             raise ValueError("the log is closed")
@@ -240,7 +241,8 @@ cdef class Log(LogWriter):
         self._end_error = 0
         self._current = NULL
         if self._following:
-            # Or a log of the same name could find files that are still to be renamed or removed.
+            # Otherwise a log of the same name could find files that are still to be renamed or
+            # removed.
             self.io.wait_for(self._lane)
         while segment is not NULL:
             if segment.state != SEGMENT_GONE:

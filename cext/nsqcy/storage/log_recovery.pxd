@@ -27,7 +27,7 @@ cdef class Recovered:
     # Dense runs that overlap a newer segment, as found on disk: (segment number, offset, bytes,
     # first_seq, last_seq)
     cdef readonly list overlaps
-    cdef readonly bint open_end       # the newest one had none: it was being written
+    cdef readonly bint open_end       # the newest segment had no footer: it was being written
     cdef RecoveredRun *run_array      # the caller copies and releases the extents
     cdef size_t run_count
     cdef size_t run_capacity

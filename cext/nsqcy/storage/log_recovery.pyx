@@ -1,7 +1,8 @@
-"""Recovery of a log: reads footers and the journal, and scans the segments without a footer.
+"""Recovery of a log: reads footers and the journal, and scans segments without a footer.
 
-Runs once, before the log is used, and blocks: the only file calls beside the I/O threads. Decides
-what is on disk, not what it means: nsqcy/storage/journal.py interprets the journal's entries.
+Runs once, before the log is used, and blocks. Makes the only file calls outside the I/O threads.
+Decides what is on disk, not what it means: nsqcy/storage/journal.py interprets the journal's
+entries.
 """
 
 import os
@@ -43,11 +44,11 @@ cdef enum:
 
 
 cpdef Recovered recover_log(Log log):
-    """Return the state of a log on disk: call it once, before the first append. Reads footers and
+    """Return the state of a log on disk; call it once, before the first append. Reads footers and
     the journal, and scans the segments that have no footer.
 
-    After a crash between a copy and the journal's entry of it, a seq may be in more than one run;
-    the copies are the same message. Dense runs are returned without such overlaps.
+    After a crash between a copy and the journal's entry for it, a seq may be in more than one run;
+    both copies are the same message. Dense runs are returned without such overlaps.
     """
     cdef Recovered into = Recovered.__new__(Recovered, log)
     try:
@@ -55,7 +56,7 @@ cpdef Recovered recover_log(Log log):
     except FileNotFoundError:
         return into
     log._directory_there = True
-    # The newest first: what was written again after a failure is valid at its last place.
+    # The newest first: a record that was rewritten after a failure is valid at its last location.
     for name in sorted(filter(_SEGMENT.fullmatch, names), reverse=True):
         recover_segment(log, name, into)
         if int(name[:20]) == log.last_number:
@@ -96,8 +97,8 @@ cdef int recover_segment(Log log, str name, Recovered into) except -1:
 
 cdef int recover_runs(Log log, int fd, uint64_t size, Segment *segment,
                       Recovered into) except -1:
-    """A segment whose records are all elsewhere is doomed: it is removed after the next snapshot.
-    One with unreadable parts stays."""
+    """Doom a segment whose records are all elsewhere: it is removed after the next snapshot. A
+    segment with unreadable parts stays."""
     cdef Py_ssize_t damages = len(into.damages)
     cdef bytes log_id = recover_header(log, fd, segment, into)
     cdef bint closed = recover_footer(log, fd, size, segment, into)
@@ -112,12 +113,12 @@ cdef int recover_runs(Log log, int fd, uint64_t size, Segment *segment,
 
 
 cdef bytes recover_header(Log log, int fd, Segment *segment, Recovered into):
-    """Return the log_id that it names; None if it names none."""
+    """Return the log_id that the segment names; None if it names none."""
     cdef bytes data = read_now(log, fd, 0, sizeof(SegmentHeader))
     cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
     path = os.fsdecode(segment.path)
     if len(data) == 0:
-        return None           # created, and then the machine stopped
+        return None           # created just before the machine stopped
     if (len(data) < <Py_ssize_t>sizeof(SegmentHeader) or header.magic != SEGMENT_MAGIC
             or header.crc != segment_header_crc(header)):
         into.damages.append((path, 0, "damaged segment header"))
@@ -274,7 +275,7 @@ cdef class Recovered:
         return self._cover(run.first_seq, run.last_seq)
 
     cdef list _uncovered(self, uint64_t first, uint64_t last):
-        """Return the parts of [first, last] that no dense run before it has."""
+        """Return the parts of [first, last] that no earlier dense run has."""
         cdef Py_ssize_t i = bisect_left(self._covered, first, key=end_of)
         cdef uint64_t at = first
         wanted = []
@@ -290,7 +291,7 @@ cdef class Recovered:
         return wanted
 
     cdef int _cover(self, uint64_t first, uint64_t last) except -1:
-        """Add [first, last], merged with what it touches."""
+        """Add [first, last], merged with adjacent ranges."""
         cdef Py_ssize_t low = bisect_left(self._covered, first - (first > 0), key=end_of)
         cdef Py_ssize_t high = low
         while high < len(self._covered) and self._covered[high][0] <= last + 1:
@@ -334,7 +335,7 @@ cdef class Recovered:
 
     cdef int _add_rest(self, const SegmentRun *run, Segment *segment, int fd,
                        list wanted) except -1:
-        """Add the wanted seqs of a dense run: walk its records for their places."""
+        """Add the wanted seqs of a dense run: walk its records to find their locations."""
         cdef bytearray data = bytearray(read_now(self.log, fd, run.offset, run.bytes))
         cdef uint8_t *bytes_at = <uint8_t *>data
         cdef const Record *record

@@ -26,11 +26,11 @@ cdef struct Task:
     Task *next
     void *log
     Segment *segment
-    File *file           # of a journal write: which journal
+    File *file           # of a journal write: number of the journal
     Task *whole
     TaskKind kind
     int error
-    int refused          # of a run that was written: why it counts as not written
+    int refused          # of a written run: why it counts as not written
     uint32_t parts
     uint32_t count
     uint32_t flags
@@ -38,10 +38,10 @@ cdef struct Task:
     uint64_t bytes
     uint64_t first_seq
     uint64_t last_seq
-    bint follows         # its operation follows others of the log in their lane
+    bint follows         # its operation must follow others of the log in their lane
     bint tells           # of a delta that follows: runs wait for it
     bint durable         # of a run: done when a sync covers it
-    bint goes_on         # of a run: done with the next one, and rejected if that is
+    bint goes_on         # of a run: done together with the next run, and rejected if that is
     uint64_t commit      # of a durable run: the number of the commit that covers it
     uint64_t journal_writes        # of a run: number of journal writes that must be done before it
     uint8_t *owned       # freed with the task
@@ -59,7 +59,7 @@ cdef class LogTasks:
     cdef readonly str topic
     cdef readonly str directory
     cdef readonly str last_error_text
-    # Called as on_failure(topic, verb, path, errno) for each write that fails. If it returns true,
+    # Called as on_failure(topic, verb, path, errno) for each failed write. If it returns true,
     # on_recovery(topic) is called once writes succeed again.
     cdef public object on_failure
     cdef public object on_recovery
@@ -67,7 +67,7 @@ cdef class LogTasks:
     cdef bytes _data_path
     cdef bytes _directory
     cdef uint64_t _tasks
-    cdef uint64_t _following          # consecutive tasks, and their lane
+    cdef uint64_t _following          # number of consecutive tasks, and their lane
     cdef IoLane _lane
     cdef bint _awaited                # the latest run is durable: publishers wait for syncs
     cdef bint _error_is_sync

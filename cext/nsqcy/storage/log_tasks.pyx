@@ -1,7 +1,7 @@
 """Tasks: each operation that a log submits to the I/O threads, until it has ended.
 
 Owns the memory of tasks, the lane of consecutive ones, and the text of the last error. Knows
-neither segments' files nor the journal: derived classes handle an end (Log._finish).
+neither segment files nor the journal: derived classes handle an end (Log._finish).
 """
 
 import os
@@ -23,7 +23,7 @@ cdef int64_t live_tasks = 0
 
 
 cdef int64_t tasks_alive() noexcept:
-    """Tasks that have not ended: zero once every log is gone."""
+    """Return the number of unfinished tasks; zero once every log is gone."""
     return live_tasks
 
 
@@ -65,7 +65,7 @@ cdef class LogTasks:
 
     cdef Task *_follower(self, TaskKind kind, Segment *segment, Task *whole) except NULL:
         """Return a task for an operation in self._lane: it may take long, and appends do not wait
-        for it. A log's operations stay in one lane while any is in progress, and therefore in
+        for it. A log's operations stay in one lane while any is in progress, and are therefore in
         order."""
         cdef Task *task = self._task(kind, segment, whole)
         if self._following == 0:
@@ -117,13 +117,13 @@ cdef class LogTasks:
     # -- for those above --
 
     cdef int _ended(self, Task *task, int error) except -1:
-        """An operation has ended."""
+        """Handle the end of an operation."""
         raise NotImplementedError
 
     cdef int _finish(self, Task *task, int error) except -1:
-        """A task is done."""
+        """Handle the end of a task."""
         raise NotImplementedError
 
     cdef int _part_end(self, Task *whole, int error) except -1:
-        """One of several operations with one answer is done."""
+        """Handle the end of one of several operations with one answer."""
         raise NotImplementedError

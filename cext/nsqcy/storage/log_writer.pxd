@@ -11,31 +11,31 @@ cdef class LogWriter(JournalFile):
     cdef public uint64_t sync_every
     cdef public int64_t sync_timeout
     cdef int64_t _synced_at
-    cdef Task *_written_first         # runs that are written, in order, but not done: they wait
-    cdef Task *_written_last          # for a sync, or for a journal write before them
+    cdef Task *_written_first         # runs that are written, in order, but wait
+    cdef Task *_written_last          # for a sync, or for an earlier journal write
     cdef uint64_t _durable            # durable runs without a requested sync
-    cdef bint _goes_on                # the latest run does
-    cdef uint64_t _commits            # how many were begun, and how many of them have ended
+    cdef bint _goes_on                # the latest run is durable
+    cdef uint64_t _commits            # number of syncs begun, and how many of them have ended
     cdef uint64_t _commits_done
 
     # Append a run. It must stay valid and unchanged (except its crc fields) until done. A failed
-    # run's place is still in `into`: retract() it. A durable run is done when a sync covers it: see
-    # commit(). A continued run is a part of the next run, which is appended right away: they are in
-    # one segment, and fail together. No run is done before the deltas and the leading snapshots
-    # that were requested before it.
+    # run's location is still in `into`: retract() it. A durable run is done when a sync covers it;
+    # see commit(). A continued run is a part of the next run, which must be appended right after
+    # it: both are in one segment, and fail together. No run is done before the deltas and the
+    # leading snapshots that were requested before it.
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
                     uint32_t count, int flags, bint durable, bint goes_on, Extent *into,
                     log_done done, void *arg) except -1
-    # Sync the durable runs that were appended. One sync at a time is in progress: those that are
+    # Sync the durable runs that were appended. Only one sync is in progress at a time: syncs
     # requested meanwhile share the next one.
     cdef int commit(self) except -1
-    # Whether a run of n bytes would begin a new segment: it may be written although one that was
-    # appended before it fails.
+    # Return whether a run of n bytes would begin a new segment: it may then be written although an
+    # earlier run fails.
     cdef bint rolls(self, size_t n) noexcept
-    # Bytes of records for which the segment of the next run has room.
+    # Return the room for records, in bytes, in the segment of the next run.
     cdef uint64_t room(self) noexcept
     cdef int sync(self, log_done done, void *arg) except -1
-    # The monotonic time of the next sync, or 0 if nothing waits for one.
+    # Return the monotonic time of the next sync, or 0 if nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
     cdef bint _is_journaled(self, const Task *task) noexcept
     cdef int _wait(self, Task *task, int error) except -1

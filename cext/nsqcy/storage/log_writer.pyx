@@ -1,7 +1,7 @@
-"""Writer of a log: appends runs, and completes each when it is as safe as requested.
+"""Writer of a log: appends runs, and completes each run when it is as safe as requested.
 
-Owns the runs that are written but not done, in their order: they wait for a sync (group commit), or
-for a journal write before them. Knows files only as segments and a journal.
+Owns the runs that are written but not done, in order: they wait for a sync (group commit), or for
+an earlier journal write. Knows files only as segments and a journal.
 """
 
 import os
@@ -17,7 +17,7 @@ from nsqcy.storage.segment cimport Segment
 
 
 cdef enum:
-    FOLLOWING_SYNCS = 8          # maximum that may wait for each other: more would not help
+    FOLLOWING_SYNCS = 8          # maximum runs that wait for one sync: more would not help
 
 
 cdef int commit_done(void *arg, int error) except -1:
@@ -101,7 +101,7 @@ cdef class LogWriter(JournalFile):
     # -- runs that wait --
 
     cdef int _ended(self, Task *task, int error) except -1:
-        """An operation is done. That does not complete every run."""
+        """Handle the end of an operation, which does not complete every run."""
         if task.kind != TASK_RUN:
             return self._finish(task, error)
         task.error = error
@@ -113,13 +113,13 @@ cdef class LogWriter(JournalFile):
         return self._finish(task, error or task.refused)
 
     cdef bint _is_journaled(self, const Task *task) noexcept:
-        """Return whether the journal writes that this run waits for are done, or have failed for
-        good."""
+        """Return whether the journal writes that this run waits for are done, or have failed
+        permanently."""
         return (task.journal_writes <= self._required_done
                 or self.journal_lost and task.journal_writes <= self._journal_done)
 
     cdef int _wait(self, Task *task, int error) except -1:
-        """A failed run waits as well: runs are answered in their order."""
+        """Handle a failed run, which also waits: runs are answered in order."""
         if error:
             self._segment_fail(task.segment)
         if self._written_last is NULL:
@@ -171,8 +171,8 @@ cdef class LogWriter(JournalFile):
     # -- syncs and commits --
 
     cdef int sync(self, log_done done, void *arg) except -1:
-        """Make everything appended so far survive a power loss; done reports the result. Runs that
-        were written to a file whose sync failed since the last answer count as well."""
+        """Make everything appended so far survive a power loss; done reports the result. The result
+        includes runs that were written to a file whose sync has failed since the last answer."""
         cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
         cdef Task *task
         whole.done = done
@@ -201,8 +201,8 @@ cdef class LogWriter(JournalFile):
         return self.sync(commit_done, <void *>self)
 
     cdef int _commit_done(self, int error) except -1:
-        """A sync has ended, and with it every durable run that was appended before it: these were
-        written before it began. Without a successful sync a run counts as not written."""
+        """Handle the end of a sync: it covers every durable run appended before it began, because
+        those were already written. After a failed sync, a run counts as not written."""
         cdef Task *task = self._written_first
         self._commits_done = self._commits
         while task is not NULL and task.commit <= self._commits_done:

@@ -20,20 +20,20 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 cdef class ReadAhead:
     cdef RecordWindow window
-    cdef readonly uint64_t first_seq    # of the record that is needed first
+    cdef readonly uint64_t first_seq    # seq of the record that is needed first
     cdef readonly bint reading
     cdef Block *block               # the copies, without other references; NULL: none yet
-    cdef IoPick *picks              # in the order of their places; once read, of seqs
+    cdef IoPick *picks              # in the order of their locations; once read, of seqs
     cdef uint32_t count
     cdef uint32_t room
     cdef uint64_t bytes             # upper bound of their memory, if their sizes are as expected
     cdef IoPicked picked
 
-    # Add an entry of the queue; False: nothing more fits.
+    # Add an entry of the queue; return False if nothing more fits.
     cdef bint add(self, const Entry *entry) except -1
-    # Begin; the window's on_loaded follows. False: nothing is left to read here.
+    # Begin; the window's on_loaded follows. Return False if nothing is left to read here.
     cdef bint read(self) except -1
-    # NULL: not among them.
+    # Return the copy of a record; NULL if there is none.
     cdef Record *find(self, uint64_t seq) noexcept
     cdef int on_read(self) except -1
     cdef int load_whole(self) except -1

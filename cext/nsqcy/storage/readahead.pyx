@@ -1,8 +1,9 @@
-"""Records of a channel's queue that are read one by one, as their blocks are not in memory.
+"""Read-ahead: records of a channel's queue that are read one by one, because their blocks are not
+in memory.
 
-Owns the copies, and decides which records are worth reading so: a block that is needed to a large
-part is loaded. Knows neither channels nor consumers. It skips damaged and unreadable records: their
-reader loads the block, which reports the error.
+Owns the copies, and decides which records are worth reading one by one: a block is loaded if a
+large part of it is needed. Knows neither channels nor consumers. It skips damaged and unreadable
+records: their reader loads the block, which reports the error.
 """
 
 cimport cython
@@ -23,9 +24,9 @@ cdef extern from "Python.h":
 
 cdef enum:
     UNKNOWN_SIZE = 1024             # bytes read of a record of unknown size
-    ROOM_FOR_HEADERS = 256          # reserved for each: a record may be larger than expected
+    ROOM_FOR_HEADERS = 256          # reserved per record: one may be larger than expected
     WORTH_A_LOAD = 8                # a block at most this many times its needed bytes is loaded
-    FEW_LOADS = 4                   # blocks that are loaded for what comes later
+    FEW_LOADS = 4                   # blocks that are loaded for later records
 
 
 cdef int by_place(const void *a, const void *b) noexcept nogil:
@@ -104,7 +105,7 @@ cdef class ReadAhead:
             return False
         window.pool.keep_budget()
         self.block = window.pool.new_block(<uint32_t>min(<uint64_t>LARGEST_BLOCK, self.bytes))
-        # A ring of its own: it is not a straggler, but leaves memory like one.
+        # Its block is in a ring of its own: it is not a straggler, but leaves memory like one.
         self.block.prev = self.block.next = self.block
         window.ref(self.block)
         self.picked.memory = self.block.data
@@ -117,7 +118,7 @@ cdef class ReadAhead:
         return True
 
     cdef int load_whole(self) except -1:
-        """While there is room, load the blocks that are needed to a large part, and a few more with
+        """While there is room, load the blocks of which a large part is needed, and a few more with
         each prefetch. The rest is read record by record."""
         cdef BlockPool pool = self.window.pool
         cdef uint32_t begin = 0

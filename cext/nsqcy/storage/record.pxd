@@ -51,6 +51,6 @@ cdef extern from "record.h" nogil:
 
 
 cdef inline bint is_spoiled(const Record *record, uint64_t seq) noexcept:
-    """Return whether the record of a message, in its loaded block, is damaged. If lengths were lost
-    too, it no longer begins at its old place."""
+    """Return whether a message's record, in its loaded block, is damaged. If lengths were also
+    lost, the record no longer begins at its old offset."""
     return record.seq != seq or record.attributes & RECORD_DAMAGED

@@ -18,7 +18,8 @@ from nsqcy.storage.log cimport Log
 from nsqcy.storage.record cimport Record, record_size
 
 
-# Records of a topic that were dropped before any channel got them, with channels still before them.
+# Records of a topic that were dropped before any channel received them, and that some cursor has
+# not passed yet.
 ctypedef struct Hole:
     uint64_t start
     uint64_t end            # exclusive
@@ -26,8 +27,8 @@ ctypedef struct Hole:
 
 ctypedef struct Cursor:
     Block *block            # NULL: the window is empty
-    uint32_t offset         # of the next record in the block
-    uint64_t seq            # of the next record
+    uint32_t offset         # offset of the next record in the block
+    uint64_t seq            # sequence number of the next record
 
 
 cdef inline bint at_record(const Cursor *cursor) noexcept:
@@ -42,22 +43,22 @@ cdef class RecordWindow:
     cdef readonly Log log                   # None: never on disk
     cdef Block *oldest
     cdef Block *newest
-    cdef Block *stragglers          # out of the window, but entries refer to them
+    cdef Block *stragglers          # blocks outside the window that entries refer to
     cdef Cursor **cursors           # all cursors over this window
     cdef uint32_t cursor_count
     cdef uint32_t cursor_room
     cdef Cursor visible             # records before it may be read
     cdef Cursor fanout              # records before it belong to the channels
-    # Cursors that retain: records after them stay, with or without readers; if watched.
-    cdef Cursor kept                # by retention, or for a named cursor
-    cdef Cursor outdated            # retention alone would have released everything before it
+    # Cursors for retention: records after them stay, with or without readers; if watched.
+    cdef Cursor kept                # kept by retention, or for a named cursor
+    cdef Cursor outdated            # retention would have released everything before it
     cdef Cursor unjournaled              # the journal does not know yet what follows it
     cdef Hole *holes
     cdef uint32_t hole_count
-    cdef readonly uint64_t next_seq     # of the next record
+    cdef readonly uint64_t next_seq     # sequence number of the next record
     cdef uint32_t next_capacity
     cdef bint perishable            # some record was published with a time to live
-    cdef bint stalled               # a read failed that may succeed yet: none before the next tick
+    cdef bint stalled               # a read failed, but may succeed: none before the next tick
     cdef Block **index              # the blocks in the window; NULL: not built yet
     cdef size_t index_first
     cdef size_t index_count
@@ -68,7 +69,7 @@ cdef class RecordWindow:
     cdef void unwatch(self, Cursor *cursor) noexcept
 
     cdef inline void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept:
-        """Move `cursor` to the place of `to`. Does not trim: the caller does after that."""
+        """Move `cursor` to the place of `to`. The caller must trim afterwards."""
         if cursor.block != to.block:
             if to.block != NULL:
                 to.block.cursors += 1
@@ -87,7 +88,7 @@ cdef class RecordWindow:
 
     cdef inline bint settle(self, Cursor *cursor) noexcept:
         """Return whether there is a record at the cursor (its block may have to be loaded first),
-        after it has moved over ends of blocks and gaps."""
+        after moving the cursor over ends of blocks and gaps."""
         return cursor.block != NULL and at_record(cursor) or self.next_record(cursor)
 
     cdef bint next_record(self, Cursor *cursor) noexcept
@@ -141,7 +142,7 @@ cdef inline Record *append_record(
     if block == NULL or block.flags & SEALED or block.capacity - block.size < size:
         block = window.open_block(size)
     record = <Record *>(block.data + block.size)
-    # The last word holds the padding, if there is any.
+    # The last word contains the padding, if there is any.
     (<uint64_t *>(block.data + block.size + size - 8))[0] = 0
     record.length = <uint32_t>size
     record.crc = 0

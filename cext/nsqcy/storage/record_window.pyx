@@ -122,14 +122,14 @@ cdef class RecordWindow:
             return
         block.flags |= SEALED
         if block.size and block.stored == block.size:
-            # All of it was on disk before; no end of a write will report it.
+            # All of it was already on disk; the end of no write will report it.
             self.pool.droppable(block)
 
     # -- looking for blocks --
 
     cdef Block *block_of(self, uint64_t seq) except? NULL:
-        """Return the first block of the window that ends with record `seq` or a later one; NULL if
-        there is none."""
+        """Return the first block of the window that ends at record `seq` or later; NULL if there is
+        none."""
         cdef size_t low
         cdef size_t high
         cdef size_t middle
@@ -174,7 +174,7 @@ cdef class RecordWindow:
             else:
                 grown = <Block **>realloc(self.index, 2 * self.index_room * sizeof(Block *))
                 if grown == NULL:
-                    # It is built again when a block is looked up.
+                    # It is rebuilt when a block is looked up.
                     self.drop_index()
                     return
                 self.index = grown
@@ -218,7 +218,7 @@ cdef class RecordWindow:
                 return
 
     cdef bint next_record(self, Cursor *cursor) noexcept:
-        """Skip ends of blocks and gaps; return whether that leads to a record."""
+        """Skip ends of blocks and gaps; return whether there is a record after them."""
         cdef Block *block = cursor.block
         cdef bint left = False
         if block == NULL:
@@ -226,7 +226,7 @@ cdef class RecordWindow:
             return False
         while not at_record(cursor):
             if block.next == NULL:
-                # Records that a crash removed may be missing at the end, too.
+                # Records that a crash removed may also be missing at the end.
                 cursor.offset = block.size
                 cursor.seq = self.next_seq
                 break
@@ -267,7 +267,7 @@ cdef class RecordWindow:
         self.hole_count = kept
 
     cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept:
-        """Return the bytes of the records from a cursor on, in memory or on disk."""
+        """Return the size of the records from a cursor on, in memory or on disk, in bytes."""
         if cursor.block == NULL:
             return 0
         return (self.newest.position + self.newest.size
@@ -278,7 +278,7 @@ cdef class RecordWindow:
         return self.last_reader().seq
 
     cdef const Cursor *last_reader(self) noexcept:
-        """Return the cursor that is furthest behind, except for those that only retain."""
+        """Return the cursor that is furthest behind, except those for retention."""
         cdef const Cursor *last = &self.visible
         cdef uint32_t i
         for i in range(self.cursor_count):
@@ -344,7 +344,7 @@ cdef class RecordWindow:
         self.pool.free_block(block)
 
     cdef int load(self, Block *block) except -1:
-        """Request the bytes of a block that is on disk only; on_loaded follows."""
+        """Request the bytes of a block that is only on disk; on_loaded follows."""
         cdef Read *read
         if block.flags & (LOADING | UNREADABLE) or block.data != NULL or self.stalled:
             return 0
@@ -362,8 +362,8 @@ cdef class RecordWindow:
         return 0
 
     cdef void reseat(self, Block *block) noexcept:
-        """A block was read: cursors in it move to their records again. If lengths are damaged on
-        disk, records do not begin where they did."""
+        """Handle a block that was read: move the cursors in it to their records again. If lengths
+        are damaged on disk, records may begin at other offsets."""
         cdef Cursor *cursor
         cdef uint32_t i
         for i in range(self.cursor_count):
@@ -372,11 +372,11 @@ cdef class RecordWindow:
                 cursor.offset = offset_of(block, cursor.seq)
 
     cdef int on_loaded(self, Block *block) except -1:
-        """Called when a load has ended, successfully or not (UNREADABLE, or stalled)."""
+        """Handle the end of a load: successful, failed (UNREADABLE) or stalled."""
         return 0
 
     cdef int on_read(self, read) except -1:
-        """A read of the log (nsqcy.broker.log_reader) can continue, or has ended."""
+        """Handle a read of the log (nsqcy.broker.log_reader) that can continue, or has ended."""
         raise NotImplementedError
 
     cdef object new_transfer(self, object channel):
@@ -384,11 +384,11 @@ cdef class RecordWindow:
         raise NotImplementedError
 
     cdef int write_copies(self, Block *block) except -1:
-        """Give the log the records of a block of copies that it does not have yet."""
+        """Pass the records of a block of copies that the log lacks to the log."""
         raise NotImplementedError
 
     cdef int copies_written(self) except -1:
-        """Write that entries have moved to copies, which the log has received."""
+        """Record that entries have moved to copies that the log has received."""
         raise NotImplementedError
 
     cdef void truncate(self, uint64_t seq) noexcept:
@@ -446,7 +446,7 @@ cdef class RecordWindow:
         self.next_capacity = MIN_BLOCK
 
     cdef void discard(self) noexcept:
-        """Forget everything: the topic is being deleted. Its entries are already gone."""
+        """Forget everything, because the topic is being deleted. Its entries are already gone."""
         cdef uint32_t i
         self.seal()
         for i in range(self.cursor_count):

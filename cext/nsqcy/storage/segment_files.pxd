@@ -16,10 +16,10 @@ cdef class SegmentFiles(LogTasks):
     cdef Segment *_first
     cdef Segment *_last
     cdef Segment *_current
-    cdef uint64_t last_number         # of a segment, here or in a journal
+    cdef uint64_t last_number         # maximum number of a segment, here or in a journal
     cdef bint _frozen                 # close() was called: files stay whatever is released
     cdef uint64_t _unsynced           # records written since the last sync
-    cdef int _sync_error              # of a failed sync, until a sync() has reported it
+    cdef int _sync_error              # error of a failed sync, until a sync() has reported it
     cdef uint64_t _sync_error_number  # and its segment
     cdef bint _directory_there
     cdef bint _directory_known        # its name is durable: its parent needs no sync
@@ -41,12 +41,12 @@ cdef class SegmentFiles(LogTasks):
     cdef int _index(self, Task *task) except -1
     # Remove a failed run of n bytes that began with first_seq from an extent.
     cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
-    # Release runs that are not needed any more.
+    # Release runs that are no longer needed.
     cdef int release(self, Extent *extent) except -1
     # Free an extent's further pieces and zero it; the runs stay.
     cdef int forget(self, Extent *extent) except -1
     cdef int _sync_files(self, Task *whole) except -1
-    # Sync what recovery has found, as a killed process need not have synced it.
+    # Sync the recovered files, because a killed process need not have synced them.
     cdef int sync_found(self, log_done done, void *arg) except -1
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1
     cdef int _sync_done(self, Task *task, int error) except -1

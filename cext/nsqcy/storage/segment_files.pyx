@@ -43,12 +43,12 @@ cdef int64_t live_pieces = 0
 
 
 cdef int64_t segments_alive() noexcept:
-    """Segments of all logs: zero once every log is gone."""
+    """Return the number of segments of all logs; zero once every log is gone."""
     return live_segments
 
 
 cdef int64_t pieces_alive() noexcept:
-    """Further pieces of extents: zero once every extent was released."""
+    """Return the number of further pieces of extents; zero once every extent was released."""
     return live_pieces
 
 
@@ -123,13 +123,14 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int _segment_retire(self, Segment *segment) except -1:
-        """Accept no more runs for it. The next sync includes it, and then its footer is written."""
+        """Accept no more runs for a segment. The next sync includes it, and then its footer is
+        written."""
         self._current = NULL
         segment.state = SEGMENT_CLOSING
         return self._settle(segment)
 
     cdef int _segment_fail(self, Segment *segment) except -1:
-        """The file cannot be written any more. Runs still queued for it fail as well; the next
+        """Handle a file that can no longer be written. Runs still queued for it also fail; the next
         append opens a new segment."""
         if segment.state in (SEGMENT_OPEN, SEGMENT_CLOSING):
             segment.state = SEGMENT_FAILED
@@ -160,7 +161,7 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int _cut(self, Segment *segment) except -1:
-        """Truncate a torn run, if the disk permits; otherwise a start does."""
+        """Truncate a torn run if the disk permits; otherwise the next start does."""
         cdef Task *task = self._task(TASK_CUT, segment, NULL)
         return self.io.on_file(LANE_WRITES, IO_TRUNCATE, segment.file, segment.good, task_finished,
                                task, &task.result)
@@ -244,7 +245,8 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int _index(self, Task *task) except -1:
-        """Add a written run to the segment's index: to the last entry if it continues it."""
+        """Add a written run to the segment's index; extend the last entry if the run continues
+        it."""
         cdef Segment *segment = task.segment
         cdef SegmentFooter *facts = &segment.facts
         cdef SegmentRun *run = NULL
@@ -391,8 +393,9 @@ cdef class SegmentFiles(LogTasks):
         return self._segment_fail(segment)
 
     cdef int _sync_directory(self, Task *whole) except -1:
-        """Make names durable: of the files in the directory, and of the directory if it is new. If
-        nothing is on disk yet, sync the data path alone, as something to wait for."""
+        """Make names durable: the files' names in the directory and, if the directory is new, its
+        own name. If nothing is on disk yet, sync only the data path, so that there is something to
+        wait for."""
         cdef Task *task
         cdef bint ours = self._directory_dirty or self._directory_there
         if ours:
@@ -409,8 +412,8 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef void _names_synced(self, uint32_t which) noexcept:
-        """A directory was synced. The log's directory has a durable name when the data path was
-        synced after its creation was observed."""
+        """Handle the sync of a directory. The name of the log's directory is durable if the data
+        path was synced after the directory was known to exist."""
         if which == NAMES_INSIDE:
             self._directory_there = True
         else:

@@ -1,6 +1,6 @@
 """A log driven from Python, and its pure functions over bytes: for tests and tools.
 
-A worker calls nsqcy.storage.log from C; this is the same, with callables and bytearrays.
+A worker calls nsqcy.storage.log from C; this module does the same with callables and bytearrays.
 """
 
 from typing import NamedTuple
@@ -56,8 +56,8 @@ def verify_run(bytearray run, uint64_t first_seq, uint32_t count, bint dense=Tru
 
 
 class Survey(NamedTuple):
-    """Return the contents of a run: the number of good records, their common properties, and the
-    damaged ones as (offset, bytes, seq)."""
+    """Return the contents of a run: the number of valid records, their common properties, and the
+    damaged records as (offset, bytes, seq)."""
 
     records: int
     first_time: int
@@ -68,7 +68,7 @@ class Survey(NamedTuple):
 
 
 def survey_run(const uint8_t[::1] run not None):
-    """Return the Survey of a run that was read and verified: it can be walked."""
+    """Return the Survey of a run that was read and verified, which can be walked."""
     cdef uint64_t at = 0
     cdef uint64_t n = run.shape[0]
     cdef uint64_t records = 0
@@ -116,7 +116,7 @@ def scan_segment(bytes data):
 
 @cython.no_gc_clear
 cdef class RunHandle:
-    """The place of a run."""
+    """The location of a run."""
 
     def __cinit__(self, Log log not None):
         self.log = log
@@ -138,7 +138,7 @@ cdef class RunHandle:
 
     @property
     def bytes(self):
-        """Bytes of all pieces."""
+        """Return the total size of all pieces in bytes."""
         return sum(piece[2] for piece in self.pieces)
 
 
@@ -171,7 +171,7 @@ cdef int waiting_done(void *arg, int error) except -1:
 
 
 cdef class LogProbe:
-    """Drives a Log from Python: `done(error)` gets 0 or an errno, from IoThread.poll_now()."""
+    """Drives a Log from Python: `done(error)` receives 0 or an errno, from IoThread.poll_now()."""
 
     def __cinit__(self, Log log not None):
         self.log = log
@@ -195,7 +195,7 @@ cdef class LogProbe:
         self.log.retract(&handle.extent, n, first_seq, count)
 
     def read(self, RunHandle handle, done):
-        """Read it; done(error, bytearray) is called."""
+        """Read a run; done(error, bytearray) is called."""
         cdef bytearray into = bytearray(handle.bytes)
         self.log.read(&handle.extent, <uint8_t *>into, waiting_done, waiting(done, into, True))
 
@@ -220,7 +220,7 @@ cdef class LogProbe:
         self.log.write_snapshot(snapshot, leads, waiting_done, waiting(done, None, False))
 
     def append_delta(self, bytes delta):
-        """Append a delta; return whether the journal had not failed."""
+        """Append a delta; return False if the journal has failed."""
         return self.log.append_delta(delta, NULL, NULL) == 1
 
     def close(self, done=None):
@@ -243,8 +243,8 @@ cdef class LogProbe:
 
 
 def recovered_runs(Recovered found not None):
-    """Return [(first_seq, last_seq, count, flags, first_time, last_time, RunHandle)], by their
-    places."""
+    """Return [(first_seq, last_seq, count, flags, first_time, last_time, RunHandle)], ordered by
+    location."""
     cdef RunHandle handle
     cdef RecoveredRun *run
     cdef size_t i
