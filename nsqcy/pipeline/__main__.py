@@ -30,7 +30,7 @@ COMMAND = "nsqcy-pipeline"
 class Job(Protocol):
     """Interface of the module of a job."""
 
-    HELP: str  # the first line is its summary
+    HELP: str  # its first line is the summary
     OPTIONS: Table
     run: Callable[[Options, Report], int]
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def terminable(asked: threading.Event) -> Iterator[None]:
-    """SIGTERM acts like ^C, and sets `asked`."""
+    """Make SIGTERM act like ^C, and set `asked`."""
 
     def interrupt(_number: int, _frame: object) -> None:
         asked.set()

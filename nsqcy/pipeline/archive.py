@@ -1,8 +1,8 @@
-"""`nsqcy-pipeline archive`: topics into Parquet, each row exactly once.
+"""`nsqcy-pipeline archive`: writes topics to Parquet, each row exactly once.
 
-A micro-batch overwrites its own folders `batch=ID` and nothing else, so a batch that is repeated
-after a crash replaces what it had left. Its manifest makes it part of the archive. Any reader of
-Parquet can read the files without knowing nsqcy.
+A micro-batch overwrites only its own folders `batch=ID`, so a batch that is repeated after a crash
+replaces the files of the first attempt. Its manifest makes it part of the archive. Any Parquet
+reader can read the files without knowing nsqcy.
 """
 
 import datetime
@@ -52,7 +52,7 @@ OPTIONS = (
 NEEDED = {"topic", "log_id", "seq", "timestamp"}
 CORRUPT = "_corrupt"
 STAGING = ".spark-staging-*"
-MAX_HOURS = 10_000  # between the first and the last row of a batch; else folders are searched
+MAX_HOURS = 10_000  # maximum time span of a batch; for a longer one, folders are searched
 READERS = 4
 
 
@@ -92,7 +92,7 @@ def check_columns(options: Options) -> None:
 
 
 def decoding(options: Options) -> str:
-    """Return the schema, if one is required."""
+    """Return the schema if one is required."""
     if (options["decode"] == "json") != bool(options["schema"]):
         raise UsageError("--decode=json and --schema require each other")
     if not options["schema"]:
@@ -110,7 +110,7 @@ def decoding(options: Options) -> str:
 
 
 def sweep(root: Path) -> list[str]:
-    """Remove what Spark left unfinished when it was killed. No other process writes here."""
+    """Remove files that Spark left unfinished when it was killed. No other process writes here."""
     found = [*root.glob(STAGING), *manifests.hidden(root, "manifests").glob("*.partial")]
     for path in found:
         if path.is_dir():
@@ -121,7 +121,7 @@ def sweep(root: Path) -> list[str]:
 
 
 def beginning(root: Path, state: Path) -> str:
-    """Return where a new query begins: after the rows of the archive, if it has some and its
+    """Return where a new query begins: after the rows of the archive, if it has rows but its
     checkpoint is gone."""
     if checkpoint.read(state).planned >= 0:
         return "earliest"  # which Spark does not request
@@ -153,7 +153,7 @@ class Files(streams.Sink):
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         name = manifests.batch_name(query_id, number)
         if manifests.manifest_path(self._root, name).exists():
-            return  # everything but Spark's own record of it was written
+            return  # everything except Spark's own record was written
         if not self._clean:
             self._remove(name)
         seen = self._write(frame, name)
@@ -172,9 +172,9 @@ class Files(streams.Sink):
         manifests.write(self._root, manifest)
 
     def _remove(self, name: str) -> None:
-        """Find what the first batch of a run may have left when it was killed.
+        """Find files that the first batch of a run may have left when it was killed.
 
-        It is overwritten, except in hours that the batch no longer has rows of, because it
+        The batch overwrites them, except in hours for which it no longer has rows because it
         continued after lost rows.
         """
         for folder in self._root.glob(f"topic=*/dt=*/hr=*/batch={name}"):
@@ -182,7 +182,7 @@ class Files(streams.Sink):
         self._clean = True
 
     def _write(self, frame: "DataFrame", name: str) -> dict[str, Any]:
-        """Return the rows, and what was observed of them."""
+        """Return the rows, and the values observed for them."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -219,7 +219,7 @@ class Files(streams.Sink):
 
 
 def hours(first: int, last: int) -> Iterator[str]:
-    """Return the folders that rows between these seconds can be in."""
+    """Return the folders that may contain rows between these seconds."""
     numbers = range(first // 3600, last // 3600 + 1)
     if len(numbers) > MAX_HOURS:
         yield "topic=*/dt=*/hr=*"

@@ -17,7 +17,8 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`committed` is the last batch that was written, -1 for none, and `pos` is where it ends."""
+    """State of a checkpoint: `committed` is the last batch that was written, -1 for none; `pos` is
+    its end."""
 
     planned: int
     committed: int
@@ -25,7 +26,7 @@ class Checkpoint:
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a checkpoint. A missing or empty folder is a query that has not begun. Raises
+    """Read a checkpoint. A missing or empty folder belongs to a query that has not begun. Raises
     Unreadable."""
     planned, committed = last(path / "offsets"), last(path / "commits")
     pos = ends(path / "offsets" / str(committed)) if committed >= 0 else {}

@@ -42,7 +42,7 @@ OPTIONS = (
 )
 PREFIX = "compact"
 PIECE_ROWS = 65_536
-GROUP_BYTES = 64 << 20  # of a row group in memory
+GROUP_BYTES = 64 << 20  # bytes of a row group in memory
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 
@@ -81,7 +81,7 @@ def run(options: Options, report: Report) -> int:
 
 
 def hours(contents: Contents, *, topic: str, closed_before: float, at_least: int) -> Iterator[str]:
-    """Return hours that are over and have enough files to merge."""
+    """Return past hours that have enough files to merge."""
     by_hour: dict[str, list[File]] = {}
     for file in contents.files.values():
         by_hour.setdefault(manifests.hour_of(file.path), []).append(file)
@@ -94,7 +94,7 @@ def hours(contents: Contents, *, topic: str, closed_before: float, at_least: int
 
 
 def end_of(hour: str) -> float:
-    """Return the end of `topic=T/dt=D/hr=H`."""
+    """Return the end of `topic=T/dt=D/hr=H`, in seconds."""
     _, day, number = (part.partition("=")[2] for part in hour.split("/"))
     start = datetime.datetime.fromisoformat(f"{day}T{number}:00:00+00:00")
     return start.timestamp() + 3600
@@ -114,7 +114,7 @@ def untouched(root: Path, hour: str, contents: Contents) -> bool:
 
 
 def compact(root: Path, hour: str, old: list[File]) -> Manifest:
-    """Replace these by new files; return their manifest."""
+    """Replace these files by new files; return their manifest."""
     name = next_name(root)
     stage = manifests.hidden(root, manifests.STAGED) / name
     folder = stage / f"batch={name}"
@@ -142,7 +142,7 @@ def next_name(root: Path) -> str:
 
 
 def groups(root: Path, files: Iterable[File]) -> list[list[File]]:
-    """Group files that can be merged: of one log, and with the same columns."""
+    """Group files that can be merged: files of one log with the same columns."""
     import pyarrow.parquet as pq
 
     found: dict[tuple[str, bytes], list[File]] = {}
@@ -153,7 +153,7 @@ def groups(root: Path, files: Iterable[File]) -> list[list[File]]:
 
 
 def pieces(root: Path, files: Iterable[File]) -> Iterator["pa.RecordBatch"]:
-    """Yield their rows, in the order of the files."""
+    """Yield the rows of these files, in the order of the files."""
     import pyarrow.parquet as pq
 
     for file in files:
@@ -202,7 +202,7 @@ def check_same(root: Path, files: list[File], path: Path) -> None:
 
 
 def staged(root: Path, path: Path, hour: str, name: str) -> File:
-    """Return a file as its manifest will describe it, with its future name."""
+    """Return a file, with its future name, as its manifest will describe it."""
     final = f"{hour}/batch={name}/{path.name}"
     found = manifests.describe(root, str(path.relative_to(root)))
     return replace(found, path=final, topic=manifests.topic_of(final))
@@ -222,8 +222,8 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def finish(root: Path, hour: str, manifest: Manifest, stage: Path) -> None:
-    """After the exchange: move files that arrived in the old folder at the last moment to the new
-    one, and remove the old files."""
+    """Finish after the exchange: move files that arrived in the old folder at the last moment to
+    the new one, and remove the old files."""
     replaced = {manifests.batch_of(path) for path in manifest.replaces}
     for folder in stage.glob("batch=*"):
         if folder.name.removeprefix("batch=") in replaced:
@@ -235,7 +235,7 @@ def finish(root: Path, hour: str, manifest: Manifest, stage: Path) -> None:
 
 
 def recover(root: Path) -> Iterator[str]:
-    """Complete or undo what a crash has left."""
+    """Complete or undo compactions that a crash left unfinished."""
     contents = manifests.read(root)
     counting = {manifest.name: manifest for manifest in contents.manifests}
     stages = manifests.hidden(root, manifests.STAGED)

@@ -1,7 +1,7 @@
-"""`nsqcy-pipeline dlq`: count dead letters by origin and reason, and publish them again.
+"""`nsqcy-pipeline dlq`: counts dead letters by origin and reason, and publishes them again.
 
-The headers of a dead letter say where it came from (nsqcy/broker/dead_letter_headers.py). They are
-published again in the same way as replay publishes.
+The headers of a dead letter name its origin (nsqcy/broker/dead_letter_headers.py). Messages are
+published in the same way as by replay.
 """
 
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ def with_origin(frame: "DataFrame") -> "DataFrame":
 
 
 def own(frame: "DataFrame") -> "DataFrame":
-    """Return bodies with the headers that they had before."""
+    """Return the bodies with their original headers."""
     return frame.selectExpr("body", f"{own_headers()} as headers")
 
 
@@ -144,7 +144,7 @@ def as_fields(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(groups: list[dict[str, Any]], top: int, others: int) -> Iterator[str]:
-    """Summarise what the lines do not show."""
+    """Summarise the groups that are not shown."""
     rest = groups[top:]
     if rest:
         letters = sum(group["letters"] for group in rest)

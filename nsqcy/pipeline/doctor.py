@@ -1,4 +1,4 @@
-"""`nsqcy-pipeline doctor`: check whether jobs can work here, one line for each requirement."""
+"""`nsqcy-pipeline doctor`: checks whether jobs can run here; one line per requirement."""
 
 import re
 import sys
@@ -29,7 +29,7 @@ OPTIONS = (
 )
 OLDEST = {"pyspark": (4, 2), "pyarrow": (18, 0)}
 HOURS = 3_600_000_000_000
-NEAR_THE_END = 0.5  # of what retention keeps
+NEAR_THE_END = 0.5  # share of the records that retention keeps
 
 
 def run(options: Options, report: Report) -> int:
@@ -145,7 +145,7 @@ def nsqd(
 
 
 def log(address: str, meta: dict[str, Any], pos: dict[str, int]) -> Iterator[Finding]:
-    """Check one log of a topic: what it keeps, and how far behind a job is."""
+    """Check one log of a topic: which records it keeps, and how far behind a job is."""
     who = f"topic {meta['topic']!r} on {address}"
     first, following = meta["first_seq"], meta["next_seq"]
     retention = meta["retention"]
@@ -178,7 +178,7 @@ def kept(retention: dict[str, int] | None) -> str:
 
 
 def lag(who: str, seq: int, first: int, following: int) -> Finding:
-    """Check the job with the checkpoint: retention removes records before `first`."""
+    """Check the job that has the checkpoint: retention removes records before `first`."""
     if seq < first:
         return problem(
             f"{who}: retention removed {first - seq:,} records that the job has not read"

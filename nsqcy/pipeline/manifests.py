@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 VERSION = 1
 HIDDEN = "_archive"
-WRITING, COMPACTING = "lock", "compact.lock"  # locks that one process can have at a time
+WRITING, COMPACTING = "lock", "compact.lock"  # maximum number of locks of one process
 STAGED = "compacting"
 HOLDERS = {WRITING: ("archive",), COMPACTING: ("compact", "verify", "replay")}
 PIECE = 1 << 20
 
 
 class Damaged(Exception):
-    """An archive is damaged."""
+    """The archive is damaged."""
 
 
 class Busy(Exception):
-    """Another process writes this archive."""
+    """Another process uses this archive."""
 
 
 @dataclass(frozen=True)
 class File:
-    """Rows of one log: `count` of them, with seqs from `start` to before `end`."""
+    """Rows of one log: `count` rows, with seqs from `start` up to, but not including, `end`."""
 
-    path: str  # below the root
+    path: str  # path relative to the root
     topic: str
     log_id: str
     start: int
@@ -73,7 +73,7 @@ class Contents:
     """Contents of an archive: files by path, and where errors were found."""
 
     files: dict[str, File] = field(default_factory=dict)
-    manifests: list[Manifest] = field(default_factory=list)  # those that count
+    manifests: list[Manifest] = field(default_factory=list)  # valid ones
     unfinished: list[Manifest] = field(default_factory=list)  # compactions that did not take place
 
 
@@ -110,7 +110,7 @@ def topic_of(path: str) -> str:
 def on_disk(
     root: Path, batch: str = "*", hours: Iterable[str] = ("topic=*/dt=*/hr=*",)
 ) -> set[str]:
-    """Yield files with rows, below the root."""
+    """Yield the files with rows below the root."""
     return {
         str(path.relative_to(root))
         for hour in hours
@@ -133,7 +133,7 @@ def describe(root: Path, path: str) -> File:
 
 
 def bounds(metadata: "pq.FileMetaData", path: str) -> tuple[str, int, int]:
-    """Read the log, the first and the last seq from the footer alone."""
+    """Read the log, the first and the last seq from the footer only."""
     ids: set[str] = set()
     seqs: list[int] = []
     for number in range(metadata.num_row_groups):
@@ -165,7 +165,7 @@ def checksum(path: Path, *, sync: bool = False) -> tuple[int, int]:
 
 
 def write(root: Path, manifest: Manifest) -> None:
-    """Write a manifest atomically. The files in it are on disk already."""
+    """Write a manifest atomically. Its files must already be on disk."""
     path = manifest_path(root, manifest.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(as_json(manifest), indent=1) + "\n"
@@ -249,7 +249,7 @@ def read_all(root: Path) -> list[Manifest]:
 
 
 def read(root: Path) -> Contents:
-    """Read what the archive contains."""
+    """Read the contents of the archive."""
     found = Contents()
     gone: set[str] = set()
     for manifest in read_all(root):
@@ -266,8 +266,8 @@ def read(root: Path) -> Contents:
 def happened(root: Path, manifest: Manifest) -> bool:
     """Return whether a compaction took place.
 
-    It did not if the files that it replaces exist and its own do not. If neither exist, a later
-    compaction has replaced its files, or they are missing.
+    It did not if the files that it replaces exist and its own files do not. If neither exist, a
+    later compaction has replaced its files, or they are missing.
     """
     new = (root / file.path for file in manifest.files)
     old = (root / path for path in manifest.replaces)
@@ -275,7 +275,7 @@ def happened(root: Path, manifest: Manifest) -> bool:
 
 
 def positions(contents: Contents) -> Positions:
-    """Return the end of each log: one after its last row."""
+    """Return the end of each log: the seq after its last row."""
     found: Positions = {}
     for file in contents.files.values():
         logs = found.setdefault(file.topic, {})
@@ -290,7 +290,7 @@ def positions(contents: Contents) -> Positions:
 def locked(root: Path, name: str, *, reading: bool = False) -> Iterator[None]:
     """Lock the archive for one writer or any number of readers. Raises Busy.
 
-    The lock ends with its process. A reader of an archive that it cannot write needs none.
+    The lock ends with its process. A reader that cannot write to the archive needs no lock.
     """
     path = hidden(root, name)
     if reading and not os.access(path if path.exists() else root, os.W_OK):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 VERSION = 1
 HIDDEN = "_rollup"
 DAY = 1440  # minutes
-BUCKETS = 16  # to each doubling of the value
+BUCKETS = 16  # buckets for each doubling of the value
 PUBLISH, FINISH = "publish", "finish"
 SIZE, AGE, IN_FLIGHT, ATTEMPTS = "size", "age", "in_flight", "attempts"
 MILLISECOND = 1_000_000
@@ -57,7 +57,7 @@ class Key(NamedTuple):
 
     @property
     def clock(self) -> str:
-        """Return the log in which the row was read: its time closes the minute."""
+        """Return the log that the row was read from, whose time closes the minute."""
         return f"{'' if self.channel else self.topic} {self.nsqd}"
 
 
@@ -65,11 +65,11 @@ class Count(NamedTuple):
     """A group of rows, as counted by Spark."""
 
     key: Key
-    kind: str  # of the event
+    kind: str  # kind of the event
     measure: str
     bucket: int
     rows: int
-    total: int  # of the values, as are `low` and `high`
+    total: int  # sum of the values; `low` and `high` are their bounds
     low: int
     high: int
     last: int  # second
@@ -80,7 +80,7 @@ class Count(NamedTuple):
 
 @dataclass
 class Values:
-    """A distribution: for each bucket the number of values and their total."""
+    """A distribution: the number of values per bucket, and their sum."""
 
     buckets: dict[int, tuple[int, int]] = field(default_factory=dict)
     low: int = 0
@@ -110,7 +110,7 @@ class Values:
         return None
 
     def between(self, minimum: float, maximum: float) -> int:
-        """Return the number of values for each mean of a bucket."""
+        """Return the number of values for the mean of each bucket."""
         return sum(r for r, total in self.buckets.values() if minimum <= total / r <= maximum)
 
     def as_json(self) -> list[Any]:
@@ -144,14 +144,14 @@ class State:
     query: str = ""
     batch: int = -1
     number: int = 0
-    late: int = 0  # rows, of all batches
+    late: int = 0  # late rows of all batches
     clocks: dict[str, int] = field(default_factory=dict)  # the last second of each log
     open: dict[Key, Minute] = field(default_factory=dict)
 
 
 @dataclass
 class Step:
-    """Changes of a batch: rows of files, by kind and day."""
+    """Changes of a batch: rows for files, by kind and day."""
 
     number: int
     days: set[tuple[str, str]] = field(default_factory=set)
@@ -161,7 +161,7 @@ class Step:
 
 
 def advance(state: State, counts: Iterable[Count], watermark: float) -> Step:
-    """Merge the rows of a batch into the state, and close the minutes that are over."""
+    """Merge the rows of a batch into the state, and close the minutes that have ended."""
     state.number += 1
     step = Step(state.number)
     clocks = dict(state.clocks)
@@ -170,7 +170,7 @@ def advance(state: State, counts: Iterable[Count], watermark: float) -> Step:
         clocks[key.clock] = max(clocks.get(key.clock, 0), count.last)
         late = is_over(key, state.clocks.get(key.clock, 0), watermark)
         add(step.late if late else state.open, count)
-        if late and count.measure in (SIZE, ATTEMPTS):  # which every row has one of
+        if late and count.measure in (SIZE, ATTEMPTS):  # the columns of every row
             step.late_rows += count.rows
         step.days.add((key.kind, key.day))
     state.clocks = clocks
@@ -189,7 +189,7 @@ def is_over(key: Key, clock: int, watermark: float) -> bool:
 
 
 def row(key: Key, minute: Minute, number: int, *, closed: bool, late: bool) -> dict[str, Any]:
-    """Return the row as it is in a file."""
+    """Return the row in the form of a file."""
     start = datetime.datetime.fromtimestamp(key.minute * 60, datetime.UTC)
     head = {"topic": key.topic, "nsqd": key.nsqd, "minute": start}
     tail = {"late": late, "closed": closed, "batch": number}
@@ -271,7 +271,7 @@ def write_days(root: Path, state: State, step: Step) -> None:
 
 
 def write_day(path: Path, kind: str, rows: list[dict[str, Any]], number: int) -> None:
-    """Write these and the closed minutes of earlier batches, atomically."""
+    """Write these rows and the closed minutes of earlier batches, atomically."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

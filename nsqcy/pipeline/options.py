@@ -1,8 +1,8 @@
 """Options of jobs: tables, types of values, flags and the TOML file.
 
 A job's table has its own options after the shared ones: `SPARK` for jobs that start Spark, `SOURCE`
-for jobs that read topics, `OUTPUT` for all. Values are checked here one by one; each job checks
-their combinations. Imports neither pyspark nor pyarrow.
+for jobs that read topics, `OUTPUT` for all jobs. Values are checked here one by one; each job
+checks their combinations. Imports neither pyspark nor pyarrow.
 """
 
 import datetime
@@ -125,8 +125,8 @@ COMMON = (*OUTPUT, *SPARK, *SOURCE)
 class Options:
     """Return a value for every option of a job.
 
-    Flags override the job's table of the file, which overrides [common], which overrides the
-    defaults. `given` are the options that were set.
+    Flags override the job's table in the file, which overrides [common], which overrides the
+    defaults. `given` contains the options that were set.
     """
 
     def __init__(self, table: Table, given: Mapping[str, Any]) -> None:
@@ -156,13 +156,13 @@ class Options:
 
     @property
     def nsqds(self) -> tuple[str, ...]:
-        """Return addresses of nsqds; the local one if no other address is set."""
+        """Return the addresses of nsqds; the local one if no address is set."""
         found: tuple[str, ...] = self["nsqd-tcp-address"]
         return found or (() if self["lookupd-http-address"] else ("127.0.0.1:4150",))
 
     def for_writing(self, names: Mapping[str, str]) -> dict[str, str]:
         """Return options of `format("nsq")` for a sink: those of `--to-option`, and those of
-        `--option` that a sink has as well; `names` says what each applies to."""
+        `--option` that also apply to a sink; `names` says what each option applies to."""
         shared = {
             name: value
             for name, value in self["option"].items()
@@ -191,7 +191,7 @@ class Options:
 def parse(
     job: str, tables: Mapping[str, Table], argv: Sequence[str], description: str = ""
 ) -> Options:
-    """Return the options of a job; `tables` are those of all jobs, for which the file may have
+    """Return the options of a job; `tables` contains those of all jobs, for which the file may have
     tables."""
     table = tables[job]
     parser = Parser(f"nsqcy-pipeline {job}", description, {"flags": table})
@@ -206,8 +206,8 @@ def parse(
 
 
 def from_file(job: str, tables: Mapping[str, Table], path: str) -> dict[str, Any]:
-    """Return the file's options for this job. The whole file is checked, so that an error does not
-    wait for the next job."""
+    """Return the file's options for this job. The whole file is checked, so that an error in
+    another table is found early."""
     try:
         content = tomllib.loads(Path(path).read_text())
     except OSError as error:
@@ -229,7 +229,7 @@ def from_file(job: str, tables: Mapping[str, Table], path: str) -> dict[str, Any
 
 
 def read_table(table: Table, values: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Accept _ for - in names."""
+    """Accept _ instead of - in names."""
     by_flag = {option.flag: option for option in table if option.flag != "config"}
     found = {}
     for key, value in values.items():
@@ -248,7 +248,7 @@ def read_table(table: Table, values: Mapping[str, Any], place: str) -> dict[str,
 
 
 def as_texts(option: Option, value: Any, place: str) -> list[str]:
-    """Convert values of the file into words of flags."""
+    """Convert values of the file to flags."""
     if option.kind is PAIRS and isinstance(value, dict):
         return [f"{name}={as_text(each, place)}" for name, each in value.items()]
     if option.kind.many and isinstance(value, list):

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-POINTS = 300  # of a line; beyond that, minutes are merged
+POINTS = 300  # maximum points of a line; beyond that, minutes are merged
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 240, 480, 720, 1440)  # minutes
 ALL = ""  # name of the plot of all topics
-TOPICS = 12  # of the busiest that get plots of their own; the table has all
+TOPICS = 12  # number of the busiest topics with their own plots; the table has all
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6fb2", "#e08a1e", "#2f9e6e", "#c8423b", "#8a929c"
 COLORS = (BLUE, ORANGE, GREEN, RED, "#7b5ea7", "#8c6d4f", "#cc79a7", GREY)
 STYLE = {
@@ -92,7 +92,7 @@ def read(root: Path, kind: str) -> Rows:
 
 
 def latest(rows: Rows, seconds: float) -> Rows:
-    """Return the rows of this time span up to the last one."""
+    """Return the rows of this time span, which ends at the last row."""
     if not rows:
         return []
     start = max(row["minute"] for row in rows) - datetime.timedelta(seconds=seconds)
@@ -100,8 +100,8 @@ def latest(rows: Rows, seconds: float) -> Rows:
 
 
 def lines(rows: Rows, keys: tuple[str, ...], span: range) -> dict[tuple[str, ...], Line]:
-    """Return a line for each topic or channel, over all nsqds. Counts are summed; of percentiles
-    the highest is used, that of the worst nsqd."""
+    """Return a line for each topic or channel, over all nsqds. Counts are summed; percentiles are
+    those of the worst nsqd."""
     step = next((each for each in STEPS if len(span) <= POINTS * each), STEPS[-1])
     count = (len(span) + step - 1) // step
     times = [
@@ -170,7 +170,7 @@ def draw(root: Path, seconds: float) -> Path | None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file atomically, as it may be open in a browser."""
+    """Write a file atomically, because it may be open in a browser."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(data)
     partial.rename(path)
@@ -262,7 +262,7 @@ def of_topic(line: Line, channels: dict[str, Line]) -> "Figure":
 
 
 def bands(axes: "Axes", line: Line, name: str, factor: float, color: str) -> None:
-    """Draw p50, p95 and p99: the higher, the lighter. Single minutes are dots."""
+    """Draw p50, p95 and p99; higher percentiles are lighter. Single minutes are dots."""
     found = {
         percent: [each * factor for each in line.numbers(name.format(percent))]
         for percent in (50, 95, 99)

@@ -1,6 +1,6 @@
-"""`nsqcy-pipeline replay`: publish rows of a log or an archive to a topic, each once.
+"""`nsqcy-pipeline replay`: publishes rows of a log or an archive to a topic, each once.
 
-rounds.py explains the rounds, and why a repeated round publishes only what was missing.
+rounds.py explains the rounds, and why a repeated round publishes only the missing rows.
 """
 
 import datetime
@@ -40,7 +40,7 @@ publishes rows of a log or an archive to a topic, each once
 Without --root it reads the topics' logs as they are when it begins. Repeat the command after a
 crash to continue; once complete, it does nothing."""
 
-# Options of all jobs that publish what they have read.
+# Options of all jobs that publish rows.
 PLACE = (
     Option("root", PATH, None, "folder of an archive to read instead of logs"),
     Option("start", INSTANT, None, "only rows published at this time or later"),
@@ -84,7 +84,7 @@ OPTIONS = (
     *SOURCE,
 )
 
-REMEMBERED = 24 * 3600  # seconds for which nsqds remember chunks: docs/PROTOCOL.md, LOG_PUB
+REMEMBERED = 24 * 3600  # seconds for which nsqds remember chunks; see LOG_PUB in docs/PROTOCOL.md
 SUBJECT = ("topic", "topics", "topics-pattern")
 
 Frames = Callable[["DataFrame"], "DataFrame"]
@@ -98,7 +98,7 @@ class Work:
     to: str
     source: Source
     choose: Frames  # selects the wanted rows
-    shape: Frames  # gives them the columns to publish
+    shape: Frames  # adds the columns to publish
 
 
 def run(options: Options, report: Report) -> int:
@@ -119,7 +119,7 @@ def run(options: Options, report: Report) -> int:
 
 
 def chosen(options: Options) -> Frames:
-    """Select by time and expression."""
+    """Select rows by time and expression."""
 
     def choose(frame: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f
@@ -139,7 +139,7 @@ def microseconds(instant: datetime.datetime) -> int:
 
 
 def count(options: Options, report: Report, source: Source, choose: Frames) -> None:
-    """Count what would be published, by topic."""
+    """Count the rows that would be published, by topic."""
     spark = make_session(options, "replay")
     found: dict[str, int] = {}
     parts = source.parts()
@@ -159,7 +159,7 @@ def count(options: Options, report: Report, source: Source, choose: Frames) -> N
 
 
 def publish(options: Options, report: Report, work: Work) -> None:
-    """Run all rounds that are not done; the file of `--state` lists them."""
+    """Run all rounds that are not done; the `--state` file lists finished rounds."""
     asked = asked_for(options, work.to)
     path = Path(options["state"] or rounds.default_path(work.job, work.to, asked))
     with rounds.locked(path):
@@ -170,7 +170,7 @@ def publish(options: Options, report: Report, work: Work) -> None:
             return
         if plan is None:
             plan = make_plan(options, asked, work)
-            if plan.parts:  # otherwise there may be some the next time
+            if plan.parts:  # otherwise a repeated run may find some rows
                 rounds.save(path, plan)
         else:
             report.line(f"continuing with round {plan.done + 1}", done=plan.done, rows=plan.rows)
@@ -193,7 +193,8 @@ def publish(options: Options, report: Report, work: Work) -> None:
 
 
 def asked_for(options: Options, to: str) -> Asked:
-    """Return what identifies this replay. Addresses of nsqds and secrets are not part of it."""
+    """Return the values that identify this replay. Addresses of nsqds and secrets are not part of
+    it."""
     found: Asked = {"to": to}
     there = {option.flag for option in options.table}
     for name in (*SUBJECT, *(option.flag for option in PLACE), "headers", "rate"):
@@ -206,7 +207,7 @@ def asked_for(options: Options, to: str) -> Asked:
 
 
 def reading(options: Options) -> AbstractContextManager[None]:
-    """Keep compactions from removing files in the meantime."""
+    """Keep compactions from removing files during the replay."""
     if not options["root"]:
         return nullcontext()
     return manifests.locked(Path(options["root"]), manifests.COMPACTING, reading=True)
@@ -252,7 +253,7 @@ def one_round(spark: "SparkSession", options: Options, work: Work, plan: Plan, p
         return 0
     seen = Observation()
     frame = work.choose(frame)
-    # The seq alone decides the task and the place of a row, wherever it was read.
+    # Only the seq decides the task and the place of a row, wherever it was read.
     spread = f.expr("seq div 100") if plan.tasks > 1 else f.lit(0)
     frame = frame.repartition(plan.tasks, spread).sortWithinPartitions("seq")
     # Observe after the shuffle: before a shuffle without rows, nothing is observed.

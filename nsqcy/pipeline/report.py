@@ -38,7 +38,7 @@ class Report:
 
     def progress(self, **fields: Any) -> None:
         """Report progress. On a terminal, `done` and `total` move the bar; other fields are shown
-        beside it."""
+        next to it."""
         if not self._json_lines:
             self._move(fields)
         elif self._is_time(fields):
@@ -65,7 +65,7 @@ class Report:
             self._say(f"{self.job}: {shown(fields) or 'done'}")
 
     def _is_time(self, fields: Mapping[str, Any]) -> bool:
-        """Report at most once a second, and the last step."""
+        """Report at most once a second, and always the last step."""
         now = time.monotonic()
         if "total" in fields and fields.get("done") != fields["total"]:
             if now - self._written < STEP_SECONDS:
@@ -103,7 +103,7 @@ def bar(total: int | None) -> Any:
     with suppress(ImportError):
         from tqdm import tqdm
 
-        tqdm.monitor_interval = 0  # no thread that redraws it
+        tqdm.monitor_interval = 0  # no thread that redraws the bar
         return tqdm(total=total, unit_scale=True, dynamic_ncols=True, file=sys.stderr)
     return None
 
@@ -121,7 +121,7 @@ def shown(fields: Mapping[str, Any]) -> str:
 
 
 class Metrics:
-    """Serve metrics for Prometheus. Without a port, none are served."""
+    """Serve metrics for Prometheus, if there is a port."""
 
     def __init__(self, job: str, port: int) -> None:
         self._job = job

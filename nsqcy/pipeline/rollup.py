@@ -1,4 +1,4 @@
-"""`nsqcy-pipeline rollup`: traffic of topics by minute, as Parquet files and plots.
+"""`nsqcy-pipeline rollup`: traffic of topics per minute, as Parquet files and plots.
 
 Executors count rows by minute and bucket. The driver merges the counts, which are few, into the
 files that minutes.py describes.
@@ -94,7 +94,7 @@ def check_state(root: Path, state: Path) -> None:
 
 
 def given(options: Options) -> dict[str, str]:
-    """Return the options of the source: the topics, and that of events."""
+    """Return the options of the source: the topics, and the topic of events."""
     found = options.source(startingOffsets="earliest", columns="topic,nsqd,timestamp,body")
     if options["start"]:
         found["startingTimestamp"] = str(round(options["start"].timestamp() * 1000))
@@ -124,7 +124,7 @@ class Counts(streams.Sink):
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         state = minutes.load(self._root)
         if state.query == query_id and state.batch >= number:
-            return  # everything but Spark's own record of it was written
+            return  # everything except Spark's own record was written
         counts = [as_count(*row) for row in counted(frame, self._options).collect()]
         if not counts:
             return
@@ -138,7 +138,7 @@ class Counts(streams.Sink):
             self.draw()
 
     def draw(self) -> dict[str, str]:
-        """Return its files, for the report."""
+        """Return the files of the rollup, for the report."""
         from nsqcy.pipeline import plots
 
         page = plots.draw(self._root, self._options["plot-range"])
@@ -164,7 +164,7 @@ def counted(frame: "DataFrame", options: Options) -> "DataFrame":
 
 
 def measured(frame: "DataFrame", options: Options) -> "DataFrame":
-    """Return a value for each message, its size, and three for each event about one of the topics.
+    """Return a value for each message (its size), and three for each event about one of the topics.
 
     Records that are not events are omitted. Rows are read once for both.
     """

@@ -1,8 +1,8 @@
-"""The plan and progress of a job that publishes: a file that a repeated run reads.
+"""The plan and progress of a publishing job, in a file that a repeated run reads.
 
-A replay runs in rounds, each for one part of a log. The tasks and the order of its rows depend on
-their seqs alone, and they are published under a name of the round. nsqds therefore recognise what
-an interrupted round has published. A round that is recorded as done does not run again.
+A replay runs in rounds, each for one part of a log. The tasks and the order of its rows depend only
+on their seqs, and they are published under the name of the round. nsqds therefore recognise the
+chunks that an interrupted round has published. A round that is recorded as done does not run again.
 """
 
 import fcntl
@@ -35,11 +35,11 @@ class Busy(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """Progress: `done` rounds are over, which published `rows`."""
+    """Progress: `done` rounds have ended, which published `rows`."""
 
     name: str
     asked: Asked
-    nsqds: tuple[str, ...]  # targets; a repeated round has the same
+    nsqds: tuple[str, ...]  # destinations; a repeated round uses the same
     tasks: int
     round_rows: int
     parts: tuple[Part, ...]
@@ -58,7 +58,7 @@ class Plan:
 
 
 def new_name() -> str:
-    """Return an unused name: the same replay, requested again, publishes again."""
+    """Return an unused name: requesting the same replay again publishes again."""
     return f"replay-{uuid.uuid4().hex[:16]}"
 
 
@@ -69,7 +69,7 @@ def default_path(job: str, to: str, asked: Asked) -> Path:
 
 
 def load(path: Path, asked: Asked) -> Plan | None:
-    """Read the existing plan. Raises UsageError if it is of another replay."""
+    """Read the existing plan. Raises UsageError if it belongs to another replay."""
     try:
         text = path.read_text()
     except FileNotFoundError:

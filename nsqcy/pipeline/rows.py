@@ -1,7 +1,7 @@
-"""Sources of rows for jobs that look back: the logs of nsqds, or an archive of them.
+"""Sources of rows for jobs that read the past: the logs of nsqds, or an archive of them.
 
-Both name rows by (log_id, seq). A job therefore plans in parts of a log, and finds the same rows in
-a part at any time: after retention removed others, and after the archive was compacted.
+Both identify rows by (log_id, seq). A job therefore plans in parts of a log, and finds the same
+rows in a part at any time: after retention has removed others, and after the archive was compacted.
 """
 
 import json
@@ -22,7 +22,7 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 class Part(NamedTuple):
-    """A part of one log: seqs from `start` to before `end`."""
+    """A part of one log: seqs from `start` up to, but not including, `end`."""
 
     topic: str
     log_id: str
@@ -53,7 +53,7 @@ def source_of(options: Options, *, headers: bool) -> Source:
 
 
 def joined(parts: Iterable[Part]) -> list[Part]:
-    """Yield one part for each log, from the first seq to the last."""
+    """Yield one part per log, from the first seq to the last."""
     found: dict[tuple[str, str], Part] = {}
     for part in parts:
         known = found.get(part[:2], part)
@@ -71,7 +71,7 @@ def pieces(parts: Iterable[Part], maximum: int) -> list[Part]:
 
 
 class Logs:
-    """Rows of the nsqds that answer."""
+    """Rows from all nsqds that answer."""
 
     def __init__(self, options: Options, *, headers: bool) -> None:
         self._given = options.source(
@@ -99,7 +99,7 @@ class Logs:
         return reader.option("columns", ",".join(columns)).load().where(f"log_id = '{part.log_id}'")
 
     def given(self, part: Part) -> dict[str, str]:
-        """Return the options that read this part and fail if rows of it are gone."""
+        """Return the options that read this part and fail if some of its rows are gone."""
         theirs = {
             name: value
             for name, value in self._given.items()
@@ -157,13 +157,13 @@ class Archive:
         return found.where((f.col("seq") >= part.start) & (f.col("seq") < part.end))
 
     def _is_between(self, file: manifests.File) -> bool:
-        """Return whether rows of its hour may be in the requested time."""
+        """Return whether rows of its hour may be in the requested time range."""
         first, last = self._hours
         _, _, hour = manifests.hour_of(file.path).partition("/")
         return (not first or hour >= first) and (not last or hour <= last)
 
 
 def milliseconds(instant: object) -> str:
-    """Format as an option of the format; empty for none."""
+    """Format as an option of the format; empty if not set."""
     timestamp = getattr(instant, "timestamp", None)
     return str(round(timestamp() * 1000)) if timestamp else ""

@@ -1,4 +1,4 @@
-"""The present and missing seqs of a log. Memory grows with the number of gaps, not of rows."""
+"""The present and missing seqs of a log. Memory use grows with the number of gaps, not of rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Run = tuple[int, int]  # from, to before
+Run = tuple[int, int]  # from, up to but not including
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Seqs of one log. Complete if there are neither `gaps` nor duplicate rows, `twice`."""
+    """Seqs of one log. It is complete if there are neither `gaps` nor duplicate rows (`twice`)."""
 
     start: int
     end: int

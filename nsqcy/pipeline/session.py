@@ -1,7 +1,7 @@
-"""Spark, started for a job, and clear errors for what is missing.
+"""Starts Spark for a job, with clear errors for missing requirements.
 
-In local mode, the default, the driver is all of Spark: it needs the heap, and nothing listens to
-the outside. Under spark-submit, its settings apply.
+In local mode, the default, the driver is all of Spark: it needs the heap, and listens only on local
+addresses. Under spark-submit, its settings apply.
 """
 
 import os
@@ -26,7 +26,7 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 class Missing(Exception):
-    """Something is not installed."""
+    """A requirement is not installed."""
 
 
 def java() -> str | None:
@@ -129,8 +129,8 @@ def uri(path: Path) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return an error in one line: the source's own message, or the end of the Python traceback in
-    Spark's."""
+    """Return an error in one line: the source's own message, or the end of the Python traceback
+    that Spark passes on."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line[line.index("nsq: ") :] for line in lines if "nsq: " in line]
     if ours:

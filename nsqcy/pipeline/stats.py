@@ -1,6 +1,7 @@
-"""`nsqcy-pipeline stats`: write the /stats of nsqds periodically, as rows.
+"""`nsqcy-pipeline stats`: writes the /stats of nsqds periodically, as rows.
 
-Uses HTTP, so NSQ's own nsqd works too. Needs neither Spark nor java, and pyarrow for Parquet only.
+Uses HTTP, so it also works with NSQ's own nsqd. Needs neither Spark nor java, and pyarrow only for
+Parquet.
 """
 
 import datetime
@@ -49,7 +50,7 @@ OPTIONS = (
 
 Row = dict[str, Any]
 MILLISECOND = 1_000_000
-# Our names, and those of /stats.
+# Our column names, and the keys of /stats.
 NUMBERS = {
     "depth": "depth",
     "backend_depth": "backend_depth",
@@ -86,7 +87,7 @@ def run(options: Options, report: Report) -> int:
 
 
 class Poller:
-    """Query every nsqd; an nsqd that does not answer is reported once until it does."""
+    """Query every nsqd. An nsqd that does not answer is reported once, until it answers again."""
 
     def __init__(self, options: Options, report: Report) -> None:
         self._options = options
@@ -174,8 +175,8 @@ def numbers(found: dict[str, Any]) -> Row:
 
 class Files:
     """Writes Parquet files, each for a time span and written atomically
-    (`root/dt=DAY/TIME.parquet`), or a file of JSON lines for each day, to which every poll is
-    appended (`root/DAY.jsonl`)."""
+    (`root/dt=DAY/TIME.parquet`), or one file of JSON lines per day, to which every poll is appended
+    (`root/DAY.jsonl`)."""
 
     def __init__(self, root: Path, format: str, seconds: float) -> None:
         self._root = root

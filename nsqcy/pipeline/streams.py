@@ -1,7 +1,7 @@
-"""Jobs that are streams: a query whose batches a function of ours writes, and its progress.
+"""Streaming jobs: a query whose batches our own function writes, and its progress.
 
-Exactly once has two halves: Spark repeats a batch with the same rows until it has recorded it as
-written, and a `Sink` replaces what an earlier try of the same batch has left.
+Exactly once has two halves: Spark repeats a batch with the same rows until it has recorded the
+batch as written, and a `Sink` replaces the output of an earlier attempt at the same batch.
 """
 
 import json
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 LAST_WORDS = 10.0  # seconds to wait for the end of a stream
 AGAIN_SECONDS = 15.0
-AWAY = "nsqcy.spark.errors.Unreachable: "  # Spark's text for a query that failed so
+AWAY = "nsqcy.spark.errors.Unreachable: "  # Spark's text for a query that failed in this way
 
 
 class Sink(ABC):
-    """Spark calls this with each batch, perhaps more than once with the last one."""
+    """Writer that Spark calls with each batch, perhaps repeatedly with the last one."""
 
     def __init__(self) -> None:
         self._query_id = ""
         self._begun = threading.Event()
 
     def prepare(self) -> None:
-        """Prepare; a query is about to start."""
+        """Prepare for a query that is about to start."""
         self._begun.clear()
 
     def begin(self, query_id: str) -> None:
-        """Set the query's id. The first batch waits for it: Spark knows it only when the query
-        runs."""
+        """Set the query's id. The first batch waits for it, because Spark knows the id only when
+        the query runs."""
         self._query_id = str(query_id)
         self._begun.set()
 
@@ -64,8 +64,8 @@ def run(
     """Run the query over `format("nsq")` with the options `given`: with `--once` until it has read
     all rows, otherwise until the job ends.
 
-    The rows of a batch are fixed when it is planned, so a query fails if an nsqd goes away that has
-    some of them. A continuous job starts that batch again until the nsqd is back.
+    The rows of a batch are fixed when it is planned, so a query fails if an nsqd that has some of
+    them becomes unreachable. A continuous job repeats that batch until the nsqd is back.
     """
     spark = make_session(options, watch.report.job)
     has_run = False
@@ -100,7 +100,7 @@ def started(
 
 
 def follow(query: "StreamingQuery") -> None:
-    """Wait until the query ends or the job is stopped: the next run writes what was not written."""
+    """Wait until the query ends or the job is stopped: the next run writes the missing rows."""
     over = threading.Event()
     failures = []
 
@@ -111,8 +111,8 @@ def follow(query: "StreamingQuery") -> None:
             failures.append(error)
         over.set()
 
-    # In a thread of its own: a signal during a call to the JVM would leave half an answer on the
-    # connection, and the next call would get the rest.
+    # In a separate thread: a signal during a call to the JVM would leave half of an answer on the
+    # connection, and the next call would receive the rest.
     try:
         threading.Thread(target=wait, daemon=True).start()
         over.wait()
@@ -127,7 +127,7 @@ def follow(query: "StreamingQuery") -> None:
 
 
 def positions(offset: str | None) -> Positions:
-    """Parse an offset. Spark has its own words for a missing one."""
+    """Parse an offset. Spark has its own texts for a missing one."""
     try:
         return offsets.positions(json.loads(offset or "")["pos"])
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
@@ -135,8 +135,7 @@ def positions(offset: str | None) -> Positions:
 
 
 def lags(latest: str | None, end: str | None) -> Positions:
-    """Return how many records of each log come after the end of the last batch, given two
-    offsets."""
+    """Return how many records of each log follow the end of the last batch, given two offsets."""
     ends, there = positions(end), positions(latest)
     if not ends:
         return {}
@@ -161,7 +160,7 @@ class Watch:
 
     @contextmanager
     def on(self, spark: "SparkSession") -> Iterator[None]:
-        """Report while the stream runs in this context. Spark reports the last batch after its
+        """Report while the stream runs in this context. The last batch is reported after its
         end."""
         self._ended.clear()
         listener = self._listener()

@@ -1,7 +1,7 @@
-"""`nsqcy-pipeline verify`: prove that an archive has every row once.
+"""`nsqcy-pipeline verify`: proves that an archive has every row once.
 
-The seqs of a log are dense, so they alone show missing and duplicate rows. Manifests list the files
-that must exist and their contents. Needs no java.
+The seqs of a log are dense, so they reveal missing and duplicate rows. Manifests list the expected
+files and their contents. Needs no java.
 """
 
 import os
@@ -32,7 +32,7 @@ OPTIONS = (
     Option("checkpoint", PATH, None, "archive's checkpoint; by default in the root"),
     Option("threads", POSITIVE, None, "number of files read in parallel; by default one per core"),
 )
-SHOWN = 5  # gaps of a log that are shown one by one
+SHOWN = 5  # maximum number of gaps shown per log
 
 Log = tuple[str, str]  # topic, log_id
 
@@ -67,7 +67,7 @@ def run(options: Options, report: Report) -> int:
         raise UsageError(f"there is no archive at {root}")
     state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
     with manifests.locked(root, manifests.COMPACTING, reading=True):
-        ends = committed(state)  # before anything else: archive may be running
+        ends = committed(state)  # before anything else, because archive may be running
         proof = prove(
             root,
             report,
@@ -150,7 +150,8 @@ def compare(proof: Proof, contents: Contents, listed: dict[str, File], there: se
 
 
 def unfinished(path: str, contents: Contents) -> bool:
-    """Return whether it belongs to the batch after the last one that its query has finished."""
+    """Return whether the file belongs to the batch after the last one that its query has
+    finished."""
     name = manifests.batch_of(path)
     query = name.partition("-")[0]
     names = [each.name for each in contents.manifests if each.name.partition("-")[0] == query]
@@ -179,7 +180,7 @@ def look_at_size(root: Path, file: File, found: Found) -> None:
         found.problems.append(f"{file.path} has {size} bytes instead of {file.size}")
     if file.count == file.end - file.start:
         found.runs.append((file.start, file.end))
-    else:  # rows between may be in other files: only a full reading can tell
+    else:  # rows in between may be in other files: only reading all files can decide
         read_seqs(root, file.path, found)
 
 
@@ -219,7 +220,7 @@ def holes(log: Log, found: seqs.Coverage) -> Iterator[str]:
 
 
 def committed(state: Path) -> checkpoint.Positions:
-    """Return how far archive is, according to Spark; None if unknown."""
+    """Return the position of archive, according to Spark; None if unknown."""
     try:
         return checkpoint.read(state).pos
     except checkpoint.Unreadable:
@@ -227,7 +228,7 @@ def committed(state: Path) -> checkpoint.Positions:
 
 
 def missing_ends(logs: dict[Log, seqs.Coverage], ends: checkpoint.Positions) -> Iterator[str]:
-    """Check the end of a log, which has no rows after it that would show a gap."""
+    """Check the end of a log, where no later rows would reveal a gap."""
     for (topic, log_id), log in sorted(logs.items()):
         seq = ends.get(topic, {}).get(log_id, 0)
         if log.end < seq:

@@ -1,7 +1,7 @@
 """Topics as Spark data: `spark.read.format("nsq")`, `spark.readStream.format("nsq")`.
 
-Pure Python and pyarrow. Modules of this package import nothing of nsqcy but `nsqcy.options` and, if
-it is installed, the compiled checksum. They import nothing that imports this package: executors
+Pure Python and pyarrow. Modules of this package import nothing of nsqcy except `nsqcy.options` and,
+if it is installed, the compiled checksum. They import nothing that imports this package: executors
 receive it and `nsqcy.options` by value and need no nsqcy.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Register `format("nsq")` with this session, also for executors that have no nsqcy installed.
+    """Register `format("nsq")` with this session, also for executors without nsqcy.
 
     With a local master, its workers then run the driver's Python instead of the `python3` on the
     PATH, unless PYSPARK_PYTHON is set.

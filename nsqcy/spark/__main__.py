@@ -1,4 +1,4 @@
-"""`python -m nsqcy.spark FILE.zip`: write a file for `spark-submit --py-files`.
+"""`python -m nsqcy.spark FILE.zip`: writes a file for `spark-submit --py-files`.
 
 It contains the modules of `format("nsq")` and nothing else. Executors also need pyarrow.
 """

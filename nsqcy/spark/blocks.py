@@ -15,10 +15,10 @@ HEADER_SIZE = 64
 MAGIC = int.from_bytes(b"SQCYBLK\0", "little")
 VERSION = 1
 DAMAGED = 1
-WIDE = ("timestamp", "id", "defer")  # of 8 bytes for each record
+WIDE = ("timestamp", "id", "defer")  # columns with 8 bytes per record
 SENT = (*WIDE, "headers", "body")  # in the order of their bits
 
-# The columns of a row, and the column of nsqd's that each is made from.
+# The columns of a row, and nsqd's column for each of them.
 FIELDS: dict[str, tuple[str, pa.DataType, str]] = {
     "topic": ("string", pa.string(), ""),
     "nsqd": ("string", pa.string(), ""),
@@ -42,13 +42,13 @@ def wanted(names: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Block:
-    """A block with a valid checksum. `columns` are slices of what was received."""
+    """A block with a valid checksum. `columns` are slices of the received bytes."""
 
     log_id: str
     base_seq: int
     count: int
     damaged: bool
-    columns: dict[str, pa.Buffer]  # headers, bodies: offsets and their target
+    columns: dict[str, pa.Buffer]  # headers, bodies: offsets and the bytes that they refer to
 
     @property
     def end(self) -> int:
@@ -89,11 +89,11 @@ class Decoder:
         return Block(self._log_id, base_seq, count, bool(flags & DAMAGED), columns)
 
     def rows(self, block: Block) -> pa.RecordBatch:
-        """Decode a block. Raises CorruptBlock, as a valid checksum does not make the content
+        """Decode a block. Raises CorruptBlock, because a valid checksum does not make the content
         valid."""
         try:
             arrays = [self._array(field.name, block) for field in self._schema]
-        except ValueError as error:  # as pyarrow's are
+        except ValueError as error:  # as in pyarrow
             raise CorruptBlock(f"invalid columns in a block: {error}") from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -196,7 +196,7 @@ def texts(block: Block, name: str) -> pa.Array:
 
 
 def maps(headers: pa.Array) -> pa.Array:
-    """Decode headers. Most topics have messages without any; then no record is examined."""
+    """Decode headers. Most topics have messages without headers; then no record is examined."""
     if not headers.buffers()[2].size:
         offsets = pa.repeat(pa.scalar(0, pa.int32()), len(headers) + 1)
         nothing = pa.array([], pa.string())

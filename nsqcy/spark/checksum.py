@@ -28,7 +28,7 @@ def checksum() -> Checksum:
 
 
 class Folding:
-    """CRC-32C on pyarrow's kernels alone."""
+    """CRC-32C that uses only pyarrow's kernels."""
 
     def __init__(self) -> None:
         self._byte = [byte_step(value) for value in range(256)]
@@ -100,7 +100,7 @@ def times(matrix: list[int], vector: int) -> int:
 
 
 def spanned(images: list[int]) -> pa.Array:
-    """Return the image of every number, given those of its bits."""
+    """Return the image of every number, given the images of its bits."""
     table = pa.array([0], pa.uint32())
     for image in images:
         table = pa.concat_arrays([table, pc.bit_wise_xor(table, pa.scalar(image, pa.uint32()))])

@@ -1,7 +1,7 @@
 """The driver's view of the logs of all nsqds, with as few requests as possible.
 
-A request to an nsqd that has nothing new stays open until it has, also between two triggers. An
-idle query costs each log one request in WAIT_MS.
+A request to an nsqd without new records stays open until there are some, even between two triggers.
+An idle query costs each log one request per WAIT_MS.
 """
 
 import logging
@@ -20,7 +20,7 @@ from nsqcy.spark.v2 import ANSWER_SECONDS, Connection
 LOG = logging.getLogger("nsqcy.spark")
 WAIT_MS = 20_000
 MAX_WATCHES = 64  # open requests, each on its own connection
-MAX_PAUSE = 15.0  # before an nsqd that was down is tried again
+MAX_PAUSE = 15.0  # seconds until an nsqd that was down is tried again
 PATIENCE = 5.0  # seconds that all others wait for an nsqd that does not answer
 
 Place = tuple[str, str]  # topic, address
@@ -52,7 +52,7 @@ class Cluster:
         self._discovery = Discovery(options)
         self._connections: dict[str, list[Connection]] = {}
         self._watches: dict[Place, Watch] = {}
-        self._shards: dict[Place, Shard | None] = {}  # None: no such topic on it
+        self._shards: dict[Place, Shard | None] = {}  # None: this nsqd lacks the topic
         self._down: dict[str, Down] = {}
         self._patience = ANSWER_SECONDS
 
@@ -68,13 +68,13 @@ class Cluster:
     def topics(self) -> list[str]:
         return self._discovery.topics()
 
-    # what is available
+    # Available records
 
     def view(self, *, tries: int = 1) -> View:
         """Return the current state of all nsqds.
 
         With one try, nsqds that were down a moment ago are skipped, and an nsqd that hangs delays
-        the others only briefly: its logs are held and the others continue.
+        the others only briefly: its logs stay at their positions and the others continue.
         """
         self._patience = PATIENCE if tries == 1 else ANSWER_SECONDS
         self._discovery.refresh(tries=tries)
@@ -127,7 +127,7 @@ class Cluster:
         return shard_of(topic, address, found)
 
     def _answer(self, address: str, connection: Connection) -> dict[str, Any] | None:
-        """Return None if the connection was lost: that nsqd may have been restarted."""
+        """Return None if the connection was lost, because that nsqd may have been restarted."""
         try:
             connection.patience = self._patience
             connection.expect_soon()
@@ -160,7 +160,7 @@ class Cluster:
     # waiting
 
     def wait(self, view: View, seconds: float) -> None:
-        """Return when some log of the view has more, or after this many seconds."""
+        """Return when some log of the view has more records, or after this many seconds."""
         for shard in view.shards:
             place = shard.topic, shard.address
             if place not in self._watches and len(self._watches) < MAX_WATCHES:
@@ -196,7 +196,7 @@ class Cluster:
         )
 
     def _call(self, address: str, question: Callable[[Connection], Answer]) -> Answer:
-        """Send on an existing connection, and on a new one if that turns out to be lost."""
+        """Send on an existing connection, and on a new one if the first turns out to be lost."""
         fresh = not self._spare(address)
         connection = self._connection(address)
         try:
@@ -239,7 +239,7 @@ class Cluster:
             LOG.warning("%s; its logs stay at their positions", error)
         pause = min(known.pause * 2, MAX_PAUSE) if known else 0.5
         if isinstance(error, Silent):
-            pause = max(pause, PATIENCE)  # at least what trying it costs the others
+            pause = max(pause, PATIENCE)  # at least the cost for the others of trying it
         self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])
 
     def _is_up(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""The nsqds of a query: those that it names, and those that its nsqlookupds know."""
+"""The nsqds of a query: those named in its options, and those known to its nsqlookupds."""
 
 import http.client
 import json
@@ -22,8 +22,8 @@ FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
 class Discovery:
     """Queries nsqlookupds, and keeps their last answer if none replies.
 
-    An nsqd that they no longer know is kept as well: it may be down, and a query must then wait for
-    it rather than treat its rows as lost.
+    An nsqd that they no longer know is also kept: it may be down, and a query must then wait for it
+    rather than treat its rows as lost.
     """
 
     def __init__(self, options: Options) -> None:
@@ -40,7 +40,7 @@ class Discovery:
         return sorted({*self._options.nsqds, *self._nsqds.get(topic, ())})
 
     def forget(self, topic: str, address: str) -> None:
-        """An nsqd has moved to another address."""
+        """Note that an nsqd has moved to another address."""
         self._nsqds.get(topic, set()).discard(address)
 
     def refresh(self, *, tries: int = 1) -> None:
@@ -92,7 +92,7 @@ class Discovery:
         except urllib.error.HTTPError as error:
             if error.code != 404:
                 raise
-            return set()  # it has no such topic
+            return set()  # it lacks this topic
         return {tcp_address(producer) for producer in found.get("producers") or []}
 
 

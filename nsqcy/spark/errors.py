@@ -2,7 +2,7 @@
 
 
 class NsqError(Exception):
-    """Return the last line of what Spark shows."""
+    """Return the last line of the text that Spark shows."""
 
     def __str__(self) -> str:
         return f"nsq: {self.args[0]}"
@@ -21,7 +21,7 @@ class Silent(Unreachable):
 
 
 class Refused(NsqError):
-    """An nsqd rejected the request, and another try would not help."""
+    """An nsqd rejected the request, and a retry would not help."""
 
 
 class DataLoss(NsqError):
@@ -29,11 +29,11 @@ class DataLoss(NsqError):
 
 
 class CorruptBlock(NsqError):
-    """The bytes are not what an nsqd sends."""
+    """An nsqd sent invalid bytes."""
 
 
 class NoTopic(NsqError):
-    """That nsqd has no such topic, or no log of it."""
+    """That nsqd lacks the topic, or has no log for it."""
 
 
 class LogUnknown(NsqError):

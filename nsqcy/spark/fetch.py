@@ -36,7 +36,7 @@ def read_range(
 
 
 class Fetcher:
-    """Reads blocks one after another; requests the next one before it returns the last."""
+    """Reads blocks one after another; requests the next block before it returns the last one."""
 
     def __init__(self, options: Options, schema: pa.Schema, part: Range, address: str) -> None:
         self._options = options
@@ -45,7 +45,7 @@ class Fetcher:
         self._columns = wanted(schema.names)
         self._decoder = Decoder(schema, part.topic, address, part.log_id)
         self._connection: Connection | None = None
-        self._asked: int | None = None  # the seq with which the next answer begins
+        self._asked: int | None = None  # the seq at which the next answer begins
 
     def close(self) -> None:
         if self._connection is not None:
@@ -74,7 +74,7 @@ class Fetcher:
             yield self._rows(block)
 
     def _block(self, seq: int) -> Block:
-        """Return the block that begins there. Errors that may be temporary are retried."""
+        """Return the block that begins at this seq. Errors that may be temporary are retried."""
         failures = 0
         corrupt = False
         while True:
@@ -138,7 +138,7 @@ class Fetcher:
         return rows.filter(intact)
 
     def _lost(self, seq: int, until: int, why: str) -> int:
-        """Rows before `until` are gone: continue there, if that is allowed."""
+        """Handle lost rows before `until`: continue there, if that is allowed."""
         self._lose(f"seq {seq} cannot be read: {why}")
         return until
 

@@ -1,4 +1,4 @@
-"""Headers of a message (docs/PROTOCOL.md) as bytes and as Python values."""
+"""Message headers (docs/PROTOCOL.md) as bytes and as Python values."""
 
 import re
 from collections.abc import Iterable

@@ -1,6 +1,7 @@
-"""Rows into messages: which rows nsqd would reject, and the bodies of MPUB and LOG_PUB.
+"""Converts rows to messages: finds rows that nsqd would reject, and builds the bodies of MPUB and
+LOG_PUB.
 
-Works on whole columns. A *prepared* batch has the columns of PREPARED that are needed, in nsqd's
+Works on whole columns. A *prepared* batch has those columns of PREPARED that are needed, in nsqd's
 terms, whatever the user called them.
 """
 
@@ -26,23 +27,23 @@ from nsqcy.spark.errors import OptionError, Refused
 from nsqcy.spark.headers import BadHeaders, checked, encode
 from nsqcy.spark.options import WriteOptions
 
-PIECE = 32 << 20  # bytes of a batch that are processed at once
+PIECE = 32 << 20  # bytes of a batch that are processed at a time
 PREPARED = pa.schema(
     {
         "body": pa.binary(),
         "topic": pa.string(),
         "defer_ms": pa.int64(),
         "headers": pa.binary(),
-        "key": pa.binary(),  # what the partitioner hashes
+        "key": pa.binary(),  # the column that the partitioner hashes
     }
 )
 NOTHING = pa.scalar(b"", pa.binary())
 
-Fault = tuple[pa.Array, Callable[[int], str]]  # which rows, and the error of one of them
+Fault = tuple[pa.Array, Callable[[int], str]]  # indexes of rows, and the error of one of them
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Reject a frame that cannot be messages."""
+    """Reject a frame that cannot be converted to messages."""
     kinds = {field.name: field.dataType for field in schema.fields}
     for name, kind in kinds.items():
         expected = expected_type(name, kind, hashed=name == options.hashed)
@@ -58,7 +59,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 
 def expected_type(name: str, kind: DataType, *, hashed: bool) -> str:
-    """Return the expected type of a column, if it has another one."""
+    """Return the expected type of a column, if its type is different."""
     match name:
         case "body" | "value":
             return "" if isinstance(kind, BinaryType | StringType) else "binary or string"
@@ -83,14 +84,14 @@ def expected_type(name: str, kind: DataType, *, hashed: bool) -> str:
 
 class Messages:
     """Prepares the batches of a task, counts the rows that nsqd would reject, and computes one
-    checksum of all."""
+    checksum of all rows."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self.rows = 0
         self.bad = 0
         self._first = ""  # of the bad rows, with the reason
-        self._sums: dict[str, int] = {}  # of each column
+        self._sums: dict[str, int] = {}  # type of each column
 
     def prepare(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         for piece in pieces(batch) if batch.num_rows else ():
@@ -113,8 +114,8 @@ class Messages:
             )
 
     def checksum(self, addresses: list[str]) -> int:
-        """Checksum of the rows in their order, independent of batches, and of what decides how they
-        are divided into chunks and where those go."""
+        """Checksum of the rows in order, independent of batches, and of the settings that decide
+        how rows are divided into chunks and where chunks are sent."""
         options = self._options
         ways = [addresses, options.chunk_bytes, options.hashed, options.topic]
         pace = [options.max_per_second, options.max_per_second and options.parallel]
@@ -242,7 +243,7 @@ def encoded_headers(column: pa.Array, faults: list[Fault]) -> pa.Array:
     return pa.array(found, pa.binary())
 
 
-# what is sent
+# Building the sent bytes
 
 
 @dataclass(frozen=True)
@@ -251,10 +252,11 @@ class Framed:
 
     data: pa.Buffer
     offsets: memoryview
-    rows: list[int]  # the number of each in its task
+    rows: list[int]  # index of each message in its task
 
     def fitting(self, first: int, room: int) -> int:
-        """Return where to end so that the messages from `first` on have at most this many bytes."""
+        """Return where to end, so that the messages from `first` on have at most this many
+        bytes."""
         limit = self.offsets[first] + room
         return bisect_right(self.offsets, limit, first, len(self.rows) + 1) - 1
 
@@ -264,7 +266,7 @@ class Framed:
 
 
 def payloads(batch: pa.RecordBatch) -> pa.Array:
-    """Return bodies, with their headers in front if there are any."""
+    """Return the bodies, preceded by their headers if there are any."""
     bodies = batch.column("body")
     if "headers" not in batch.schema.names:
         return bodies
@@ -281,7 +283,7 @@ def framed(texts: pa.Array, rows: list[int]) -> Framed:
 
 
 def big_endian(numbers: pa.Array, size: int) -> pa.Array:
-    """Return numbers as texts of `size` bytes, the most significant first."""
+    """Return numbers as texts of `size` bytes, most significant digit first."""
     kind = numbers.type
     lowest = pa.scalar(0xFF, kind)
     swapped = pc.bit_wise_and(numbers, lowest)
@@ -293,7 +295,8 @@ def big_endian(numbers: pa.Array, size: int) -> pa.Array:
 
 
 def by_value(column: pa.Array) -> Iterator[tuple[object, pa.Array | None]]:
-    """Yield each value and the numbers of its rows in their order; None if all rows have it."""
+    """Yield each value and the indexes of its rows, in order; None instead of indexes if all rows
+    have the value."""
     coded = column.dictionary_encode()
     values = coded.dictionary.to_pylist()
     if len(values) == 1:
@@ -308,7 +311,7 @@ def by_value(column: pa.Array) -> Iterator[tuple[object, pa.Array | None]]:
 
 
 def hashed(keys: pa.Array, count: int) -> pa.Array:
-    """Return for each key a number below `count`, the same everywhere and always."""
+    """Return a number below `count` for each key, the same everywhere and always."""
     coded = keys.dictionary_encode()
     numbers = [zlib.crc32(key) % count for key in coded.dictionary.to_pylist()]
     return pa.array(numbers, pa.int32()).take(coded.indices)

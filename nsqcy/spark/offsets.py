@@ -1,8 +1,8 @@
-"""The position of a query in each log, and what it reads next. No clock, no sockets.
+"""The position of a query in each log, and the rows that it reads next. No clock, no sockets.
 
-An offset has, for each topic and log_id, the next seq to read. Its `start` says where the previous
-batch began in logs that the last offset does not contain: all logs in the first batch, whose
-beginning Spark does not save; a new log; one whose rows retention removed.
+An offset contains the next seq to read for each topic and log_id. Its `start` records where the
+previous batch began in logs that the last offset does not contain: all logs in the first batch,
+whose beginning Spark does not save; a new log; a log whose rows retention removed.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,7 +18,8 @@ Positions = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Log:
-    """The available range of one log: seqs from `first_seq` to before `next_seq`."""
+    """The available range of one log: seqs from `first_seq` up to, but not including,
+    `next_seq`."""
 
     log_id: str
     first_seq: int
@@ -34,7 +35,7 @@ class Shard:
     address: str
     logs: tuple[Log, ...]
     bytes: int = 0
-    kept: bool = True  # by a retention policy
+    kept: bool = True  # kept by a retention policy
 
     @property
     def records(self) -> int:
@@ -43,8 +44,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class View:
-    """The state of all nsqds. `away`: those that did not answer, for each topic that they may
-    have."""
+    """The state of all nsqds. `away`: nsqds that did not answer, by topic that they may have."""
 
     shards: tuple[Shard, ...]
     away: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -63,12 +63,12 @@ class Offset:
     pos: Positions
     start: Positions = field(default_factory=dict)
     init: bool = False  # the beginning of a query, which Spark does not save
-    # The approximate number of tasks of the previous batch and their minimum of rows: a repeated
+    # The approximate number of tasks of the previous batch, and their minimum of rows: a repeated
     # batch has the same tasks on every driver.
     split: tuple[int, int] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Encode with sorted keys, as Spark compares texts."""
+        """Encode with sorted keys, because Spark compares texts."""
         found: dict[str, Any] = {}
         if self.start:
             found["from"] = ordered(self.start)
@@ -97,7 +97,7 @@ class Offset:
 
 @dataclass(frozen=True)
 class Range:
-    """Rows to be read: from `start` to before `end`."""
+    """Rows to be read: from `start` up to, but not including, `end`."""
 
     topic: str
     log_id: str
@@ -114,7 +114,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Loss:
-    """Rows that are gone; `rows` is None if their number is unknown."""
+    """Lost rows; `rows` is None if their number is unknown."""
 
     text: str
     rows: int | None = None
@@ -125,7 +125,7 @@ class Loss:
 
 @dataclass
 class Settled:
-    """Positions in the logs that exist, and what was changed to get them."""
+    """Positions in the existing logs, and the changes that were necessary."""
 
     pos: Positions
     start: Positions = field(default_factory=dict)
@@ -147,8 +147,8 @@ def ordered(pos: Positions) -> Positions:
 def settle(pos: Positions, view: View, ends: Mapping[str, int], topics: Iterable[str]) -> Settled:
     """Fit positions to the logs that exist now.
 
-    `ends` are the `next_seq` seen before: a log that was read up to its end may disappear. The
-    positions of an nsqd that is away stay as they are.
+    `ends` contains the `next_seq` seen before: a log that was read to its end may disappear. The
+    positions of an nsqd that is away stay unchanged.
     """
     settled = Settled({topic: {} for topic in topics})
     for topic, logs in pos.items():
@@ -170,7 +170,7 @@ def settle(pos: Positions, view: View, ends: Mapping[str, int], topics: Iterable
 
 
 def newer(logs: tuple[Log, ...], known: Collection[str]) -> tuple[Log, ...]:
-    """Return the logs after the last known one; the others were read, or left out on purpose."""
+    """Return the logs after the last known one; the others were read, or omitted on purpose."""
     last = max((index for index, log in enumerate(logs) if log.log_id in known), default=-1)
     return logs[last + 1 :]
 
@@ -231,7 +231,7 @@ def vanished(topic: str, log_id: str, seq: int, view: View) -> Loss:
 def backlogs(
     pos: Positions, view: View, cap: Positions | None
 ) -> dict[tuple[str, str], list[Range]]:
-    """Return what can be read for each shard, the oldest log first. Nothing beyond `cap`."""
+    """Return the readable ranges of each shard, oldest log first, and nothing beyond `cap`."""
     found: dict[tuple[str, str], list[Range]] = {}
     for shard in view.shards:
         for log in shard.logs:
@@ -246,7 +246,7 @@ def backlogs(
 
 
 def shares(wanted: list[int], maximum: int) -> list[int]:
-    """Split `maximum` in proportion; each gets at least one as long as there are enough."""
+    """Divide `maximum` in proportion; each part gets at least one as long as there are enough."""
     total = sum(wanted)
     if total <= maximum:
         return list(wanted)

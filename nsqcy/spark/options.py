@@ -1,4 +1,4 @@
-"""The options of `format("nsq")`: one table, which they are parsed and checked by."""
+"""The options of `format("nsq")`: one table, by which they are parsed and checked."""
 
 import difflib
 import json
@@ -32,8 +32,8 @@ MB = 1 << 20
 
 
 def places(*words: str) -> Kind:
-    """Accept one of the words, or JSON: {"topic": {"log_id": seq}}, or an offset as Spark shows
-    it."""
+    """Accept one of the words, or JSON: {"topic": {"log_id": seq}}, or an offset as shown by
+    Spark."""
     by_word = {"earliest": EARLIEST, "latest": LATEST}
 
     def parse(text: str) -> int | Positions:
@@ -306,7 +306,7 @@ TABLE = (
     ),
 )
 BY_KEY = {option.name.lower(): option for option in TABLE}
-SPARKS_OWN = ("checkpointlocation", "queryname")  # which also apply to the writer of a stream
+SPARKS_OWN = ("checkpointlocation", "queryname")  # words that also apply to the writer of a stream
 ENDS = ("endingOffsets", "endingTimestamp")
 
 
@@ -352,12 +352,12 @@ class Options:
 class WriteOptions:
     """Options of a sink."""
 
-    topic: str  # empty: each row has its own
+    topic: str  # empty: each row has its own topic
     lookupds: tuple[str, ...]
     nsqds: tuple[str, ...]
     idempotent: bool
     producer: str
-    hashed: str  # a column; empty: nsqds in turn
+    hashed: str  # a column; empty: tasks use the nsqds in turn
     failover: bool
     chunk_bytes: int
     longest: int
@@ -369,7 +369,7 @@ class WriteOptions:
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """Checked options; `for_stream` and `for_batch` tell the two kinds of query apart."""
+    """Checked options; `for_stream` and `for_batch` distinguish the two kinds of query."""
     return assembled(values(given, lambda option: option.used != "write", "reading"))
 
 
@@ -381,7 +381,7 @@ def parse_write(given: Mapping[str, str]) -> WriteOptions:
 def values(
     given: Mapping[str, str], has: Callable[[SparkOption], bool], doing: str
 ) -> dict[str, Any]:
-    """Parse options; `doing` decides which exist."""
+    """Parse options; `doing` decides which options exist."""
     found = {option.name: option.default for option in TABLE if has(option)}
     for key, text in given.items():
         option = BY_KEY.get(key.lower())

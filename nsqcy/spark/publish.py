@@ -24,7 +24,7 @@ COMMANDS_AHEAD = 64
 CHUNKS_AHEAD = 4  # of batchBytes
 TASKS_OF_EPOCH = 8192  # nsqd accepts 10,000 parts; the rest are for tasks that have changed
 CONTENT_BITS = 19  # of the 32 characters of a part's name, with the task before them
-WARNED: set[str] = set()  # nsqds, in this process
+WARNED: set[str] = set()  # connections to nsqds in this process
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Producer:
     """The identity of a task that publishes chunks."""
 
     name: str
-    epoch: int  # of the batch
+    epoch: int  # checksum of the batch
     task: int
     batch: int = 0
     content: int = 0  # the checksum
 
     def chunk(self, row: int) -> str:
-        """Return what LOG_PUB has after the topic."""
+        """Return the parameters of LOG_PUB after the topic."""
         epoch = (self.epoch + self.task // TASKS_OF_EPOCH) % (1 << 64)
         content = self.content % (1 << CONTENT_BITS)
         part = self.task % TASKS_OF_EPOCH << CONTENT_BITS | content
@@ -47,7 +47,8 @@ class Producer:
 
 @dataclass(frozen=True)
 class Command:
-    """Messages for one topic that are published together; a deferred one goes alone."""
+    """Messages for one topic that are published together; a deferred message is published on its
+    own."""
 
     topic: str
     messages: int
@@ -61,7 +62,7 @@ class Command:
 
 
 class Publisher:
-    """Sends commands to one nsqd until each of them is answered."""
+    """Sends commands to one nsqd until each command is answered."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Publisher:
         self._producer = producer
         self._headers = headers
         self._connection: Connection | None = None
-        self._sent = 0  # of those without an answer
+        self._sent = 0  # commands without an answer
 
     def close(self) -> None:
         if self._connection is not None:
@@ -94,12 +95,12 @@ class Publisher:
         self._work(0, 0)
 
     def _work(self, maximum: int, max_bytes: int) -> None:
-        """Return when at most this many are without an answer."""
+        """Return when at most this many commands are unanswered."""
         failures = 0
         while True:
             try:
-                # After a failure, send one at a time: while more is on its way to an nsqd that
-                # closes the connection, its last words are lost.
+                # After a failure, send one command at a time: if more are in transit to an nsqd
+                # that closes the connection, its last answers are lost.
                 self._transmit(1 if failures else len(self.unanswered))
                 size = sum(command.size for command in self.unanswered)
                 if not failures and len(self.unanswered) <= maximum and size <= max_bytes:
@@ -153,10 +154,10 @@ class Publisher:
 
 
 class Nodes:
-    """The nsqds of a task, by their place in a list that is the same whenever it is repeated."""
+    """The nsqds of a task, by their place in a list that is the same in every attempt."""
 
     def __init__(self, options: WriteOptions, addresses: list[str], producer: Producer) -> None:
-        self.headers = False  # whether messages have them
+        self.headers = False  # whether messages have headers
         self._options = options
         self._addresses = addresses
         self._producer = producer
@@ -185,7 +186,8 @@ class Nodes:
                 self._fail_over(place, error)
 
     def _fail_over(self, place: int, error: Unreachable) -> None:
-        """Publish to one nsqd; chunks that it does not answer go to the next one that answers."""
+        """Publish to one nsqd; chunks that it does not answer are sent to the next nsqd that
+        answers."""
         while self._options.failover:
             last = self._publishers[place]
             self._failed.add(last.address)
@@ -199,7 +201,7 @@ class Nodes:
                 error,
                 others[0],
             )
-            # Its own epoch: rows of this nsqd come between those of the other.
+            # A separate epoch: rows of this nsqd are between those of the other.
             producer = replace(self._producer, epoch=self._producer.epoch + 1000 + place)
             self._publishers[place] = Publisher(
                 self._options,
@@ -218,7 +220,7 @@ class Nodes:
 
 
 class Pace:
-    """Limits the average number of messages per second of a task."""
+    """Limits a task's average number of messages per second."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate

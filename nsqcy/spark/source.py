@@ -67,8 +67,10 @@ from nsqcy.spark.options import (
 from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
 
 LOG = logging.getLogger("nsqcy.spark")
-MIN_ROWS = 50_000  # of a task, unless minPartitions requests more tasks
-CURSOR_SECONDS = 3600.0  # how often a cursor that does not advance is set again: it would expire
+MIN_ROWS = 50_000  # minimum rows of a task, unless minPartitions requests more tasks
+CURSOR_SECONDS = (
+    3600.0  # until an unchanged cursor is set again, so that it does not expire
+)
 BOUNDS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
@@ -127,7 +129,8 @@ class Part(InputPartition):
 
 
 def projection(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema for Spark's: some of our columns, with their types."""
+    """Return the Arrow schema for Spark's schema, which selects some of our columns with their
+    types."""
     for field in schema.fields:
         if field.name not in FIELDS:
             raise OptionError(
@@ -181,7 +184,7 @@ def check_reachable(view: View) -> None:
 
 
 def lose(options: Options, losses: list[Loss]) -> None:
-    """Fail, or warn about what is lost."""
+    """Fail, or log a warning about the lost rows."""
     if losses and options.fail_on_data_loss:
         raise losses[0].error()
     for loss in losses:
@@ -197,7 +200,7 @@ def place(shard: Shard, log: Log, wanted: int | Positions) -> int | None:
 
 
 def beginning(cluster: Cluster, options: Options, shard: Shard, log: Log, wanted: int) -> int:
-    """Return where a new query begins in this log; `wanted` is the default of this kind of
+    """Return where a new query begins in this log; `wanted` is the default for this kind of
     query."""
     if options.starting_ns is not None:
         return cluster.seek(shard, log.log_id, options.starting_ns)
@@ -206,7 +209,7 @@ def beginning(cluster: Cluster, options: Options, shard: Shard, log: Log, wanted
 
 
 def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
-    """Return logs that an option names and no nsqd has."""
+    """Return logs that an option names but no nsqd has."""
     if not isinstance(pos, dict):
         return []
     return [
@@ -218,7 +221,7 @@ def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
 
 
 def tasks(options: Options) -> tuple[int, int]:
-    """Return the approximate number of tasks, and the minimum of rows for each."""
+    """Return the approximate number of tasks, and the minimum of rows per task."""
     if options.min_partitions is None:
         return os.cpu_count() or 1, MIN_ROWS
     return options.min_partitions, 1
@@ -235,7 +238,7 @@ def parts(found: list[Range], wanted: tuple[int, int], view: View) -> list[Part]
 
 
 class NsqReader(DataSourceReader):
-    """A batch: what is available when it is planned."""
+    """A batch, which reads the rows available when it is planned."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         self._options = options
@@ -325,7 +328,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._cluster: Cluster | None = None
-        self._view: View | None = None  # the last one
+        self._view: View | None = None  # the latest offset
         self._initial: Offset | None = None
         self._cap: Positions | None = None  # of Trigger.AvailableNow
         self._ends: dict[str, int] = {}  # the end of each log, as last seen
@@ -333,7 +336,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cursors: dict[tuple[str, str], Standing] = {}  # by topic and nsqd
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what tasks need, without sockets."""
+        """Pickle the parts that tasks need, without sockets."""
         return NsqStreamReader(self._options, self._schema).__dict__
 
     # offsets
@@ -346,7 +349,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the initial offset. Spark calls this twice in a query's first batch and must get
-        the same."""
+        the same result."""
         if self._initial is None:
             view = self._look(first=True)
             check_view(self._options, view, wait=self._options.wait_for_topic)
@@ -413,7 +416,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch, which may be one from before a crash."""
+        """Return the tasks of a batch, which may be a batch from before a crash."""
         options = self._options
         offset = self._parse(end)
         found = ranges(self._parse(start), offset)
@@ -442,13 +445,13 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._schema, partition.range, partition.address)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything before this offset was written.
+        """Handle a commit: everything before this offset was written.
 
-        Spark reports this one batch late, and never for the last one. When Spark asks for the next
-        offset, it has written everything before it, so the cursor moves there.
+        Spark reports this one batch late, and never for the last batch. But when Spark requests the
+        next offset, it has written everything before it, so the cursor moves there.
         """
 
-    # what is available
+    # Available records
 
     def _opened(self) -> Cluster:
         if self._cluster is None:
@@ -456,7 +459,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
     def _look(self, *, first: bool = False) -> View:
-        """Query nsqds; with patience, the first time."""
+        """Query nsqds; the first time, with patience."""
         options = self._options
         view = self._opened().view(tries=options.retries + 1 if first else 1)
         if options.fail_on_unreachable:
@@ -475,10 +478,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return offset
 
-    # the named cursor
+    # The named cursor
 
     def _move_cursors(self, view: View, pos: Positions) -> None:
-        """Set the cursor on each nsqd, in the oldest log that has something to read."""
+        """Set the cursor on each nsqd, in the oldest log that has records to read."""
         if not self._options.cursor:
             return
         now = time.monotonic()

@@ -1,6 +1,6 @@
-"""Small blocking client of NSQ's TCP protocol with the commands for logs (docs/PROTOCOL.md).
+"""Small blocking client for NSQ's TCP protocol with the log commands (docs/PROTOCOL.md).
 
-Owns one socket. Never shows the secret it authenticates with.
+Owns one socket. Never shows the secret that it authenticates with.
 """
 
 import errno
@@ -65,10 +65,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class Connection:
-    """A connection that has negotiated `topic_log`; a publisher's may have to do without it.
+    """A connection that has negotiated `topic_log`; for publishing, nsqd need not support it.
 
-    With `headers`, bodies are published after the headers of their messages. `patience` is how long
-    an answer may take in addition to the time that nsqd was requested to wait.
+    With `headers`, bodies are published after their messages' headers. `patience` is how long an
+    answer may take in addition to the time that nsqd was requested to wait.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Connection:
                 "hostname": name,
                 "user_agent": "nsqcy-spark",
                 "feature_negotiation": True,
-                "heartbeat_interval": -1,  # nothing would answer them between two requests
+                "heartbeat_interval": -1,  # heartbeats between two requests would stay unanswered
                 "tls_v1": self._access.tls,
                 "topic_log": True,
             }
@@ -181,8 +181,8 @@ class Connection:
         return self.answer_json()
 
     def ask_meta(self, topic: str, wait_ms: int, after_seq: int) -> None:
-        """Request the state; the answer, `answer_json`, comes when there is more, or after
-        `wait_ms`."""
+        """Request the state; the answer, `answer_json`, arrives when there are more records, or
+        after `wait_ms`."""
         self.ask("LOG_META", topic, wait_ms, after_seq)
         self._expect_within(wait_ms / 1000 + self.patience)
 
@@ -301,7 +301,7 @@ class Connection:
 
 def _dial(host: str, port: int, timeout: float) -> socket.socket:
     """Connect; a connection to itself counts as refused (see `nsqcy.util.self_connect`, which
-    executors may not have)."""
+    executors may lack)."""
     sock = socket.create_connection((host, port), timeout)
     try:
         itself = sock.getsockname() == sock.getpeername()
