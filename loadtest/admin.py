@@ -83,7 +83,7 @@ def stats(topics: int, channels: int, beat: int) -> bytes:
 
 def cluster(args: argparse.Namespace, told: Connection) -> None:
     """Serve an nsqlookupd and nsqds until the process is ended. Sends the address of the nsqlookupd
-    and then, on request, how often each nsqd was queried."""
+    and then, on request, the number of queries to each nsqd."""
     asked: Counter[int] = Counter()
     pages = [stats(args.topics, args.channels, 1000 * beat) for beat in range(20)]
 
@@ -168,7 +168,7 @@ def measure_pages(admin: Nsqadmin, ask: Connection, args: argparse.Namespace) ->
 def measure_samples(admin: Nsqadmin, args: argparse.Namespace) -> None:
     process = psutil.Process(admin.process.pid)
     step = parse_duration(args.interval) / SECOND
-    time.sleep(1.5 * step)  # the first one makes all rings
+    time.sleep(1.5 * step)  # the first sample creates all rings
     before = cpu(process)
     time.sleep(args.samples * step)
     used = (cpu(process) - before) / args.samples

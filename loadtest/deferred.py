@@ -38,7 +38,7 @@ def count(daemon: Nsqd, topic: str) -> int:
 
 
 def publish(daemon: Nsqd, topic: str, delays: list[int], size: int) -> float:
-    """Return the seconds that it takes."""
+    """Return the duration in seconds."""
     conn = daemon.connect(timeout=120)
     body = struct.pack(">i", size) + bytes(size)
     start = time.monotonic()
@@ -73,7 +73,7 @@ def over_a_month(daemon: Nsqd, messages: int, size: int) -> None:
     time.sleep(SETTLED)
     before = daemon.pss()
     chance = random.Random(1)
-    # None of them is due while this runs.
+    # None of the messages is due while this runs.
     delays = [chance.randrange(3600_000, MONTH_MS) for _ in range(messages)]
     seconds = publish(daemon, "month", delays, size)
     time.sleep(SETTLED)

@@ -126,8 +126,7 @@ def read(settings: Settings, nsqd: Daemon) -> Iterator[Result]:
 def reading(
     address: tuple[str, int], topic: str, total: int, slots: slice, team: load.Team, _: int
 ) -> Callable[[], load.Report]:
-    """Reads the log from its beginning, again and again, until the consumers have received
-    `total`."""
+    """Reads the log from its beginning, repeatedly, until the consumers have received `total`."""
     from nsqcy.spark.blocks import HEADER_SIZE
     from nsqcy.spark.v2 import Access, Connection
 

@@ -12,7 +12,7 @@ from nsqcy.testing.wire_client import Conn, sized
 
 
 def owners(workers: int, names: Iterable[str]) -> dict[str, int]:
-    """Return the worker of each topic, if they are created in this order in a new daemon."""
+    """Return the worker of each topic, if the topics are created in this order in a new daemon."""
     placement = Placement(workers)
     return {name: placement.place(name) for name in names}
 
@@ -22,7 +22,8 @@ def publish(topic: str, body: bytes) -> bytes:
 
 
 class Loop:
-    """A thread that repeats `step` until it is stopped; `stop` raises what it raised."""
+    """A thread that repeats `step` until it is stopped; `stop` raises the thread's exception, if
+    any."""
 
     def __init__(self, step: Callable[[], object]) -> None:
         self._step = step

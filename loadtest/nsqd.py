@@ -14,7 +14,7 @@ from nsqcy.testing.wire_client import Address, Conn
 
 
 class Nsqd(testing.Nsqd):
-    """Keeps its data in `data_path`, or in a temporary folder."""
+    """An nsqd that keeps its data in `data_path`, or in a temporary folder."""
 
     @property
     def tcp_port(self) -> int:
@@ -32,7 +32,7 @@ class Nsqd(testing.Nsqd):
         return Conn(self.address, **options)
 
     def crash(self) -> None:
-        """Kill the master alone, and start again when its workers have followed it."""
+        """Kill only the master, and start again when its workers have ended too."""
         workers = [psutil.Process(pid) for pid in self.workers]
         self.process.kill()
         psutil.wait_procs(workers)
@@ -41,11 +41,11 @@ class Nsqd(testing.Nsqd):
 
     @property
     def workers(self) -> list[int]:
-        """Process ids, the oldest first as long as none was restarted."""
+        """Return the process ids of the workers, oldest first as long as none was restarted."""
         return sorted(procfs.family(self.process.pid)[1:])
 
     def pss(self) -> int:
-        """Bytes of memory of all its processes, with shared memory counted once."""
+        """Return the memory of all processes in bytes, with shared memory counted once."""
         return procfs.memory(procfs.family(self.process.pid))["Pss"]
 
     def home(self, conn: Conn) -> int:

@@ -29,7 +29,7 @@ WORDS = {
 
 
 def progress(job: str, folder: Path, port: int, rows: int) -> list[dict[str, Any]]:
-    """Steps in the job's output."""
+    """Return the steps in the job's output."""
     words = [word.format(rows) for word in WORDS[job]]
     command = [sys.executable, "-m", "nsqcy.pipeline", job, "--topic=t", "--driver-memory=4g"]
     done = subprocess.run(

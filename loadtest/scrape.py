@@ -29,7 +29,7 @@ PLAIN = {"Accept-Encoding": "identity"}
 
 
 def scrape(link: http.client.HTTPConnection, headers: dict[str, str]) -> tuple[float, int]:
-    """Return the duration of a scrape, and the bytes of its body as received."""
+    """Return the duration of a scrape, and the size of its body as received."""
     start = time.monotonic()
     link.request("GET", "/metrics", headers=headers)
     answer = link.getresponse()

@@ -66,7 +66,7 @@ def at(daemon: Nsqd, topic: str) -> dict[str, str]:
 
 
 def fill(daemon: Nsqd, topic: str, rows: int, size: int) -> None:
-    """Random hex bodies: they compress as little as real ones."""
+    """Return random hex bodies, which compress as little as real ones."""
     conn = daemon.connect(timeout=120)
     each = max(1, PIECE // (size + 4))
     for begin in range(0, rows, each):
@@ -113,7 +113,7 @@ def write(daemon: Nsqd, spark: "SparkSession", args: argparse.Namespace) -> Figu
 
 
 def latency(daemon: Nsqd, spark: "SparkSession", args: argparse.Namespace) -> Figures:
-    """Measure each message; the time in its body is that of the previous acknowledgement."""
+    """Measure each message; its body contains the time of the previous acknowledgement."""
     late: list[float] = []
     ended = threading.Event()
 
@@ -162,7 +162,7 @@ def latency(daemon: Nsqd, spark: "SparkSession", args: argparse.Namespace) -> Fi
 
 
 class Counting:
-    """A proxy before an nsqd that counts the commands for logs."""
+    """A proxy in front of an nsqd that counts log commands."""
 
     def __init__(self, port: int) -> None:
         self.commands = 0

@@ -93,7 +93,7 @@ class Poller(threading.Thread):
             due += self._every
 
     def stop(self) -> tuple[int, list[float]]:
-        """Size of the last page, and the duration of each request."""
+        """Return the size of the last page, and the duration of each request."""
         self._halt.set()
         self.join()
         return self._size, self._seconds
@@ -102,8 +102,7 @@ class Poller(threading.Thread):
 def window(
     nsqd: Daemon, rate: int, seconds: float, begin: Callable[[], object] = lambda: None
 ) -> list[int]:
-    """Deliver messages on a schedule; return the time of each from publish to the consumer, in
-    ns."""
+    """Deliver messages on a schedule; return the time from publish to consumer for each, in ns."""
     count = int(rate * seconds)
     with load.Team(2) as team:
         team.add(load.finishing, nsqd.tcp, TOPIC, 100, count, slice(0, 1), SIZE)

@@ -94,9 +94,9 @@ def allow_many_files() -> None:
 
 
 def leave(signum: int, frame: object) -> None:
-    """Stop all child processes when this one is ended. An exception alone may get lost, as Python
-    ignores one in a destructor or beside a fork."""
-    for each in ENDING:  # the clean-up must not be interrupted as well
+    """Stop all child processes when this process is ended. An exception may get lost, because
+    Python ignores one in a destructor or during a fork."""
+    for each in ENDING:  # the clean-up must not be interrupted
         signal.signal(each, signal.SIG_IGN)
     procfs.end(procfs.family(os.getpid())[1:])
     sys.exit(128 + signum)

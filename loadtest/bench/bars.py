@@ -1,7 +1,7 @@
-"""The bars of nsqd, each with the row of the figures that it is read from.
+"""The bars of nsqd, each with the row of figures that it is read from.
 
-Measures nothing. Rows are those of loadtest.bench.report: of nsqd alone (`nsqd`), and of all
-brokers (`peers`).
+Measures nothing. Rows are those of loadtest.bench.report: of nsqd only (`nsqd`), and of all brokers
+(`peers`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a row. `key`: its field; or one of the "figures" that only some scenarios have.
-    For most figures smaller is better; `more`: larger is."""
+    """A figure of a row. `key`: its field, or one of the "figures" that only some scenarios have.
+    For most figures, smaller is better; `more`: larger is."""
 
     about: str
     key: str
@@ -59,7 +59,7 @@ class Bar:
         return f"{'≥' if self.figure.more else '≤'} {self.figure.told(self.bar)}"
 
     def find(self, rows: Iterable[Row]) -> Row | None:
-        """Return the one row that it is read from; None if that was not measured."""
+        """Return the one row that the bar is read from; None if it was not measured."""
         found = [
             row
             for row in rows
@@ -204,7 +204,7 @@ ACKNOWLEDGED = ("consume, acknowledging each", "consume one by one, 50 that wait
 
 @dataclass(frozen=True)
 class Rival:
-    """nsqd and one other broker, consuming with an acknowledgement for each message."""
+    """nsqd and one other broker that consume with an acknowledgement per message."""
 
     name: str
     scenario: str
@@ -217,7 +217,8 @@ class Rival:
 
 
 def rivals(peers: Sequence[Row], ours: str) -> list[Rival]:
-    """Compare nsqd with each other broker, but not with itself with more workers, or a target."""
+    """Compare nsqd with each other broker, but not with a target or with itself at other numbers of
+    workers."""
     return [
         Rival(row["contestant"], row["scenario"], 1 / row["rate_times"], 1 / row["cpu_times"])
         for scenario in ACKNOWLEDGED

@@ -1,4 +1,4 @@
-"""Bars as an SVG, readable on a light and on a dark page. Does not know their meaning."""
+"""Bars as an SVG, readable on light and dark pages. Does not know their meaning."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ STYLE = """
 
 
 class Bar(NamedTuple):
-    """A name with its bar in the left panel, and that in the right one."""
+    """A name with its bar in the left panel and its bar in the right one."""
 
     name: str
     figures: tuple[float, float]

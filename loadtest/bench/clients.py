@@ -63,7 +63,7 @@ class Job:
 async def many(
     job: Job, one: Callable[[], Awaitable[Any]], some: Callable[[], Awaitable[Any]]
 ) -> None:
-    """Publish all, from as many coroutines as there are concurrent publishes."""
+    """Publish all messages, from as many coroutines as there are concurrent publishes."""
 
     async def repeat(work: Callable[[], Awaitable[Any]], times: int) -> None:
         for _ in range(times):
@@ -306,7 +306,7 @@ def run(library: str, job: Job) -> dict[str, float]:
 
 
 def fill(nsqd: daemon.Daemon, job: Job) -> None:
-    """Publish what will be consumed."""
+    """Publish the messages that will be consumed."""
     nsqd.post(f"/topic/create?topic={job.topic}")
     nsqd.post(f"/channel/create?topic={job.topic}&channel={job.channel}")
     if job.scenario != "consume":

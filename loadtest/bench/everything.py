@@ -1,7 +1,7 @@
-"""The whole benchmark: nsqd alone, nsqd and other brokers, and the page about both.
+"""The whole benchmark: nsqd only, nsqd and other brokers, and the page about both.
 
-Installs missing brokers from Debian's packages (as root), runs each in a folder and on a port of
-its own, and leaves none of them running.
+Installs missing brokers from Debian's packages (as root), runs each in its own folder and on its
+own port, and leaves none of them running.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from nsqcy import __version__
 Say = Callable[[str], None]
 
 ROOT = Path(__file__).parents[2]
-MINUTES = 13.5  # without the installation; no round but the first begins that would end later
+MINUTES = 13.5  # without the installation; only the first round may end later
 ALONE = 7 / MINUTES  # the part of them for nsqd alone
 ROUNDS = {False: 3, True: 5}  # by whether it is the full run
 SIZES = {False: [200], True: [200, 1000, 10_000]}
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run_all(args: argparse.Namespace, say: Say) -> int:
-    """Measure all, write the page. Return non-zero if something failed."""
+    """Measure everything and write the page. Return non-zero if anything failed."""
     contestants, skipped = find(args, say)
     began = time.monotonic()
     ours = speed.Found() if args.no_alone else alone(args)
@@ -115,7 +115,7 @@ def alone(args: argparse.Namespace) -> speed.Found:
         words += [f"--scale={args.scale}", f"--repeat={rounds(args)}"]
         if not args.full:
             words.append(f"--minutes={args.minutes * ALONE}")
-        # If it is killed, its leftovers are in that folder as well.
+        # If it is killed, its files are also in that folder.
         done = subprocess.run(words, cwd=ROOT, env=os.environ | {"TMPDIR": folder})
         if not figures.exists():
             why = f"it ended with status {done.returncode} before it had all figures"

@@ -1,7 +1,7 @@
 """The floor of an nsqd: a server that makes the same system calls without a broker.
 
-It gets nsqd's load (floor.c defines which part it reads), so that a cost can be given as a multiple
-of the kernel's own on that machine.
+It receives nsqd's load (floor.c defines which part it reads), so that a cost can be given as a
+multiple of the kernel's own cost on that machine.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).with_name("floor.c")
 
 @contextlib.contextmanager
 def running(size: int, certificate: tuple[Path, Path] | None = None) -> Iterator[Daemon]:
-    """The floor, compiled on the spot; its messages have bodies of `size` bytes.
+    """Compile and run the floor; its messages have bodies of `size` bytes.
 
     certificate: the PEM files of a certificate and its key, for a floor over TLS. Raises NotOffered
     if OpenSSL's headers are not installed.

@@ -1,8 +1,8 @@
 """The load: producers and consumers in separate processes.
 
-They send prepared bytes and parse as little as possible of what they receive (C code counts and
-finishes frames), so that a generator costs less than the daemon it drives. Each reports when it is
-ready, starts when all are, and returns a report.
+They send prepared bytes and parse as little as possible of the received bytes (C code counts and
+finishes frames), so that a generator costs less than the daemon that it drives. Each process
+reports when it is ready, starts when all are ready, and returns a report.
 """
 
 import ctypes
@@ -123,7 +123,7 @@ def mpub(topic: str, bodies: list[bytes]) -> bytes:
 
 
 class Team:
-    """Processes that start together. `tally` has one counter for each, which all can read."""
+    """Processes that start together. `tally` has one counter per process, which all can read."""
 
     def __init__(self, size: int) -> None:
         self.tally = memoryview(mmap.mmap(-1, 8 * max(1, size))).cast("q")
@@ -131,7 +131,8 @@ class Team:
         self._ready = 0
 
     def add(self, work: Callable[..., Callable[[], Report]], *args: Any) -> None:
-        """`work(*args, team, index)` prepares, and returns what runs when all are ready."""
+        """Start a process: `work(*args, team, index)` prepares, and returns the function to run
+        when all are ready."""
         ours, theirs = _context.Pipe()
         index = len(self._members)
         process = _context.Process(
@@ -208,7 +209,7 @@ def pipelined(
     index: int,
     open: Callable[[Address], socket.socket] = producer,
 ) -> Callable[[], Report]:
-    """One connection that keeps `depth` commands unanswered. `each`: messages of a command."""
+    """One connection that keeps `depth` commands unanswered. `each`: messages per command."""
     sock = open(address)
     several = memoryview(one * depth)
     room = bytearray(10 * depth)
@@ -242,8 +243,8 @@ def waiting(
     index: int,
     open: Callable[[Address], socket.socket] = producer,
 ) -> Callable[[], Report]:
-    """Connections that each send the next command after the answer "OK" to the last. They share
-    `ones`, of `each` messages."""
+    """Connections that each send the next command after the answer "OK" to the last one. They share
+    `ones`, commands of `each` messages."""
     socks = {sock.fileno(): sock for sock in (open(address) for _ in range(connections))}
     poll = select.epoll()
     for fd in socks:
@@ -275,8 +276,8 @@ def waiting(
 def asking(
     address: Address, one: bytes, count: int, team: Team, index: int
 ) -> Callable[[], Report]:
-    """One connection that sends the next command after the answer to the last, and measures
-    each."""
+    """One connection that sends the next command after the answer to the last one, and measures the
+    latency of each."""
     sock = producer(address)
 
     def run() -> Report:
@@ -298,8 +299,9 @@ plainly = partial(waiting, open=plain)  # bytes of HTTP requests
 def paced(
     address: Address, topic: str, size: int, rate: int, count: int, team: Team, index: int
 ) -> Callable[[], Report]:
-    """Publishes single messages on a schedule, without waiting for answers. Each has the times when
-    it was due and when it was sent; late ones are sent at once, so that stalls count."""
+    """Publishes single messages on a schedule, without waiting for answers. Each message contains
+    its due time and the time when it was sent; late ones are sent immediately, so that stalls
+    count."""
     maximum = 256
     sock = producer(address)
     one = pub(topic, bytes(size))
@@ -329,7 +331,8 @@ def paced(
             if sent // 512 < (sent + part) // 512:
                 answered += drop_answers(sock)
             sent += part
-        # Closing a connection with unread answers would also drop what the daemon has not read yet.
+        # Closing a connection with unread answers would also drop data that the daemon has not read
+        # yet.
         exactly(sock, len(OK) * count - answered)
         return {"messages": count, "late": late}
 
@@ -337,7 +340,7 @@ def paced(
 
 
 def drop_answers(sock: socket.socket) -> int:
-    """Return their number of bytes."""
+    """Drop received answers; return their number of bytes."""
     try:
         return len(sock.recv(RECEIVE, socket.MSG_DONTWAIT))
     except BlockingIOError:
@@ -359,8 +362,8 @@ def finishing(
     open: Callable[[Address, str, str, int], socket.socket] = consumer,
     channel: str = "bench",
 ) -> Callable[[], Report]:
-    """A consumer that finishes everything, until all consumers (`slots` of the tally) together have
-    received `total`. `timed`: size of the bodies, if they begin with stamps."""
+    """A consumer that finishes all messages, until all consumers (`slots` of the tally) together
+    have received `total`. `timed`: size of the bodies, if they begin with stamps."""
     sock = open(address, topic, channel, 0)
     sock.settimeout(0.05)
     room = memoryview(bytearray(2 * RECEIVE))

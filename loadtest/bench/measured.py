@@ -1,7 +1,7 @@
 """nsqcy/capacity/measured.py: the few figures of docs/benchmarks.json and docs/PERFORMANCE.md that
-capacities are computed from, as they are packaged.
+capacities are computed from, in packaged form.
 
-    python -m loadtest.bench.measured      writes it, as `make conf` does
+`python -m loadtest.bench.measured` writes it, as `make conf` does.
 """
 
 import json

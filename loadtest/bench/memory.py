@@ -116,7 +116,7 @@ def stragglers_in_memory(workers: int, scale: float) -> Iterator[Figure]:
 
 
 def wait_for_calm(nsqd: Daemon) -> None:
-    """Wait until the daemon has done its work and uses no CPU any more."""
+    """Wait until the daemon has done its work and uses no more CPU."""
     used = -1.0
     while nsqd.cpu_seconds() - used > 0.05:
         used = nsqd.cpu_seconds()

@@ -70,7 +70,7 @@ def memory(pids: list[int]) -> dict[str, int]:
 
 
 def _sockets(column: int, port: int, state: str) -> set[str]:
-    """Return the kernel's names of TCP sockets in a state with that port: here (1) or at the peer
+    """Return the kernel's names of TCP sockets in a state with that port: local (1) or the peer's
     (2)."""
     found = set()
     for name in ("tcp", "tcp6"):
@@ -97,7 +97,6 @@ def listener(port: int) -> int:
 
 
 def holder(pids: list[int], port: int) -> int:
-    """Return which of the processes has the other end of our connection from a local port; 0 if
-    none."""
+    """Return the process that has the other end of our connection from a local port; 0 if none."""
     sockets = _sockets(2, port, ESTABLISHED)
     return next((pid for pid in pids if _holder(sockets, str(pid))), 0)

@@ -1,13 +1,13 @@
 """The figures as docs/BENCHMARKS.md, a chart and JSON. Measures nothing.
 
-What it takes is what it writes as JSON: `figures`, a dict of
+Its input is the JSON that it writes: `figures`, a dict of
 
-    date, machine, settings     what to know of the run, for a reader
-    contestants                 of each: name, version, durability, settings, publishes, consumes
-    skipped                     peers that were not there, each with the reason
+    date, machine, settings     facts about the run, for a reader
+    contestants                 for each: name, version, durability, settings, publishes, consumes
+    skipped                     missing peers, each with the reason
     peers                       rows of loadtest.bench.peers.work.run
     nsqd                        rows of loadtest.bench.speed.run
-    failed                      of each thing that was not measured: what, why
+    failed                      for each figure that was not measured: its name, and why
 """
 
 import datetime
@@ -22,7 +22,7 @@ from loadtest.bench import bars, chart
 
 OURS = "nsqcy"
 PAGE, CHART, DATA = "BENCHMARKS.md", "benchmarks.svg", "benchmarks.json"
-BUSY = 0.9  # a process of the load that was busier than this limited the daemon
+BUSY = 0.9  # a busier process of the load limited the daemon
 CHARTED = 4  # scenarios
 KEPT, MISSED = "kept", "**missed**"
 
@@ -123,7 +123,7 @@ the median round. "load" is the CPU time of the load, which shares the cores wit
 
 
 def machine() -> dict[str, str]:
-    """Facts that a figure depends on, without any that identify the machine."""
+    """Return facts that a figure depends on, without any that identify the machine."""
     info = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -143,7 +143,7 @@ def today() -> str:
 
 
 def write(figures: Figures, folder: Path) -> Path:
-    """Write page, chart and data there; return the page."""
+    """Write page, chart and data to a folder; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATA).write_text(json.dumps(figures, indent=1) + "\n")
     (folder / CHART).write_text(picture(figures["peers"]))
@@ -184,7 +184,7 @@ def page(figures: Figures) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; all columns but the first are figures."""
+    """Return a Markdown table; all columns except the first are figures."""
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 

@@ -28,7 +28,7 @@ READY = 2500
 
 @dataclass
 class Result:
-    """One run. Times are seconds, and memory is bytes, over all processes of the daemon."""
+    """One run. Times are in seconds, and memory is in bytes, over all processes of the daemon."""
 
     scenario: str
     messages: int
@@ -78,10 +78,10 @@ class Settings:
     scale: float = 1.0
     repeat: int = 3
     target: Daemon | None = None
-    deadline: float = float("inf")  # after the first round, none begins that would end later
+    deadline: float = float("inf")  # after the first round, no round begins that would end later
 
     def rounds(self) -> Iterator[int]:
-        """Return as many as were requested and there is time for."""
+        """Return as many rounds as were requested, if there is time for them."""
         longest = 0.0
         for number in range(self.repeat):
             began = time.monotonic()
@@ -146,8 +146,8 @@ class Settings:
 
 
 def touch_memory(size: int) -> None:
-    """Have the machine own this much memory. A virtual machine whose host provides memory at its
-    first use pays up to a microsecond a message for it."""
+    """Touch this much memory, so that the machine owns it. A virtual machine whose host provides
+    memory at its first use pays up to a microsecond per message for it."""
     piece = bytes(1 << 20)
     with mmap.mmap(-1, size) as memory:
         while memory.tell() <= size - len(piece):
@@ -161,7 +161,7 @@ def body(size: int) -> bytes:
 def measure(
     scenario: str, nsqd: Daemon, team: load.Team, counted: slice = slice(None)
 ) -> tuple[Result, list[load.Report]]:
-    """Run a team. `counted`: the members whose messages and times are those of the result."""
+    """Run a team. `counted`: the members whose messages and times are used for the result."""
     team.ready()
     before = nsqd.cpu_of_each()
     reports = team.run()
@@ -188,12 +188,12 @@ def topic_name() -> str:
 
 
 def on(nsqd: Daemon) -> str:
-    """Return the end of a scenario's name, where numbers of workers are compared."""
+    """Return the end of a scenario's name, for scenarios that compare numbers of workers."""
     return f", {nsqd.workers} worker{'s' * (nsqd.workers > 1)}" if nsqd.workers else ""
 
 
 def beside(result: Result, floor: Result) -> Result:
-    """Return a result with the floor's cost of as many messages."""
+    """Return a result with the floor's cost for the same number of messages."""
     result.floor_cpu = floor.daemon_cpu * result.messages / floor.messages
     return result
 
@@ -242,7 +242,7 @@ def told(name: str, figures: dict[str, float], unit: float = 1.0, digits: int = 
 
 
 def row(name: str, runs: list[Result]) -> dict[str, Any]:
-    """Summarise a scenario's runs under one title: medians, each figure by itself. The note and
+    """Summarise a scenario's runs under one title: medians, each figure separately. The note and
     other measurements are those of the median run by its rank."""
     shown = sorted(runs, key=lambda one: one.rank)[(len(runs) - 1) // 2]
 
@@ -270,7 +270,7 @@ def row(name: str, runs: list[Result]) -> dict[str, Any]:
 
 
 def rows(name: str, results: list[Result]) -> list[dict[str, Any]]:
-    """Return one for each title that a scenario's results have."""
+    """Return one row for each title in a scenario's results."""
     titles = dict.fromkeys(each.scenario for each in results)
     return [row(name, [each for each in results if each.scenario == title]) for title in titles]
 
@@ -306,7 +306,7 @@ class Scenario:
 
 @dataclass
 class Found:
-    """Rows of scenarios, and what happened between them."""
+    """Rows of scenarios, and the failures among them."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, str]] = field(default_factory=list)
@@ -324,9 +324,10 @@ def run(
     say: Callable[[str], None],
     end: float = float("inf"),
 ) -> Found:
-    """Run the chosen scenarios and report each. One that fails does not stop the others.
+    """Run the chosen scenarios and report each. If one fails, the others still run.
 
-    Each has its share of the time until the end, and what the previous ones have left over.
+    Each scenario has its share of the time until the end, plus the time that previous ones have not
+    used.
     """
     found = Found()
     say(HEADER)

@@ -76,7 +76,7 @@ def make(shared: Shared, index: int, eventfds: list[int], loops: ModuleType) -> 
 
 
 def small(loops: ModuleType, size: int, batch: int, total: int = 2_000_000) -> float:
-    """Return the nanoseconds for one piece, sent and received."""
+    """Return the nanoseconds per piece, sent and received."""
     memory = mmap.mmap(-1, map_size(2))
     format(memory, 2)
     shared = Shared(memory, 2)
@@ -105,7 +105,7 @@ def turns(worker: Worker, eventfd: int, step) -> None:
 
 
 def bulk(loops: ModuleType, piece: int, total: int) -> float:
-    """Return bytes a nanosecond, which is GB/s, from one process to another."""
+    """Return the bytes per nanosecond, which is GB/s, from one process to another."""
     fd = os.memfd_create("rings")
     os.truncate(fd, map_size(2))
     format(mmap.mmap(fd, map_size(2)), 2)

@@ -1,6 +1,6 @@
-"""Instructions that a message takes: a guard against work that slips into the hot paths.
+"""Instructions per message: a guard against additional work in the hot paths.
 
-python -m loadtest.perfcheck [--help] counts under callgrind, and compares with figures.json
+`python -m loadtest.perfcheck [--help]` counts under callgrind, and compares with figures.json.
 
-It uses no clock: the same build counts the same on a busy machine.
+It uses no clock: the same build has the same counts on a busy machine.
 """

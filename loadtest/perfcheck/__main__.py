@@ -47,7 +47,7 @@ def combination() -> str:
 
 
 def details() -> dict[str, str]:
-    """Return what they also depend on, usually by less."""
+    """Return further facts that figures depend on, usually by less."""
     valgrind = subprocess.run(["valgrind", "--version"], capture_output=True, text=True).stdout
     try:
         cython = version("Cython")
@@ -62,7 +62,7 @@ def details() -> dict[str, str]:
 
 
 def compare(now: dict[str, float], then: dict[str, float]) -> dict[str, str]:
-    """Return a remark about each kind of work: "" if there is none."""
+    """Return a remark about each kind of work; "" if there is none."""
     verdicts = {}
     for name in now.keys() | then.keys():
         verdict = ""
@@ -92,7 +92,7 @@ def show(now: dict[str, float], then: dict[str, float]) -> None:
 
 
 def show_functions(counts: dict[str, Count]) -> None:
-    """Return Markdown: the instructions of a message by function."""
+    """Return the instructions per message by function, as Markdown."""
     for name, found in counts.items():
         print(f"\n### {name}: {found.each:.0f}\n\n| function | module | instructions |")
         print("| --- | --- | ---: |")

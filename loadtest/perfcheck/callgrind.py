@@ -16,9 +16,10 @@ ROOT = Path(__file__).parents[2]
 MAX_SECONDS = 600  # seconds; it takes about fifteen
 VALGRIND = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--dump-line=no"]
 
-# Nothing of the caller's environment, whose size moves the stack. libc's copies are loops without
-# `rep` instructions, as valgrind counts those once for each byte. A large buffer grows by moving
-# pages: otherwise it would depend on the memory after it whether it grows in place or is copied.
+# The environment contains nothing of the caller's, because its size moves the stack. libc's copies
+# use loops without `rep` instructions, because valgrind counts those once per byte. A large buffer
+# grows by moving pages; otherwise the memory after it would decide whether it grows in place or is
+# copied.
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "PYTHONPATH": str(ROOT),
@@ -34,7 +35,7 @@ MANGLED = re.compile(r"__pyx_(?:f|fuse_\d+_f|pf|pw|tp_new|tp_new_vectorcall|tp_d
 
 
 class Failure(Exception):
-    """Nothing could be counted."""
+    """Counting failed."""
 
 
 class Count(NamedTuple):
@@ -69,7 +70,7 @@ def readable(mangled: str) -> str:
 
 
 def self_costs(lines: Iterable[str]) -> Counter[tuple[str, str]]:
-    """Return instructions by (object file, function), without those of the functions it calls."""
+    """Return instructions by (object file, function), without those of called functions."""
     names: dict[tuple[str, str], str] = {}
 
     def name(kind: str, text: str) -> str:
@@ -98,8 +99,8 @@ def self_costs(lines: Iterable[str]) -> Counter[tuple[str, str]]:
 
 
 def fixed_addresses() -> list[str]:
-    """Return the start of a command with fixed addresses, where that is allowed. Without it figures
-    differ by a few tenths of a percent from run to run."""
+    """Return the start of a command with fixed addresses, where that is allowed. Without it,
+    figures differ by a few tenths of a percent between runs."""
     words = ["setarch", "-R"]
     try:
         subprocess.run([*words, "true"], check=True, capture_output=True)

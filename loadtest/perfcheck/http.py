@@ -1,4 +1,4 @@
-"""A worker's HTTP connections without an event loop: watchers that are triggered by hand."""
+"""A worker's HTTP connections without an event loop: watchers that are triggered manually."""
 
 import socket
 from collections.abc import Callable
@@ -71,7 +71,7 @@ class Backend:
 
 
 class Connection:
-    """A client's end. `readable` receives and answers what it has sent."""
+    """A client's end. `readable` lets the server receive and answer the sent requests."""
 
     def __init__(self, server: HttpServer, watchers: Watchers) -> None:
         ours, theirs = socket.socketpair()

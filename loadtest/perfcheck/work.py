@@ -49,7 +49,7 @@ MPUB = command_with_body(b"MPUB", (b"topic",), mpub_body([BODY] * BATCH))
 
 
 class Stretches:
-    """Record of what was counted. `counts` is False while everything runs once to warm up."""
+    """Record of the counted stretches. `counts` is False while everything runs once to warm up."""
 
     def __init__(self) -> None:
         self.counts = False
@@ -68,7 +68,7 @@ class Stretches:
 
 
 class Client:
-    """A connection to a worker, which reads all it is sent."""
+    """A connection to a worker, which reads everything that it is sent."""
 
     def __init__(self, worker: "Worker") -> None:
         self.transport = BytesTransport(worker.manager)
@@ -81,7 +81,7 @@ class Client:
         assert got == OK * count, got[:200]
 
     def finish_lines(self, count: int) -> bytes:
-        """Count what it was sent, which is that number of messages."""
+        """Check that this number of messages was received; return the lines that finish them."""
         lines, _, found = finish_all(self.received())
         assert found == count, found
         return lines
@@ -191,7 +191,7 @@ def defer(stretches: Stretches) -> None:
 
 
 def alone(stretches: Stretches) -> None:
-    """A turn for each message: the cost of a turn that few messages share. Idle topics and
+    """Measure a turn per message: the cost of a turn that few messages share. Idle topics and
     consumers must not increase it."""
     worker = Worker()
     for number in range(IDLE):
@@ -298,7 +298,7 @@ def afar(stretches: Stretches) -> None:
 
 
 def encoded(stretches: Stretches) -> None:
-    """One command in each encoded piece, and one answer: as when a client waits for each OK."""
+    """One command per encoded piece, and one answer, as for a client that waits for each OK."""
     for name, (layer, encode) in layers().items():
         for _ in range(ROUNDS):
             pieces = [encode(PUB) for _ in range(READY)]

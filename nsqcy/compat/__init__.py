@@ -1,1 +1,2 @@
-"""Interfaces of other client libraries over nsqcy.client: a program only changes an import line."""
+"""Interfaces of other client libraries on top of nsqcy.client: a program changes only an import
+line."""

@@ -1,4 +1,4 @@
-"""Common base of the messages of pynsq and gnsq: whether and by what one is answered."""
+"""Common base of pynsq's and gnsq's messages: whether and how a message was answered."""
 
 from nsqcy import client
 
@@ -12,7 +12,7 @@ class Delivered:
         self._has_responded = False
 
     def enable_async(self) -> None:
-        """Keep it unanswered when its handler returns."""
+        """Keep the message unanswered when its handler returns."""
         self._is_async = True
 
     def is_async(self) -> bool:

@@ -44,7 +44,7 @@ class Driver:
         )
 
     def kill(self) -> None:
-        """Kill the group, and the Python workers that Spark takes out of it."""
+        """Kill the group, and the Python workers that Spark moves out of it."""
         family = [psutil.Process(self._process.pid)]
         family += family[0].children(recursive=True)
         os.killpg(self._process.pid, signal.SIGKILL)

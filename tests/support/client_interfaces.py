@@ -14,7 +14,7 @@ from typing import Any
 import nsqcy.client
 import nsqcy.client.aio
 
-LIMIT = 30.0  # seconds any call may take
+LIMIT = 30.0  # seconds that any call may take
 
 
 class Face:
@@ -27,7 +27,7 @@ class Face:
         self._made: list[Any] = []
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Return its result, once there is one."""
+        """Return the result, once there is one."""
         return self.begin(function, *args, **options).result(LIMIT)
 
     def begin(self, function: Callable[..., Any], *args: Any, **options: Any) -> "Future[Any]":

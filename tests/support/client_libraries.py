@@ -1,6 +1,6 @@
 """Third-party client libraries, each in a separate process, controlled by a test.
 
-Owns the processes and the pipes to them (programs/common.py defines the messages); knows nothing of
+Owns the processes and the pipes to them (programs/common.py defines the messages); does not know
 how a library does its work.
 """
 
@@ -72,7 +72,7 @@ def command_of(library: str, script: str) -> list[str]:
     theirs, ours = IMPORTS[library.removesuffix("-shim")]
     text = path.read_text()
     assert theirs in text
-    # As if it were that file: it imports modules beside it.
+    # Run as if it were that file: it imports modules next to it.
     start = f"import sys; sys.path[0] = {str(PROGRAMS)!r}\n"
     return [sys.executable, "-c", start + text.replace(theirs, ours)]
 
@@ -127,7 +127,7 @@ class Program:
         return f"{self.library} ({self.process.poll()}): {''.join(self.errors[-30:])}"
 
     def close(self) -> None:
-        """Ask it to end, by the end of its input."""
+        """Ask the program to end, by closing its input."""
         with contextlib.suppress(BrokenPipeError):
             self._stream(self.process.stdin).close()
         try:
@@ -158,7 +158,7 @@ class Consumer(Program):
             self.raw.append(stream.read(*struct.unpack(">i", head)))
 
     def messages(self, count: int, timeout: float = 30.0) -> list[Message]:
-        """All messages so far, once there are at least `count`."""
+        """Return all messages so far, once there are at least `count`."""
         self.await_that(lambda: len(self.raw) >= count, timeout)
         return [Message.parse(raw) for raw in self.raw]
 
@@ -183,7 +183,7 @@ class Producer(Program):
         stream.flush()
 
     def finish(self) -> list[str]:
-        """Return the answers, once it has published all messages."""
+        """Return the answers, once the program has published all messages."""
         self.close()
         assert self.process.returncode == 0, self.story()
         return self.answers

@@ -13,7 +13,7 @@ from support.nsqd_process import START_BUDGET, environment, flags, free_port
 
 
 class Service(Logged):
-    """Uses its own ports, which it keeps when it is restarted.
+    """A daemon that keeps its ports when it is restarted.
 
     Options are flags with underscores; `args` come before them. `NAME_BINARY` in the environment
     names another command to test instead (for example a Go one).

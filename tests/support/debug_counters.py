@@ -15,7 +15,7 @@ Counters = dict[int, dict[str, int]]
 
 
 def told(text: str) -> Counters:
-    """The counters in a log, by worker; the last of each."""
+    """Return the last counters in a log, by worker."""
     return {int(worker): json.loads(counters) for worker, counters in LINE.findall(text)}
 
 

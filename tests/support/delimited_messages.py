@@ -33,8 +33,8 @@ def unpacked(name: str, data: bytes) -> bytes:
 
 
 def numbers(content: bytes) -> Iterator[int]:
-    """Return the records in a file, each followed by a line feed; fail if there is anything else in
-    it."""
+    """Return the records in a file, each followed by a line feed; fail if the file contains
+    anything else."""
     position = 0
     while position < len(content):
         head = HEAD.match(content, position)

@@ -1,7 +1,7 @@
-"""Tally of published messages and of their deliveries to each channel, and publishers that keep one
-while nsqds come and go.
+"""Tally of published messages and of their deliveries to each channel, with publishers that keep a
+tally while nsqds come and go.
 
-A body has its publisher's name and a number, which identify the message.
+A body contains its publisher's name and a number, which identify the message.
 """
 
 import threading
@@ -80,7 +80,7 @@ class Publisher(threading.Thread):
         self.accepted += 1
 
     def hides(self, error: object) -> None:
-        """Its client retries, or this class if the client does not."""
+        """A publisher whose client retries, or that retries itself if the client does not."""
         self._tally.hidden[self.name][str(error)] += 1
 
 
@@ -105,7 +105,8 @@ class PoolPublisher(Publisher):
 
 
 class PlainPublisher(Publisher):
-    """Publisher without a library. It sends a message that one nsqd does not accept to the next."""
+    """Publisher without a library. If one nsqd does not accept a message, it sends the message to
+    the next."""
 
     def __init__(self, tally: Tally, name: str, topic: str, addresses: Sequence[Address]) -> None:
         super().__init__(tally, name)

@@ -1,6 +1,6 @@
 """The disk format in slow, obvious Python: builds records and runs, and reads segments back.
 
-Written from docs/DISKFORMAT.md alone; shares no code with the product.
+Written only from docs/DISKFORMAT.md; shares no code with the product.
 """
 
 import struct
@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 
 def record(message: Message, crc: bool = False) -> bytes:
-    """Return a record as in memory; with `crc` as on disk."""
+    """Return a record as in memory; with `crc`, as on disk."""
     extensions = struct.pack("<HHIq", 1, 8, 0, message.delay) if message.delay else b""
     tail = extensions + message.body
     length = max(48, (RECORD.size + len(tail) + 7) // 8 * 8)

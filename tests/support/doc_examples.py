@@ -1,7 +1,7 @@
-"""Documents as their readers use them: the blocks that they type, run in a folder.
+"""Documents as readers use them: the blocks that they type, run in a folder.
 
-A block is fenced as ```sh WORD or ```python WORD. A ```text block after one is its output, where
-`...` matches anything. Ports in a page are replaced by those of a test.
+A block is fenced as ```sh WORD or ```python WORD. A ```text block after it is its output, where
+`...` matches anything. Ports on a page are replaced by those of a test.
 """
 
 import os
@@ -19,11 +19,11 @@ class Block(NamedTuple):
     printed: str
 
     def typed(self, ports: Mapping[int, int]) -> str:
-        """Return the text with other ports than those of the page."""
+        """Return the text with other ports than those on the page."""
         return _with_ports(self.text, ports)
 
     def command(self, ports: Mapping[int, int], python: str = sys.executable) -> list[str]:
-        """Return the command that runs it."""
+        """Return the command that runs the block."""
         text = self.typed(ports)
         if self.language == "python":
             return [python, "-u", "-c", text]
@@ -48,7 +48,7 @@ def blocks(page: str, word: str = "test") -> list[Block]:
 
 
 class Reader:
-    """Reader who types the examples, with the commands of a Python installation."""
+    """A reader who types the examples, with the commands of a Python installation."""
 
     def __init__(
         self, folder: Path, python: str = sys.executable, ports: Mapping[int, int] | None = None

@@ -1,7 +1,8 @@
-"""Become a command that has been handed sockets: `exec_with_sockets.py NAMES FD,FD,... COMMAND...`.
+"""Execute a command that inherits sockets: `exec_with_sockets.py NAMES FD,FD,... COMMAND...`.
 
-A service manager's last steps before it executes a service: the sockets are made descriptors 3, 4
-and so on. LISTEN_PID is the pid of the receiver, which only the process itself can know.
+These are a service manager's last steps before it executes a service: the sockets become
+descriptors 3, 4 and so on. LISTEN_PID is the pid of the receiver, which only the process itself can
+know.
 """
 
 import fcntl

@@ -26,7 +26,7 @@ def grant(
 
 
 def answer(*grants: dict[str, Any], ttl: Any = 3600, **other: Any) -> bytes:
-    """The body of an answer; without grants it allows everything."""
+    """Return the body of an answer; without grants it allows everything."""
     body = {
         "ttl": ttl,
         "identity": "me",
@@ -38,7 +38,7 @@ def answer(*grants: dict[str, Any], ttl: Any = 3600, **other: Any) -> bytes:
 
 @dataclass
 class Reply:
-    """Reply to a request: `raw` instead of an HTTP answer, `open` to keep it waiting."""
+    """Reply to a request: `raw` replaces the HTTP answer, `open` keeps the request waiting."""
 
     body: bytes = field(default_factory=answer)
     status: int = 200
@@ -46,7 +46,7 @@ class Reply:
     raw: bytes | None = None
     open: threading.Event | None = None
     trickle: float = 0.0  # seconds between two bytes
-    again: bool = False  # the body is sent again and again
+    again: bool = False  # the body is sent repeatedly
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Asked:
 
 
 class AuthServer:
-    """Listens from its making to `close`."""
+    """A server that listens from its creation until `close`."""
 
     def __init__(
         self, port: int = 0, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"

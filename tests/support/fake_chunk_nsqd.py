@@ -21,14 +21,14 @@ class Taken:
 
 
 class ChunkBroker:
-    """`topics` has the published messages, `asked` the commands. `meddle` returns the outcome of
-    each command: nothing special (""), LOSE, DROP, or an error."""
+    """`topics` contains the published messages, `asked` the commands. `meddle` returns the outcome
+    of each command: nothing special (""), LOSE, DROP, or an error."""
 
     def __init__(self, settings: dict[str, Any] | None = None, port: int = 0) -> None:
         self.topics: dict[str, list[Taken]] = {}
         self.asked: list[str] = []
         self.meddle: Meddle = lambda _line: ""
-        self.silent_for = 0  # number of commands that are answered together with the next
+        self.silent_for = 0  # number of commands that are answered together with the next one
         self._owed = 0
         self._highest: dict[tuple[str, ...], int] = {}
         agreed = {"topic_log": 1, "headers": True} if settings is None else settings

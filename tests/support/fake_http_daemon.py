@@ -1,7 +1,7 @@
 """A scripted daemon over HTTP, in threads of the test: an nsqlookupd, an nsqd, or both.
 
-`pages` has the answer for each path: JSON; a number, which is a status; or NEVER, which is no
-answer.
+`pages` contains the answer for each path: JSON; a number, which is a status; or NEVER, which means
+no answer.
 """
 
 import json
@@ -47,7 +47,7 @@ class Upstream:
         return f"127.0.0.1:{self.port}"
 
     def producer(self, hostname: str = "h", **fields: Any) -> dict[str, Any]:
-        """Its entry in the answers of nsqlookupds."""
+        """The daemon's entry in the answers of nsqlookupds."""
         return {
             "remote_address": f"127.0.0.1:{self.port + 1}",
             "hostname": hostname,

@@ -1,6 +1,6 @@
 """An HTTP server as a destination of messages, in threads of the test.
 
-The path determines the answer: `/500` gives status 500; `/302/x/y` redirects to `/x/y`.
+The path determines the answer: `/500` returns status 500; `/302/x/y` redirects to `/x/y`.
 """
 
 import ssl

@@ -1,5 +1,5 @@
 """Scripted nsqd with logs in memory. A test triggers retention, crashes and disk failures, which
-take effect at once. Blocks are made from the text of docs/PROTOCOL.md alone."""
+take effect immediately. Blocks are built only from the text of docs/PROTOCOL.md."""
 
 import json
 import struct
@@ -56,7 +56,7 @@ class FakeTopic:
         self.publish(count)
 
     def publish(self, *what: int | bytes) -> None:
-        """Publish messages. A number stands for that many generated ones."""
+        """Publish messages. A number stands for that many generated messages."""
         for each in what:
             for body in [each] if isinstance(each, bytes) else self._bodies(each):
                 log = self.logs[-1]
@@ -73,7 +73,7 @@ class FakeTopic:
 
 
 class LogBroker:
-    """An nsqd with `topics`, which a test changes freely. `asked` has the received commands.
+    """An nsqd with `topics`, which a test changes freely. `asked` contains the received commands.
 
     `spoil` may change each block, `refuse` answers a command with an error.
     """
@@ -85,7 +85,7 @@ class LogBroker:
         self.spoil: Callable[[bytearray], None] | None = None
         self.refuse: Callable[[str], str] | None = None
         self.max_records = 1 << 20  # of a block
-        self.silent = False  # like one that hangs: it accepts connections and commands
+        self.silent = False  # it hangs: it accepts connections and commands, but does not answer
         self._waiting: list[tuple[Link, FakeTopic, list[str]]] = []
         self._settings = {"topic_log": 1} if settings is None else settings
         self._nsqd = MockNsqd(port, settings=self._settings, script=self._script)
@@ -112,7 +112,7 @@ class LogBroker:
         return bool(self._waiting)
 
     def answer_waiting(self) -> None:
-        """Answer the clients that wait for more of a topic. There must be new messages."""
+        """Answer the clients that wait for more messages of a topic. There must be new messages."""
         for link, topic, words in self._waiting:
             with link:
                 link.answer(self.log_meta(topic, words[0]))

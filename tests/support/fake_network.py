@@ -1,4 +1,5 @@
-"""A net for a core of the client: no sockets, a clock that the test advances, peers that answer."""
+"""A network for a core of the client: no sockets, a clock that the test advances, peers that
+answer."""
 
 from typing import Any
 
@@ -56,7 +57,7 @@ class Wire:
 
 
 class Net:
-    """Does what a core requests as far as the test permits; keeps its clock."""
+    """Executes a core's requests as far as the test permits; keeps its clock."""
 
     core: Any  # a ConsumerCore or ProducerCore
 

@@ -70,8 +70,8 @@ Script = Callable[["Peer", str, bytes], object]
 
 
 class Peer:
-    """One connection, sans I/O. `script(peer, line, body)` gets each command first. A true result
-    means that it has handled the command."""
+    """One connection, sans I/O. `script(peer, line, body)` receives each command first. A true
+    result means that it has handled the command."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Peer:
         self._begin_layers()
 
     def _begin_layers(self) -> None:
-        """Each begins with an OK inside the layer; for TLS after its handshake."""
+        """Add layers. Each begins with an OK inside the layer; TLS after its handshake."""
         while True:
             if self._owed and all(getattr(each, "shaken", True) for each in self._coders):
                 self._owed = False
@@ -252,8 +252,8 @@ class Link(Peer):
 
 
 class MockNsqd:
-    """Listens on its own port until it is closed; another one may then use the port. `options` are
-    those of a Peer."""
+    """A server that listens on its own port until it is closed; another one may then use the port.
+    `options` are those of a Peer."""
 
     def __init__(self, port: int = 0, **options: Any) -> None:
         self.options = options

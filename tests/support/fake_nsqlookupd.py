@@ -1,6 +1,6 @@
 """Scripted nsqlookupd in threads of the test: TCP and HTTP, and a record of its commands.
 
-Knows nothing of nsqd. `answers` decides the answer to a command; without it, that of a correct
+Knows nothing of nsqd. `answers` decides the answer to a command; by default it is that of a correct
 nsqlookupd.
 """
 
@@ -17,8 +17,8 @@ from support.nsqd_process import free_port
 
 OK = b"OK"
 HANG_UP = None  # an answer: the connection is closed
-SILENCE = b"\0silence"  # an answer: none, and the connection stays
-RAW = b"\0raw"  # begins an answer that is sent as it is
+SILENCE = b"\0silence"  # as an answer: none, and the connection stays open
+RAW = b"\0raw"  # prefix of an answer that is sent as it is
 
 Answer = bytes | None
 
@@ -42,7 +42,8 @@ class Link:
 
 
 class FakeLookupd:
-    """Listens from its creation to `close`. Its port stays reserved until the test ends."""
+    """A server that listens from its creation until `close`. Its port stays reserved until the test
+    ends."""
 
     def __init__(self, port: int = 0, host: str = "127.0.0.1") -> None:
         self.links: list[Link] = []

@@ -1,4 +1,5 @@
-"""For tests with parts that run on this process's hub: waiting, and a log that keeps its lines."""
+"""Helpers for tests with parts that run on this process's hub: waiting, and a log that keeps its
+lines."""
 
 from collections.abc import Callable
 

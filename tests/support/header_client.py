@@ -43,7 +43,7 @@ class HeaderClient(Client):
         return found
 
     def received(self) -> list[tuple[bytes, dict[str, str]]]:
-        """Return bodies and headers of the same, and finish it."""
+        """Return the bodies and headers of these messages, and finish the messages."""
         found = self.delivered()
         for message in found:
             self.finish(message.id)

@@ -1,4 +1,4 @@
-"""nsqd's HTTP over a core in this process: socket pairs, and watchers that a test triggers."""
+"""nsqd's HTTP on top of a core in this process: socket pairs, and watchers that a test triggers."""
 
 import re
 import select
@@ -26,7 +26,7 @@ ELAPSED = re.compile(r" [\d.]+(µs|ms|s)$")
 
 
 class Backend:
-    """Backend that publishes and that creates and deletes topics. Any other call is a bug."""
+    """Backend that publishes, and that creates and deletes topics. Any other call is a bug."""
 
     def __init__(self, core: Core, short: bool) -> None:
         self._core = core
@@ -127,7 +127,7 @@ class Client:
         self._sock.shutdown(socket.SHUT_WR)
 
     def read(self) -> bool:
-        """Return whether there was something."""
+        """Return whether there was anything."""
         try:
             data = self._sock.recv(1 << 16)
         except (BlockingIOError, ConnectionResetError):

@@ -1,4 +1,4 @@
-"""The manifests of conf/kubernetes, and the image they run, for tests."""
+"""The manifests of conf/kubernetes, and the image that they run, for tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -123,8 +123,8 @@ class Lively:
 def lively(
     home: Path, nsqds: int = 2, pause: Callable[[], float] = lambda: 0.05, **options: object
 ) -> Iterator[Lively]:
-    """Under load to the end of the context; the second nsqd has no consumers. `pause` returns the
-    seconds between two rounds of publishes."""
+    """A cluster under load until the end of the context; the second nsqd has no consumers. `pause`
+    returns the seconds between two rounds of publishes."""
     with contextlib.ExitStack() as stack:
         lookupd = stack.enter_context(Lookupd())
         daemons = []

@@ -9,7 +9,7 @@ WINDOW = 262144
 
 
 class End(BytesEnd):
-    """Handler that records all events. It consumes at once by default."""
+    """Handler that records all events. By default, it consumes immediately."""
 
     def __init__(self, lazy: bool = False) -> None:
         self.stream: Stream | None = None
@@ -98,7 +98,7 @@ class Worker(Mesh):
         self.asleep = self.prepare_sleep()
 
     def stir(self) -> None:
-        """Something other than a peer has ended the poll."""
+        """End the poll, as for an event that does not come from a peer."""
         self.asleep = False
         self.awake()
 
@@ -128,7 +128,7 @@ class Cluster:
         return end, self.accepted[hello]
 
     def settle(self, budget: int = 1 << 30) -> None:
-        """Turns until all sleep; a sleeping worker runs only when it was woken."""
+        """Run turns until all workers sleep; a sleeping worker runs only when it was woken."""
         for _ in range(100_000):
             active = [worker for worker in self.workers if worker.rung or not worker.asleep]
             if not active:

@@ -1,4 +1,4 @@
-"""The blocks of columns that LOG_FETCH answers with, read as docs/PROTOCOL.md says."""
+"""The blocks of columns that answer LOG_FETCH, decoded as described in docs/PROTOCOL.md."""
 
 import struct
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ ALL = ",".join(COLUMNS)
 
 @dataclass(frozen=True)
 class Columns:
-    """A block. A column that was not asked for is None."""
+    """A block. A column that was not requested is None."""
 
     log_id: str
     base_seq: int

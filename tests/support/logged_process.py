@@ -1,4 +1,4 @@
-"""A process under test that logs to stderr: started in a session of its own, and heard."""
+"""A process under test that logs to stderr, started in a session of its own."""
 
 import re
 import subprocess
@@ -9,10 +9,10 @@ LISTENING = re.compile(r"\b(TCP|HTTP|HTTPS): listening on (\S+)")
 
 
 class Logged:
-    """One life after the other; the log is that of all of them."""
+    """A process that may be started repeatedly; the log contains all of its lives."""
 
     def __init__(self) -> None:
-        self.addresses: dict[str, str] = {}  # where it says that it listens
+        self.addresses: dict[str, str] = {}  # lines that announce its addresses
         self._log: list[str] = []
         self._process: subprocess.Popen[str] | None = None
 

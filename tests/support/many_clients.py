@@ -1,4 +1,5 @@
-"""Many connections at once: where their homes are, and threads that publish and consume."""
+"""Many connections at the same time: which workers serve them, and threads that publish and
+consume."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,12 +15,12 @@ from support.nsqd_process import Nsqd
 
 
 def homes(daemon: Nsqd, conns: Iterable[Conn], pids: list[int] | None = None) -> list[int]:
-    """Which worker holds the socket of each connection: its index in `pids`, or by age."""
+    """Return which worker has the socket of each connection: its index in `pids`, or by age."""
     return homes_of(daemon, [conn.socket for conn in conns], pids)
 
 
 def homes_of(daemon: Nsqd, sockets: Iterable[Socket], pids: list[int] | None = None) -> list[int]:
-    """The same of any sockets."""
+    """Return the same for any sockets."""
     ports = [each.getsockname()[1] for each in sockets]
     pids = pids or daemon.workers()
 
@@ -37,7 +38,7 @@ def homes_of(daemon: Nsqd, sockets: Iterable[Socket], pids: list[int] | None = N
 
 
 def pss(daemon: Nsqd) -> int:
-    """Return the memory of all its processes in bytes; shared memory counts once."""
+    """Return the memory of all processes in bytes; shared memory counts once."""
     total = 0
     for pid in [daemon.process.pid, *daemon.workers()]:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -46,7 +47,7 @@ def pss(daemon: Nsqd) -> int:
 
 
 class Producer:
-    """Publishes numbered bodies to topics in turn, some commands ahead of the answers."""
+    """Publishes numbered bodies to topics in turn, several commands ahead of the answers."""
 
     def __init__(
         self, conn: Conn, name: str, topics: list[str], *, size: int = 100, ahead: int = 20
@@ -57,7 +58,8 @@ class Producer:
         self.answered = 0
 
     def step(self) -> bool:
-        """Publish `ahead` bodies and read their answers; False once the connection has ended."""
+        """Publish `ahead` bodies and read their answers; return False once the connection has
+        ended."""
         commands = []
         for _ in range(self.ahead):
             number = len(self.sent)
@@ -79,7 +81,7 @@ class Producer:
 
 
 class Taker:
-    """Finishes whatever comes, and keeps it."""
+    """Finishes and keeps every message that arrives."""
 
     def __init__(self, conn: Conn, topic: str) -> None:
         self.conn, self.topic = conn, topic
@@ -101,7 +103,7 @@ class Taker:
 
 
 def frames_until_end(conn: Conn) -> list[Frame]:
-    """All that comes until the daemon closes."""
+    """Return everything that arrives until the daemon closes."""
     frames = []
     while True:
         try:

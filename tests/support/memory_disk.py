@@ -1,7 +1,7 @@
-"""A disk in memory that may do what a real one may: fill up, fail, lose power.
+"""A disk in memory that can fail like a real one: fill up, fail a call, lose power.
 
-It keeps apart what a program sees and what is durable. After a power loss there is what was synced
-and, of the rest, whatever `choose` says: any part of the bytes, any of the names.
+It separates the data that a program sees from the durable data. After a power loss, synced data
+remains and, of the rest, whatever `choose` decides: any part of the bytes, any of the names.
 """
 
 import errno
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator
 
 from nsqcy.tools.files.disk import Disk, Entry
 
-# Gives a number from 0 to the one it is given.
+# Return a number from 0 up to the given one.
 Choose = Callable[[int], int]
 
 
 class Killed(BaseException):
-    """The process ends here and now, and does nothing about it."""
+    """The process ends here and now, without any clean-up."""
 
 
 def common(one: bytes | bytearray, two: bytes) -> int:
-    """The length of their common beginning."""
+    """Return the length of their common beginning."""
     pairs = enumerate(zip(one, two, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(two)))
 
@@ -56,7 +56,7 @@ class MemoryDisk(Disk):
     # --- for tests ------------------------------------------------------------------------------
 
     def die(self) -> None:
-        """Close its descriptors as the kernel does for a process that exited."""
+        """Close its descriptors, as the kernel does for a process that exited."""
         for fd in list(self.descriptors):
             self._drop(fd)
         self.fail_at = 0
@@ -68,7 +68,7 @@ class MemoryDisk(Disk):
             self._lose_bytes(inode)
 
     def contents(self, folder: str) -> dict[str, bytes]:
-        """Every file below a folder, by its path there."""
+        """Return every file below a folder, by its path there."""
         found = self._find(folder)
         if not isinstance(found, Folder):
             return {}
@@ -287,7 +287,7 @@ class MemoryDisk(Disk):
             kept = bytes(inode.data) if self.choose(1) else inode.durable_data
         else:
             kept = bytes(inode.data[: same + self.choose(len(inode.data) - same)])
-            # Blocks reach the disk in any order: what is missing in between are zeros.
+            # Blocks reach the disk in any order: missing ones in between are zeros.
             hole = same + self.choose(len(kept) - same)
             end = hole + self.choose(len(kept) - hole)
             kept = kept[:hole] + bytes(end - hole) + kept[end:]

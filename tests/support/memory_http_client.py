@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The code of an error that is one in every respect."""
+        """Return the code of an error answer, after checking all of its parts."""
         assert self.headers["content-type"] == "application/json; charset=utf-8"
         assert self.headers["x-nsq-content-type"] == NSQ
         (code,) = json.loads(self.body).values()
@@ -96,7 +96,7 @@ class Connection:
         return Answer(status, headers, body)
 
     def rest(self) -> bytes:
-        """All that comes until the server closes."""
+        """Return everything that arrives until the server closes."""
         try:
             while True:
                 self._more()
@@ -171,7 +171,7 @@ class Server:
 
 
 def trusting() -> ssl.SSLContext:
-    """A client that takes every certificate."""
+    """A client that accepts every certificate."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""An HTTP server over an in-memory backend, in a process of its own.
+"""An HTTP server on top of an in-memory backend, in a process of its own.
 
-Prints the port it listens on (or the path, if one was given), then serves until stdin ends.
-`--slow` answers publishes in a later turn.  Used by the tests and by the load test.
+Prints the port that it listens on (or the path, if one was given), then serves until stdin ends.
+`--slow` answers publishes in a later turn. Used by the tests and by the load test.
 """
 
 import argparse
@@ -122,7 +122,7 @@ class MemoryBackend:
             done(failed)
 
     def sink(self, topic: str, headers: bytes = b"") -> None:
-        """Every publish goes the general way."""
+        """Have every publish take the general path."""
 
     def create_topic(self, name: str) -> None:
         self.topics.setdefault(

@@ -1,7 +1,7 @@
-"""One worker of test_mesh_processes: sends to all peers, receives from all, reports check sums.
+"""One worker of test_mesh_processes: sends to all peers, receives from all, reports checksums.
 
-Arguments: index, bytes a stream, streams a peer, memfd, eventfds.  A poll that times out is a lost
-wake-up and ends the process with an error.
+Arguments: index, bytes per stream, streams per peer, memfd, eventfds. A poll that times out is a
+lost wake-up and ends the process with an error.
 """
 
 import json
@@ -18,7 +18,7 @@ NOISE = random.Random(5).randbytes(1 << 20)
 
 
 class End(BytesEnd):
-    """Both halves of a stream: what is sent and what comes."""
+    """Both directions of a stream: sent and received data."""
 
     def __init__(self, total: int, seed: str) -> None:
         self.left = total
@@ -82,13 +82,13 @@ class Worker(Mesh):
                 end.pump()
 
     def close_streams(self) -> None:
-        """Close the streams that this worker opened once all is sent and received."""
+        """Close the streams that this worker opened once all data is sent and received."""
         for name, end in self.ends.items():
             if name.startswith(f"{self.index}-") and not end.left and end.got == self.total:
                 end.stream.close()
 
     def finished(self, expected: int) -> bool:
-        """Every stream has been opened and closed, and the peers know."""
+        """Return whether every stream has been opened and closed, and the peers know."""
         return len(self.ends) == expected and all(
             end.stream.peer is None for end in self.ends.values()
         )

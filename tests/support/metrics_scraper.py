@@ -39,11 +39,11 @@ class Scrape:
                 self._values[key] = sample.value
 
     def value(self, name: str, **labels: str) -> float:
-        """Of the only sample of that name and these labels; 0 without one."""
+        """Return the value of the only sample with that name and these labels; 0 without one."""
         return self._values.get((name, frozenset(labels.items())), 0)
 
     def labels(self, name: str) -> Iterator[dict[str, str]]:
-        """Those of all samples of that name."""
+        """Return the values of all samples with that name."""
         return (dict(labels) for found, labels in self._values if found == name)
 
     def total(self, name: str, **labels: str) -> float:
@@ -64,14 +64,15 @@ def scrape(
 
 
 def check_names(found: Scrape, table: Sequence[Family]) -> None:
-    """Whether a page in OpenMetrics has the families of the table and no others, in its words."""
+    """Check that a page in OpenMetrics has the families of the table and no others, with the same
+    texts."""
     shown = {each.name: (each.type, each.documentation) for each in found.families.values()}
     assert shown == {each.name: (each.kind, each.help) for each in table}
 
 
 def check_by_promtool(found: Scrape) -> None:
-    """Whether promtool has nothing to say of a page in the text format; without it the test ends
-    here, as one that was skipped."""
+    """Check that promtool has no complaints about a page in the text format; without promtool, skip
+    the rest of the test."""
     if not shutil.which("promtool"):
         pytest.skip("promtool is not installed (Debian: prometheus)")
     done = subprocess.run(

@@ -1,6 +1,5 @@
-"""Makes objects of every class of a compiled module, with arguments that are mostly wrong, and
-calls and reads all they have. Says each step before it takes it: the last one is what crashed.
-"""
+"""Creates objects of every class of a compiled module, with mostly wrong arguments, and calls and
+reads all of their members. Prints each step before it is done: the last one caused a crash."""
 
 import importlib
 import inspect
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 ARGUMENTS = (None, 0, -1, 7, b"", b"abc", "", "abc", bytearray(64), [], {}, 0.5)
-MAX_BYTES = 400  # calls of one method
+MAX_BYTES = 400  # maximum calls of one method
 FOR_USERS = {"nsqcy.client.codec"}
 SKIPPED = {"wait_parked"}  # waits for a thread that was never started
 
@@ -23,7 +22,7 @@ def arguments() -> Iterator[tuple[Any, ...]]:
 
 
 def made(kind: type) -> Iterator[Any]:
-    """One object for each number of arguments that its class takes."""
+    """Yield one object for each number of arguments that its class accepts."""
     for count in range(5):
         for given in itertools.islice(itertools.product(ARGUMENTS, repeat=count), 3000):
             try:

@@ -1,4 +1,4 @@
-"""NSQ's disk queues, written and read by the letter of their format: for tests.
+"""NSQ's disk queues, written and read exactly by their format: for tests.
 
 Shares no code with the product.
 """
@@ -13,7 +13,7 @@ FIRST_ID = 0x18A1D16A9F669000
 
 
 class Message(NamedTuple):
-    """A message as NSQ has it on disk."""
+    """A message in NSQ's format on disk."""
 
     timestamp: int
     attempts: int
@@ -41,7 +41,7 @@ def image(several: Iterable[Message]) -> bytes:
 
 
 def parse(data: bytes) -> list[Message]:
-    """The messages of a file that must be whole."""
+    """Return the messages of a file, which must be complete."""
     found, at = [], 0
     while at < len(data):
         (length,) = struct.unpack_from(">i", data, at)
@@ -104,7 +104,8 @@ def read_meta(directory: Path, queue: str) -> tuple[int, tuple[int, int], tuple[
 
 
 def read_queue(directory: Path, queue: str) -> list[Message]:
-    """Return the messages nsqd delivers from a cleanly closed queue; its metadata must agree."""
+    """Return the messages that nsqd delivers from a cleanly closed queue; its metadata must
+    agree."""
     if not meta_file(directory, queue).exists():
         assert not data_file(directory, queue).exists()
         return []
@@ -119,6 +120,6 @@ def read_queue(directory: Path, queue: str) -> list[Message]:
 
 
 def queues(directory: Path) -> dict[str, list[Message]]:
-    """Everything in a data path, by queue."""
+    """Return everything in a data path, by queue."""
     names = {path.name.split(".diskqueue.")[0] for path in directory.glob("*.diskqueue.*")}
     return {name: read_queue(directory, name) for name in sorted(names)}

@@ -1,4 +1,4 @@
-"""nsq_to_file under test: a process that may be killed and started again, and its folders."""
+"""nsq_to_file under test: a process that may be killed and restarted, and its folders."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from support.nsqd_process import environment
 
 
 class ToFile:
-    """Its folders are `out` and, with `work`, `work`."""
+    """A process whose folders are `out` and, with `work`, `work`."""
 
     def __init__(self, path: Path, *args: str, work: bool = False) -> None:
         self.out = path / "out"
@@ -54,7 +54,7 @@ class ToFile:
             raise AssertionError(f"it still runs; its log:\n{self.log()}") from None
 
     def stop(self) -> None:
-        """SIGTERM; the exit must be clean."""
+        """Send SIGTERM; the exit must be clean."""
         self.send(signal.SIGTERM)
         code = self.wait()
         assert code == 0, f"it exited with {code}; its log:\n{self.log()}"
@@ -76,12 +76,12 @@ class ToFile:
         return False
 
     def files(self, folder: Path | None = None) -> dict[str, bytes]:
-        """Contents by path."""
+        """Return the contents of files by path."""
         root = folder or self.out
         return dict(sorted(_files(root))) if root.exists() else {}
 
     def lines(self) -> list[bytes]:
-        """Of all files in `out`."""
+        """Return the contents of all files in `out`."""
         return b"".join(self.files().values()).splitlines()
 
     def await_lines(self, *lines: bytes) -> None:

@@ -48,7 +48,7 @@ def done(answer: Answer) -> None:
 
 
 def warned(answer: Answer) -> str:
-    """The warning of an action that was done, though not everywhere."""
+    """Return the warning of an action that was done, but not on all nodes."""
     assert answer.status == 200, answer
     message: str = answer.json()["message"]
     assert message.startswith("WARNING: "), message

@@ -1,4 +1,4 @@
-"""Nsqds registered with nsqlookupd; one hangs or is down for a while."""
+"""Nsqds registered with an nsqlookupd; one hangs or is down for a while."""
 
 import signal
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from support.nsqlookupd_process import Lookupd
 
 @contextmanager
 def three_nsqds(folder: Path) -> Iterator[tuple[Lookupd, list[Nsqd]]]:
-    """On ports of their own; their topic is `orders`."""
+    """Nsqds on their own ports; their topic is `orders`."""
     daemons: list[Nsqd] = []
     with Lookupd() as lookupd:
         try:
@@ -41,7 +41,7 @@ def three_nsqds(folder: Path) -> Iterator[tuple[Lookupd, list[Nsqd]]]:
 
 @contextmanager
 def hanging(daemon: Nsqd) -> Iterator[None]:
-    """All of its processes stopped: connections are taken, and nothing is answered."""
+    """Stop all of its processes: connections are accepted, but nothing is answered."""
     master = psutil.Process(daemon.process.pid)
     family = [master, *master.children(recursive=True)]
     for process in family:

@@ -1,6 +1,6 @@
-"""One nsqd under test: started as a user starts it, watched from outside, always cleaned up.
+"""One nsqd under test: started as a user starts it, observed from outside, always cleaned up.
 
-`NSQD_BINARY` names another command to test instead (a Go nsqd, say); it gets no `--workers`.
+`NSQD_BINARY` names another command to test instead (for example a Go nsqd); it gets no `--workers`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from support.service_manager import activated
 FOREIGN = os.environ.get("NSQD_BINARY", "")
 START_BUDGET = 30.0
 
-held_ports = [Ports()]  # a test adds its own for as long as it runs
+held_ports = [Ports()]  # each test adds its own ports while it runs
 
 
 def command() -> list[str]:
@@ -38,14 +38,15 @@ def command() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The daemon imports the very package the tests import, from wherever it is started."""
+    """Return an environment in which the daemon imports the same package as the tests."""
     home = str(Path(nsqcy.__file__).parents[1])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH", "")]))
     return os.environ | {"PYTHONPATH": path}
 
 
 def flags(options: dict[str, Any]) -> list[str]:
-    """`mem_queue_size=0` as `--mem-queue-size=0`; a list repeats the flag, None leaves it out."""
+    """Convert options to flags: `mem_queue_size=0` becomes `--mem-queue-size=0`; a list repeats the
+    flag, None omits it."""
     result = []
     for name, value in options.items():
         values = value if isinstance(value, list | tuple) else [value]
@@ -54,7 +55,7 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 def run(*args: str, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end, in an empty folder: for options that print or are refused."""
+    """Run the command to the end, in an empty folder: for options that print or are refused."""
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(
             [*command(), *args],
@@ -76,7 +77,7 @@ def run(*args: str, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
 
 
 def free_port() -> int:
-    """A port that stays free until the running test ends."""
+    """Return a port that stays free until the running test ends."""
     return held_ports[-1].take()
 
 
@@ -87,9 +88,9 @@ def is_worker(process: psutil.Process) -> bool:
 
 
 class Nsqd(Logged):
-    """A daemon over a data path. Options are flags with underscores; `args` come before them.
+    """A daemon with a data path. Options are flags with underscores; `args` come before them.
 
-    `sockets` are handed over as a service manager does, under these names if there are any.
+    `sockets` are passed as by a service manager, under these names if there are any.
     """
 
     def __init__(
@@ -184,20 +185,20 @@ class Nsqd(Logged):
         return (answer.status, answer.body) == (200, b"OK") or b"TLS_REQUIRED" in answer.body
 
     def stop(self, timeout: float = 20.0) -> None:
-        """SIGTERM; the exit must be clean."""
+        """Send SIGTERM; the exit must be clean."""
         self._remember_family()
         self.process.send_signal(signal.SIGTERM)
         code = self.wait(timeout)
         assert code == 0, f"nsqd exited with {code}; its log:\n{self.tail()}"
 
     def kill(self) -> None:
-        """SIGKILL to the master only."""
+        """Send SIGKILL to the master only."""
         self._remember_family()
         self.process.kill()
         self.process.wait()
 
     def wait(self, timeout: float = 20.0) -> int:
-        """The exit code. The log is complete once this returns."""
+        """Return the exit code. The log is complete once this returns."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -207,7 +208,8 @@ class Nsqd(Logged):
         return code
 
     def restart(self, *, killed: bool = False, **changes: Any) -> "Nsqd":
-        """Stop if it still runs (`killed`: with SIGKILL), and start again on the same data."""
+        """Stop the daemon if it still runs (`killed`: with SIGKILL), and start it again with the
+        same data."""
         self.hang_up()
         if self.alive():
             if killed:
@@ -234,12 +236,12 @@ class Nsqd(Logged):
     # processes
 
     def workers(self) -> list[int]:
-        """Process ids of the workers, oldest first."""
+        """Return the process ids of the workers, oldest first."""
         found = [process for process in self._children() if is_worker(process)]
         return [p.pid for p in sorted(found, key=lambda p: (p.create_time(), p.pid))]
 
     def home_of(self, conn: Conn) -> int | None:
-        """The process that serves a connection; None while it is under way."""
+        """Return the process that serves a connection; None while it is being passed on."""
         return self.home_of_port(conn.socket.getsockname()[1])
 
     def home_of_port(self, port: int) -> int | None:
@@ -251,7 +253,7 @@ class Nsqd(Logged):
         return None
 
     def topics_of_workers(self) -> dict[int, int]:
-        """How many topics each worker has, by process id."""
+        """Return the number of topics of each worker, by process id."""
         page = self.web.get("/debug/pprof/heap").body.decode()
         found = re.findall(r"^== worker \d+, pid (\d+)$.*?^topics: (\d+)$", page, re.M | re.S)
         return {int(pid): int(count) for pid, count in found}
@@ -262,7 +264,7 @@ class Nsqd(Logged):
         return pid
 
     def memory(self) -> int:
-        """Resident bytes of all its processes."""
+        """Return the resident bytes of all its processes."""
         processes = [psutil.Process(self.process.pid), *self._children()]
         return sum(process.memory_info().rss for process in processes)
 
@@ -282,7 +284,7 @@ class Nsqd(Logged):
         return ("127.0.0.1", self.tcp_port) if self.tcp_port else self.addresses["TCP"]
 
     def connect(self, **options: Any) -> Conn:
-        """A connection that `hang_up` closes."""
+        """Return a connection that `hang_up` closes."""
         conn = Conn(self.address, **options)
         self._conns.append(conn)
         return conn

@@ -13,7 +13,7 @@ ANNOUNCED = {"tcp_port": 1, "http_port": 11, "hostname": "h", "version": "1.3.0"
 
 
 class LookupConn:
-    """A connection to the TCP side. Answers have no frame type: they are bytes."""
+    """A connection to the TCP side. Answers are bytes without a frame type."""
 
     def __init__(self, port: int, *, magic: bytes = MAGIC, timeout: float = 10.0) -> None:
         self._input = b""
@@ -23,7 +23,7 @@ class LookupConn:
 
     @property
     def name(self) -> str:
-        """This end as the daemon shows it."""
+        """This end of the connection, as the daemon shows it."""
         host, port = self.socket.getsockname()
         return f"{host}:{port}"
 
@@ -37,17 +37,18 @@ class LookupConn:
         self.socket.close()
 
     def answer(self) -> bytes:
-        """The next answer; raises Hangup at the end of the stream."""
+        """Return the next answer; raise Hangup at the end of the stream."""
         (size,) = struct.unpack(">i", self._take(4))
         return self._take(size)
 
     def expect_close(self) -> None:
-        """Nothing more comes, and the end is orderly: a reset could overtake the last answer."""
+        """Check that no more data arrives, and that the end is orderly: a reset could overtake the
+        last answer."""
         rest = self._input or self.socket.recv(100)
         assert rest == b"", rest
 
     def command(self, line: str | bytes) -> bytes:
-        """A line, and its answer."""
+        """Send a line and return its answer."""
         self.send((line if isinstance(line, bytes) else line.encode()) + b"\n")
         return self.answer()
 
@@ -112,7 +113,7 @@ class Lookupd(Service):
         return int(self.tcp_address.rpartition(":")[2])
 
     def connect(self, **options: Any) -> LookupConn:
-        """A connection that `hang_up` closes."""
+        """Return a connection that `hang_up` closes."""
         conn = LookupConn(self.tcp_port, **options)
         self._conns.append(conn)
         return conn
@@ -124,13 +125,13 @@ class Lookupd(Service):
     # what it knows
 
     def lookup(self, topic: str) -> dict[str, Any] | None:
-        """/lookup, or None if there is no such topic."""
+        """Return the answer to /lookup, or None if there is no such topic."""
         answer = self.web.get("/lookup", topic=topic)
         found: dict[str, Any] | None = answer.json() if answer.status == 200 else None
         return found
 
     def producers(self, topic: str) -> list[str]:
-        """Broadcast addresses of those that /lookup shows, sorted."""
+        """Return the broadcast addresses in the answer to /lookup, sorted."""
         found = self.lookup(topic) or {"producers": []}
         return sorted(each["broadcast_address"] for each in found["producers"])
 

@@ -1,8 +1,8 @@
-"""Data paths of earlier builds: written once and kept, and what a start must find in them.
+"""Data paths of earlier builds: written once and kept, and the expected results of a start.
 
-`python tests/support/older_data.py ARCHIVE.tar.gz` writes one with the nsqd of this tree.
-The archive holds two data paths, `stopped` (a clean exit) and `killed` (SIGKILL to all processes),
-and `expected.json`: what this tree found in copies of them.
+`python tests/support/older_data.py ARCHIVE.tar.gz` writes an archive with the nsqd of this tree. It
+contains two data paths, `stopped` (a clean exit) and `killed` (SIGKILL to all processes), and
+`expected.json`.
 """
 
 import json
@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 from nsqcy.client import Consumer, Producer
 from nsqcy.testing import Nsqd, nsqd
 
-YEARS = 10 * 365 * 24 * 3600  # seconds: whenever it is read, nothing is due
+YEARS = 10 * 365 * 24 * 3600  # in seconds: no message is due, whenever this is read
 OPTIONS: dict[str, Any] = {
     "max_bytes_per_file": 65536,
     "max_defer_timeout": "200000h",
@@ -47,7 +47,7 @@ def bodies(topic: str, count: int) -> list[bytes]:
 
 
 def fill(daemon: Nsqd) -> None:
-    """Publish, consume, hand back, defer, bury, pause, and set policies."""
+    """Publish, consume, requeue, defer, bury, pause, and set policies."""
     policies: dict[str, dict[str, Any]] = {
         "/topic/config?topic=synced": {"durability": "fsync"},
         "/topic/config?topic=kept": {"retention_bytes": 100 << 20},
@@ -77,7 +77,7 @@ def fill(daemon: Nsqd) -> None:
 
 
 def answer_some(daemon: Nsqd, topic: str) -> None:
-    """Of 40 messages finish 20, hand 15 back at once, and defer 5."""
+    """Of 40 messages, finish 20, requeue 15 immediately, and defer 5."""
     with Consumer(topic, "c", daemon.tcp_address, max_in_flight=40) as consumer:
         messages = [taken(consumer) for _ in range(40)]
         for message in messages[:20]:
@@ -95,7 +95,8 @@ def taken(consumer: Consumer) -> Any:
 
 
 def stats_of(daemon: Nsqd) -> dict[str, dict[str, dict[str, Any]]]:
-    """Depth, deferred messages and pause of each channel, by topic; the topic's own under ''."""
+    """Return depth, deferred messages and pause of each channel, by topic; the topic's own under
+    ''."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for topic in call(daemon, "GET", "/stats?format=json&include_clients=false")["topics"]:
         channels = found[topic["topic_name"]] = {"": shown(topic)}
@@ -125,7 +126,7 @@ def describe(daemon: Nsqd) -> dict[str, Any]:
             found["policies"][f"{topic}/{channel}"] = policy
             found["channels"][f"{topic}/{channel}"] = consume(daemon, topic, channel, count)
             deferred = call(daemon, "GET", f"/channel/deferred?{query}")["deferred"]
-            # In a channel that is new a delay begins now. Ids may have to be read first.
+            # In a new channel, a delay begins now. Ids may have to be read first.
             known = channel in channels
             found["channels"][f"{topic}/{channel}"]["deferred"] = [
                 [each["seq"], each["attempts"], each["due"] // SECOND if known else None]
@@ -135,7 +136,7 @@ def describe(daemon: Nsqd) -> dict[str, Any]:
 
 
 def consume(daemon: Nsqd, topic: str, channel: str, count: int) -> dict[str, Any]:
-    """A digest of all messages with their ids, times and attempts."""
+    """Return a digest of all messages with their ids, times and attempts."""
     with Consumer(topic, channel, daemon.tcp_address, max_in_flight=100) as consumer:
         lines = []
         for _ in range(count):
@@ -148,7 +149,7 @@ def consume(daemon: Nsqd, topic: str, channel: str, count: int) -> dict[str, Any
 
 
 def unpack(archive: Path, folder: Path) -> dict[str, Any]:
-    """Extract the data paths; returns what must be found, by their names."""
+    """Extract the data paths; return the expected results, by their names."""
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     expected: dict[str, Any] = json.loads((folder / "expected.json").read_text())

@@ -1,6 +1,7 @@
-"""The packages of nsqcy in their order, and what each of their modules imports.
+"""The packages of nsqcy in their order, and the imports of each module.
 
-tests/meta/test_architecture.py holds the tree to it; tests/quick.py asks it what a change reaches.
+tests/meta/test_architecture.py enforces the order; tests/quick.py uses it to find the tests that a
+change reaches.
 """
 
 import ast
@@ -11,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# A package imports only from rows above its own. Its modules may import each other, in no circle.
+# A package imports only from rows above its own. Its modules may import each other, but not in a
+# circle.
 ROWS = [
     "nsqcy errors names base logging metrics options util",
     "cluster config ipc net storage",
@@ -34,7 +36,7 @@ HEADER = re.compile(r"^ *cdef extern from [\"<]([\w./]+)", re.MULTILINE)
 
 
 def sources() -> Iterator[tuple[str, Path]]:
-    """Yield every module's name below nsqcy, with each of its files."""
+    """Yield the name of every module below nsqcy, with each of its files."""
     for path in sorted((ROOT / "nsqcy").rglob("*.py")):
         parts = path.relative_to(ROOT / "nsqcy").with_suffix("").parts
         yield ".".join(part for part in parts if part != "__init__") or "nsqcy", path
@@ -72,7 +74,7 @@ MODULES = {name for name, _ in sources()}
 
 
 def ours(imported: set[str]) -> set[str]:
-    """Return those that are modules of nsqcy, by their names below it."""
+    """Return the names that are modules of nsqcy, relative to nsqcy."""
     names = {name.removeprefix("nsqcy.") for name in imported if name.startswith("nsqcy")}
     return names & MODULES
 

@@ -1,7 +1,7 @@
 """Check of PromQL expressions against the table of metrics: unknown names and labels.
 
-Only as much of the language as our rules and dashboard use: labels to group by stand before what
-is grouped, `sum by (a) (b)`.
+Supports only the part of the language that our rules and dashboard use: grouping labels precede the
+grouped expression, `sum by (a) (b)`.
 """
 
 import re

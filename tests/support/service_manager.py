@@ -1,4 +1,5 @@
-"""A service manager as a daemon sees it: the socket it notifies, and sockets opened for it."""
+"""A service manager as a daemon sees it: the socket that it notifies, and the sockets opened for
+it."""
 
 import os
 import socket
@@ -33,7 +34,7 @@ class Manager:
         return dict(line.split("=", 1) for line in text.split("\n"))
 
     def hear_all(self, seconds: float = 0.0) -> list[Datagram]:
-        """Return those that have come, or come within this time."""
+        """Return the datagrams that have arrived, or arrive within this time."""
         found = []
         deadline = time.monotonic() + seconds
         try:
@@ -46,7 +47,7 @@ class Manager:
             self._sock.settimeout(PATIENCE)
 
     def until(self, key: str, value: str = "") -> list[Datagram]:
-        """Return all up to the first that has this key, and this value if there is one."""
+        """Return all datagrams up to the first with this key, and this value if there is one."""
         deadline = time.monotonic() + PATIENCE
         found = [self.hear()]
         while not (key in found[-1] and found[-1][key].startswith(value)):

@@ -35,8 +35,8 @@ class LookupHost(Host):
 
 
 class Cluster:
-    """Two nsqlookupds, which runbooks call lookup-1 and lookup-2, and nsqds. All of them run in
-    this context."""
+    """Two nsqlookupds, called lookup-1 and lookup-2 in runbooks, and nsqds. All of them run in this
+    context."""
 
     def __init__(self, path: Path, nsqds: int, workers: int, *flags: str) -> None:
         self._path = path
@@ -82,7 +82,7 @@ class Cluster:
         return made
 
     def bare_host(self) -> BareHost:
-        """Return one more, which runbooks call nsqd-4, with nothing on it."""
+        """Return another host, called nsqd-4 in runbooks, with nothing on it."""
         made = BareHost(self._path / "nsqd4", "--node-id=4", *self._flags)
         made.names = self.names
         self.nodes.append(made)

@@ -38,7 +38,7 @@ def blocks(page: str) -> list[str]:
 
 class BareHost:
     """A host without nsqcy, whose nsqd will have these flags in addition to those of its
-    configuration. Ports in runbooks are replaced by its own, and `names` by those of other
+    configuration. Ports in runbooks are replaced by the host's own, and `names` by those of other
     hosts."""
 
     def __init__(self, path: Path, *flags: str) -> None:
@@ -58,19 +58,19 @@ class BareHost:
         self.install("python3", f'exec {sys.executable} {STAND_INS}/python3.py "$@"')
         self.install("journalctl", f"cat {path}/nsqd.log")
         self.install("runuser", 'shift 3; exec "$@"')  # -u USER --
-        if SANITIZED:  # curl hangs with that in its process
+        if SANITIZED:  # curl hangs with a sanitizer in its process
             self.install("curl", f'exec env -u LD_PRELOAD {shutil.which("curl")} "$@"')
         for name in ("systemd-sysusers", "systemd-tmpfiles"):
             self.install(name, f'echo "{name} $*" >> {path}/called')
 
     def install(self, name: str, script: str) -> None:
-        """Add a command of the system's."""
+        """Add a system command."""
         file = self.path / "bin" / name
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
 
     def flags(self, unit: str, *flags: str) -> None:
-        """Set the flags of a daemon on this host, beside its configuration."""
+        """Set flags of a daemon on this host, in addition to its configuration."""
         (self.path / f"{unit}.flags").write_text(shlex.join(flags))
 
     def type(self, text: str) -> str:
@@ -103,11 +103,11 @@ class BareHost:
         return set((self.path / "called").read_text().splitlines())
 
     def log(self) -> str:
-        """Return the logs of all lives of its nsqd."""
+        """Return the logs of all runs of its nsqd."""
         return (self.path / "nsqd.log").read_text()
 
     def kill(self) -> None:
-        """Kill nsqd and its workers, all at once."""
+        """Kill nsqd and its workers at the same time."""
         self._kill(self.path / "nsqd.pid")
 
     def end(self) -> None:
@@ -116,8 +116,8 @@ class BareHost:
             self._kill(pidfile)
 
     def _kill(self, pidfile: Path) -> None:
-        """A daemon that has ended by itself leaves its file, and maybe its number to another
-        process."""
+        """Handle a daemon that has ended on its own: it leaves its file, and maybe its number to
+        another process."""
         pid = int(pidfile.read_text())
         with contextlib.suppress(OSError):
             if str(self.path) in Path(f"/proc/{pid}/cmdline").read_text():

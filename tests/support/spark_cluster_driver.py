@@ -1,6 +1,6 @@
-"""A driver for a cluster: reads a topic by a batch, and copies it to another one by a stream.
+"""A driver for a cluster: reads a topic as a batch, and copies it to another topic as a stream.
 
-spark-submit spark_cluster_driver.py OPTIONS TOPIC TARGET CHECKPOINT; prints JSON with what it saw.
+spark-submit spark_cluster_driver.py OPTIONS TOPIC TARGET CHECKPOINT; prints its results as JSON.
 """
 
 import json

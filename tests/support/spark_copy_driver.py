@@ -1,4 +1,4 @@
-"""A driver: copies a topic to another one by a stream, with the options it is given as JSON.
+"""A driver that copies a topic to another topic as a stream, with options given as JSON.
 
 python spark_copy_driver.py CHECKPOINT READ_OPTIONS WRITE_OPTIONS
 """

@@ -1,5 +1,5 @@
 """Spark's micro-batch engine from a source's view: its order of calls, as traced, and its state
-over a crash. Offsets pass as JSON texts, readers and tasks pickled, as in Spark."""
+across a crash. Offsets are passed as JSON texts, readers and tasks pickled, as in Spark."""
 
 import json
 import pickle
@@ -18,7 +18,7 @@ class Crash(Exception):
 
 @dataclass
 class Checkpoint:
-    """State on disk. The sink has each batch once and replaces earlier writes of it."""
+    """State on disk. The sink has each batch once and replaces earlier attempts at it."""
 
     offsets: list[str] = field(default_factory=list)
     commits: int = 0
@@ -59,7 +59,7 @@ class Engine:
 
     def _resume(self) -> None:
         disk = self.checkpoint
-        if len(disk.offsets) > disk.commits:  # planned, and not known to be written
+        if len(disk.offsets) > disk.commits:  # planned, but not known to be written
             number = len(disk.offsets) - 1
             start = disk.offsets[number - 1] if number else self._initial()
             self._run(number, start, disk.offsets[number])
@@ -70,8 +70,8 @@ class Engine:
         return json.dumps(self._call("initialOffset"))
 
     def trigger(self, crash: str = "") -> bool:
-        """Run one trigger; return False if there was nothing to do. `crash` is where: plan, read,
-        commit."""
+        """Run one trigger; return False if there was nothing to do. `crash` says where to crash:
+        plan, read, commit."""
         disk = self.checkpoint
         start = self._start or self._initial()
         end = json.dumps(self._call("latestOffset", json.loads(start), self._limit))

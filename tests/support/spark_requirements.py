@@ -1,6 +1,6 @@
-"""Hooks for folders of tests that need pyspark, pyarrow and, where they start Spark, java.
+"""Hooks for folders of tests that need pyspark, pyarrow and, if they start Spark, java.
 
-Without those the tests are skipped, with the reason.
+Without these, the tests are skipped, with the reason.
 """
 
 import shutil
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# For JVMs that live for seconds: two thirds of the CPU time of the usual options.
+# For JVMs that run for seconds only: two thirds of the CPU time of the usual options.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
 

@@ -1,4 +1,4 @@
-"""Writers as Spark would make and use them: by value, a task at a time."""
+"""Writers as Spark creates and uses them: passed by value, one task at a time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Rows = dict[str, Any]
 
 @dataclass
 class Context:
-    """Stand-in for the TaskContext of Spark."""
+    """Stand-in for Spark's TaskContext."""
 
     task: int
     properties: dict[str, str]

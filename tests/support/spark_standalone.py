@@ -1,4 +1,4 @@
-"""Spark's own cluster on this machine: a master and workers, each with an executor of its own."""
+"""Spark's own cluster on this machine: a master and workers, each with its own executor."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ START_SECONDS = 120.0
 
 
 class Standalone:
-    """Runs as a context, and leaves nothing behind."""
+    """A cluster that runs as a context, and leaves nothing behind."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
@@ -26,7 +26,8 @@ class Standalone:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._web = free_port()
         self.url = f"spark://127.0.0.1:{free_port()}"
-        # Executors see what workers do: not our folder, so no nsqcy unless it is sent to them.
+        # Executors have the environment of workers, without our folder, so they have no nsqcy
+        # unless it is sent to them.
         self._environment = os.environ | {
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_DAEMON_MEMORY": "256m",

@@ -1,4 +1,4 @@
-"""Pages of HTML, parsed strictly for tests, as a browser would repair anything."""
+"""HTML pages, parsed strictly for tests, because a browser would repair anything."""
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -14,12 +14,12 @@ class Element:
 
     @property
     def text(self) -> str:
-        """Return all text in it, with spaces as a browser shows them."""
+        """Return all text in an element, with spaces as a browser shows them."""
         pieces = [each if isinstance(each, str) else each.text for each in self.children]
         return " ".join("".join(pieces).split())
 
     def all(self, name: str, /, **attributes: str) -> list["Element"]:
-        """Return the elements in it with this name and these attributes, in order."""
+        """Return the elements with this name and these attributes, in order."""
         found = []
         for each in self.children:
             if isinstance(each, Element):
@@ -34,7 +34,7 @@ class Element:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Return the fields a form sends when its only button is pressed."""
+        """Return the fields that a form sends when its only button is pressed."""
         given = {each.attributes["name"]: each.attributes["value"] for each in self.all("input")}
         button = self.one("button").attributes
         return given | {button["name"]: button["value"]}

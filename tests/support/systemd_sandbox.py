@@ -1,7 +1,7 @@
 """Run a command under the restrictions of a systemd unit: `systemd_sandbox.py UNIT COMMAND...`.
 
-It applies what a process can do to itself, permanently and for its children: the filter of system
-calls, no new privileges, no memory that is writable and executable.
+It applies the restrictions that a process can set for itself, permanently and for its children: the
+filter of system calls, no new privileges, no memory that is writable and executable.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ def values(unit: Path, key: str) -> list[str]:
 
 
 def members(group: str) -> set[str]:
-    """Return the system calls of a group of systemd's, including the groups in it."""
+    """Return the system calls in one of systemd's groups, including nested groups."""
     printed = subprocess.run(
         ["systemd-analyze", "--no-pager", "syscall-filter", group],
         capture_output=True,
@@ -52,7 +52,7 @@ def members(group: str) -> set[str]:
 
 
 def allowed(unit: Path) -> set[str]:
-    """Return the system calls the unit's filter allows: its first line allows, `~` removes."""
+    """Return the system calls that the unit's filter allows: its first line allows, `~` removes."""
     found: set[str] = set()
     for line in values(unit, "SystemCallFilter"):
         calls = set[str]()

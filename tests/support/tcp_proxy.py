@@ -9,9 +9,9 @@ from typing import Any, Self
 
 
 class Proxy:
-    """Forwards connections to `target`. While it is cut, no byte and no close gets through, either
-    way; new connections are accepted and receive nothing. Once it is healed, everything that it
-    kept continues."""
+    """Forwards connections to `target`. While it is cut, neither bytes nor closes pass in either
+    direction; new connections are accepted but receive nothing. Once it is healed, everything that
+    it kept is forwarded."""
 
     def __init__(self, target: tuple[str, int] | None = None) -> None:
         self.target = target

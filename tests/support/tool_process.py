@@ -1,4 +1,4 @@
-"""A command-line tool under test: run to its end, or watched while it runs."""
+"""A command-line tool under test: run to the end, or observed while it runs."""
 
 import contextlib
 import importlib
@@ -19,8 +19,8 @@ def command(name: str) -> list[str]:
 
 
 def refusal(name: str, *args: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Return exit code and last words of a tool that does not start; in this process, as it is
-    quick."""
+    """Return the exit code and the last words of a tool that does not start; runs in this process,
+    which is fast."""
     code = importlib.import_module(f"nsqcy.tools.{name}").main(args)
     out, err = capfd.readouterr()
     assert out == ""
@@ -28,7 +28,7 @@ def refusal(name: str, *args: str, capfd: pytest.CaptureFixture[str]) -> tuple[i
 
 
 def feed(data: bytes, name: str, *args: str) -> subprocess.CompletedProcess[bytes]:
-    """Run with this on stdin."""
+    """Run with this input on stdin."""
     words = [*command(name), *args]
     return subprocess.run(words, env=environment(), input=data, capture_output=True, timeout=30)
 
@@ -46,7 +46,7 @@ def run(name: str, *args: str, timeout: float = 30.0) -> subprocess.CompletedPro
 
 @contextlib.contextmanager
 def running(name: str, *args: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run with pipes for stdout and stderr; killed at the end if it has not exited by itself."""
+    """Run with pipes for stdout and stderr; kill it at the end if it has not exited on its own."""
     with subprocess.Popen(
         [*command(name), *args],
         env=environment(),

@@ -118,8 +118,8 @@ cdef class ReadAhead:
         return True
 
     cdef int load_whole(self) except -1:
-        """While there is room, load the blocks of which a large part is needed, and a few more with
-        each prefetch. The rest is read record by record."""
+        """While there is room, load the blocks that are mostly needed, and a few more with each
+        prefetch. The rest is read record by record."""
         cdef BlockPool pool = self.window.pool
         cdef uint32_t begin = 0
         cdef uint32_t end = 0

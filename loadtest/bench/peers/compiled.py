@@ -1,4 +1,4 @@
-"""answers.pyx, compiled when it is first needed and kept in build/bench."""
+"""answers.pyx, compiled at its first use and kept in build/bench."""
 
 import fcntl
 import importlib.util

@@ -1,7 +1,7 @@
-"""The protocols of the peers, client side: the bytes of each operation.
+"""The client-side protocols of the peers: the bytes of each operation.
 
-A driver creates queues and connections. A connection receives bytes and returns the bytes to send:
-it never waits once it is created. Everything is what the peer's own client libraries send for the
+A driver creates queues and connections. A connection receives bytes and returns the bytes to send;
+once created, it never waits. All bytes are those that the peer's own client libraries send for the
 same calls, prepared as far as possible.
 """
 
@@ -69,7 +69,7 @@ class Consuming:
 
 
 class Driver(Protocol):
-    """One contestant. `share`: of the messages, so that the slow ones end as well."""
+    """One contestant. `share`: its share of the messages, so that slow ones also end."""
 
     name: str
     package: str  # of Debian; without one, `version` names it
@@ -85,7 +85,7 @@ class Driver(Protocol):
     def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher: ...
     def consumer(self, address: Address, queue: str, window: int) -> Consumer: ...
     def left(self, server: Daemon, queue: str) -> int:
-        """Return messages that wait, or wait to be acknowledged."""
+        """Return the number of messages that wait for delivery or acknowledgement."""
 
     def drop(self, server: Daemon, queue: str) -> None: ...
 
@@ -620,7 +620,7 @@ class Rabbitmq:
         return Consuming(sock, first, take)
 
     def left(self, server: Daemon, queue: str) -> int:
-        """Count queued messages, to which those return that a consumer has not acknowledged."""
+        """Count queued messages, including those that a consumer has not acknowledged."""
         with self.connect(server.tcp) as sock:
             counts = self._declare(sock, queue, passive=True)[-8:]
         return int.from_bytes(counts[:4], "big")

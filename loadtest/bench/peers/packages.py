@@ -1,4 +1,4 @@
-"""The peers as packages of Debian: their versions, and the installation of missing ones.
+"""The peers as Debian packages: their versions, and the installation of missing ones.
 
 Installed services are not started, now or at the next boot. Existing packages stay unchanged.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from loadtest.bench.peers.servers import program
 
-POLICY = Path("/usr/sbin/policy-rc.d")  # asked by Debian's packages before they start a service
+POLICY = Path("/usr/sbin/policy-rc.d")  # run by Debian's packages before they start a service
 UNITS = {
     "redis-server": ["redis-server.service"],
     "nats-server": ["nats-server.service"],
@@ -22,14 +22,14 @@ UNITS = {
 
 
 def why_not(packages: Sequence[str]) -> dict[str, str]:
-    """Return why each of these cannot be used; nothing for those that are installed."""
+    """Return the reasons why these cannot be used; nothing for those that are installed."""
     return {
         each: f"{each} is not installed" for each in dict.fromkeys(packages) if not program(each)
     }
 
 
 def install(packages: Sequence[str], say: Callable[[str], None]) -> dict[str, str]:
-    """Install what is missing. Returns what cannot be used, each with the reason."""
+    """Install missing packages. Return those that cannot be used, each with the reason."""
     missing = why_not(packages)
     if not missing:
         return {}
@@ -82,7 +82,7 @@ def _without_services(packages: Sequence[str]) -> Iterator[None]:
 
 
 def version(package: str) -> str:
-    """As Debian writes it, without what only Debian needs."""
+    """Return the version as Debian writes it, without parts that only Debian needs."""
     query = ["dpkg-query", "-W", "-f", "${Version}", package]
     try:
         found = subprocess.run(query, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Starting a peer: in a folder and on a port of its own, and ended whatever happens."""
+"""Starts a peer in its own folder and on its own port, and ends it whatever happens."""
 
 import contextlib
 import os
@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 
 def program(name: str) -> str | None:
-    """Where a program is; Debian's rabbitmq-server without the script that changes user."""
+    """Return the path of a program; for rabbitmq-server, not Debian's script, which changes the
+    user."""
     return shutil.which(name, path=f"{PLACES}:{os.environ.get('PATH', '')}")
 
 
@@ -42,7 +43,7 @@ class Server(Daemon):
         return self._despite_leavers(super().memory)
 
     def _despite_leavers(self, look: Callable[[], T]) -> T:
-        """A process may end between being listed and being looked at."""
+        """Return a value of a process, which may end between being listed and being queried."""
         for _ in range(ATTEMPTS):
             self.pids = procfs.family(self._pid)
             with contextlib.suppress(OSError):
@@ -52,7 +53,7 @@ class Server(Daemon):
 
 @dataclass
 class Recipe:
-    """How a peer is started. `words` may name {port} and {folder}."""
+    """How to start a peer. `words` may contain {port} and {folder}."""
 
     words: list[str]
     settings: str
@@ -115,8 +116,8 @@ RABBITMQ = Recipe(
 def started(
     recipe: Recipe, ready: Callable[[Address], object], place: Path | None = None
 ) -> Iterator[Server]:
-    """A server for as long as the context lasts. `ready` raises OSError until it answers; `place`:
-    where its folder is."""
+    """A server that runs as long as the context lasts. `ready` raises OSError until it answers;
+    `place`: the parent of its folder."""
     with contextlib.ExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="peer-bench-", dir=place)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -143,7 +144,7 @@ def started(
 def _start(
     stack: contextlib.ExitStack, words: list[str], environment: dict[str, str], log: Path
 ) -> "subprocess.Popen[bytes]":
-    """In a session of its own, and killed by the kernel when this process is gone."""
+    """Start a process in a session of its own; the kernel kills it when this process ends."""
     command = [program(words[0]) or words[0], *words[1:]]
     if guard := program("setpriv"):
         command = [guard, "--pdeathsig", "KILL", *command]

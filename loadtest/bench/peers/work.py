@@ -1,4 +1,4 @@
-"""The same work for every contestant, and the rounds in which they take turns."""
+"""The same work for every contestant, in rounds that take turns."""
 
 import select
 import socket
@@ -20,7 +20,7 @@ SINGLE = 100  # single messages
 WINDOW = 2500
 CONNECTIONS = 50
 QUIET = 0.2
-SETTLED = 10.0  # seconds for the last acknowledgements to be taken in
+SETTLED = 10.0  # seconds for processing the last acknowledgements
 
 PUBLISH = f"publish, batches of {BATCH}"
 CONSUME = "consume, acknowledging each"
@@ -141,8 +141,8 @@ def publishing_in_turn(
 
 
 def drain(consumers: list[Consumer]) -> None:
-    """Read until nothing comes any more: what was sent last has then been taken in, and is not lost
-    to a connection that is closed on it."""
+    """Read until no more data arrives: the last command has then been processed, and is not lost
+    when the connection is closed."""
     socks = {consumer.sock.fileno(): consumer.sock for consumer in consumers}
     end = time.monotonic() + SETTLED
     with select.epoll() as poll:
@@ -156,7 +156,8 @@ def drain(consumers: list[Consumer]) -> None:
 def consuming(
     make: Callable[[], Consumer], size: int, total: int, slots: slice, team: Team, index: int
 ) -> Callable[[], Report]:
-    """A consumer of everything, until all consumers (`slots` of the tally) had `total`."""
+    """A consumer of all messages, until all consumers (`slots` of the tally) have received
+    `total`."""
     consumer = make()
     sock = consumer.sock
     received = Received((2 << 20) + 1200 * (size + 100))
@@ -194,7 +195,7 @@ def consuming_in_turn(
     team: Team,
     index: int,
 ) -> Callable[[], Report]:
-    """Consumers that take one message at a time: the next only with the acknowledgement."""
+    """Consumers that take one message at a time, and the next one only with the acknowledgement."""
     poll = select.epoll()
     members = {}
     for _ in range(connections):
@@ -227,7 +228,7 @@ def consuming_in_turn(
 
 @dataclass
 class Run:
-    """A result, whose it is, and how busy the busiest process of the load was (1: always)."""
+    """A result, its contestant, and how busy the busiest process of the load was (1: always)."""
 
     contestant: str
     result: Result
@@ -261,7 +262,7 @@ def measure(
 
 @dataclass
 class Turn:
-    """One contestant's work on a server of its own."""
+    """Run one contestant's work on a server of its own."""
 
     driver: Driver
     server: Daemon
@@ -356,7 +357,7 @@ class Turn:
             return self._finish(measure(self.driver, TURNS, self.server, team), queue)
 
     def _finish(self, run: Run, queue: str) -> Run:
-        """All must have been acknowledged, for the figures to count."""
+        """Check that all messages were acknowledged, so that the figures count."""
         end = time.monotonic() + SETTLED
         while (left := self.driver.left(self.server, queue)) and time.monotonic() < end:
             time.sleep(0.05)
@@ -370,7 +371,7 @@ class Turn:
 
 
 def run(drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None]) -> speed.Found:
-    """Run every driver in each round; return the medians. A failure ends a driver's turn."""
+    """Run every driver in each round; return the medians. A driver that fails is not run again."""
     runs: list[Run] = []
     failed = []
     longest = 0.0
@@ -400,8 +401,8 @@ def run(drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None
 
 
 def medians(runs: Sequence[Run], base: str) -> list[dict[str, Any]]:
-    """A row for each scenario of each contestant. Each figure is the median of its own; multiples
-    are those of the contestant `base`."""
+    """Return a row for each scenario of each contestant. Each figure is a median of its own;
+    multiples are relative to the contestant `base`."""
     rows = []
     names = dict.fromkeys(run.contestant for run in runs)
     for scenario in SCENARIOS:
@@ -418,7 +419,7 @@ def _median(runs: Sequence[Run], base: Sequence[Run]) -> dict[str, Any]:
         return statistics.median(figure(run) for run in runs)
 
     def times(figure: Callable[[Result], float]) -> float:
-        """As a multiple of what the base had in the same round."""
+        """Return a multiple of the base's value in the same round."""
         pairs = [(run, one) for run in runs for one in base if run.round == one.round]
         ratios = [figure(run.result) / figure(one.result) for run, one in pairs]
         return statistics.median(ratios) if ratios else 0.0

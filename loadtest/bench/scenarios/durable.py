@@ -22,7 +22,7 @@ BUILD = Path(__file__).parents[3] / "build" / "bench"
 
 
 def durable(settings: Settings) -> Iterator[Result]:
-    """Each class on an nsqd of its own, in turns; what is published is consumed in between."""
+    """Measure each class on its own nsqd, in turns; published messages are consumed in between."""
     if settings.target is not None:
         raise NotOffered("nobody knows which class its topics are of")
     with on_disk() as folder, ExitStack() as stack:
@@ -33,7 +33,8 @@ def durable(settings: Settings) -> Iterator[Result]:
         redis = stack.enter_context(synced_redis(folder))
         for _ in classes(settings, nsqds):
             pass  # from now on memory is recycled
-        # The page cache takes new memory for each file; that of the host is not what is measured.
+        # The page cache takes new memory for each file; the cost of the host's memory must not be
+        # measured.
         touch_memory(4 * settings.count(1_000_000) * settings.size)
         for _ in settings.rounds():
             yield from classes(settings, nsqds)
@@ -52,7 +53,8 @@ def classes(settings: Settings, nsqds: dict[str, Daemon]) -> Iterator[Result]:
 
 
 def publishers(settings: Settings, nsqd: Daemon, redis: Daemon | None) -> Iterator[Result]:
-    """Many publishers that wait for their OK, on nsqd and on Redis: one sync serves all."""
+    """Measure many publishers that wait for their OK, on nsqd and on Redis: one sync serves all of
+    them."""
     from loadtest.bench.peers import drivers
 
     messages = settings.count(200_000)
@@ -74,7 +76,7 @@ def publishers(settings: Settings, nsqd: Daemon, redis: Daemon | None) -> Iterat
 def waiting(
     settings: Settings, driver: "Driver", server: Daemon, queue: str, messages: int
 ) -> Result:
-    """Connections that each wait until all of a batch is answered."""
+    """Connections that each wait until all messages of a batch are answered."""
     from loadtest.bench.peers import work
 
     def make(batch: int) -> "Publisher":
@@ -111,7 +113,8 @@ def synced_redis(folder: Path) -> Iterator[Daemon | None]:
 
 @contextmanager
 def on_disk() -> Iterator[Path]:
-    """A folder where a sync is one. That for temporary files may be in memory."""
+    """Return a folder where a sync really writes. The folder for temporary files may be in
+    memory."""
     BUILD.mkdir(parents=True, exist_ok=True)
     for place in (tempfile.gettempdir(), str(BUILD)):
         words = ["stat", "--file-system", "--format=%T", place]

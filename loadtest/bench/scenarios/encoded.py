@@ -18,12 +18,12 @@ from nsqcy.nsqd.master.placement import Placement
 
 WAYS = ("", "tls", "snappy", "deflate", "tls+snappy")
 PUBLISHERS = 16
-MAX_TRIES = 64  # connections until one has its home where it is wanted
+MAX_TRIES = 64  # connections until one is on the desired worker
 
 
 @contextmanager
 def certificate() -> Iterator[dict[str, Path]]:
-    """The options of a daemon that has one."""
+    """Return the options of a daemon with a certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bench")])
     now = datetime.datetime.now(datetime.UTC)
@@ -45,7 +45,7 @@ def certificate() -> Iterator[dict[str, Path]]:
 
 
 def encoded(settings: Settings) -> Iterator[Result]:
-    """Each kind of work in plain text and through each encoding, in turns."""
+    """Measure each kind of work in plain text and through each encoding, in turns."""
     with (
         certificate() as options,
         settings.nsqd(**options) as nsqd,
@@ -74,7 +74,7 @@ def is_offered(nsqd: Daemon, way: str) -> bool:
 
 @contextmanager
 def grounds(settings: Settings, options: dict[str, Path]) -> Iterator[dict[str, Daemon]]:
-    """The floors by way; there is none over TLS where it cannot be compiled."""
+    """Yield the floors by way; there is no floor over TLS where it cannot be compiled."""
     with ExitStack() as stack:
         found = {"": stack.enter_context(settings.floor())}
         with suppress(NotOffered):
@@ -86,7 +86,7 @@ def grounds(settings: Settings, options: dict[str, Path]) -> Iterator[dict[str, 
 def each_kind(
     settings: Settings, nsqd: Daemon, ground: Daemon | None, way: str
 ) -> Iterator[tuple[str, Result]]:
-    """Publish one by one and in batches, and consume; the floor beside each."""
+    """Publish one by one and in batches, and consume; measure the floor next to each."""
     singles, messages = settings.count(60_000), settings.count(400_000)
     name = way or "plain"
     producer, consumer = partial(load.producer, way=way), partial(load.consumer, way=way)
@@ -120,7 +120,8 @@ def each_kind(
 
 
 def foreign(settings: Settings) -> Iterator[Result]:
-    """A consumer behind TLS whose topic is another worker's, beside one that is at home with it."""
+    """Measure a TLS consumer whose topic is on another worker, and one whose topic is on its
+    own."""
     if settings.target is not None:
         raise NotOffered("nobody knows which process has which topic")
     messages = settings.count(400_000)

@@ -1,4 +1,4 @@
-"""Messages that are not for now: deferred by their publisher, or handed back by their consumer."""
+"""Delayed messages: deferred by their publisher, or requeued by their consumer."""
 
 import random
 import struct
@@ -26,7 +26,8 @@ def dpub(
     team: load.Team,
     index: int,
 ) -> Callable[[], load.Report]:
-    """A message for each of the delays (ms), to the topics in turn; each carries when it is due."""
+    """Publish a message for each of the delays (ms), to the topics in turn; each contains its due
+    time."""
     sock = load.producer(address)
     lines = [f"DPUB {topic} ".encode() for topic in topics]
     head = struct.pack(">i", size)
@@ -88,7 +89,7 @@ def requeueing(
 
 
 def shuffled(count: int, seconds: float, lead: float) -> list[int]:
-    """Delays in ms that are spread evenly behind a lead, in no order."""
+    """Return delays in ms, spread evenly after a lead, in random order."""
     span = round(seconds * 1000)
     delays = [round(lead * 1000) + number * span // count for number in range(count)]
     random.Random(count).shuffle(delays)
@@ -104,7 +105,8 @@ def lateness(result: Result, reports: list[load.Report]) -> Result:
 
 
 def deferred(settings: Settings) -> Iterator[Result]:
-    """Due over a minute; the smaller the scale, the shorter, at the same rate."""
+    """Measure messages that become due over a minute; at a smaller scale, over a shorter time at
+    the same rate."""
     messages, seconds = settings.count(1_000_000), 60 * settings.scale
     lead = settings.seconds(8.0) + 0.5  # the publishing takes less
     size = max(settings.size, load.STAMPS.size)
@@ -124,7 +126,7 @@ def deferred(settings: Settings) -> Iterator[Result]:
 
 
 def young(settings: Settings) -> Iterator[Result]:
-    """Channels that are new, and have one deferred message each."""
+    """Measure new channels that have one deferred message each."""
     count = settings.some(10_000, 100) // PROCESSES * PROCESSES
     seconds, lead = 10 * settings.scale, settings.seconds(1.0)
     size = max(settings.size, load.STAMPS.size)
@@ -146,7 +148,7 @@ def young(settings: Settings) -> Iterator[Result]:
 
 
 def requeues(settings: Settings) -> Iterator[Result]:
-    """Every message is handed back again and again, at once or for a second."""
+    """Measure messages that are requeued repeatedly, immediately or for a second."""
     messages = settings.count(200_000)
     with settings.nsqd() as nsqd:
         for _ in settings.rounds():

@@ -1,4 +1,4 @@
-"""Many of something: channels, topics, connections, messages; their cost, also in memory."""
+"""Large numbers of channels, topics, connections or messages; their cost, including memory."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def warmed_up(settings: Settings, nsqd: Daemon) -> int:
 
 
 def each(result: Result, before: int, what: str, things: int) -> Result:
-    """Return a result whose note says how much memory has grown for each object."""
+    """Return a result whose note shows the growth of memory per object."""
     grown = (result.pss - before) / things
     result.figures["bytes"] = grown
     result.order = "bytes"
@@ -55,7 +55,7 @@ def fanout(settings: Settings) -> Iterator[Result]:
 
 
 def topics(settings: Settings) -> Iterator[Result]:
-    """Topics that are created by one message, and then get another."""
+    """Measure topics that are created by one message, and then get another one."""
     count = settings.some(10_000, 100)
     for _ in settings.rounds():
         with settings.nsqd() as nsqd, settings.topics(nsqd, count) as names:
@@ -84,7 +84,7 @@ def idle(settings: Settings) -> Iterator[Result]:
 
 
 def consumers(settings: Settings) -> Iterator[Result]:
-    """A queue that is emptied by very many consumers, one message at a time each."""
+    """Measure a queue that many consumers empty, one message at a time each."""
     count = settings.some(2_000, 50)
     messages = settings.count(100_000)
     with settings.nsqd() as nsqd:

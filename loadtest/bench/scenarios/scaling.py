@@ -10,7 +10,7 @@ PUBLISHERS, CHANNELS, CONSUMERS = 50, 4, 8
 
 
 def both_ways(settings: Settings, nsqd: Daemon, topics: int, messages: int) -> Result:
-    """Producers and consumers with connections of their own for each topic."""
+    """Producers and consumers with separate connections for each topic."""
     with settings.topics(nsqd, topics) as names, load.Team(2) as team:
         places = [(each, "bench") for each in names for _ in range(2)]
         team.add(load.crowd, nsqd.tcp, places, READY, messages, slice(0, 1), 0)
@@ -37,7 +37,7 @@ def workers(settings: Settings) -> Iterator[Result]:
 
 
 def scaling(settings: Settings) -> Iterator[Result]:
-    """Cost of a second worker when there are topics for both."""
+    """Measure the cost of a second worker when there are topics for both."""
     messages = settings.count(2_000_000)
     with settings.nsqds(1, 2) as nsqds:
         for _ in settings.rounds():
@@ -52,7 +52,7 @@ def scaling(settings: Settings) -> Iterator[Result]:
 
 
 def hot(settings: Settings) -> Iterator[Result]:
-    """One topic that all clients use. The busiest process shows the limit."""
+    """Measure one topic that all clients use. The busiest process shows the limit."""
     messages = settings.count(100_000)
     with settings.nsqds(1, 2, 3, 4) as nsqds:
         for _ in settings.rounds():
@@ -64,7 +64,7 @@ def hot(settings: Settings) -> Iterator[Result]:
 
 
 def against(result: Result, one: Result) -> Result:
-    """Return a result with its ratio to one with fewer workers."""
+    """Return a result with its ratio to the result with fewer workers."""
     rate, busy = result.rate / one.rate, one.busiest_us / result.busiest_us
     result.figures |= {"rate_ratio": rate, "busy_ratio": busy}
     result.order = "busy_ratio"

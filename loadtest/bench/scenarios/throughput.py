@@ -8,7 +8,7 @@ from loadtest.bench.speed import READY, Result, Settings, beside, consume, measu
 
 BOTH = "MPUB and SUB+FIN at once"
 LARGE = ((100_000, 5_000, 16), (1_000_000, 500, 4))  # bytes, messages, how many unanswered
-FLOOR_TIMES = 5  # as many messages for the floor, which ends too soon to be measured
+FLOOR_TIMES = 5  # times as many messages for the floor, which otherwise ends too early
 
 
 def batches(settings: Settings) -> Iterator[Result]:
@@ -70,7 +70,7 @@ def through(settings: Settings) -> Iterator[Result]:
 
 def disk(settings: Settings) -> Iterator[Result]:
     messages = settings.count(1_000_000)
-    # The budget is small, so that what was written is read back.
+    # The budget is small, so that written messages are read back.
     with (
         settings.nsqd(mem_queue_size=10_000, memory_bytes=32 << 20) as nsqd,
         settings.topic(nsqd) as topic,

@@ -1,4 +1,4 @@
-"""gnsq's Consumer over the blocking client."""
+"""gnsq's Consumer on top of the blocking client."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ class Consumer:
     """Calls the receivers of `on_message` with itself and each message. If they return, the message
     is finished; NSQRequeueMessage or another exception requeues it after `requeue_delay` ms.
 
-    A consumer of several fixed nsqds runs one receiver for each at a time; otherwise one.
+    A consumer with several fixed nsqds runs one receiver per nsqd at a time; otherwise one.
     on_response and on_auth are never sent.
     """
 
@@ -110,7 +110,7 @@ class Consumer:
     # -- its life
 
     def start(self, block: bool = True) -> None:
-        """Begin, and wait for the end unless `block` is false."""
+        """Start, and wait for the end unless `block` is false."""
         if not self._is_started:
             if not self.on_message.receivers_for(ANY):
                 raise RuntimeError("no receivers connected to on_message")
@@ -122,7 +122,7 @@ class Consumer:
             self.join()
 
     def close(self) -> None:
-        """End. join() waits for the messages that are being handled."""
+        """Stop. join() waits for messages that are being handled."""
         if not self.is_running:
             return
         self._is_closed = True

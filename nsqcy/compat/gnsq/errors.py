@@ -42,7 +42,7 @@ class NSQRequeueMessage(NSQException):
 
 
 class NSQNoConnections(NSQException):
-    """There is no nsqd to publish to."""
+    """No nsqd is available for publishing."""
 
 
 class NSQHttpError(NSQException):
@@ -58,7 +58,7 @@ class NSQFrameError(NSQException):
 
 
 class NSQErrorCode(NSQException):
-    """nsqd has rejected something; after a `fatal` error it closes the connection."""
+    """nsqd returned an error; after a `fatal` error it closes the connection."""
 
     fatal = True
 

@@ -16,8 +16,8 @@ def addresses(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def connection_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TLS options of nsqcy.client. Unlike in gnsq, servers are verified, unless `cert_reqs`
-    says otherwise; their host names are not."""
+    """Return TLS options of nsqcy.client. Unlike in gnsq, servers' certificates are verified,
+    unless `cert_reqs` says otherwise, but not their host names."""
     options = {"timeout": TCP_TIMEOUT, **keywords}
     if isinstance(options.get("auth_secret"), bytes):
         options["auth_secret"] = options["auth_secret"].decode()

@@ -1,4 +1,4 @@
-"""gnsq's Producer over the blocking client."""
+"""gnsq's Producer on top of the blocking client."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -17,8 +17,8 @@ FOREVER = 1 << 30
 
 
 class Producer:
-    """Publishes to one of several nsqds. A message whose connection was lost is published to
-    another one, if possible. on_response and on_auth are never sent."""
+    """Publishes to one of several nsqds. If the connection is lost, a message is published to
+    another nsqd, if possible. on_response and on_auth are never sent."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Producer:
         self._producer.start()
 
     def close(self) -> None:
-        """End, after the outstanding answers."""
+        """Stop, after the outstanding answers."""
         if self.is_running:
             self._is_closed = True
             self._producer.close()
@@ -94,7 +94,7 @@ class Producer:
 
         Returns b"OK" or raises; without `raise_error`, returns an AsyncResult of either. Raises
         NSQNoConnections if no nsqd has accepted it within `timeout` seconds, or, without `block`,
-        if none can now.
+        if none can accept it now.
         """
         return self._publish(
             lambda: self._producer.publish_nowait(topic, data, defer, timeout=timeout),
@@ -110,7 +110,7 @@ class Producer:
         timeout: float | None = None,
         raise_error: bool = True,
     ) -> Any:
-        """Like publish(), with several messages: all of them or none."""
+        """Publish several messages, all of them or none; otherwise like publish()."""
         return self._publish(
             lambda: self._producer.multipublish_nowait(topic, messages, timeout=timeout),
             block,
@@ -132,7 +132,7 @@ class Producer:
 
 
 def _pass(future: Any, result: Any) -> None:
-    """Return the answer, with errors of gnsq."""
+    """Return the answer; convert errors to those of gnsq."""
     if future.exception is None:
         result.set(future.value)
     else:

@@ -11,14 +11,14 @@ ANY: Any = object()  # any sender
 
 
 class Signal:
-    """Calls its receivers. It keeps them, even `weak` ones without other owners."""
+    """Calls its receivers. It keeps them, even `weak` ones without other references."""
 
     def __init__(self, doc: str | None = None) -> None:
         self._connected: list[tuple[Receiver, Any]] = []
         self.__doc__ = doc or type(self).__doc__
 
     def connect(self, receiver: R, sender: Any = ANY, weak: bool = True) -> R:
-        """Call the receiver for each sender, or for this one; may be used as a decorator. Raises
+        """Call the receiver for all senders, or for this one; may be used as a decorator. Raises
         TypeError for a coroutine function."""
         refuse_coroutine_functions(receiver=receiver)
         if (receiver, sender) not in self._connected:

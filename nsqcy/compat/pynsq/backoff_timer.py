@@ -6,8 +6,8 @@ Number = int | float | Decimal
 
 
 class BackoffTimer:
-    """An interval that grows by two steps with each failure, a large one up to `ratio` of the range
-    and a small one up to the rest, and shrinks by the same steps with each success."""
+    """An interval that grows by two steps with each failure, and shrinks by the same steps with
+    each success. The large step covers up to `ratio` of the range, the small one the rest."""
 
     def __init__(
         self,

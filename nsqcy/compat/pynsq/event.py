@@ -49,7 +49,7 @@ class EventedMixin:
         self._listeners: dict[str, list[Callable[..., object]]] = {}
 
     def on(self, name: str, callback: Callable[..., object]) -> None:
-        """Call it whenever this event happens."""
+        """Call the listener whenever this event happens."""
         assert callable(callback), "callback is not callable"
         listeners = self._listeners.setdefault(name, [])
         if callback in listeners:
@@ -57,7 +57,7 @@ class EventedMixin:
         listeners.append(callback)
 
     def off(self, name: str, callback: Callable[..., object]) -> None:
-        """Stop calling it."""
+        """Stop calling the listener."""
         if callback not in self._listeners.get(name, ()):
             raise InvalidListenerError
         self._listeners[name].remove(callback)

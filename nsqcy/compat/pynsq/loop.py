@@ -1,4 +1,4 @@
-"""The event loop that all readers and writers of a program run on, and its end."""
+"""The event loop that all readers and writers of a program run on, and its shutdown."""
 
 import asyncio
 import signal
@@ -15,7 +15,7 @@ _started: list[_Runs] = []
 
 
 def current_loop() -> asyncio.AbstractEventLoop:
-    """Return this thread's loop, running or not: the one that tornado's IOLoop.current() wraps."""
+    """Return this thread's loop, running or not: the loop that tornado's IOLoop.current() wraps."""
     try:
         return asyncio.get_event_loop()
     except RuntimeError:  # there is none
@@ -25,7 +25,7 @@ def current_loop() -> asyncio.AbstractEventLoop:
 
 
 def begin(loop: asyncio.AbstractEventLoop, what: _Runs, prepare: Callable[[], None]) -> None:
-    """Have it started once the loop runs."""
+    """Start the object once the loop runs."""
 
     def start() -> None:
         prepare()
@@ -47,8 +47,8 @@ _tasks: set["asyncio.Task[Any]"] = set()
 
 
 def run() -> None:
-    """Run all readers and writers, until SIGTERM or SIGINT, or until the loop is stopped; then
-    close them."""
+    """Run all readers and writers until SIGTERM or SIGINT, or until the loop is stopped; then close
+    them."""
     loop = current_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, loop.stop)

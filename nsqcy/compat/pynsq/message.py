@@ -9,7 +9,7 @@ from nsqcy.compat.pynsq.event import FINISH, REQUEUE, TOUCH, EventedMixin
 
 class Message(Delivered, EventedMixin):
     """Calls the listeners of `finish`, `requeue` and `touch` when it is finished, requeued and
-    touched. A delivered one also answers nsqd."""
+    touched. A delivered message also answers nsqd."""
 
     def __init__(self, id: bytes, body: bytes, timestamp: int, attempts: int) -> None:
         Delivered.__init__(self)
@@ -34,8 +34,9 @@ class Message(Delivered, EventedMixin):
         self.trigger(FINISH, message=self)
 
     def requeue(self, **kwargs: Any) -> None:
-        """Have it delivered again, after `delay` seconds if that is an integer, or `time_ms`
-        milliseconds, or the reader's delay for its attempts; `backoff=False` prevents backoff."""
+        """Requeue the message: nsqd delivers it again after `delay` seconds if that is an integer,
+        or `time_ms` milliseconds, or the reader's delay for its attempts; `backoff=False` prevents
+        backoff."""
         delay = kwargs.get("delay")
         if isinstance(delay, int) and delay >= 0:
             kwargs["time_ms"] = delay * 1000
@@ -48,7 +49,7 @@ class Message(Delivered, EventedMixin):
         self.trigger(REQUEUE, message=self, **kwargs)
 
     def touch(self) -> None:
-        """Restart its timeout."""
+        """Restart the message's timeout."""
         assert not self._has_responded
         if self._delivered is not None:
             self._delivered.touch()

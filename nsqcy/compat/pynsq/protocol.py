@@ -46,11 +46,11 @@ _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 
 class Error(Exception):
-    """Base class of errors; also the error for a command that nsqd has rejected."""
+    """Base class of errors; also the error for a command that nsqd rejects."""
 
 
 class SendError(Error):
-    """It could not be sent."""
+    """The command could not be sent."""
 
     def __init__(self, msg: str, error: Exception | None = None) -> None:
         self.msg = msg
@@ -71,7 +71,7 @@ class IntegrityError(Error):
 
 
 def unpack_response(data: bytes) -> tuple[int, bytes]:
-    """Return the type of a frame, and its data."""
+    """Return the type and the data of a frame."""
     return _LENGTH.unpack(data[:4])[0], data[4:]
 
 

@@ -1,4 +1,4 @@
-"""pynsq's Reader over the asyncio client."""
+"""pynsq's Reader on top of the asyncio client."""
 
 import asyncio
 import concurrent.futures
@@ -121,8 +121,8 @@ class Reader:
         return True
 
     def giving_up(self, message: Message) -> Awaitable[None] | None:
-        """Called with a message that has had too many attempts. It is finished if this returns, and
-        requeued if it raises."""
+        """Handle a message that has had too many attempts. It is finished if this method returns,
+        and requeued if it raises."""
         log.warning(
             "[%s] giving up on message %r after %d tries (max:%d)",
             self.name,
@@ -133,7 +133,7 @@ class Reader:
         return None
 
     def heartbeat(self, conn: AsyncConn) -> None:
-        """Called when nsqd has sent a heartbeat, and was answered."""
+        """Handle a heartbeat of nsqd, which was already answered."""
 
     # -- messages
 

@@ -1,4 +1,4 @@
-"""pynsq's Writer over the asyncio client."""
+"""pynsq's Writer on top of the asyncio client."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ Callback = Callable[[Any, Any], object]
 
 
 class Writer:
-    """Publishes while the loop runs. `callback(conn, data)` is called with b"OK" or an Error, and
-    the future that a publish returns has the same as its result or exception: it is not done before
-    nsqd has answered."""
+    """Publishes while the loop runs. `callback(conn, data)` is called with b"OK" or an Error. The
+    future that a publish returns has the same result or exception; it is done when nsqd has
+    answered."""
 
     def __init__(
         self,
@@ -96,6 +96,6 @@ class Writer:
             if isinstance(data, Error):
                 log.error("[%s] a publish failed: %s", self.name, data)
             return
-        # With several nsqds it is unknown which of them it was.
+        # With several nsqds, it is unknown which of them it was.
         conns = list(self.conns.values())
         callback(conns[0] if len(conns) == 1 else None, data)

@@ -60,7 +60,7 @@ class BatchHandler:
             self._timer = gevent.spawn_later(self.timeout, self._flush)
 
     def handle_message(self, message: Message) -> Any:
-        """Return the item that handle_batch gets for it."""
+        """Return the item that handle_batch receives for the message."""
         return message
 
     def handle_batch(self, messages: list[Any]) -> object:

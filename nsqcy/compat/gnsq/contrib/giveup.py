@@ -14,7 +14,7 @@ __all__ = ["JSONLogGiveupHandler", "LogGiveupHandler", "NsqdGiveupHandler"]
 
 
 class LogGiveupHandler:
-    """Logs its body. `log` gets text: bodies are decoded as UTF-8."""
+    """Logs the body. `log` receives text: bodies are decoded as UTF-8."""
 
     def __init__(
         self, log: Callable[[str], object] = sys.stdout.write, newline: str = "\n"
@@ -30,7 +30,7 @@ class LogGiveupHandler:
 
 
 class JSONLogGiveupHandler(LogGiveupHandler):
-    """Writes it as a line of JSON."""
+    """Writes the message as a line of JSON."""
 
     def format_message(self, message: Message) -> str:
         return json.dumps(
@@ -44,7 +44,7 @@ class JSONLogGiveupHandler(LogGiveupHandler):
 
 
 class NsqdGiveupHandler:
-    """Publishes its body to another topic over HTTP, trying the nsqds in turn."""
+    """Publishes the body to another topic over HTTP, trying the nsqds in turn."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ class QueueHandler(gevent.queue.Queue):  # type: ignore[misc]
 
 
 class ChannelHandler(gevent.queue.Channel):  # type: ignore[misc]
-    """A queue that accepts the next message only when the previous one was taken."""
+    """A queue that accepts the next message only when the previous one has been taken."""
 
     def __call__(self, consumer: Consumer, message: Message) -> None:
         message.enable_async()
