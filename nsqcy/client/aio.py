@@ -41,7 +41,6 @@ from nsqcy.client.face import (
     INFINITE,
     OK,
     UNREACHABLE,
-    Answer,
     ConsumerView,
     Headers,
     ProducerView,
@@ -57,6 +56,7 @@ from nsqcy.client.face import (
 from nsqcy.client.options import (
     Address,
     Addresses,
+    Answer,
     ConsumerKeywords,
     ProducerKeywords,
 )

@@ -19,12 +19,11 @@ from nsqcy.client.codec import (
 )
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
-from nsqcy.client.options import Address
+from nsqcy.client.options import Answer
 from nsqcy.client.producer import ProducerCore
 
 OK = b"OK"
 INFINITE = float("inf")
-Answer = tuple[list[Address], list[str]]
 Headers = Mapping[str, str]
 BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # per MPUB, when many messages are published
 

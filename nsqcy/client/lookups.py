@@ -2,8 +2,7 @@
 
 import logging
 
-from nsqcy.client.face import Answer
-from nsqcy.client.options import Address, ConnectionOptions, LookupOptions
+from nsqcy.client.options import Address, Answer, ConnectionOptions, LookupOptions
 from nsqcy.cluster.discovery import Found, lookup, nodes
 from nsqcy.cluster.web_client import Terms, WebClient
 

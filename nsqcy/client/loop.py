@@ -26,7 +26,8 @@ from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection
 from nsqcy.client.core import Core
 from nsqcy.client.errors import ConnectionFailed, Error
-from nsqcy.client.face import INFINITE, UNREACHABLE, Answer, asked, reason
+from nsqcy.client.face import INFINITE, UNREACHABLE, asked, reason
+from nsqcy.client.options import Answer
 from nsqcy.client.runtime import Runtime
 from nsqcy.errors import LayerError
 

@@ -380,6 +380,9 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+Answer = tuple[list[Address], list[str]]  # nsqds known to nsqlookupds, and errors of queries
+
+
 def nsqd_addresses(addresses: Addresses) -> tuple[Address, ...]:
     """Parse one or several addresses. Duplicates are removed; the order stays. Raises ValueError
     and TypeError."""

@@ -12,8 +12,10 @@ from nsqcy.capacity.model import Impossible, Need, Plan
 from nsqcy.errors import UsageError
 from support.distribution_files import ROOT
 
-# Cores are scarce, and nothing else is.
-BUSY = {"rate": 3_000_000, "body_bytes": 200, "batch": 100, "ready": 1000, "consumers_away": "0s"}
+# Cores are scarce, and nothing else is. The rate is relative to the benchmark results, which differ
+# between machines.
+RATE = round(0.5e6 / (measured.PUBLISH.value + measured.DELIVER.value))
+BUSY = {"rate": RATE, "body_bytes": 200, "batch": 100, "ready": 1000, "consumers_away": "0s"}
 BUSY |= {"host_network_mbit": 100_000}
 RESULTS = json.loads((ROOT / "docs/benchmarks.json").read_text())["nsqd"]
 
@@ -37,6 +39,11 @@ def part(found: Plan, name: str, what: str) -> float:
     return sum(each.amount for each in need(found, name).parts if each.what == what)
 
 
+def one_worker(found: Plan) -> float:
+    """Return the cores that the load would use with a single worker."""
+    return amount(found, "cores") - part(found, "cores", "overhead of multiple workers")
+
+
 # --- what a load takes --------------------------------------------------------------------------
 
 
@@ -45,15 +52,15 @@ def test_what_was_measured_together_is_the_sum_of_what_was_measured_apart() -> N
     found = plan(
         rate=round(row["rate"]), body_bytes=200, batch=200, ready=2500, consumers_away="0s"
     )
-    one = amount(found, "cores") - part(found, "cores", "overhead of multiple workers")
-    assert one == pytest.approx(row["rate"] * row["daemon_us"] / 1e6, rel=0.25)
+    # The estimate may be too high: it counts a system call for each command.
+    assert 0.75 < one_worker(found) / (row["rate"] * row["daemon_us"] / 1e6) < 1.5
 
 
 @pytest.mark.parametrize("scenario", ["1 k", "20 k", "200 k"])
 def test_few_messages_a_turn(scenario: str) -> None:
     (row,) = [each for each in RESULTS if each["scenario"] == f"latency at {scenario} msg/s"]
     found = plan(rate=round(row["rate"]), body_bytes=200, batch=200, consumers_away="0s")
-    assert amount(found, "cores") == pytest.approx(row["rate"] * row["daemon_us"] / 1e6, rel=0.01)
+    assert one_worker(found) == pytest.approx(row["rate"] * row["daemon_us"] / 1e6, rel=0.01)
 
 
 def test_disk_and_network() -> None:
@@ -87,8 +94,8 @@ def test_delays() -> None:
 def test_connections() -> None:
     memory = "memory of messages and clients"
     plain, tls = (plan(rate=1, connections=1000, tls=tls) for tls in ("false", "true"))
-    assert part(plain, memory, "connections") == pytest.approx(1.652e6, rel=0.001)
-    assert part(tls, memory, "connections") == 27.4e6
+    assert part(plain, memory, "connections") == 1000 * measured.CONNECTION.value
+    assert part(tls, memory, "connections") == 1000 * measured.TLS_CONNECTION.value
 
 
 def test_what_is_dearer() -> None:

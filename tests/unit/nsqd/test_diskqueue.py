@@ -337,7 +337,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     path = data_file(tmp_path, "t:c", 1)
     assert said[0] == f"{path} at 0: the file is missing, as are all files up to number 2"
     assert said[1] == f"{data_file(tmp_path, 't:c', 4)} at 0: the file is missing"
-    assert said[2] == "t:c: depth is 60 in the metadata, but 30 were found"
+    assert said[2] == "t:c: depth is 60 in the metadata, but 30 messages were found"
 
 
 def test_a_missing_last_file_is_named(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_a_file_that_was_read_may_be_gone(tmp_path: Path) -> None:
     data_file(tmp_path, "t:c", 0).unlink()
     found, said = read_all(tmp_path)["t:c"]
     assert found == several[10:]
-    assert said == ["t:c: depth is 16 in the metadata, but 10 were found"]
+    assert said == ["t:c: depth is 16 in the metadata, but 10 messages were found"]
 
 
 def test_an_empty_queue_has_nothing_to_say(tmp_path: Path) -> None:
