@@ -112,7 +112,7 @@ load: $(BUILT) $(VENV)/.run $(VENV)/.extra-load
 	$(BIN)/python -m loadtest.swarm $(ARGS)
 
 # Needs valgrind. It counts the build that users get, so a build of another kind makes way for it.
-perfcheck: $(BUILT)
+perfcheck: $(BUILT) $(VENV)/.run
 	$(BIN)/python -m loadtest.perfcheck $(if $(UPDATE),--update) $(ARGS)
 
 # -- testing

@@ -68,9 +68,7 @@ from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
 
 LOG = logging.getLogger("nsqcy.spark")
 MIN_ROWS = 50_000  # minimum rows of a task, unless minPartitions requests more tasks
-CURSOR_SECONDS = (
-    3600.0  # until an unchanged cursor is set again, so that it does not expire
-)
+CURSOR_SECONDS = 3600.0  # until an unchanged cursor is set again, so that it does not expire
 BOUNDS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
