@@ -1,26 +1,20 @@
 """nsq_tail: prints the messages of topics on stdout, one per line.
 
-A message is finished after it was written. Messages that were not written are requeued.
+Owns the options. nsqcy.tools.printer prints.
 """
 
-import asyncio
 import random
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
-from nsqcy.client.aio import Consumer
-from nsqcy.client.codec import Message, finish
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, INT, STRING, STRINGS, Options, OptionTable
 from nsqcy.options.option import Option
 from nsqcy.tools import common
-from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords
+from nsqcy.tools.client_options import CONSUMER_OPT
 from nsqcy.tools.common import ToolError
-from nsqcy.tools.consuming import Consuming
-from nsqcy.tools.threads import Threads
 
 NAME = "nsq_tail"
-AT_ONCE = 100  # messages per write
 
 OUTPUT = (
     Option("topic", STRINGS, (), "topic to print; may be repeated"),
@@ -58,7 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    asyncio.run(tail(resolve(common.parse(NSQ_TAIL, argv))))
+    options = resolve(common.parse(NSQ_TAIL, argv))
+    # asyncio and the client take longer to import than all else: --version does not need them.
+    import asyncio
+
+    from nsqcy.tools.printer import print_topics
+
+    asyncio.run(print_topics(options))
     return 0
 
 
@@ -73,52 +73,6 @@ def resolve(settings: Settings) -> TailOptions:
     if not options.channel:
         options = options.replace(channel=f"tail{random.randrange(1_000_000):06d}#ephemeral")
     return options
-
-
-async def tail(options: TailOptions) -> None:
-    """Print messages until the limit is reached or the tool is stopped."""
-    keywords = consumer_keywords(options.consumer_opt)
-    keywords |= {
-        "max_in_flight": options.max_in_flight,
-        "user_agent": common.user_agent(NAME),
-    }
-    output = Threads()  # a single thread keeps lines of two topics apart
-    async with Consuming(options) as consuming:
-        for topic in options.topic:
-            common.say(f"Adding consumer for topic: {topic}")
-            consumer = await consuming.add(topic, options.channel, **keywords)
-            head = f"{topic} | ".encode() if options.print_topic else b""
-            consuming.spawn(print_all(consumer, output, head, options.n, consuming.stop))
-        await consuming.stopped()
-
-
-async def print_all(
-    consumer: Consumer, output: Threads, head: bytes, maximum: int, stop: Callable[[], None]
-) -> None:
-    """Print the messages of one consumer until it is closed, or at most `maximum` if above 0."""
-    left = maximum if maximum > 0 else sys.maxsize
-    async for batch in consumer.batches(AT_ONCE):
-        printed = batch[:left]
-        put_back(batch[left:])
-        text = b"".join(b"%b%b\n" % (head, message.body) for message in printed)
-        try:
-            await output.call(common.show, text)
-        except ToolError:
-            put_back(printed)
-            raise
-        left -= len(printed)
-        if not left:
-            consumer.pause()  # before finishing these, or nsqd would send more
-        finish(printed)
-        if not left:
-            stop()
-            return
-
-
-def put_back(messages: Iterable[Message]) -> None:
-    """Requeue messages without delay."""
-    for message in messages:
-        message.requeue(0, backoff=False)
 
 
 if __name__ == "__main__":
