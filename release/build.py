@@ -3,8 +3,9 @@
     python -m release.build [VERSION...]
 
 Everything is made of the sdist, unpacked outside of this tree, so that nothing gets into a wheel
-that is not in the sdist. Zig's clang compiles and links against the glibc of 2012, whatever this
-machine has; auditwheel checks that no wheel needs a newer one, and writes that into its name.
+that is not in the sdist. GCC compiles, as it does for this tree; Zig links against the glibc of
+2012, whatever this machine has. auditwheel checks that no wheel needs a newer one, and writes that
+into its name.
 """
 
 import os
@@ -22,9 +23,9 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 ZIG_CACHE = ROOT / "build" / "zig"
 GLIBC = "2.17"
-# Clang leaves calls on the path of every message that GCC does not: with this a message takes about
-# as many instructions as in the build of this tree (docs/RELEASING.md).
-INLINE = "-mllvm -inline-threshold=600"
+# They replace the flags of the Python that builds, of which these two matter: without NDEBUG,
+# CPython's macros check what they are given.
+FLAGS = "-g0 -fwrapv -DNDEBUG"
 TAG = f"manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
 
 
@@ -87,9 +88,9 @@ def _compiler(config: Path) -> dict[str, str]:
     of this machine, which this Python's own flags would add."""
     zig = f"{sys.executable} -m ziglang cc -target {platform.machine()}-linux-gnu.{GLIBC}"
     return {
-        "CC": f"{zig} {INLINE}",
+        "CC": "gcc",  # compiled by Zig's clang, a message takes more instructions
         "LDSHARED": f"{zig} -shared",
-        "CFLAGS": "-g0",
+        "CFLAGS": FLAGS,
         "LDFLAGS": "-Wl,-s",
         "DIST_EXTRA_CONFIG": str(config),
         "ZIG_GLOBAL_CACHE_DIR": str(ZIG_CACHE),

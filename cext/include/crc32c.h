@@ -10,6 +10,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <nmmintrin.h>
 #define CRC32C_HARDWARE 1
 #ifdef __clang__ /* has the instruction apart from the rest of SSE 4.2 */
@@ -86,9 +87,20 @@ CRC32C_TARGET static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *at, s
 }
 #endif
 
+#if defined(__x86_64__)
+static int crc32c_sse42;
+
+/* Not __builtin_cpu_supports: its variable belongs to the compiler's own library, and a wheel is
+ * linked with another one, which never sets it. */
+__attribute__((constructor)) static void crc32c_detect(void) {
+    unsigned int a, b, c, d;
+    crc32c_sse42 = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2);
+}
+#endif
+
 static inline int crc32c_has_hardware(void) {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("sse4.2") != 0;
+    return crc32c_sse42;
 #elif defined(CRC32C_HARDWARE)
     return 1;
 #else

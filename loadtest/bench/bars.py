@@ -42,6 +42,7 @@ BYTES = Figure("memory", "bytes", "B", digits=0)
 BUSY_TIMES = Figure("by the busiest process, 2 workers over 1", "busy_ratio", "×", more=True)
 MEMORY_TIMES = Figure("messages per second, beside class memory's", "ratio", "×", more=True)
 REDIS_TIMES = Figure("messages per second, beside Redis's", "ratio", "×", more=True)
+ALONE_TIMES = Figure("messages per second, beside those without it", "ratio", "×", more=True)
 CPU_TIMES = Figure("CPU per message, beside the other's", "ratio", "×")
 
 
@@ -188,6 +189,20 @@ BARS = [
         "one hot topic, 2 workers",
         BUSY_TIMES,
         1.4,
+    ),
+    Bar(
+        "SUB and FIN, RDY 2500, beside a reader of the log",
+        "replay",
+        "SUB+FIN beside a reader",
+        ALONE_TIMES,
+        0.75,
+    ),
+    Bar(
+        f"{PUB_WAIT}, retention",
+        "replay",
+        "PUB, wait for OK, retention",
+        ALONE_TIMES,
+        0.85,
     ),
     Bar("4 topics, 2 workers over 1", "scaling", "4 topics, 2 workers", CPU_TIMES, 1.15),
     Bar(

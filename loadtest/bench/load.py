@@ -28,6 +28,10 @@ RESPONSE, MESSAGE = 0, 2
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
 STAMPS = struct.Struct(">qq")  # in a body: when it was due, and when it was sent
+FRAME = struct.Struct(">ii")  # its size, without these 4 bytes, and its type
+LOG_WAIT = 60_000  # ms
+COLUMNS = "timestamp,id,headers,body"
+BLOCK_COUNT = struct.Struct("<40xI")  # records in a block of the log
 NEGOTIATED = {"tls": "tls_v1", "snappy": "snappy", "deflate": "deflate"}  # keys of IDENTIFY
 SHOWN = 100  # bytes of a frame that identify it
 PATIENCE = 180.0  # seconds for a member of a team to be ready, or done
@@ -85,6 +89,18 @@ def exactly(sock: socket.socket, n: int) -> bytes:
 def frame(sock: socket.socket) -> bytes:
     """The data of the next frame."""
     return exactly(sock, int.from_bytes(exactly(sock, 4), "big"))[4:]
+
+
+def response(sock: socket.socket) -> bytearray:
+    """The data of the next frame, which may be large and is a response."""
+    size, kind = FRAME.unpack(exactly(sock, FRAME.size))
+    data = bytearray(size - 4)
+    left = memoryview(data)
+    while left:
+        left = left[sock.recv_into(left) :]
+    if kind != RESPONSE:
+        raise RuntimeError(f"unexpected answer {bytes(data[:SHOWN])!r}")
+    return data
 
 
 def expect(sock: socket.socket, answer: bytes) -> None:
@@ -408,6 +424,42 @@ def finishing(
             "latencies": latencies,
             "since_due": since_due,
         }
+
+    return run
+
+
+def log_reader(address: Address) -> socket.socket:
+    return connect(address, heartbeat_interval=-1, topic_log=True)
+
+
+def log_of(sock: socket.socket, topic: str, seq: int) -> dict[str, Any]:
+    """Wait until a topic's log is written beyond `seq`, which takes a second in class memory;
+    return its metadata."""
+    sock.sendall(command(b"LOG_META", topic.encode(), b"%d" % LOG_WAIT, b"%d" % seq))
+    found: dict[str, Any] = json.loads(response(sock))
+    return found
+
+
+def reading(
+    address: Address, topic: str, total: int, slots: slice, team: Team, index: int
+) -> Callable[[], Report]:
+    """A reader that fetches a topic's log again and again, until the consumers (`slots` of the
+    tally) have received `total`."""
+    sock = log_reader(address)
+    log = log_of(sock, topic, 0)
+
+    def run() -> Report:
+        messages = 0
+        seq = log["first_seq"]
+        while sum(team.tally[slots]) < total:
+            place = f"{topic} {log['log_id']} {seq} {log['next_seq']} {1 << 20} {COLUMNS}"
+            sock.sendall(b"LOG_FETCH " + place.encode() + b"\n")
+            count = BLOCK_COUNT.unpack_from(response(sock))[0]
+            messages += count
+            seq += count
+            if seq >= log["next_seq"]:
+                seq = log["first_seq"]
+        return {"messages": messages}
 
     return run
 

@@ -13,6 +13,7 @@ cdef class Scheduler(TopicHost):
     cdef int64_t next_checkpoint            # INT64_MAX: ticks are frequent enough
     cdef int64_t next_hurry                 # earliest time
     cdef int64_t next_tick
+    cdef int dispatched                     # records that channels delivered or skipped this turn
 
     cdef int begin(self, int64_t sync_timeout) except -1
     cdef int64_t turn(self) except? -1

@@ -21,8 +21,9 @@ cdef enum:
     COMPACT_BUDGET = 4096           # entries visited by compactions, plus the cost of copies
     TICK_BUDGET = 256               # topics whose tick or checkpoint is due
     DISCARD_BUDGET = 4096           # dropped messages freed
-    READ_BUDGET = 8192              # records that log reads visit, or equivalent cost
-    READ_SLICE = 2048               # maximum that one read visits before the next one continues
+    READ_BUDGET = 2048              # records that log reads visit, or equivalent cost
+    READ_SLICE = 1024               # maximum that one read visits before the next one continues
+    MIN_READ_BUDGET = 256           # beside consumers
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
@@ -135,6 +136,7 @@ cdef class Scheduler(TopicHost):
             except Exception as error:
                 self.report(channel.name, error)
             channel.set_alarm()
+        self.dispatched = DISPATCH_BUDGET - budget
         if done < len(work):
             self.scheduler.dirty_channels = work[done:] + self.scheduler.dirty_channels
             left = True
@@ -184,10 +186,15 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int read_on(self) except -1:
-        """Continue reads of logs, one after the other."""
+        """Continue reads of logs, one after the other.
+
+        Consumers come first: in a turn that delivers messages, reads visit half as many records.
+        """
         cdef int budget = READ_BUDGET
         cdef int given
         cdef LogRead read
+        if self.dispatched:
+            budget = max(<int>MIN_READ_BUDGET, self.dispatched // 2)
         while self.reads and budget > 0:
             read = self.reads.pop(0)
             if read.stage == ENDED:

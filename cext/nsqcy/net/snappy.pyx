@@ -45,7 +45,6 @@ cdef object compressed_view = PyMemoryView_FromMemory(<char *>compressed, MAX_BL
 
 cdef object compress_into = cramjam.snappy.compress_raw_into
 cdef object decompress_into = cramjam.snappy.decompress_raw_into
-cdef object decompressed_length = cramjam.snappy.decompress_raw_len
 
 
 cdef class SnappyLayer(ByteLayer):
@@ -140,16 +139,26 @@ cdef size_t block(uint8_t kind, const uint8_t *chunk, size_t length) except? 0:
 
 
 cdef size_t decompress(const uint8_t *data, size_t n) except? 0:
-    cdef object view = PyMemoryView_FromMemory(<char *>data, n, PyBUF_READ)
-    cdef size_t length
+    cdef size_t length = decompressed_length(data, n)
+    # Checked before as many bytes are written as the chunk claims to contain.
+    if length > BLOCK:
+        raise LayerError(f"snappy: {length} bytes in a chunk")
     try:
-        # Checked before as many bytes are written as the chunk claims to contain.
-        length = decompressed_length(view)
-        if length > BLOCK:
-            raise LayerError(f"snappy: {length} bytes in a chunk")
-        return decompress_into(view, decoded_view)
+        return decompress_into(PyMemoryView_FromMemory(<char *>data, n, PyBUF_READ), decoded_view)
     except cramjam.DecompressionError as error:
         raise LayerError(f"snappy: {error}") from None
+
+
+cdef size_t decompressed_length(const uint8_t *data, size_t n) noexcept:
+    """Return the length at the start of a block: 7 bits per byte, the lowest first. A length that
+    is cut is 0, because the library rejects it."""
+    cdef size_t length = 0
+    cdef size_t i
+    for i in range(min(n, <size_t>5)):
+        length |= <size_t>(data[i] & 0x7f) << 7 * i
+        if not data[i] & 0x80:
+            return length
+    return 0
 
 
 cdef int put_chunk(const uint8_t *data, size_t n, ByteQueue into) except -1:

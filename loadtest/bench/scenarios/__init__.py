@@ -6,6 +6,7 @@ from loadtest.bench.scenarios import (
     latency,
     later,
     many,
+    replay,
     scaling,
     throughput,
 )
@@ -42,6 +43,7 @@ SCENARIOS = {
         False,
         15,
     ),
+    "replay": Scenario(replay.replay, "retention, and a reader beside consumers", False, 25),
     "workers": Scenario(scaling.workers, "1, 4 and 16 topics on 1, 2 and 4 workers", False, 27),
     "scaling": Scenario(scaling.scaling, "4 topics: CPU on 2 workers over CPU on 1", False, 15),
     "hot": Scenario(

@@ -1,5 +1,6 @@
 """However much there is to do, a turn does a bounded part of it: work is counted, never timed."""
 
+import json
 import struct
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -8,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.worker_core import MILLISECOND, SECOND, Client, Core, mpub
+from nsqcy.config.policies import Policies, TopicPolicy
+from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
 A_TURN = 4096  # records delivered or stepped over, messages due, entries looked at
 TOPICS_A_TURN = 256
@@ -283,3 +285,37 @@ def test_a_full_channel_is_emptied(make: Callable[..., Core]) -> None:
         assert core.pool.entries == 0
     core.advance(120 * SECOND)
     assert consumer.messages() == []
+
+
+def test_a_reader_of_the_log_leaves_the_turns_to_consumers(
+    make: Callable[..., Core], tmp_path: Path
+) -> None:
+    records = 4 * A_TURN
+    core = make(tmp_path, policies=Policies(TopicPolicy(retention_time=3600 * SECOND)))
+    reader = core.client(topic_log=True)
+    reader.ask(mpub("t", [b"."] * records))
+    core.advance(SECOND)  # now it is on disk
+    answer = reader.ask(b"LOG_META t\n")
+    assert answer is not None
+    log_id = json.loads(answer[1])["log_id"]
+    consumer = core.client().subscribe("t", "c")
+
+    def turns_of_a_read(each_turn: Callable[[], None]) -> int:
+        reader.send(f"LOG_FETCH t {log_id} 1 {records + 1} 8388608 id,body\n".encode())
+        count = 0
+        while (answer := reader.answer()) is None:
+            each_turn()
+            turn(core)
+            count += 1
+        assert answer[0] == RESPONSE
+        return count
+
+    def deliver() -> None:
+        for message in consumer.messages():
+            consumer.finish(message.id)
+
+    alone = turns_of_a_read(lambda: None)
+    consumer.ready(1)
+    beside = turns_of_a_read(deliver)
+    assert alone > records // A_TURN
+    assert beside > 4 * alone
