@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 ZIG_CACHE = ROOT / "build" / "zig"
 GLIBC = "2.17"
-# They replace the flags of the Python that builds, of which these two matter: without NDEBUG,
-# CPython's macros check what they are given.
+# They replace the flags of the Python that builds. Two of those matter: without NDEBUG, CPython's
+# macros check what they are given; without -fwrapv, the compiler assumes that nothing overflows.
 FLAGS = "-g0 -fwrapv -DNDEBUG"
 TAG = f"manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
 

@@ -1,4 +1,4 @@
-"""What retention costs, and a reader of the log beside consumers."""
+"""The cost of retention, and a reader of the log beside consumers."""
 
 from collections.abc import Iterator
 
