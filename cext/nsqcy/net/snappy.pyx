@@ -1,23 +1,24 @@
 """The framing format of snappy: chunks of at most 64 KiB, each with a checksum.
 
-Owns the frames and their checksums. cramjam, on which python-snappy is built, compresses the blocks
-into buffers that this module owns, so a chunk allocates no bytes object. Knows no sockets.
+Owns the frames and their checksums. The blocks in them are compressed by snappy_block.h, so a chunk
+needs no Python object. Knows no sockets.
 """
 
-from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.string cimport memcmp, memcpy
-
-import cramjam
 
 from nsqcy.errors import LayerError
 
-cdef extern from "Python.h":
-    int PyBUF_READ
-    int PyBUF_WRITE
-
 cdef extern from "crc32c.h" nogil:
     uint32_t crc32c(uint32_t crc, const void *data, size_t n)
+
+cdef extern from "snappy_block.h" nogil:
+    enum:
+        SNAPPY_SLOP
+        SNAPPY_TABLE
+    int64_t snappy_length(const uint8_t *block, size_t n, size_t *used)
+    int snappy_decompress(const uint8_t *at, size_t n, uint8_t *out, size_t length)
+    size_t snappy_compress(const uint8_t *data, size_t n, uint8_t *out, uint16_t *table)
 
 cdef extern from "bytes.h" nogil:
     uint32_t load_le32(const void *at)
@@ -38,13 +39,9 @@ cdef enum:
 cdef const uint8_t *STREAM_IDENTIFIER = <const uint8_t *>b"\xff\x06\x00\x00sNaPpY"
 
 # Shared by all connections: a piece is read before the next one is decoded.
-cdef uint8_t decoded[BLOCK]
+cdef uint8_t decoded[BLOCK + SNAPPY_SLOP]
 cdef uint8_t compressed[MAX_BLOCK]
-cdef object decoded_view = PyMemoryView_FromMemory(<char *>decoded, BLOCK, PyBUF_WRITE)
-cdef object compressed_view = PyMemoryView_FromMemory(<char *>compressed, MAX_BLOCK, PyBUF_WRITE)
-
-cdef object compress_into = cramjam.snappy.compress_raw_into
-cdef object decompress_into = cramjam.snappy.decompress_raw_into
+cdef uint16_t table[SNAPPY_TABLE]
 
 
 cdef class SnappyLayer(ByteLayer):
@@ -139,26 +136,14 @@ cdef size_t block(uint8_t kind, const uint8_t *chunk, size_t length) except? 0:
 
 
 cdef size_t decompress(const uint8_t *data, size_t n) except? 0:
-    cdef size_t length = decompressed_length(data, n)
+    cdef size_t used = 0
+    cdef int64_t length = snappy_length(data, n, &used)
     # Checked before as many bytes are written as the chunk claims to contain.
     if length > BLOCK:
         raise LayerError(f"snappy: {length} bytes in a chunk")
-    try:
-        return decompress_into(PyMemoryView_FromMemory(<char *>data, n, PyBUF_READ), decoded_view)
-    except cramjam.DecompressionError as error:
-        raise LayerError(f"snappy: {error}") from None
-
-
-cdef size_t decompressed_length(const uint8_t *data, size_t n) noexcept:
-    """Return the length at the start of a block: 7 bits per byte, the lowest first. A length that
-    is cut is 0, because the library rejects it."""
-    cdef size_t length = 0
-    cdef size_t i
-    for i in range(min(n, <size_t>5)):
-        length |= <size_t>(data[i] & 0x7f) << 7 * i
-        if not data[i] & 0x80:
-            return length
-    return 0
+    if length < 0 or snappy_decompress(data + used, n - used, decoded, <size_t>length) != 0:
+        raise LayerError("snappy: the compressed data is not valid")
+    return <size_t>length
 
 
 cdef int put_chunk(const uint8_t *data, size_t n, ByteQueue into) except -1:
@@ -167,8 +152,7 @@ cdef int put_chunk(const uint8_t *data, size_t n, ByteQueue into) except -1:
     cdef size_t length = n
     cdef uint8_t *chunk
     if n >= MIN_COMPRESSIBLE:
-        length = compress_into(PyMemoryView_FromMemory(<char *>data, n, PyBUF_READ),
-                               compressed_view)
+        length = snappy_compress(data, n, compressed, table)
         if length < n - n // 8:
             kind = COMPRESSED
             stored = compressed

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqcy.base.crc import crc32c
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.net.byte_layer import PIECE, ByteLayer
 from nsqcy.net.deflate import DeflateLayer
@@ -112,6 +113,110 @@ def test_snappy_is_what_other_implementations_read_and_write() -> None:
     layer = SnappyLayer()
     layer.feed(bytes(cramjam.snappy.compress(data)))
     assert drained(layer) == data
+
+
+# Repetitions near and far, short and long, between bytes that do not compress.
+TEXT = st.builds(
+    lambda seed, words, n: b"".join(random.Random(seed).choices(words, k=n)),
+    st.integers(0, 99),
+    st.lists(st.binary(min_size=1, max_size=100), min_size=1, max_size=40),
+    st.integers(0, 3000),
+)
+
+
+@pytest.mark.slow
+@given(data=st.one_of(PLAIN, TEXT))
+def test_blocks_are_what_another_library_reads_and_writes(data: bytes) -> None:
+    assert bytes(cramjam.snappy.decompress(encoded(SnappyLayer(), data))) == data
+    layer = SnappyLayer()
+    layer.feed(bytes(cramjam.snappy.compress(data)))
+    assert drained(layer) == data
+
+
+def varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def literal(data: bytes, extra: int) -> bytes:
+    """`extra`: bytes for the length; 0: it is in the tag."""
+    less = len(data) - 1
+    tag = less if not extra else 59 + extra
+    return bytes([tag << 2]) + (less.to_bytes(extra, "little") if extra else b"") + data
+
+
+def expanded(block: bytes) -> bytes | None:
+    """What the elements of a block say; None if they are not valid."""
+    out = bytearray()
+    at = 0
+    while at < len(block):
+        tag, at = block[at], at + 1
+        size, extra = (tag >> 2) + 1, (0, 1, 2, 4)[tag & 3]
+        if not tag & 3 and size > 60:
+            extra = size - 60
+        if at + extra > len(block):
+            return None
+        number, at = int.from_bytes(block[at : at + extra], "little"), at + extra
+        if not tag & 3:
+            size = number + 1 if extra else size
+            out += block[at : at + size]
+            at += size
+            continue
+        if tag & 3 == 1:
+            size, number = 4 + (tag >> 2 & 7), number | tag >> 5 << 8
+        if not 0 < number <= len(out):
+            return None
+        for _ in range(size):
+            out.append(out[-number])
+    return bytes(out) if at == len(block) else None
+
+
+ELEMENTS = st.one_of(
+    st.builds(literal, st.binary(min_size=1, max_size=60), st.integers(0, 4)),
+    st.builds(
+        lambda size, offset: bytes([offset >> 8 << 5 | (size - 4) << 2 | 1, offset & 255]),
+        st.integers(4, 11),
+        st.integers(0, 30),
+    ),
+    st.builds(
+        lambda size, offset: bytes([(size - 1) << 2 | 2]) + offset.to_bytes(2, "little"),
+        st.integers(1, 64),
+        st.integers(0, 300),
+    ),
+    st.builds(
+        lambda size, offset: bytes([(size - 1) << 2 | 3]) + offset.to_bytes(4, "little"),
+        st.integers(1, 64),
+        st.integers(0, 70000),
+    ),
+    st.binary(min_size=1, max_size=3),
+)
+
+
+@pytest.mark.slow
+@given(
+    first=st.binary(min_size=1, max_size=60),
+    elements=st.lists(ELEMENTS, max_size=12),
+    wrong=st.sampled_from([0, 0, 0, 1, -1]),
+    cut_off=st.sampled_from([0, 0, 0, 1, 2]),
+)
+def test_a_block_is_decompressed_as_by_another_library(
+    first: bytes, elements: list[bytes], wrong: int, cut_off: int
+) -> None:
+    body = literal(first, 0) + b"".join(elements)
+    body = body[: len(body) - cut_off]
+    plain = expanded(body)
+    if plain is not None:
+        assert bytes(cramjam.snappy.decompress_raw(varint(len(plain)) + body)) == plain
+    length = (0 if plain is None else len(plain)) + wrong
+    block = varint(max(0, length)) + body
+    crc = crc32c(plain or b"")
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    layer = SnappyLayer()
+    layer.feed(IDENTIFIER + chunk(0, masked.to_bytes(4, "little") + block))
+    if plain is None or wrong:
+        with pytest.raises(LayerError):
+            drained(layer)
+    else:
+        assert drained(layer) == plain
 
 
 def test_the_first_ok_is_an_uncompressed_chunk() -> None:
