@@ -30,10 +30,10 @@ from nsqcy.pipeline.__main__ import JOBS, load
 from nsqcy.pipeline.options import OUTPUT, SOURCE, SPARK
 from nsqcy.spark import options as spark
 from nsqcy.tools.nsq_stat import NSQ_STAT
-from nsqcy.tools.nsq_tail import NSQ_TAIL
 from nsqcy.tools.nsq_to_file import NSQ_TO_FILE
 from nsqcy.tools.nsq_to_http import NSQ_TO_HTTP
 from nsqcy.tools.nsq_to_nsq import NSQ_TO_NSQ
+from nsqcy.tools.tail_options import NSQ_TAIL
 from nsqcy.tools.to_nsq import TO_NSQ
 
 DOCS = Path(__file__).parents[1] / "docs"

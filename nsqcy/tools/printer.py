@@ -5,7 +5,6 @@ A message is finished after it was written. Messages that were not written are r
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from nsqcy.client.aio import Consumer
 from nsqcy.client.codec import Message, finish
@@ -13,20 +12,18 @@ from nsqcy.tools import common
 from nsqcy.tools.client_options import consumer_keywords
 from nsqcy.tools.common import ToolError
 from nsqcy.tools.consuming import Consuming
+from nsqcy.tools.tail_options import NAME, TailOptions
 from nsqcy.tools.threads import Threads
-
-if TYPE_CHECKING:
-    from nsqcy.tools.nsq_tail import TailOptions
 
 AT_ONCE = 100  # messages per write
 
 
-async def print_topics(options: "TailOptions") -> None:
+async def print_topics(options: TailOptions) -> None:
     """Print messages until the limit is reached or the tool is stopped."""
     keywords = consumer_keywords(options.consumer_opt)
     keywords |= {
         "max_in_flight": options.max_in_flight,
-        "user_agent": common.user_agent("nsq_tail"),
+        "user_agent": common.user_agent(NAME),
     }
     output = Threads()  # a single thread keeps lines of two topics apart
     async with Consuming(options) as consuming:

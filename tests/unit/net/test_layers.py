@@ -4,6 +4,7 @@ import os
 import random
 import zlib
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import cramjam
 import pytest
@@ -131,6 +132,22 @@ def test_blocks_are_what_another_library_reads_and_writes(data: bytes) -> None:
     layer = SnappyLayer()
     layer.feed(bytes(cramjam.snappy.compress(data)))
     assert drained(layer) == data
+
+
+def test_threads_do_not_share_what_is_being_coded() -> None:
+    """The blocking client has a thread for each consumer and producer."""
+
+    def work(seed: int) -> bool:
+        data = random.Random(seed).randbytes(30000) + bytes([seed]) * 30000
+        sender, receiver = SnappyLayer(), SnappyLayer()
+        for _ in range(100):
+            receiver.feed(encoded(sender, data))
+            if drained(receiver) != data:
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
 
 
 def varint(number: int) -> bytes:
