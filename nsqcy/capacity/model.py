@@ -159,7 +159,8 @@ def _cores(load: Load, usable: float) -> Iterator[Part]:
         busy += turns
     if busy > usable:
         figure = measured.WORKERS
-        yield Part("overhead of multiple workers", busy * (figure.value - 1), str(figure))
+        overhead = max(0.0, figure.value - 1)  # it may be measured as less than nothing
+        yield Part("overhead of multiple workers", busy * overhead, str(figure))
     if load.deferred:
         yield _of("deferring", load.rate * load.deferred, measured.DEFER)
         yield _of("deferred messages becoming due", load.deliveries * load.deferred, measured.DUE)

@@ -129,7 +129,7 @@ def test_a_topic_has_one_worker() -> None:
 
 def test_slower_cores() -> None:
     usual, half = (plan(**BUSY, topics=8, core_speed=speed) for speed in (1, 0.5))
-    assert (usual.workers, half.workers) == (2, 4)
+    assert half.workers > usual.workers
     assert amount(usual, "cores") == pytest.approx(amount(half, "cores"), rel=0.2)
 
 
