@@ -313,13 +313,20 @@ plainly = partial(waiting, open=plain)  # bytes of HTTP requests
 
 
 def paced(
-    address: Address, topic: str, size: int, rate: int, count: int, team: Team, index: int
+    address: Address,
+    topic: str,
+    size: int,
+    rate: int,
+    count: int,
+    team: Team,
+    index: int,
+    open: Callable[[Address], socket.socket] = producer,
 ) -> Callable[[], Report]:
     """Publishes single messages on a schedule, without waiting for answers. Each message contains
     its due time and the time when it was sent; late ones are sent immediately, so that stalls
     count."""
     maximum = 256
-    sock = producer(address)
+    sock = open(address)
     one = pub(topic, bytes(size))
     several = bytearray(one * maximum)
     view = memoryview(several)
@@ -357,10 +364,8 @@ def paced(
 
 def drop_answers(sock: socket.socket) -> int:
     """Drop received answers; return their number of bytes."""
-    try:
-        return len(sock.recv(RECEIVE, socket.MSG_DONTWAIT))
-    except BlockingIOError:
-        return 0
+    ready, _, _ = select.select([sock], [], [], 0)
+    return len(sock.recv(RECEIVE)) if ready else 0
 
 
 # -- consumers

@@ -18,6 +18,7 @@ from nsqcy.nsqd.master.placement import Placement
 
 WAYS = ("", "tls", "snappy", "deflate", "tls+snappy")
 PUBLISHERS = 16
+RATE = 20_000  # messages per second
 MAX_TRIES = 64  # connections until one is on the desired worker
 
 
@@ -88,6 +89,7 @@ def each_kind(
 ) -> Iterator[tuple[str, Result]]:
     """Publish one by one and in batches, and consume; measure the floor next to each."""
     singles, messages = settings.count(60_000), settings.count(400_000)
+    steady = settings.count(2 * RATE)
     name = way or "plain"
     producer, consumer = partial(load.producer, way=way), partial(load.consumer, way=way)
     one, batch = load.pub, load.mpub
@@ -97,6 +99,13 @@ def each_kind(
             work = partial(load.waiting, open=producer)
             team.add(work, server.tcp, [one(topic, settings.body)], 1, singles, PUBLISHERS)
             return measure(f"PUB, wait for OK, {PUBLISHERS} conn, {name}", server, team)[0]
+
+    def paced(server: Daemon, topic: str) -> Result:
+        # Unlike `waiting`, each way has equally many messages per iteration of the event loop.
+        with load.Team(1) as team:
+            work = partial(load.paced, open=producer)
+            team.add(work, server.tcp, topic, settings.size, RATE, steady)
+            return measure(f"PUB at {RATE // 1000} k/s, 1 conn, {name}", server, team)[0]
 
     def batches(server: Daemon, topic: str) -> Result:
         with load.Team(1) as team:
@@ -108,11 +117,11 @@ def each_kind(
     def consuming(server: Daemon, topic: str) -> Result:
         with load.Team(1) as team:
             work = partial(load.finishing, open=consumer)
-            team.add(work, server.tcp, topic, READY, singles + messages, slice(0, 1), 0)
+            team.add(work, server.tcp, topic, READY, singles + steady + messages, slice(0, 1), 0)
             return measure(f"SUB+FIN RDY 2500, 1 conn, {name}", server, team)[0]
 
     with settings.topic(nsqd) as topic:
-        for work in waiting, batches, consuming:
+        for work in waiting, paced, batches, consuming:
             result = work(nsqd, topic)
             if ground is not None:
                 result = beside(result, work(ground, topic))
