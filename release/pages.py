@@ -105,7 +105,7 @@ def _daemon_row(options: OptionTable, option: Option) -> list[str]:
         meaning += "; may change at run time"
     kinds = [kind for kind, keys in options.by_pattern.items() if keys.get(option.name) is option]
     if kinds:
-        meaning += f"; may be set by {' and '.join(kinds)}"
+        meaning += f"; can be set per {' and '.join(kinds)}"
     if option.kind.many:
         meaning += "; may be given many times"
     return [code(f"--{option.flag}"), ", ".join(map(code, keys)) or "–", default, meaning]

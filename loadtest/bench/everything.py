@@ -21,9 +21,9 @@ from nsqcy import __version__
 Say = Callable[[str], None]
 
 ROOT = Path(__file__).parents[2]
-MINUTES = 13.5  # without the installation; only the first round may end later
-ALONE = 7 / MINUTES  # the part of them for nsqd alone
-ROUNDS = {False: 3, True: 5}  # by whether it is the full run
+MINUTES = 13.5  # excluding the installation; only the first round may end later
+ALONE = 7 / MINUTES  # the share of it for nsqd alone
+ROUNDS = {False: 3, True: 5}  # keyed by whether this is a full run
 SIZES = {False: [200], True: [200, 1000, 10_000]}
 BYTES = 120_000_000  # published in one measurement; each contestant has its share of them
 

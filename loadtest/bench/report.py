@@ -50,7 +50,7 @@ without a broker that makes the same system calls for the same load.
 
 AHEAD = """
 Consuming with one acknowledgement for each message, as each broker's own client libraries send it.
-Each figure is nsqd's as a multiple of the other's. The bar is to be better in both.
+Each figure is nsqd's value as a multiple of the other broker's. The bar is to be better in both.
 
 """
 

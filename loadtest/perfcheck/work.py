@@ -2,7 +2,7 @@
 
 Runs under callgrind (see `counting`). Each stretch of work is between two calls of getppid, which
 nothing else here calls, and at which callgrind writes what it has counted since the previous one.
-At the end the stretches are printed: the number of dumps at each one's end, its name, and its
+At the end, it prints for each stretch the number of dumps written by its end, its name and its
 number of messages.
 """
 

@@ -65,7 +65,7 @@ def _requests(run: Run) -> list[Figures]:
 
 
 def _samples(run: Run, samples: Sequence[Sample]) -> list[Figures]:
-    """One for each span of the timeline: the last of it."""
+    """Return the last sample of each span of the timeline."""
     span = run.timeline.span
     last = {each.second // span: each for each in samples}
     return [

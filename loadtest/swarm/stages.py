@@ -47,7 +47,7 @@ class Knee:
     """Adds users step by step, until latency or failures cross a bar: the knee is the last step
     before. `measure` returns what happened between two times of the test."""
 
-    SETTLE = 0.3  # of a step, which does not count
+    SETTLE = 0.3  # the fraction of a step that does not count
 
     def __init__(
         self,

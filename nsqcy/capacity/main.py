@@ -81,7 +81,7 @@ HOSTS = (
     ),
     Option("core-speed", FLOAT, 1.0, "core speed relative to the benchmark machine", rule=POSITIVE),
     Option("headroom", INT, 50, "percentage of every resource to keep free", rule=PERCENT),
-    Option("spare", INT, 1, "nsqds that may be offline", rule=NOT_NEGATIVE),
+    Option("spare", INT, 1, "number of nsqds that may be offline", rule=NOT_NEGATIVE),
 )
 OUTPUT = (Option("json", BOOL, False, "print JSON"),)
 SECTIONS = {"load": LOAD, "hosts": HOSTS, "output": OUTPUT}

@@ -257,7 +257,7 @@ class ConsumerOptions:
     max_tries: int = option(
         5,
         INT,
-        "maximum number of deliveries before the consumer gives a message up; 0 for no limit",
+        "maximum number of deliveries before the consumer gives up on a message; 0 for no limit",
         at_least(0),
     )
     requeue_delay: float = option(

@@ -20,8 +20,8 @@ ON_FULL = ("reject", "drop-oldest", "drop-newest")
 # Sources of a value.
 DEFAULT, HTTP, TOPIC = "default", "http", "topic"
 
-PATTERN_ALLOWED = "a topic's name, in which * ? [abc] and [!abc] stand for other characters"
-CHANNEL_PATTERN_ALLOWED = "TOPIC/CHANNEL, names in which * ? [abc] and [!abc] stand for others"
+PATTERN_ALLOWED = "a topic name, in which * ? [abc] and [!abc] are wildcards"
+CHANNEL_PATTERN_ALLOWED = "TOPIC/CHANNEL, names in which * ? [abc] and [!abc] are wildcards"
 
 _ATOM = r"[.a-zA-Z0-9_?-]|\[!?[.a-zA-Z0-9_-]+\]"
 
@@ -51,7 +51,7 @@ RETENTION_BYTES = Option(
     "retention-bytes",
     INT,
     0,
-    "bytes to keep of messages that every channel has finished; 0 for no size limit",
+    "maximum size in bytes of the finished messages to keep; 0 for no size limit",
     example=10 << 30,
     rule=NOT_NEGATIVE,
 )
@@ -85,7 +85,7 @@ TTL = Option(
     "ttl",
     DURATION,
     0,
-    "time to live of a message, from its publish; 0 for no limit",
+    "time to live of a message, counted from when it was published; 0 for no limit",
     example=HOUR,
     rule=NOT_NEGATIVE,
 )

@@ -80,7 +80,9 @@ def stuck_consumers(cluster: Cluster) -> Iterator[Finding]:
                 f" within {cluster.watched:g} s: {several(full)}"
             )
             yield note(
-                text, "if messages should take less time, they may hang: check their --msg-timeout"
+                text,
+                "if messages should not take this long, the consumers may be stuck:"
+                " also check --msg-timeout",
             )
 
 

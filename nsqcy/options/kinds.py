@@ -27,7 +27,7 @@ def matching(
 ) -> Kind:
     """Return a kind whose texts match `pattern` in any case.
 
-    `convert` makes a value of the match, or raises ValueError.
+    `convert` turns the match into a value, or raises ValueError.
     """
 
     def parse(text: str) -> Any:

@@ -63,7 +63,7 @@ def new_name() -> str:
 
 
 def default_path(job: str, to: str, asked: Asked) -> Path:
-    """Return a hash, the same for the same work."""
+    """Return the default path of the state file; its name contains a hash of the work."""
     text = json.dumps(asked, sort_keys=True)
     return Path(f"{job}-{to}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}.json")
 

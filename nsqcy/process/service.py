@@ -161,13 +161,13 @@ def _take(fd: int, name: str) -> Inherited:
         sock = socket.socket(fileno=fd)
     except OSError as error:
         what = "is not a socket" if os.path.exists(f"/proc/self/fd/{fd}") else "is not open"
-        text = f"failed to take sockets - {shown} of the service manager {what} ({error.strerror})"
+        text = f"failed to take sockets - {shown} from the service manager {what} ({error.strerror})"
         raise StartError(text) from None
     reason = _unfit(sock)
     if reason:
         sock.close()
         raise StartError(
-            f"failed to take sockets - {shown} of the service manager {reason}"
+            f"failed to take sockets - {shown} from the service manager {reason}"
             " (allowed: listening stream sockets, IPv4, IPv6 or unix, as by ListenStream=)"
         )
     sock.setblocking(False)

@@ -421,7 +421,7 @@ def assembled(found: dict[str, Any]) -> Options:
     if len(subjects) != 1:
         what = " and ".join(subjects) if subjects else "none"
         raise OptionError(
-            f"exactly one of topic, topics and topicsPattern is required: {what} is set"
+            f"exactly one of topic, topics and topicsPattern is required (set: {what})"
         )
     check_addresses(found)
     if found["topicsPattern"] and not found["lookupdHttpAddresses"]:

@@ -339,13 +339,13 @@ def _unpack_runs(raw: bytes) -> Iterator[TransferRun]:
     at = 0
     while at < len(raw):
         if len(raw) - at < _TRANSFERS.size:
-            raise JournalError("transfers of a channel are cut off")
+            raise JournalError("transfers of a channel are truncated")
         first, epoch, length, _, _ = _TRANSFERS.unpack_from(raw, at)
         at += _TRANSFERS.size
         yield TransferRun(first, epoch, _name(raw[at : at + length]))
         at += length
     if at > len(raw):
-        raise JournalError("transfers of a channel are cut off")
+        raise JournalError("transfers of a channel are truncated")
 
 
 def encode_delta(delta: Delta) -> bytes:
@@ -440,10 +440,10 @@ def _decode_finished(raw: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
 
 def _decode_of_channel(raw: bytes, what: str, size: int) -> tuple[str, bytes]:
     if len(raw) < _OF_CHANNEL.size:
-        raise JournalError(f"{what} of a channel are cut off")
+        raise JournalError(f"{what} of a channel are truncated")
     end = _OF_CHANNEL.size + _OF_CHANNEL.unpack_from(raw)[0]
     if (len(raw) - end) % size:
-        raise JournalError(f"{what} of a channel are cut off")
+        raise JournalError(f"{what} of a channel are truncated")
     return _name(raw[_OF_CHANNEL.size : end]), raw[end:]
 
 

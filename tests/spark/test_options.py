@@ -104,11 +104,11 @@ def test_every_option_has_a_bad_value() -> None:
     [
         (
             {"nsqdTcpAddresses": "a:1"},
-            "exactly one of topic, topics and topicsPattern is required: none is set",
+            "exactly one of topic, topics and topicsPattern is required (set: none)",
         ),
         (
             GOOD | {"topics": "a,b"},
-            "exactly one of topic, topics and topicsPattern is required: topic and topics is set",
+            "exactly one of topic, topics and topicsPattern is required (set: topic and topics)",
         ),
         (
             {"topic": "a"},

@@ -45,7 +45,7 @@ def missing_from_wheel(names: set[str]) -> set[str]:
 
 
 def modules_of(names: set[str]) -> set[str]:
-    """Return the extension modules in it."""
+    """Return the extension modules among `names`."""
     found = (re.fullmatch(r"nsqcy/([\w/]+)\.cpython-.*\.so", name) for name in names)
     return {each[1].replace("/", ".") for each in found if each}
 

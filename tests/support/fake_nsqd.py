@@ -267,7 +267,7 @@ class MockNsqd:
         return f"127.0.0.1:{self.port}"
 
     def link(self, number: int = 0) -> Link:
-        """Return the connection of this number, once it exists."""
+        """Return the connection with this number, once it exists."""
         eventually(lambda: len(self.links) > number)
         return self.links[number]
 

@@ -13,7 +13,7 @@ from nsqcy.storage.record cimport is_spoiled
 
 
 cdef enum:
-    READ_AHEAD = 1024               # maximum messages of the queue that are read at the same time
+    READ_AHEAD = 1024               # maximum number of queued messages read at the same time
 
 
 cdef class Redelivery(ChannelConsumers):

@@ -11,7 +11,7 @@
 #   ABORT    none; the last of its direction      may use the reserve
 #
 # Each end sends CLOSE or ABORT once, on its own account or in answer.  When both have, the number
-# is free again; because rings keep order, an OPEN that reuses it comes after all that was before.
+# is free again; because rings keep order, an OPEN that reuses it comes after everything sent before.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nsqcy.ipc.ring cimport RingReader, RingRecord, RingWriter, Shared, Slot

@@ -55,7 +55,7 @@ def _no_number(text: str) -> None:
 
 
 def read(name: str, key: str, value: Any, options: NsqdOptions) -> Value:
-    """Parse the value of a topic's or `topic/channel`'s key. Raises BadPolicy."""
+    """Parse the value of a key of a topic or of `topic/channel`. Raises BadPolicy."""
     keys = keys_of(name)
     option = keys.get(key)
     if option is None:

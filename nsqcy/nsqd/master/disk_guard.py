@@ -69,7 +69,7 @@ class DiskGuard:
             )
         else:
             self._log.error(
-                f"publishes that must be written are refused: {refusal}",
+                f"publishes that must be written to disk are refused: {refusal}",
                 event="publishes_refused",
                 reason=refusal,
             )

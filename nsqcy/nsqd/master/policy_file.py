@@ -87,7 +87,7 @@ def load(data_path: str, lines: Lines) -> SavedPolicies:
     except ValueError as error:
         aside = _set_aside(path)
         lines.error(
-            f"{path} is damaged, policies set over HTTP are not in effect: {error}",
+            f"{path} is damaged; policies set over HTTP are not in effect: {error}",
             event="policies_damaged",
             path=path,
             error=str(error),
