@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import cramjam
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqcy.base.crc import crc32c
@@ -215,6 +215,7 @@ ELEMENTS = st.one_of(
     wrong=st.sampled_from([0, 0, 0, 1, -1]),
     cut_off=st.sampled_from([0, 0, 0, 1, 2]),
 )
+@example(first=b"a", elements=[b"\xf0\x00b"], wrong=0, cut_off=0)
 def test_a_block_is_decompressed_as_by_another_library(
     first: bytes, elements: list[bytes], wrong: int, cut_off: int
 ) -> None:
@@ -222,7 +223,13 @@ def test_a_block_is_decompressed_as_by_another_library(
     body = body[: len(body) - cut_off]
     plain = expanded(body)
     if plain is not None:
-        assert bytes(cramjam.snappy.decompress_raw(varint(len(plain)) + body)) == plain
+        try:
+            theirs = bytes(cramjam.snappy.decompress_raw(varint(len(plain)) + body))
+        except cramjam.DecompressionError as error:
+            # It wants four bytes behind the tag of a long literal, even if the block is shorter.
+            assert "expected literal read of length 4" in str(error)
+        else:
+            assert theirs == plain
     length = (0 if plain is None else len(plain)) + wrong
     block = varint(max(0, length)) + body
     crc = crc32c(plain or b"")
