@@ -561,7 +561,7 @@ def test_sections_of_channels(write: Write) -> None:
     )
 
 
-NAMES_OF_TOPICS = "a topic's name"
+NAMES_OF_TOPICS = "a topic name"
 NAMES_OF_CHANNELS = "TOPIC/CHANNEL, names"
 
 

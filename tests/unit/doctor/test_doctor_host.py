@@ -195,7 +195,7 @@ def test_disk_latency(sync: float, level: str) -> None:
     """One slow sync of five is no slow disk."""
     facts = replace(GOOD, disk=replace(GOOD_DISK, syncs=[sync, sync, 0.9, sync, sync]))
     assert levels(disk.disk_latency, facts) == [level]
-    assert "at most 900 ms" in text(disk.disk_latency, facts)
+    assert "at worst in 900 ms" in text(disk.disk_latency, facts)
 
 
 def test_a_data_path_that_cannot_be_used() -> None:

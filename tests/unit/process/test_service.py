@@ -207,7 +207,7 @@ def test_what_is_no_listening_stream_socket_is_refused(hand_over, sock, reason: 
 
 def test_a_descriptor_that_is_not_there(hand_over) -> None:
     environ = hand_over(listening()) | {"LISTEN_FDS": "2"}
-    with pytest.raises(StartError, match=f"descriptor {FIRST + 1} of .* is not open"):
+    with pytest.raises(StartError, match=f"descriptor {FIRST + 1} from .* is not open"):
         service.inherited(environ)
 
 
