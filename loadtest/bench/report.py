@@ -33,24 +33,25 @@ HEAD = """# Benchmarks
 
 `make bench` writes this page, from one run on one machine. It installs the other brokers, starts
 them and stops them (`make bench FULL=1`: more sizes of messages, more workers, more rounds). All
-figures are in [{data}]({data}). Compare figures within this page only: other machines have other
-figures.
+figures are in [{data}]({data}). Compare figures only within this page, because figures differ
+between machines.
 """
 
 BARS = """## Bars
 
 Bars for nsqd, and the results of this run, from the tables below. Bodies have 200 bytes, and nsqd
-has one worker unless a row says otherwise. The class is the durability of the messages. The
-figures of Go nsqd 1.3.0 were recorded once on a machine of two cores with the same load, not in
-this run (`make bench ARGS="all --target=HOST:PORT"` adds a running one). A machine half as fast
-handles half the messages per second: between machines, compare multiples. The floor is a server
-without a broker that makes the same system calls for the same load.
+has one worker unless a row says otherwise. The class is the durability class of the messages. The
+figures of Go nsqd 1.3.0 were recorded once on a two-core machine with the same load, not in this
+run (`make bench ARGS="all --target=HOST:PORT"` adds a running one). A machine that is half as
+fast handles half as many messages per second: to compare machines, use the multiples. The floor
+is a server without a broker that makes the same system calls for the same load.
 
 """
 
 AHEAD = """
-Consuming with one acknowledgement for each message, as each broker's own client libraries send it.
-Each figure is nsqd's value as a multiple of the other broker's. The bar is to be better in both.
+Consuming with one acknowledgement for each message, as each broker's own client libraries send
+it. Each figure is nsqd's value as a multiple of the other broker's. The bar is to be better than
+the other broker in both.
 
 """
 
@@ -62,62 +63,66 @@ Figures of these are missing, or cover fewer rounds.
 
 PEERS = """## Comparison with other brokers
 
-All brokers do the same work, in turns, on the same machine: every round starts each broker anew,
-alone. All messages stay **in memory**, and no broker syncs anything to a disk. Figures are
-medians of {rounds}. "× nsqcy" is the median of a figure divided by that of nsqcy in the same
-round.
+All brokers do the same work, one after the other, on the same machine: every round starts each
+broker again, alone. All messages stay **in memory**, and no broker syncs anything to a disk.
+Figures are medians of {rounds}. "× nsqcy" is the median of a figure divided by that of nsqcy in
+the same round.
 
 ![Throughput and CPU time of each broker]({chart})
 """
 
 READING = """
-CPU is the user and system time of all processes of the broker, for each message. "load" is that
-of all processes of the load, and "busy" the share of time for which the busiest of them was
-running: near 100 % it limits the broker (marked †). The load shares the cores with the broker. On
-a machine with few cores, throughput is therefore that of both together; compare CPU for each
-message.
+CPU is the user and system time of all processes of the broker, per message. "load" is the time of
+all processes of the load generator, and "busy" is the share of time for which the busiest of them
+was running: near 100 %, the load generator limits the broker (marked †). The load shares the
+cores with the broker. On a machine with few cores, throughput therefore depends on both; compare
+the CPU time per message.
 """
 
 FAIRNESS = """### Differences between the brokers
 
-- The load of every broker sends prepared bytes and only counts answers. No client library is
-  involved; real clients cost more.
-- Redis streams keep acknowledged entries until they are trimmed; here they are deleted between two
-  measurements, outside of the measured time. All others delete a message when it is acknowledged.
-- `LREM` finds its message at once here, since all are acknowledged in order. With thousands of
-  messages in flight that are finished out of order, it searches.
+- The load generator sends prepared bytes to every broker and only counts answers. No client
+  library is involved; real clients take more CPU time.
+- Redis streams keep acknowledged entries until they are trimmed; here they are deleted between
+  two measurements, outside of the measured time. All other brokers delete a message when it is
+  acknowledged.
+- `LREM` finds its message at once here, because all messages are acknowledged in order. With
+  thousands of messages in flight that are finished out of order, it must search.
 - JetStream uses a work-queue stream, which deletes acknowledged messages as the other queues do;
-  a stream with retention by limits takes about a seventh less CPU time to consume.
-- JetStream, beanstalkd and RabbitMQ have no command for a batch: they get as many commands in one
-  write. RabbitMQ confirms several with one answer.
-- An acknowledgement is one command for each message with every broker, though `XACK` could name
-  several ids and `basic.ack` could be `multiple`.
+  consuming a stream with retention by limits takes about a seventh less CPU time.
+- JetStream, beanstalkd and RabbitMQ have no batch command: they get the same number of single
+  commands in one write. RabbitMQ confirms several messages with one answer.
+- With every broker, each acknowledgement is one command per message, although `XACK` could name
+  several ids, and `basic.ack` could be `multiple`.
 - nsqd, JetStream and RabbitMQ do not answer an acknowledgement; Redis and beanstalkd do.
 - Redis and beanstalkd use one core; nsqd uses as many as it has workers; nats-server and RabbitMQ
   use all cores.
-- Each broker gets as many messages as take it a few seconds (column "messages").
+- The number of messages for each broker (column "messages") is chosen so that a measurement takes
+  a few seconds.
 """
 
 DURABLE = """
 ## Cost of durability classes
 
-A publish is answered when its messages are in memory, when they would survive the end of every
-process (os), or a power loss (fsync). Each class runs on its own nsqd with its files on a disk,
-in turns, and everything is consumed in between. Ratios are those of one round. Redis has
-`appendfsync always` and an append-only file that is never rewritten, on the same disk: it also
-syncs once for all waiting clients before it answers. Waiting connections send 100 messages in one
-write, as an `MPUB`, as 100 `XADD` or as one `LPUSH`, and the next ones when all are answered.
-NATS JetStream is missing: the packaged version (2.9) syncs by `sync_interval` only, so its
-acknowledgements do not wait for a sync. On a shared disk these figures vary.
+A publish is answered when its messages are in memory (memory), would survive the end of every
+process (os), or would survive a power loss (fsync). Each class runs on its own nsqd with its
+files on a disk. The classes run in turns, and everything is consumed in between. Ratios are
+within one round. Redis has `appendfsync always` and an append-only file that is never rewritten,
+on the same disk: it also syncs once for all waiting clients before it answers. Waiting
+connections send 100 messages in one write, as an `MPUB`, as 100 `XADD` or as one `LPUSH`, and the
+next ones when all are answered. NATS JetStream is missing: the packaged version (2.9) syncs only
+at `sync_interval`, so its acknowledgements do not wait for a sync. These figures vary on a shared
+disk.
 
 """
 
 ALONE = """## nsqd alone
 
-The class is the durability of the messages. All of them queue in memory; overflow goes to disk
-without waiting for it. "× floor" is the CPU time as a multiple of the floor's in the same round,
-if that was measured. Each figure is the median of the rounds in the table, and a note is that of
-the median round. "load" is the CPU time of the load, which shares the cores with nsqd.
+The class is the durability class of the messages. In every class, messages queue in memory;
+overflow goes to disk, and publishers do not wait for the disk. "× floor" is the CPU time as a
+multiple of the floor's in the same round, if the floor was measured. Each figure is the median of
+the rounds in the table, and each note is from the median round. "load" is the CPU time of the
+load generator, which shares the cores with nsqd.
 
 """
 

@@ -230,7 +230,7 @@ class ConsumerCore(Core[Nsqd]):
     def ready(self, connection: Connection, now: float) -> None:
         if connection.max_ready < self.flow.max_in_flight:
             log.warning(
-                "[%s] %s allows RDY %d at most, max_in_flight is %d",
+                "[%s] %s allows at most RDY %d, but max_in_flight is %d",
                 self.name,
                 connection.address,
                 connection.max_ready,

@@ -109,7 +109,7 @@ class FlowSettings:
     max_backoff_duration: float = option(
         128.0,
         FLOAT,
-        "maximum wait after failures, in seconds; if less than the first wait: no backoff",
+        "maximum wait after failures, in seconds; no backoff if it is less than the first wait",
         _finite("0 or more", lambda value: value >= 0),
     )
     backoff_multiplier: float = option(

@@ -80,7 +80,7 @@ def disk_space(host: Host) -> Iterator[Finding]:
         yield ok(free)
     if disk.files_all and disk.files_free < FREE_SHARE * disk.files_all:
         text = f"{disk.files_free} of {disk.files_all} inodes are free on {disk.path}"
-        yield warning(text, "each topic uses some: find out which directory has so many files")
+        yield warning(text, "each topic uses some: find the directory that has so many files")
 
 
 def disk_latency(host: Host) -> Iterator[Finding]:

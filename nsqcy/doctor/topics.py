@@ -114,7 +114,7 @@ def ephemeral(cluster: Cluster) -> Iterator[Finding]:
     ]
     if left:
         text = f"ephemeral topics and channels without consumers: {several(left)}"
-        yield note(text, "they should disappear with their last consumer; delete them")
+        yield note(text, "they should have disappeared with their last consumer; delete them")
 
 
 def dead_letters(cluster: Cluster) -> Iterator[Finding]:

@@ -196,7 +196,7 @@ EVENTS = (
         NSQD,
         "…",
         (),
-        "A topic or channel was unused for prune_after and is deleted.",
+        "nsqd deletes a topic or channel that has been unused for prune_after.",
     ),
     Event(
         "topic_adopted",
@@ -204,7 +204,7 @@ EVENTS = (
         NSQD,
         "adopting topic …: it has a directory but is not in …",
         ("topic",),
-        "This happens after a crash right after the topic was created.",
+        "This happens if nsqd crashed right after the topic was created.",
     ),
     Event(
         "record_damaged",
@@ -238,7 +238,7 @@ EVENTS = (
         NSQD,
         "TOPIC(…): … are not on disk: finished since the last checkpoint, never written, or lost",
         ("topic", "records"),
-        "After a kill, usually none of them is lost. Logged once for the same records.",
+        "After a kill, usually none of these records is lost. They are logged only once.",
     ),
     Event(
         "cursors_overrun",
@@ -301,7 +301,7 @@ EVENTS = (
         "publishes_accepted",
         "info",
         NSQD,
-        "publishes are written again: the disk has enough free space",
+        "publishes are accepted again: the disk has enough free space",
         (),
         "Publishes are accepted again after `publishes_refused`.",
     ),

@@ -88,8 +88,8 @@ PAUSED = (TOPICS[-1], CHANNELS[-1])
 SUMMED = Family(
     "nsqd_metrics_summed",
     "gauge",
-    "Topics and channels without series of their own: those beyond --metrics-max-series are"
-    " summed as (other), ephemeral ones as #ephemeral.",
+    "Topics and channels without their own series: those beyond --metrics-max-series are summed as "
+    "(other), ephemeral ones as #ephemeral.",
     ("series", "kind"),
 )
 CONNECTIONS = Family("nsqd_connections", "gauge", "Open client connections.", ("worker", "kind"))
@@ -104,7 +104,7 @@ TURNS = Family(
 SYNCS = Family(
     "nsqd_sync_duration_seconds",
     "histogram",
-    "Duration of disk syncs, by I/O lane: waited for by publishers, or background.",
+    "Duration of disk syncs, by I/O lane: awaited by publishers, or background.",
     ("worker", "lane"),
 )
 WRITES_FAIL = Family(
@@ -137,7 +137,7 @@ CPU = Family(
 )
 EVENTS = Family("nsqd_events", "counter", "Events published because of --events.", ("worker",))
 EVENTS_DROPPED = Family(
-    "nsqd_events_dropped", "counter", "Events of --events that were dropped.", ("worker",)
+    "nsqd_events_dropped", "counter", "Events for --events that were dropped.", ("worker",)
 )
 
 
@@ -182,7 +182,7 @@ DISK_FREE = Family(
 REFUSING = Family(
     "nsqd_refusing_publishes",
     "gauge",
-    "1 while publishes are refused. draining: all; disk: those that must be written.",
+    "1 while publishes are refused: all of them (draining), or those that must be written (disk).",
     ("reason",),
 )
 LOOKUPD_CONNECTED = Family(

@@ -247,7 +247,7 @@ STORAGE = (
         "log-hold-max-bytes",
         INT,
         10 << 30,
-        "maximum bytes per topic that named cursors keep beyond its retention",
+        "maximum bytes that named cursors keep beyond a topic's retention, per topic",
         rule=NOT_NEGATIVE,
     ),
     Option(
@@ -361,7 +361,7 @@ STATISTICS = (
         "events",
         BOOL,
         False,
-        f"publish events of messages in channels to the topic {EVENTS_TOPIC}",
+        f"publish events about messages in channels to the topic {EVENTS_TOPIC}",
     ),
     Option(
         "events-sample",

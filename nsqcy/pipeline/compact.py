@@ -195,7 +195,7 @@ def check_same(root: Path, files: list[File], path: Path) -> None:
                         raise Damaged(f"{path} has fewer rows than the files it was merged from")
                 count = min(piece.num_rows, rest.num_rows)
                 if not piece.slice(0, count).equals(rest.slice(0, count)):
-                    raise Damaged(f"{path} has other rows than the files it was merged from")
+                    raise Damaged(f"{path} has different rows from the files it was merged from")
                 piece, rest = piece.slice(count), rest.slice(count)
         if (rest is not None and rest.num_rows) or next(new, None) is not None:
             raise Damaged(f"{path} has more rows than the files it was merged from")

@@ -1,4 +1,4 @@
-"""`nsqcy-pipeline verify`: proves that an archive has every row once.
+"""`nsqcy-pipeline verify`: verifies that an archive has every row exactly once.
 
 The seqs of a log are dense, so they reveal missing and duplicate rows. Manifests list the expected
 files and their contents. Needs no java.
@@ -20,7 +20,7 @@ from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
 
 HELP = """\
-proves that an archive has every row once
+verifies that an archive has every row exactly once
 
 Reads all files and checks their checksums. Checks that the seqs of each log have no gaps and no
 duplicates. Exits with code 1 if something is missing, changed or duplicated. Needs no java."""

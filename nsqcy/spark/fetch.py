@@ -83,7 +83,7 @@ class Fetcher:
                 assert self._connection is not None
                 block = self._decoder.parse(self._connection.answer())
                 if block.base_seq != seq or block.end > self._part.end:
-                    raise CorruptBlock("the block has other records than requested")
+                    raise CorruptBlock("the block has different records from those requested")
                 self._asked = None
                 return block
             except LogGone as gone:

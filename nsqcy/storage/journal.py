@@ -253,12 +253,12 @@ def unpack_parts(parts: bytes) -> Iterator[PartState]:
     at = 0
     while at < len(parts):
         if len(parts) - at < _PART.size:
-            raise JournalError("a part of a producer is cut off")
+            raise JournalError("a part of a producer is truncated")
         part, count, chunk = _PART.unpack_from(parts, at)
         at += _PART.size
         end = at + (count & ~_ALONE) * _MISSING.size
         if end > len(parts):
-            raise JournalError("a part of a producer is cut off")
+            raise JournalError("a part of a producer is truncated")
         missing = tuple(_MISSING.iter_unpack(parts[at:end]))
         yield PartState(part, chunk, missing, bool(count & _ALONE))
         at = end
@@ -391,13 +391,13 @@ def _name(raw: bytes) -> str:
 
 def _entries(raw: bytes) -> bytes:
     if len(raw) % ENTRY.size:
-        raise JournalError("a list of entries is cut off")
+        raise JournalError("a list of entries is truncated")
     return raw
 
 
 def _ranges(raw: bytes) -> tuple[tuple[int, int], ...]:
     if len(raw) % _HOLE.size:
-        raise JournalError("a list of ranges is cut off")
+        raise JournalError("a list of ranges is truncated")
     return tuple(_HOLE.iter_unpack(raw))
 
 
@@ -405,28 +405,28 @@ def _sections(data: bytes) -> Iterator[tuple[int, bytes]]:
     at = _HEAD.size
     while at < len(data):
         if len(data) - at < _SECTION.size:
-            raise JournalError("a section is cut off")
+            raise JournalError("a section is truncated")
         kind, _, length = _SECTION.unpack_from(data, at)
         at += _SECTION.size
         if length > len(data) - at:
-            raise JournalError("a section is cut off")
+            raise JournalError("a section is truncated")
         yield kind, data[at : at + length]
         at += length
 
 
 def _past(raw: bytes) -> tuple[Incarnation, ...]:
     if len(raw) % _PAST.size:
-        raise JournalError("a list of logs is cut off")
+        raise JournalError("a list of logs is truncated")
     return tuple(Incarnation(*one) for one in _PAST.iter_unpack(raw))
 
 
 def _decode_channel(raw: bytes) -> ChannelState:
     if len(raw) < _CHANNEL.size:
-        raise JournalError("a channel is cut off")
+        raise JournalError("a channel is truncated")
     cursor, skipped, flags, length, _ = _CHANNEL.unpack_from(raw)
     end = _CHANNEL.size + length
     if end > len(raw):
-        raise JournalError("a channel name is cut off")
+        raise JournalError("a channel name is truncated")
     name = _name(raw[_CHANNEL.size : end])
     return ChannelState(name, bool(flags & _PAUSED), cursor, skipped, _entries(raw[end:]))
 
@@ -449,19 +449,19 @@ def _decode_of_channel(raw: bytes, what: str, size: int) -> tuple[str, bytes]:
 
 def _decode_replay(raw: bytes) -> tuple[str, int]:
     if len(raw) < _REPLAY.size:
-        raise JournalError("the end of a replay is cut off")
+        raise JournalError("the end of a replay is truncated")
     length, _, _, end = _REPLAY.unpack_from(raw)
     if len(raw) != _REPLAY.size + length:
-        raise JournalError("the end of a replay has a wrong size")
+        raise JournalError("the end of a replay has the wrong size")
     return _name(raw[_REPLAY.size :]), end
 
 
 def _decode_cursor(raw: bytes) -> NamedCursor:
     if len(raw) < _CURSOR.size:
-        raise JournalError("a named cursor is cut off")
+        raise JournalError("a named cursor is truncated")
     length, _, _, seq, log_id, used = _CURSOR.unpack_from(raw)
     if len(raw) != _CURSOR.size + length:
-        raise JournalError("a named cursor has a wrong size")
+        raise JournalError("a named cursor has the wrong size")
     return NamedCursor(_name(raw[_CURSOR.size :]), log_id, seq, used)
 
 
@@ -472,11 +472,11 @@ def _decode_epochs(raw: bytes) -> tuple[int, tuple[EpochState, ...]]:
     epochs = []
     while at < len(raw):
         if len(raw) - at < _EPOCH.size:
-            raise JournalError("an epoch of a producer is cut off")
+            raise JournalError("an epoch of a producer is truncated")
         producer, epoch, used, length, _ = _EPOCH.unpack_from(raw, at)
         at += _EPOCH.size
         if length > len(raw) - at:
-            raise JournalError("an epoch of a producer is cut off")
+            raise JournalError("an epoch of a producer is truncated")
         epochs.append(EpochState(producer, epoch, used, raw[at : at + length]))
         for _ in unpack_parts(epochs[-1].parts):
             pass
@@ -506,7 +506,7 @@ def decode_snapshot(data: bytes) -> TopicState:
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
             if len(raw) != _TOPIC.size:
-                raise JournalError("the topic section has a wrong size")
+                raise JournalError("the topic section has the wrong size")
             log_id, next_seq, fanout_seq, flags, _, _ = _TOPIC.unpack(raw)
             state = TopicState(
                 log_id,
@@ -517,7 +517,7 @@ def decode_snapshot(data: bytes) -> TopicState:
             )
         elif kind == _SECTION_ORIGIN:
             if len(raw) != _ORIGIN.size:
-                raise JournalError("the origin has a wrong size")
+                raise JournalError("the origin has the wrong size")
             boot, durability, _, _ = _ORIGIN.unpack(raw)
         elif kind == _SECTION_PAST:
             past = _past(raw)
@@ -595,10 +595,10 @@ def _decode_transfer(name: str, seq: int, delayed: bool, raw: bytes) -> Delta:
     if not raw:
         return Delta(Kind.ENTRY_TRANSFERRED, name, seq)
     if len(raw) < ENTRY.size:
-        raise JournalError("a delta has a wrong size")
+        raise JournalError("a delta has the wrong size")
     runs = list(_unpack_runs(raw[ENTRY.size :]))
     if len(runs) != 1:
-        raise JournalError("a delta has a wrong size")
+        raise JournalError("a delta has the wrong size")
     entry = _entry(ENTRY.unpack_from(raw))
     return Delta(Kind.ENTRY_TRANSFERRED, name, seq, entry=entry, run=runs[0], delayed=delayed)
 
@@ -609,7 +609,7 @@ def decode_delta(data: bytes) -> Delta:
     if number == Kind.SNAPSHOT or number not in Kind.__members__.values():
         raise JournalError(f"unknown delta {number}")
     if len(data) < _DELTA.size:
-        raise JournalError("a delta is cut off")
+        raise JournalError("a delta is truncated")
     _, _, flags, length, value = _DELTA.unpack_from(data)
     end = _DELTA.size + length
     name = _name(data[_DELTA.size : end])
@@ -617,7 +617,7 @@ def decode_delta(data: bytes) -> Delta:
         return _decode_transfer(name, value, bool(flags & _HAS_DELAY), data[end:])
     expected = _AFTER_NAME.get(Kind(number), 0)
     if len(data) - end != expected:
-        raise JournalError("a delta has a wrong size")
+        raise JournalError("a delta has the wrong size")
     if number == Kind.CURSOR_NAMED:
         log_id, used = _PLACE.unpack_from(data, end)
         cursor = NamedCursor(name, log_id, value, used)

@@ -296,7 +296,7 @@ class Conn:
             frame = self.frame(timeout)
         except Hangup as end:
             assert not end.rest or end.reset, end
-            assert reset or not end.reset, "RST where an orderly end was due"
+            assert reset or not end.reset, "the connection was reset instead of closed"
             return
         raise AssertionError(f"unexpected {frame} before the end")
 

@@ -64,7 +64,7 @@ DESTINATION = (
 )
 FILTER = (
     Option("require-json-field", STRING, "", "forward only JSON objects that have this key"),
-    Option("require-json-value", STRING, "", "and only if the key has this value"),
+    Option("require-json-value", STRING, "", "forward only if the required key has this value"),
     Option("whitelist-json-field", STRINGS, (), "JSON key to keep; all other keys are removed"),
 )
 NSQ_TO_NSQ = OptionTable(

@@ -48,7 +48,7 @@ class Pieces:
 
     def _check(self, length: int) -> None:
         if length > self._maximum:
-            text = f"no delimiter in {self._maximum} bytes of input: too long for a message"
+            text = f"no delimiter in {self._maximum} bytes of input: the message would be too long"
             raise TooLong(text)
 
     def _close(self) -> bytes:

@@ -64,7 +64,7 @@ class DiskGuard:
         self.refusal = refusal
         if refusal is None:
             self._log.info(
-                "publishes are written again: the disk has enough free space",
+                "publishes are accepted again: the disk has enough free space",
                 event="publishes_accepted",
             )
         else:

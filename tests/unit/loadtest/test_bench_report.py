@@ -82,6 +82,13 @@ def test_figures_stand_beside_those_of_nsqcy(page: str) -> None:
     ]
 
 
+def test_the_page_of_the_docs_is_that_of_its_figures() -> None:
+    """A text changed in one of them only would be lost with the next run."""
+    docs = Path(__file__).parents[3] / "docs"
+    figures = json.loads((docs / "benchmarks.json").read_text())
+    assert (docs / "BENCHMARKS.md").read_text() == report.page(figures)
+
+
 def test_memory_has_its_own_columns(page: str) -> None:
     assert cells(page, "Slow & Co")[2] == ["Slow & Co", "memory", "9", "1,234", "1,000"]
 
