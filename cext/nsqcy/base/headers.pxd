@@ -1,4 +1,4 @@
-# Headers of a message: names and values that travel beside its body.
+# Headers of a message: names and values that accompany its body.
 #
 #   headers    (u8 name length, name, u16 value length, value)*      integers are big-endian
 #   name       1 to 255 of a-z, 0-9 and -; each once
@@ -20,7 +20,7 @@ cdef enum:
 # Return whether n bytes are valid headers.
 cdef bint headers_are_valid(const uint8_t *at, size_t n) noexcept nogil
 
-# Return the time to live in valid headers, in ms; 0: none.
+# Return the time to live in valid headers, in ms; 0 if there is none.
 cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil
 
 # Return a readable reason why the headers are invalid.

@@ -1,7 +1,7 @@
 """Message headers: validation, and conversion between bytes and Python.
 
-Owns their format, which is the same on the wire and in a record. Knows no message and no
-connection.
+Owns their format, which is the same on the wire and in a record. Independent of messages and
+connections.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t
@@ -84,7 +84,7 @@ cdef Fault find_fault(const uint8_t *at, size_t n, size_t *place, size_t *number
         if not is_name(at + place[0] + 1, at[place[0]]):
             return BAD_NAME
         for i in range(count):
-            # The byte of the length is compared with the name.
+            # The length byte is compared together with the name.
             if memcmp(at + starts[i], at + place[0], name_end - place[0]) == 0:
                 return TWICE
         if is_ttl(at + place[0]) and ttl_of(at + name_end + 2, load_be16(at + name_end)) < 0:
@@ -166,7 +166,8 @@ def decode(bytes headers not None):
 
 
 def from_text(headers not None):
-    """Encode a mapping of str to str. Raises ValueError as encode() does, and TypeError."""
+    """Encode a mapping of str to str. Raises ValueError as encode() does, and TypeError if a name
+    or value is not a str."""
     pairs = []
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):

@@ -1,7 +1,7 @@
 # An indexed min-heap by due time.
 #
-# A HeapNode lies inside the struct that waits; the heap holds pointers to it and its due time, so
-# that sifting reads the slots only and writes a node just to tell it its new index.
+# A HeapNode is a member of the struct that waits. The heap holds a pointer to the node and its due
+# time, so that sifting reads only the slots, and writes to a node only to update its index.
 from libc.stdint cimport int64_t, uint32_t
 
 cdef enum:
@@ -34,7 +34,7 @@ cdef HeapNode *heap_peek(Heap *heap) noexcept nogil
 
 
 cdef inline int64_t heap_first_due(const Heap *heap) noexcept nogil:
-    """Return when the first node is due; the end of time if there is none."""
+    """Return when the first node is due; the maximum time if there is none."""
     return heap.slots[0].due if heap.size else 0x7fffffffffffffff
 
 
@@ -44,7 +44,7 @@ cdef inline int64_t heap_due(const Heap *heap, const HeapNode *node) noexcept no
 
 
 cdef inline int heap_check(int status) except -1:
-    """Raise MemoryError for a heap_push that has failed."""
+    """Raise MemoryError for a failed heap_push."""
     if status < 0:
         raise MemoryError()
     return 0

@@ -44,7 +44,8 @@ cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil:
     if hole != heap.size:
         last = heap.slots[heap.size]
         _place(heap, hole, last.node, last.due)
-    # At an eighth, the halved heap is still mostly empty: it does not grow and shrink in turns.
+    # At an eighth, the halved heap is still mostly empty, so it does not alternate between growing
+    # and shrinking.
     if heap.size < heap.capacity // 8 and heap.capacity > CAPACITY_MIN:
         _resize(heap, heap.capacity // 2)   # if that fails, it keeps its size
 
@@ -73,7 +74,7 @@ cdef inline void _put(Heap *heap, uint32_t index, HeapNode *node, int64_t due) n
 
 
 cdef inline void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
-    """Put `node` into a slot that was freed, whose content is outdated."""
+    """Put `node` into a slot that has been freed."""
     if due < heap.slots[hole].due:
         _sift_up(heap, hole, node, due)
     else:

@@ -5,8 +5,8 @@
 #  | tick since the epoch        | node id   | sequence     |
 #  +-----------------------------+-----------+--------------+
 #
-# A tick is 2**20 ns.  A source leases whole ticks from one shared word, which holds the first tick
-# (since the epoch) that is not leased yet.
+# A tick is 2**20 ns.  A source leases whole ticks from one shared word, which contains the first
+# unleased tick (since the epoch).
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 

@@ -52,7 +52,7 @@ cdef class IdSource:
         PyBuffer_Release(&self._view)
 
     cdef void _lease(self, int64_t wall_ns) noexcept nogil:
-        """Lease the tick of the clock, or the first free tick if that is later."""
+        """Lease the clock's current tick, or the first free tick if that is later."""
         cdef:
             int64_t clock = (wall_ns >> ID_TICK_NS_BITS) - EPOCH_TICKS
             uint64_t free = load_acquire_u64(self._word)

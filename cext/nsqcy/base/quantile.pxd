@@ -1,8 +1,8 @@
 # Quantiles of a stream of numbers over a rolling window.
 #
-# A sketch keeps some of the values it was given, sorted, and what it knows of their ranks:
+# A sketch keeps a sorted selection of the values that it received, with bounds of their ranks:
 #
-#     value      3    17    25        88        the least and the greatest are always kept
+#     value      3    17    25        88        the minimum and the maximum are always kept
 #     width      1     4     9         2        a rank is at least the sum of the widths up to it,
 #     delta      0     2     0         0        and at most `delta` more
 #

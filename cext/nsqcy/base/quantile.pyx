@@ -3,10 +3,10 @@
 Owns samples. Knows neither messages nor channels, and reads no clock.
 
 The sketch is that of Greenwald and Khanna, "Space-Efficient Online Computation of Quantile
-Summaries" (2001), with a buffer in front: of n values it knows any rank to ERROR * n, also after
-several sketches are merged. (NSQ uses the targeted variant, for quantiles of different accuracy.
-With one accuracy for all it saves next to nothing, and for some orders of values it keeps all of
-them.)
+Summaries" (2001), with a buffer in front: it determines any rank of n values to within ERROR * n,
+even after several sketches have been merged. (NSQ uses the targeted variant, for quantiles of
+different accuracy. With a single accuracy, that variant saves almost nothing, and for some orders
+of values it keeps all of them.)
 """
 
 cimport cython
@@ -27,7 +27,7 @@ cdef double LIFT = 0.01         # a quantile is searched this far above its rank
 # -- sorting --
 
 cdef void sort(int64_t *values, int64_t n) noexcept nogil:
-    """Quicksort: with a callback per comparison, sorting would be most of the cost of a value."""
+    """Quicksort: with a callback per comparison, sorting would dominate the cost of a value."""
     cdef int64_t pivot, value
     cdef int64_t i, j
     while n > 16:
@@ -99,7 +99,7 @@ cdef int reserve_fresh(Sketch *sketch) noexcept nogil:
 
 cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) noexcept nogil:
     """Add `n` samples, which represent `count` values; -1 if there is no memory. The rank
-    uncertainty of a sample grows by that between its neighbours of the other side."""
+    uncertainty of a sample grows by the uncertainty between its neighbours on the other side."""
     cdef uint32_t i = into.size
     cdef uint32_t j = n
     cdef uint64_t own_gap = 0           # around the values below the last sample of `into` seen
@@ -159,7 +159,7 @@ cdef int merge_fresh(Sketch *into, Sketch *source) noexcept nogil:
 
 
 cdef inline void insert(Sketch *sketch, int64_t value) noexcept nogil:
-    """Add a value. Without memory it is not counted."""
+    """Add a value. If there is no memory, the value is not counted."""
     if sketch.fresh_count == sketch.fresh_room and reserve_fresh(sketch) < 0:
         return
     sketch.fresh[sketch.fresh_count] = value
@@ -171,7 +171,7 @@ cdef inline void insert(Sketch *sketch, int64_t value) noexcept nogil:
 
 
 cdef int absorb(Sketch *into, Sketch *source) noexcept nogil:
-    """Add all of another sketch; -1 if there is no memory."""
+    """Add all samples of another sketch; return -1 if there is no memory."""
     if merge(into, source.samples, source.size, source.count) < 0 \
             or merge_fresh(into, source) < 0:
         return -1

@@ -19,7 +19,7 @@ cdef enum:
     READ_BACK = 67108864            # maximum bytes read back for one compaction
     BLOCKS = 1024                   # maximum blocks of one compaction
     LOADS = 4                       # maximum concurrent reads
-    BYTES_A_STEP = 256              # copying them costs as much as visiting one entry
+    BYTES_A_STEP = 256              # bytes whose copying costs as much as visiting one entry
 
 
 cdef int compare_relocations(const void *a, const void *b) noexcept nogil:

@@ -183,7 +183,7 @@ cdef class LogAccess(Retention):
         if self.reads is None:
             self.reads = []
         self.reads.append(read)
-        # Step now, so that the first records cannot be dropped before.
+        # Step now, so that the first records cannot be dropped beforehand.
         read.step(1)
         if read.stage != ENDED and not read.reading:
             self.on_read(read)

@@ -3,7 +3,7 @@
 Decides which messages are viewed, and how much of each. The caller orders the two kinds and formats
 the answer. Rules:
 
-1. Viewing changes no state, count or order, and moves no block into or out of memory.
+1. Viewing does not change any state, count or order, and moves no block into or out of memory.
 2. The messages of a channel are selected at once and read in steps, as logs are
    (nsqcy.broker.log_reader). A message that finishes meanwhile is still shown.
 3. A peek that would read too much ends early and reports where to continue.
@@ -279,7 +279,7 @@ cdef class Peek(LogRead):
     cdef int skip_holes(self) noexcept:
         """Skip holes and records that the channel has finished; return the cost.
 
-        Notes in `clear_to` where the next ones begin.
+        Stores in `clear_to` where the next hole or finished range begins.
         """
         cdef uint32_t count = self.window.hole_count
         self.clear_to = <uint64_t>-1

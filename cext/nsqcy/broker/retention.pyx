@@ -18,7 +18,7 @@ cdef uint64_t NOTHING_HELD = <uint64_t>-1
 
 
 cdef Block *block_behind(const Cursor *keeper) noexcept:
-    """Return the first block that a keeping cursor has not passed.
+    """Return the first block that a retention cursor has not passed.
 
     Such a cursor is at the start of a block, or at the end of the last one.
     """

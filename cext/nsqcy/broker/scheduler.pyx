@@ -1,7 +1,7 @@
 """The order of work in a turn: timers, ticks, dirty topics, dirty channels, and long-running work.
 
 Owns the budgets: the maximum of each kind of work in a turn, so that no kind delays the others.
-Calls topics and channels for a part of their work; does not know what that work is.
+Calls topics and channels to do a part of their work, without knowing what that work is.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t
@@ -225,7 +225,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int tick(self) except -1:
-        """Start the work that is done once a second and need not be exact."""
+        """Start the work that is done once a second without exact timing."""
         self.next_tick = self.scheduler.now + SECOND
         self.pool.trim(self.scheduler.now)
         self.ticking = list(self.topics.values())

@@ -82,8 +82,8 @@ cdef class Topic(Publishing):
     def remains(self):
         """Return unfinished messages as (channel, waiting, in flight, deferred).
 
-        Messages not fanned out or not written yet count for channel "". Ephemeral topics and
-        channels, which are never kept, and events are excluded.
+        Messages that are not fanned out or not written yet are counted for channel "". Ephemeral
+        topics and channels, which are never kept, and events are excluded.
         """
         cdef Channel channel
         cdef uint64_t waiting = self.depth() + self.pending_messages

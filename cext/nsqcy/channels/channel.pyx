@@ -135,7 +135,7 @@ cdef class Channel(Dispatch):
 
     cdef void replay(self, uint64_t skipped) noexcept:
         """Account for a cursor that was moved back by this many records that are not for it.
-        Messages that are delivered again keep no delay."""
+        Messages that are delivered again have no delay."""
         self.skipped = skipped
         self.finished_count = 0
         self.replay_end = self.window.fanout.seq
@@ -286,7 +286,7 @@ cdef class Channel(Dispatch):
         return DONE
 
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:
-        """Restart the consumer's message timeout, up to max-msg-timeout in all."""
+        """Restart the consumer's message timeout, up to max-msg-timeout in total."""
         cdef uint32_t slot = self.table_find(id)
         cdef Entry *entry = self.table[slot]
         cdef InFlightList *in_flight_list
@@ -417,7 +417,7 @@ cdef class Channel(Dispatch):
         discarded.entries = self.drop_in_flight()
         discarded.pages = self.pages
         memset(&self.pages, 0, sizeof(Pages))
-        # Only deferred messages are left; removing them in order would cost as much again.
+        # Only deferred messages are left; removing them in order would double the cost.
         heap_free(&self.timers)
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
         self.prefetch = None
@@ -432,8 +432,8 @@ cdef class Channel(Dispatch):
         return 0
 
     cdef Entry *drop_in_flight(self) noexcept:
-        """Take all messages from consumers; return the messages in flight, followed by the queued
-        ones."""
+        """Take all messages away from consumers; return the messages in flight, followed by the
+        queued ones."""
         cdef Entry *entries = self.queue_first
         cdef InFlightList *in_flight_list = self.in_flight_lists
         cdef InFlightList *following

@@ -35,8 +35,8 @@ cdef class ChannelCursor:
     cdef uint64_t surplus(self) noexcept:
         """Account for this many records to skip that are missing on disk.
 
-        Each was subtracted from the restored records, whenever and wherever it was lost: this is
-        only known when the cursor comes near the end.
+        Each of them was subtracted from the restored records, whenever and wherever it was lost;
+        this is only known when the cursor approaches the end.
         """
         cdef uint64_t end = self.window.fanout.seq
         cdef uint64_t room = self.ahead()
@@ -124,8 +124,8 @@ cdef class ChannelCursor:
     cdef void step_over(self, Record *record) noexcept:
         """Skip a record that is not for this cursor: delayed (deferred when it was fanned out) or
         damaged."""
-        # If this branch were compiled into dispatch, it would cost every delivery a dozen
-        # instructions.
+        # If this branch were inlined into dispatch, it would add a dozen instructions to every
+        # delivery.
         self.skipped -= (self.skipped != 0 and record.attributes & RECORD_DELAYED != 0
                          and record.seq >= self.replay_end)
         self.window_step(record)

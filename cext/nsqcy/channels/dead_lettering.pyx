@@ -26,7 +26,7 @@ cdef class Transfer(Consumer):
         raise NotImplementedError
 
     cdef int go_on(self) except -1:
-        """Send what can be sent now."""
+        """Send the messages that can be sent now."""
         raise NotImplementedError
 
 

@@ -50,7 +50,7 @@ cdef class Dispatch(Expiry):
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
-        """Do the same, as far as the rate allows."""
+        """Do the same as dispatch(), as far as the rate allows."""
         cdef double now = self.scheduler.now
         cdef double gap = SECOND / self.rate
         cdef uint64_t before = self.in_flight_count
@@ -111,7 +111,7 @@ cdef class Dispatch(Expiry):
                 self.dropped_count += 1
             else:
                 self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
-                # The cursor is about to pass the record, which waits for nothing.
+                # The cursor is about to pass the record, so the record waits for nothing.
                 self.queue_last.in_flight_list = NULL
             self.window_step(record)
         return 0
@@ -144,7 +144,8 @@ cdef class Dispatch(Expiry):
                 record = self.record_at_cursor()
                 if record == NULL:
                     if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
-                        # It has just skipped the last records that precede the queued one.
+                        # The cursor has just skipped the last records that precede the queued
+                        # message.
                         continue
                     return NULL
                 if not self.leaves_out(record):

@@ -33,8 +33,8 @@ cdef class Listing:
         return (<const Deferred *>one.node).seq > (<const Deferred *>other.node).seq
 
     cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept:
-        """Offer a node. It is read only if its due time does not decide, because a million nodes
-        may be scattered in memory."""
+        """Offer a node. The node is read only if its due time does not decide, because a million
+        nodes may be scattered in memory."""
         cdef const HeapSlot *last = &self.slots[0]
         if slot.due < self.border.due or (self.count == self.limit and slot.due > last.due):
             return False

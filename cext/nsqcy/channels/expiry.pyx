@@ -96,8 +96,8 @@ cdef class Expiry(DeadLettering):
         return False
 
     cdef int drop_expired(self, int budget) except -1:
-        """Drop messages that are too old where the next one would be taken, also without
-        consumers."""
+        """Drop messages that are too old at the place from which the next message would be taken,
+        even without consumers."""
         cdef Entry *entry
         cdef Record *record
         while budget > self.stepped:

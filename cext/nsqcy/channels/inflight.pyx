@@ -45,8 +45,8 @@ cdef class InFlight(Deferral):
 
     cdef int list_add_uninlined(
             self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
-        """list_add() for rare callers: compilers do not inline a function with many callers, and a
-        delivery needs it inlined."""
+        """As list_add(), for rare callers: compilers do not inline a function that has many
+        callers, but a delivery needs list_add() inlined."""
         return self.list_add(in_flight_list, entry, deadline)
 
     cdef InFlightList *new_in_flight_list(self, void *consumer) except NULL:

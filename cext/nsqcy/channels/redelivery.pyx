@@ -176,11 +176,11 @@ cdef class Redelivery(ChannelConsumers):
 
     # -- snapshots of the journal --
     #
-    # A snapshot contains every message that the channel had at its begin and that is not finished
-    # when the snapshot visits it. It visits messages in flight, the queue and deferred messages, a
-    # few at a time; messages that move meanwhile are packed as they move. A message has the
-    # `round` of the channel when it need not be packed any more: it was packed, or it has come
-    # after the begin of the snapshot, which records that it is after the cursor.
+    # A snapshot contains every message that the channel had when the snapshot began, and that is
+    # not finished when the snapshot visits it. It visits messages in flight, the queue and deferred
+    # messages, a few at a time; messages that move meanwhile are packed as they move. A message has
+    # the `round` of the channel when it no longer needs to be packed: it was packed, or it arrived
+    # after the snapshot began, which records that the message is after the cursor.
 
     cdef void begin_packing(self, Packing packing) noexcept:
         self.packing = packing

@@ -1,11 +1,11 @@
 """A client's end of a connection: frames become messages, answers become commands.
 
 Owns what a client does for every message: splitting input into frames, the Message objects, and the
-commands that answer and publish, collected until the connection's owner sends them. Knows no
-socket, no clock, no handshake and nothing of RDY.
+commands that answer and publish, collected until the connection's owner sends them. Independent of
+sockets, clocks, handshakes and RDY.
 
 One thread may feed and take while others answer messages: everything here runs under the GIL, and
-callbacks are called between two changes, never in the middle of one.
+callbacks run between two changes, never during one.
 """
 
 cimport cython
@@ -27,7 +27,7 @@ cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
-# Nearly every answer is this one, so it is always the same object.
+# Nearly every answer is an OK, so all of them share this object.
 OK_FRAME = (0, b"OK")
 
 cdef enum:
@@ -43,7 +43,7 @@ cdef uint64_t OK_HEAD = <uint64_t>6 << 32       # its size, and the type of a re
 
 
 class AlreadyAnswered(NsqError):
-    """A message was finished, requeued or touched after it had been finished or requeued."""
+    """The program finished, requeued or touched a message that it had already answered."""
 
 
 class ProtocolError(NsqError):
@@ -53,9 +53,9 @@ class ProtocolError(NsqError):
 cdef class Codec:
     """One connection's frames and commands.
 
-    `flow` is the Flow of the connection's consumer, or None for one that only publishes; `wake()`
-    is called when there is something to take and there was nothing before. `longest`: bytes of the
-    longest accepted message, 0 for any.
+    `flow` is the Flow of the connection's consumer, or None for a connection that only publishes.
+    `wake()` is called when output becomes available to take. `longest`: maximum bytes of an
+    accepted message; 0 for no limit.
     """
 
     def __cinit__(self, str address not None, uint32_t longest=0):
@@ -298,7 +298,7 @@ cdef class Message:
             codec.put_id(b"TOUCH ", 6, self)
 
     def enable_async(self):
-        """Keep the message unanswered when its handler returns; call finish() or requeue()
+        """Leave the message unanswered when its handler returns; call finish() or requeue()
         later."""
         self.manual = True
 

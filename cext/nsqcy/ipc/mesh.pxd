@@ -1,7 +1,8 @@
 # Streams between workers: byte pipes over the rings.
 #
-# A record belongs to a stream.  Its number is `index << 1 | 1` when the writer of the record opened
-# the stream and `index << 1` when the reader did, so that both can open without asking.
+# A record belongs to a stream.  Its number is `index << 1 | 1` if the writer of the record opened
+# the stream, and `index << 1` if the reader opened it, so that both can open streams without
+# coordination.
 #
 #   kind     payload                              room in the ring
 #   OPEN     hello                                as data
@@ -10,8 +11,9 @@
 #   CLOSE    none; the last of its direction      may use the reserve
 #   ABORT    none; the last of its direction      may use the reserve
 #
-# Each end sends CLOSE or ABORT once, on its own account or in answer.  When both have, the number
-# is free again; because rings keep order, an OPEN that reuses it comes after everything sent before.
+# Each end sends CLOSE or ABORT once, on its own account or in answer.  Once both ends have closed,
+# the number is free again. Because rings keep the order, an OPEN that reuses the number arrives
+# after everything that was sent before.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nsqcy.ipc.ring cimport RingReader, RingRecord, RingWriter, Shared, Slot
@@ -35,9 +37,9 @@ cdef class StreamEnd:
     """
     # Take all `n` bytes; `data` is valid until you return.  When done with them: `stream.consumed`.
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
-    # A send that was cut short can continue.
+    # A send that was truncated can continue.
     cdef int on_writable(self) except -1
-    # The other end closed, or no longer exists.  This is the last event.
+    # The other end has closed, or no longer exists.  This is the last event.
     cdef int on_closed(self, bint aborted) except -1
 
 
@@ -140,7 +142,7 @@ cdef class Mesh:
     cpdef void awake(self) noexcept
     cpdef int woken(self) except -1
     cpdef int wake(self, int peer) except -1
-    # `is_up` for the number of a known peer.
+    # As `is_up`, for the number of a known peer.
     cdef bint up(self, int peer) noexcept
 
     cdef Py_ssize_t _drain_peer(self, Peer peer, Py_ssize_t budget) except -1

@@ -1,9 +1,9 @@
 """Streams between workers: many byte pipes over one ring each way.
 
 Owns numbers, credits and closing of streams, and the use of the room in a ring. A ring never waits
-for a session: what does not fit waits in its stream, bounded by the credit of that stream, and all
-input is read whatever the state of the rings out. Does not know what the bytes mean. Its only
-system calls are a read and a write of an eventfd.
+for a session. Bytes that do not fit wait in their stream, bounded by the credit of that stream, and
+all input is read regardless of the state of the outgoing rings. Does not interpret the bytes.
+Its only system calls are a read and a write of an eventfd.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -280,7 +280,7 @@ cdef class Stream:
                 self._owed = 0
             return written
         if not link_alone(&self._data):
-            return 1   # waiting bytes go first, and will queue the last record
+            return 1   # waiting bytes are written first; they then queue the last record
         written = ring_write(&self._peer._out, KIND_ABORT if self._aborting else KIND_CLOSE,
                              self._id, credit, 0, 0)
         if written > 0:
@@ -343,7 +343,7 @@ cdef class Stream:
             return 0
         if self._owed and self._allowed < HALF_WINDOW:
             self._queue_control()
-        end = self.end   # it must outlive the call, which may close the stream
+        end = self.end   # the end must outlive the call, which may close the stream
         return end.on_data(data, n)
 
     cdef int _on_credit(self, uint32_t n) except -1:
@@ -470,7 +470,7 @@ cdef class Mesh:
     """All streams of this worker. Every peer is down until `peer_up`.
 
     In a turn, call `drain`, then do the work of the ends and others, then call `flush`; if
-    `prepare_sleep` agrees, poll. Call `woken` when the eventfd of this worker is readable.
+    `prepare_sleep` agrees, poll. Call `woken` when this worker's eventfd is readable.
     """
 
     def __init__(self, Shared shared not None, int index, eventfds):

@@ -2,10 +2,10 @@
 #
 #       0  Used of one user, of the next one, ...       assigned in turn, and never released
 #
-# A rate is one word: the time until which what was published is paid for.  Paying is adding to it,
-# so that workers need no lock and lend each other nothing, and all of them together keep the rate.
-# Connections are a word for each worker, which is emptied when that worker starts again.  What is
-# counted for /metrics is never emptied.
+# A rate is one word: the time until which the published bytes are paid for. To pay is to add to
+# that word, so workers need no lock and no shares, and together keep the rate. The connections are
+# counted in a word for each worker, which is reset when that worker restarts.  The counters for
+# /metrics are never reset.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
@@ -34,7 +34,7 @@ cdef class QuotaTable:
 cdef class Quota:
     cdef QuotaTable table
     cdef Used *used
-    cdef Used alone               # shared by users that came when all rows were taken
+    cdef Used alone               # shared by users that appeared when all rows were in use
     cdef readonly str user
     cdef readonly uint32_t max_connections
     cdef readonly double rate     # messages per second; 0: no limit

@@ -4,8 +4,8 @@ Owns the rows of the shared memory and the arithmetic of rates. Knows neither se
 and reads no clock: times are arguments, in nanoseconds of the machine's monotonic clock.
 
 A rate is enforced by waiting after a publish: a user who has published nothing for a second may
-publish a second's worth at once, and then at the rate. A publish is paid for until some
-time; while that is more than a second ahead, publishes wait.
+publish a second's worth at once, and then at the rate. Publishes are paid for until some time;
+while that time is more than a second ahead, further publishes wait.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-# The memory the workers of one daemon share, and the byte rings in it.
+# The memory that the workers of one daemon share, and the byte rings in it.
 #
 #       0  SharedHead: magic, version, workers          one cache line
 #      64  the lease word of the message ids            alone on its line
@@ -7,8 +7,8 @@
 #          ring 0 -> 0, 0 -> 1, ... 1 -> 0, ...         writer * workers + reader
 #          the quotas of users                          QUOTAS_BYTES: see ipc/quota.pxd
 #
-# A ring is one page with head and tail, each alone on its line, and RING_BYTES of data.  Pages
-# that are never touched cost nothing, so unused rings, as those of the diagonal, are free.
+# A ring is one page with head and tail, each alone on its line, and RING_BYTES of data.  Pages that
+# are never touched cost nothing, so unused rings, such as those of the diagonal, are free.
 #
 # Positions count bytes since the ring was reset and never wrap; they are multiples of 8.
 #
@@ -19,10 +19,10 @@
 #       8  payload, padded to 8; always in one piece
 #
 # Sleeping: a worker that changes something another worker waits for sets its bit in that worker's
-# slot, then looks at `sleeping`; a worker sets `sleeping`, then looks at the bits.  With a
-# full fence between the two steps on both sides one of them sees the other.  The one that takes the
-# flag down writes the eventfd.  (Should it be killed in between, the news of its death is the
-# wake-up.)
+# slot, then looks at `sleeping`; a worker sets `sleeping`, then looks at the bits.  With a full
+# fence between the two steps on both sides, at least one side sees the other's step.  The writer
+# that clears the flag writes the eventfd. (If it is killed in between, the notification of its
+# death wakes the worker.)
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:

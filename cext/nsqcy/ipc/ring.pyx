@@ -1,8 +1,8 @@
 """The shared memory of the workers: its layout, byte rings in it, and wake-ups.
 
-Owns every byte of the mapping except the lease word and the quotas, which it only places. Trusts
-nothing that it reads from a ring: a peer may have crashed, or corrupted it, at any point. Knows no
-streams, and makes no system call after the mapping.
+Owns every byte of the mapping except the lease word and the quotas, for which it only defines the
+location. Trusts nothing that it reads from a ring: a peer may have crashed, or corrupted it, at any
+point. Knows no streams, and makes no system call after the mapping.
 """
 
 import mmap
@@ -260,7 +260,7 @@ cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil:
     cdef uint64_t head, at, word, skip = 0
     if ring.tail == ring.head:
         head = load_acquire_u64(&ring.shared.head)
-        # Measured from the tail that the writer can see, because it relies on that one.
+        # Measured from the tail that the writer can see, because the writer relies on that value.
         if head - ring.released > RING_BYTES or head - ring.tail > RING_BYTES or head & 7:
             return -1
         if head == ring.tail:

@@ -1,6 +1,7 @@
 """The interface of the layers between a protocol and its socket: TLS and codecs.
 
-Owns the interface, once for Cython (pointers) and once for Python (bytes). Knows no encoding and no
+Owns the interface in two forms: for Cython (pointers) and for Python (bytes). Knows no encoding and
+no
 sockets: bytes go in and come out.
 
 A layer decodes one piece at a time and only on request, so that a small input that decodes to a

@@ -1,8 +1,8 @@
 """Raw deflate, flushed after every write and never finished.
 
-Owns when a compressor exists, because it uses a quarter of a megabyte. Every write ends with a
-flush, so the compressor can be freed at any time and replaced by another one; the peer's stream
-remains one stream. Knows no sockets.
+Decides when a compressor exists, because each one uses a quarter of a megabyte. Every write ends
+with a flush, so the compressor can be freed at any time and replaced by another one; the peer's
+stream remains one stream. Knows no sockets.
 """
 
 from libc.stdint cimport uint16_t

@@ -138,7 +138,7 @@ cdef size_t block(uint8_t kind, const uint8_t *chunk, size_t length) except? 0:
 cdef size_t decompress(const uint8_t *data, size_t n) except? 0:
     cdef size_t used = 0
     cdef int64_t length = snappy_length(data, n, &used)
-    # Checked before as many bytes are written as the chunk claims to contain.
+    # Checked first, because decompression writes as many bytes as the chunk claims to contain.
     if length > BLOCK:
         raise LayerError(f"snappy: {length} bytes in a chunk")
     if length < 0 or snappy_decompress(data + used, n - used, decoded, <size_t>length) != 0:

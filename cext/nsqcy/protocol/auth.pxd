@@ -19,7 +19,7 @@ cdef class Authorizer(InputBuffer):
     cdef readonly str auth_identity_url
     cdef public tuple certificate_names  # names of its verified certificate
     cdef int64_t auth_expires
-    cdef int64_t may_publish_until  # for the topic that was published to last
+    cdef int64_t may_publish_until  # for the topic of the latest publish
     cdef Quota quota                # the user's quota; None: no quota
 
     cdef inline bint may_publish(self) noexcept:

@@ -1,8 +1,8 @@
 """AUTH and permissions.
 
 The worker with the socket decides what a client may do, based on the answer of an auth server, a
-users file, or its certificate; the far end of a stream does not check again. Answers expire:
-then a command blocks until a server has answered again. Knows topics only by name.
+users file, or its certificate; the far end of a stream does not check again. Answers expire: a
+command then blocks until a server has answered again. Knows topics only by name.
 """
 
 from libc.stdint cimport int32_t
@@ -169,7 +169,7 @@ cdef class Authorizer(InputBuffer):
     # -- the quota of its user --
 
     cdef bint admit(self, Quota quota) except -1:
-        """Return whether the user may have another connection; if so, count this one."""
+        """Return whether the user may have another connection; if so, count the connection."""
         if quota is not None and quota is not self.quota:
             if not quota.enter():
                 return False

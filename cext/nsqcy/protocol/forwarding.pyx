@@ -136,7 +136,7 @@ cdef class ForwardingStream(StreamEnd):
     cdef bint may_relay(self) noexcept:
         """Return whether the next frame is a large answer that can be relayed immediately.
 
-        This requires that it is its turn and that no other frame can come in between.
+        This requires that its turn has come and that no other frame can come in between.
         """
         cdef Forwarder session = self.session
         return (self.frame_type == RESPONSE and self.frame_left >= MIN_RELAYED

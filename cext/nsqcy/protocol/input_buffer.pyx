@@ -1,6 +1,6 @@
 """Unfinished input of a session.
 
-Bytes are parsed in the transport's buffer; incomplete and waiting commands are kept here. Reading
+Commands are parsed in the transport's buffer; incomplete and waiting ones are kept here. Reading
 stops while parsing waits, or while the worker keeps more unfinished input than its budget (see
 SessionManager). Does not know commands: parse() recognizes them.
 """

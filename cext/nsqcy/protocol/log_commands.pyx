@@ -29,7 +29,7 @@ from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
 
 cdef int64_t MILLISECOND = 1000000
 cdef int64_t NEVER = 0x7fffffffffffffff
-cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # ample time to learn the owner of a topic
+cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # enough time to learn the owner of a topic
 
 cdef enum:
     LOG_WORDS = 7               # words of a line: name and parameters

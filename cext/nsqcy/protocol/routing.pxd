@@ -10,7 +10,7 @@ from nsqcy.protocol.wire cimport Word
 
 
 cdef enum:
-    NO_ROOM = -2                # as an owner: the topic does not exist and may not be created
+    NO_ROOM = -2                # no owner: the topic does not exist and may not be created
 
 
 cdef class Routing(Forwarder):

@@ -6,8 +6,8 @@ through a forwarding stream, with a session like this one at the far end. Knows 
 the event loop, and reads no clock.
 
 A session is a chain of classes, and each owns a part of the state (see session.pxd). This module
-contains the parser, IDENTIFY, the timer and the end. Publishes may be pipelined; any other command
-waits until no ticket is outstanding.
+contains the parser, IDENTIFY, the timer and the end of a session. Publishes may be pipelined; any
+other command waits until no ticket is outstanding.
 """
 
 cimport cython
@@ -248,7 +248,7 @@ cdef class Session(Subscription):
         self.adopt_identity(identity)
         self.respond(identity.answer, len(identity.answer))
         if identity.tls or identity.snappy or identity.deflate:
-            # Later bytes of the client were not encoded, and are lost, as in NSQ.
+            # Later bytes from the client were not encoded and are lost, as in NSQ.
             used[0] += left - 4 - size
             return self.upgrade(identity)
         return NEXT
@@ -291,7 +291,7 @@ cdef class Session(Subscription):
         if identity.durability:
             self.durability = durability_of(identity.durability)
         self.headers = identity.headers
-        # Owners learn of it with the next command, because nothing is outstanding.
+        # Owners learn of the change with the next command, because nothing is outstanding.
         self.close_streams()
         self.find_locality()
         self.set_timer()

@@ -199,7 +199,7 @@ cdef class Subscription(LogCommands):
         """Fast path for runs of FINs; return the bytes of the FINs that were executed.
 
         Only handles messages of this client; other input takes the general path. The age of the
-        first message counts for the whole run.
+        first message is recorded for the whole run.
         """
         cdef Channel channel = <Channel>self.channel
         cdef const uint8_t *line = lines

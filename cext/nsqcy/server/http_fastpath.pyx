@@ -1,6 +1,6 @@
 """Sockets of HTTP connections, and the fast path for repeated requests.
 
-Owns the socket calls. Knows no route and parses no HTTP: the general parser (`nsqcy.web`)
+Owns the socket calls. Has no routes and parses no HTTP: the general parser (`nsqcy.web`)
 interprets heads, and its connections extend the ones here.
 """
 
@@ -45,7 +45,7 @@ cdef Py_ssize_t find(const uint8_t *data, Py_ssize_t n, bytes what) noexcept:
 
 
 cdef Py_ssize_t read_length(const uint8_t *data, Py_ssize_t n, Py_ssize_t *length) noexcept:
-    """Parse a length; return the number of its digits, 0 if there are none or too many."""
+    """Parse a length; return the number of its digits, or 0 if there are none or too many."""
     cdef Py_ssize_t at = 0
     length[0] = 0
     while at < n and c'0' <= data[at] <= c'9':

@@ -3,8 +3,8 @@
 #   nsqd_topic_messages_total{topic="orders"} 17\n
 #   ^ name                   ^ labels         ^ figure
 #
-# One Text for each family of metrics: the format wants all lines of a family together, and a walk
-# comes by topic.
+# There is one Text per family of metrics, because the format requires all lines of a family
+# together, while a walk visits topic by topic.
 
 cimport cython
 from libc.stdint cimport uint64_t

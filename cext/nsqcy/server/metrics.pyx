@@ -1,6 +1,6 @@
 """Figures of topics and channels as lines of Prometheus' text format, which OpenMetrics shares.
 
-Owns the form of the lines, and which figures have their own lines, up to a maximum. Later topics
+Owns the form of the lines, and which figures have their own lines, up to a maximum. Further topics
 and channels are summed, and so are ephemeral ones, because their number is unbounded. Names of
 families are arguments; this module writes no headings.
 
@@ -292,7 +292,7 @@ cdef class Exposition:
         """Pass the lines so far to `put` as a memoryview, valid until it returns; then drop them.
         `put` must not switch greenlets; see docs/internals/testing.md."""
         cdef Text *text = self.text_of(family)
-        # A view without an address is not possible, even if it is empty.
+        # A memoryview needs an address, even if it is empty.
         data = text.data if text.used else &self.labels.text[0]
         view = PyMemoryView_FromMemory(data, text.used, PyBUF_READ)
         try:

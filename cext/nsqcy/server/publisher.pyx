@@ -140,10 +140,11 @@ cdef class Publisher:
         """Publish all of `bodies`, each with these headers, to a topic, which is created if
         necessary.
 
-        Calls done(None), done(reason) or done(UNKNOWN) once, now or later, and not before they have
-        the requested durability and that of the topic. The reason is that of E_PUB_FAILED, or
-        another whole error with its code; then none of them was published. The name and the headers
-        must be valid, each body 1 to max-msg-size bytes, the delay within max-defer-timeout.
+        Calls done(None), done(reason) or done(UNKNOWN) once, now or later, and not before the
+        messages have the requested durability and that of the topic. The reason is the text of
+        E_PUB_FAILED, or another whole error with its code; in both cases none of the messages was
+        published. The name and the headers must be valid, each body 1 to max-msg-size bytes, the
+        delay within max-defer-timeout.
         """
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)
@@ -212,7 +213,7 @@ cdef class Publisher:
 
     def publish_once(self, bytes key not None, chunk not None, bytes headers not None,
                      bytes body not None, str durability not None, done not None):
-        """Publish a message that was transferred here from another topic, only once, however often
+        """Publish a message that was transferred from another topic, exactly once, however often
         this is tried. `chunk`: (producer, epoch, number), as for LOG_PUB. `done`: as for publish.
         Neither size limits nor draining reject it."""
         cdef int owner = self.manager.owner_of(key)

@@ -5,9 +5,9 @@ the loop is the batch: one receive for each readable socket, then (right before 
 channels and one send for each socket with output.
 
 TLS and codecs are layers (nsqcy.net.byte_layer) between a socket and its session. A socket without
-layers pays one comparison. With layers, input is decoded while the session reads, a bounded amount
-in a turn; the socket is not read while input is left. Output is encoded when everything encoded
-before has been sent, so the output for a slow client is kept once, and counted.
+layers costs one comparison. With layers, input is decoded while the session reads, a bounded amount
+in a turn; the socket is not read while input is left. Output is encoded when all earlier encoded
+output has been sent, so the output for a slow client is stored only once, and counted.
 
 The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
@@ -274,7 +274,7 @@ cdef class SocketTransport(Transport):
             session.certificate_names = layer.certificate_names()
             session.put_frame(RESPONSE, b"OK", 2)
             self.add_codec()
-            # Input after the end of the handshake is in the layer.
+            # Input received after the end of the handshake is in the layer.
             self.drained = False
             session.upgrade_done()
         except Exception as unexpected:
@@ -287,7 +287,7 @@ cdef class SocketTransport(Transport):
         self.identity = None
         if not (identity.snappy or identity.deflate):
             return 0
-        # Imported when the first client needs a codec, because they take megabytes.
+        # Imported when the first client needs a codec, because these modules take megabytes.
         if identity.snappy:
             from nsqcy.net.snappy import SnappyLayer
             codec = SnappyLayer()
@@ -654,7 +654,7 @@ cdef class Loop:
     """Drives a session manager with a gevent hub."""
 
     def __init__(self, SessionManager manager not None, hub, handshakes=None):
-        """handshakes: those of TLS; None without TLS"""
+        """handshakes: the queue of TLS handshakes; None without TLS"""
         self.manager = manager
         self.handshakes = handshakes
         self.ev = hub.loop

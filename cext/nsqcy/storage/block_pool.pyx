@@ -152,7 +152,7 @@ cdef class BlockPool:
             madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
         arena.kind = kind
         # Linking the blocks touches each; for small classes the kernel touches the page anyway, and
-        # a listed block is about to be used.
+        # a block taken from the list is about to be used.
         at = ARENA_SIZE
         while at:
             at -= size

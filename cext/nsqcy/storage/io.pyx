@@ -1,7 +1,7 @@
 """The I/O threads: every write, sync, read, rename and unlink of a process, off the hub.
 
 Owns open files and the only calls to the file system (cext/include/iocalls.h, where tests inject
-faults). Knows nothing of topics or logs, and of records only how to seal and verify them.
+faults). Independent of topics and logs; about records it knows only how to seal and verify them.
 """
 
 import os

@@ -1,8 +1,8 @@
 """One topic's log: append, read, release; segments, footers and the journal.
 
 Owns the topic's directory, and handles the end of each operation. Its bases own the parts:
-segment_files, journal_file, log_writer. log_recovery finds the existing files at a start. Knows
-nothing of channels, and makes no file calls itself.
+segment_files, journal_file, log_writer. log_recovery finds the existing files at a start.
+Independent of channels; makes no file calls itself.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Recovery of a log: reads footers and the journal, and scans segments without a footer.
 
 Runs once, before the log is used, and blocks. Makes the only file calls outside the I/O threads.
-Decides what is on disk, not what it means: nsqcy/storage/journal.py interprets the journal's
+Determines what is on disk, not what it means: nsqcy/storage/journal.py interprets the journal's
 entries.
 """
 
@@ -56,7 +56,7 @@ cpdef Recovered recover_log(Log log):
     except FileNotFoundError:
         return into
     log._directory_there = True
-    # The newest first: a record that was rewritten after a failure is valid at its last location.
+    # Newest first: a record that was rewritten after a failure is valid at its last location.
     for name in sorted(filter(_SEGMENT.fullmatch, names), reverse=True):
         recover_segment(log, name, into)
         if int(name[:20]) == log.last_number:

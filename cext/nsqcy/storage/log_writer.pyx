@@ -131,7 +131,7 @@ cdef class LogWriter(JournalFile):
         return self._release_written()
 
     cdef int _release_written(self) except -1:
-        """Complete the runs that need not wait any more."""
+        """Complete the runs that no longer need to wait."""
         cdef LogWriter keep = self      # the last task's end may drop the last reference
         cdef Task *task
         while keep._first_is_settled():

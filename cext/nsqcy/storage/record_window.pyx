@@ -58,7 +58,7 @@ cdef extern from "Python.h":
     void Py_DECREF(object)
 
 
-@cython.no_gc_clear      # outputs that hold its last blocks may be freed after it
+@cython.no_gc_clear      # outputs that hold the window's last blocks may be freed after the window
 cdef class RecordWindow:
     def __cinit__(self):
         self.next_seq = 1
@@ -122,7 +122,7 @@ cdef class RecordWindow:
             return
         block.flags |= SEALED
         if block.size and block.stored == block.size:
-            # All of it was already on disk; the end of no write will report it.
+            # All of the block is already on disk, so no later write will report its end.
             self.pool.droppable(block)
 
     # -- looking for blocks --

@@ -1,5 +1,5 @@
 # A segment of a log, and where runs lie in it. A Segment lives from its creation (or recovery)
-# until its file is unlinked or the Log goes.
+# until its file is unlinked or its Log is freed.
 # States: OPEN -> CLOSING -> CLOSED -> DOOMED -> GONE; OPEN -> FAILED -> CLOSED (without a footer).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 

@@ -5,8 +5,8 @@ their files and of the log's directory. Knows neither what waits for a sync (log
 content of the journal.
 
 Rules: a run is never split; a segment that existed before a start is never written to; the number
-of a new segment is larger than any before; a file is unlinked only when no extent is in it and no
-journal write that may stop referring to it is in progress.
+of a new segment is larger than all earlier numbers; a file is unlinked only when no extent is in it
+and no journal write that may stop referring to it is in progress.
 """
 
 import os
