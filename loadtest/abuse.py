@@ -1,5 +1,5 @@
 """Effect of abusive clients on others: message rates during each kind of abuse, compared with
-before.
+undisturbed rates.
 
     PYTHONPATH=. python loadtest/abuse.py [--workers 4] [--pairs 5] [--seconds 2]
 

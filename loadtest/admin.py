@@ -4,7 +4,7 @@
         [--samples 4] [--interval 10s]
 
 Scripted nsqds and an nsqlookupd answer from a separate process, so that nsqadmin alone is measured.
-Prints the time and the CPU time of a page, the number of requests to each nsqd for one, the CPU
+Prints the time and the CPU time of a page, the number of requests per page to each nsqd, the CPU
 time of a sample, and the memory of all samples. With 10 nsqds of 500 topics, a page should take
 less than 300 ms.
 """

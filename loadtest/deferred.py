@@ -1,9 +1,9 @@
-"""A million deferred messages: over 30 days and a kill -9, and due over a minute.
+"""A million deferred messages: due within 30 days and kept over a kill -9, and due within a minute.
 
     PYTHONPATH=. python -m loadtest.deferred [--count 1000000] [--size 100] [--memory 67108864]
 
-Prints what each costs in memory, what a start after a kill finds and how long it takes, and how
-late those are that come due over a minute while snapshots of the journal are written.
+Prints the memory of each message, what a start after a kill finds and how long it takes, and how
+late messages are that become due within a minute while snapshots of the journal are written.
 """
 
 import argparse

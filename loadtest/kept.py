@@ -3,8 +3,8 @@
     PYTHONPATH=. python -m loadtest.kept [--rounds 5] [--scale 1]
 
 Publishes to an nsqd that keeps nothing and to one that keeps everything for a day, in turns, in two
-classes of durability; then consumers with and without a reader of another topic's log. Prints a
-line for each, the median of the rounds.
+durability classes. Then it measures consumers with and without a reader of another topic's log.
+Prints a line with the median of the rounds for each.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """An nsqd of a load test: the product's own launcher, with raw connections to it.
 
-Knows no load and no figures.
+Independent of load and figures.
 """
 
 from typing import Any

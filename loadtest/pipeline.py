@@ -68,7 +68,8 @@ class Family:
         while self._process.poll() is None:
             with suppress(psutil.Error):
                 for child in psutil.Process(self._process.pid).children(recursive=True):
-                    # A child that the JVM is about to start has its memory, and another name.
+                    # A child that the JVM is about to start still shares the JVM's memory, under
+                    # another name.
                     kind = Path(child.exe()).name.rstrip("0123456789.")
                     if kind in self.maximum:
                         self.maximum[kind] = max(self.maximum[kind], child.memory_info().rss)

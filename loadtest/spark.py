@@ -1,4 +1,4 @@
-"""Speed of `format("nsq")` on this machine, with nsqd on it as well.
+"""Speed of `format("nsq")` on this machine, which also runs nsqd.
 
     PYTHONPATH=. python -m loadtest.spark read|write|latency|idle [--rows 4000000] [--size 100]
         [--rounds 5] [--memory 4g] [--durability os] [--seconds 30] [--workers 1]

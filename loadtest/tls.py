@@ -43,7 +43,8 @@ BODY = bytes(200)
 
 
 def arrive(port: int, count: int) -> None:
-    """The other process: do everything before the handshakes, then, on request, these."""
+    """In the other process: do everything before the handshakes; then, on request, do the
+    handshakes."""
     context = client_context()
     hellos = []
     for _ in range(count):

@@ -1,11 +1,11 @@
-"""Where PySpark finds `format("nsq")` by itself: it looks into every package called `pyspark_*`.
+"""The package in which PySpark finds `format("nsq")`: it searches every package called `pyspark_*`.
 
-One of them that raises would hide all the others from it, so this one never does.
+A package that raises would hide all the others, so this one never raises.
 """
 
 try:
     from nsqcy.spark.source import NsqDataSource as DefaultSource
-except Exception:  # PySpark says then that there is no such format
+except Exception:  # PySpark then reports that there is no such format
     __all__: list[str] = []
 else:
     __all__ = ["DefaultSource"]

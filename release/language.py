@@ -3,7 +3,7 @@
     python -m release.language           every tracked text, as `make lint` does
     python -m release.language FILE...   some of them
 
-It finds the habits that made our sentences hard to read. It does not know good English.
+It finds known bad habits, but cannot recognise good English.
 """
 
 import io
@@ -46,7 +46,8 @@ _COMPILED = [(re.compile(pattern), advice) for pattern, advice in PATTERNS.items
 _FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\([^)]*\)")
-# The end of a sentence, a paragraph, an item of a list, or a row of a table made of blanks.
+# Matches the end of a sentence, of a paragraph, of a list item, or of a row in a table made of
+# blanks.
 _END = re.compile(
     r"(?<=[.!?:;|])\s+|\n\s*\n|\n\s*(?=[-*#|>] ?)|\n\s*(?=\d+\. )|\n(?=[^\n]*\S {2,}\S)"
 )
@@ -84,7 +85,8 @@ def check(path: Path) -> Iterator[Finding]:
 
 
 def judge(prose: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the patterns of a text: lines after its first one, the words, and what to do."""
+    """Yield the patterns found in a text: the number of lines after the first one, the words, and
+    the advice."""
     plain = _LINK.sub("]", _CODE.sub(lambda code: "x" * len(code[0]), prose))
     for pattern, advice in _COMPILED:
         for found in pattern.finditer(plain):

@@ -1,8 +1,8 @@
-"""Generated tables of documentation: what they are made of, and the command that writes them.
+"""Generated tables of the documentation: their sources, and the command that writes them.
 
     python -m release.pages      writes all, as `make conf` does
 
-A page holds a table between `<!-- begin NAME -->` and `<!-- end NAME -->`. The rest of a page is
+A page contains a table between `<!-- begin NAME -->` and `<!-- end NAME -->`. The rest of a page is
 written by hand.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def rewritten(text: str, blocks: Blocks) -> str:
-    """Return the text of a page with its blocks as they are now. Each has to be there once."""
+    """Return the text of a page with its current blocks. Each block must occur once."""
     names = [found["name"] for found in MARKED.finditer(text)]
     if sorted(names) != sorted(blocks):
         raise ValueError(f"blocks of the page are {names}, expected {list(blocks)}")
@@ -112,7 +112,7 @@ def _daemon_row(options: OptionTable, option: Option) -> list[str]:
 
 
 def _pattern_row(options: OptionTable, option: Option) -> list[str]:
-    """A key that is also a flag has its default from there."""
+    """A key that is also a flag has the flag's default."""
     is_flag = option.name in options.by_name
     default = f"--{option.flag}" if is_flag else option.show(option.default)
     return [code(option.name), code(default) or "empty", _meaning(option)]

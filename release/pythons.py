@@ -1,6 +1,6 @@
 """Python versions that get wheels, and their interpreters on this machine.
 
-Knows where pyenv, uv and Debian install them. uv downloads a missing one, if it is installed.
+Finds those installed by pyenv, uv and Debian. uv, if it is installed, downloads a missing version.
 """
 
 import os
@@ -15,12 +15,12 @@ UV = Path(os.environ.get("UV_PYTHON_INSTALL_DIR", Path.home() / ".local/share/uv
 
 
 def find(version: str) -> Path | None:
-    """An interpreter of that version that works and can be compiled for."""
+    """Return an interpreter of that version that works and can be compiled for."""
     return next((path for path in _candidates(version) if _is(path, version)), None)
 
 
 def fetch(version: str) -> Path | None:
-    """The same, by uv if it has to be."""
+    """Return the same, installed by uv if necessary."""
     found = find(version)
     if found is None and shutil.which("uv"):
         subprocess.run(["uv", "python", "install", "--no-bin", version], check=False)

@@ -1,7 +1,7 @@
 """Hooks of MkDocs for the documentation site (mkdocs.yml).
 
-Owns what differs between a page in the repository and the same page on the site: links that leave
-docs/, words of the tests in code fences, and the changelog, which lies beside docs/.
+Owns the differences between a page in the repository and the same page on the site: links that
+leave docs/, words of the tests in code fences, and the changelog, which lies beside docs/.
 """
 
 import re

@@ -94,8 +94,8 @@ def allow_many_files() -> None:
 
 
 def leave(signum: int, frame: object) -> None:
-    """Stop all child processes when this process is ended. An exception may get lost, because
-    Python ignores one in a destructor or during a fork."""
+    """Stop all child processes when this process is ended. An exception could get lost, because
+    Python ignores exceptions in a destructor or during a fork."""
     for each in ENDING:  # the clean-up must not be interrupted
         signal.signal(each, signal.SIG_IGN)
     procfs.end(procfs.family(os.getpid())[1:])
@@ -103,7 +103,7 @@ def leave(signum: int, frame: object) -> None:
 
 
 def table() -> str:
-    """The scenarios for --help; those that run by default have a star."""
+    """Return the scenarios for --help; those that run by default are marked with a star."""
     lines = (
         f"  {name:10} {'*' if each.quick else ' '} {each.about}" for name, each in SCENARIOS.items()
     )

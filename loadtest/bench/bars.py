@@ -1,7 +1,7 @@
-"""The bars of nsqd, each with the row of figures that it is read from.
+"""The bars of nsqd, each with the row that contains its figure.
 
-Measures nothing. Rows are those of loadtest.bench.report: of nsqd only (`nsqd`), and of all brokers
-(`peers`).
+Measures nothing. Rows come from loadtest.bench.report: rows of nsqd only (`nsqd`), and of all
+brokers (`peers`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class Figure:
     """A figure of a row. `key`: its field, or one of the "figures" that only some scenarios have.
-    For most figures, smaller is better; `more`: larger is."""
+    For most figures, smaller is better; `more` marks figures for which larger is better."""
 
     about: str
     key: str
@@ -60,7 +60,7 @@ class Bar:
         return f"{'≥' if self.figure.more else '≤'} {self.figure.told(self.bar)}"
 
     def find(self, rows: Iterable[Row]) -> Row | None:
-        """Return the one row that the bar is read from; None if it was not measured."""
+        """Return the row with the bar's figure; None if it was not measured."""
         found = [
             row
             for row in rows

@@ -6,7 +6,7 @@ consume   what was published before, RDY 2500, finished one by one
 both      publishing and consuming in one process at the same time; messages that came through
 
 Rates are of the client, which has a core of its own as far as the machine has one; the CPU time is
-that of its process, without its start. Every library is used as its documentation does it.
+that of its process, without its start. Every library is used as its documentation recommends.
 """
 
 import argparse

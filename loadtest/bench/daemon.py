@@ -83,5 +83,5 @@ def private(workers: int, **options: Any) -> Iterator[Daemon]:
         try:
             yield Daemon(tcp, http, nsqd.process.pid, nsqd.data_path, workers)
         finally:
-            # Its folder is temporary: it need not save.
+            # Its folder is temporary, so it need not save its messages.
             procfs.end(procfs.family(nsqd.process.pid))

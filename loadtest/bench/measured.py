@@ -1,5 +1,5 @@
-"""nsqcy/capacity/measured.py: the few figures of docs/benchmarks.json and docs/PERFORMANCE.md that
-capacities are computed from, in packaged form.
+"""nsqcy/capacity/measured.py: the few figures of docs/benchmarks.json and docs/PERFORMANCE.md from
+which capacities are computed, in packaged form.
 
 `python -m loadtest.bench.measured` writes it, as `make conf` does.
 """

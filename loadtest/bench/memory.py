@@ -39,7 +39,7 @@ def pss(nsqd: Daemon) -> int:
 
 
 def warm_up(nsqd: Daemon) -> None:
-    """Have the daemon import everything that the first client needs, and free unused memory."""
+    """Make the daemon import everything that the first client needs, and free unused memory."""
     settings = speed.Settings()
     speed.publish(settings, nsqd, "warm_up", speed.BATCH * 4)
     speed.consume(nsqd, "warm_up", speed.BATCH * 4)
@@ -116,7 +116,7 @@ def stragglers_in_memory(workers: int, scale: float) -> Iterator[Figure]:
 
 
 def wait_for_calm(nsqd: Daemon) -> None:
-    """Wait until the daemon has done its work and uses no more CPU."""
+    """Wait until the daemon has done its work and no longer uses CPU time."""
     used = -1.0
     while nsqd.cpu_seconds() - used > 0.05:
         used = nsqd.cpu_seconds()

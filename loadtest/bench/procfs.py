@@ -39,8 +39,8 @@ def family(pid: int) -> list[int]:
 
 
 def end(pids: Iterable[int]) -> None:
-    """Kill processes, and wait until none of them runs: one that still writes would leave a file in
-    a removed folder."""
+    """Kill processes, and wait until none of them runs: a process that still writes would leave a
+    file in a removed folder."""
     descriptors = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -54,7 +54,7 @@ def end(pids: Iterable[int]) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time of a process, of all its threads."""
+    """Return the user and system time of a process, including all its threads."""
     return time.clock_gettime(~pid << 3 | CLOCK_OF_PROCESS)
 
 

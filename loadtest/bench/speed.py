@@ -1,12 +1,13 @@
-"""Measuring and reporting a scenario: messages per second, CPU microseconds of the daemon for each.
+"""Measuring and reporting a scenario: messages per second, and the daemon's CPU microseconds per
+message.
 
 Owns the building blocks of scenarios: settings, rounds, results, teams of the usual load. Knows no
 scenario; those are in loadtest/bench/scenarios.
 
-The daemon's CPU time is that of all its processes. On a machine with few cores the load competes
-with the daemon: compare CPU for each message between runs, and rates only within one. A machine may
-be twice as fast a minute later, so compared runs take turns in every round, and a ratio is the
-median of those of the rounds.
+The daemon's CPU time is that of all its processes. On a machine with few cores, the load competes
+with the daemon: compare CPU time per message between runs, and rates only within one run. A machine
+may be twice as fast a minute later, so compared runs take turns in every round, and a ratio is the
+median of the ratios of all rounds.
 """
 
 import mmap
@@ -78,7 +79,7 @@ class Settings:
     scale: float = 1.0
     repeat: int = 3
     target: Daemon | None = None
-    deadline: float = float("inf")  # after the first round, no round begins that would end later
+    deadline: float = float("inf")  # after the first round, no round begins if it would end later
 
     def rounds(self) -> Iterator[int]:
         """Return as many rounds as were requested, if there is time for them."""
@@ -147,7 +148,7 @@ class Settings:
 
 def touch_memory(size: int) -> None:
     """Touch this much memory, so that the machine owns it. A virtual machine whose host provides
-    memory at its first use pays up to a microsecond per message for it."""
+    memory at first use spends up to a microsecond per message on it."""
     piece = bytes(1 << 20)
     with mmap.mmap(-1, size) as memory:
         while memory.tell() <= size - len(piece):
@@ -243,7 +244,7 @@ def told(name: str, figures: dict[str, float], unit: float = 1.0, digits: int = 
 
 def row(name: str, runs: list[Result]) -> dict[str, Any]:
     """Summarise a scenario's runs under one title: medians, each figure separately. The note and
-    other measurements are those of the median run by its rank."""
+    other measurements are from the median run."""
     shown = sorted(runs, key=lambda one: one.rank)[(len(runs) - 1) // 2]
 
     def of(figure: Callable[[Result], float]) -> float:

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _told_to_end(options: Options) -> Outcome:
-    """SIGTERM ends it as ^C does: it leaves nothing behind."""
+    """SIGTERM ends the run as ^C does: it leaves nothing behind."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(ValueError):  # not in a thread

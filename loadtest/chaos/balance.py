@@ -1,5 +1,5 @@
 """Guarantees at the end, according to the nsqds: nothing is left, and everything is accounted for;
-only processes that we killed have died, and the files are intact."""
+only processes killed by the test have died, and the files are intact."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ SHOWN = 5
 
 
 def left(node: Node) -> dict[str, int]:
-    """Return what is still to be delivered, by channel; the topic's own as well."""
+    """Return the messages still to be delivered, by channel, including the topic's own."""
     found = {}
     topics = node.web.topics()
     for name in TOPICS:
@@ -35,8 +35,8 @@ def left(node: Node) -> dict[str, int]:
 
 def unbalanced(node: Node) -> list[str]:
     """Return channels whose ledgers do not balance: everything received must be finished, as
-    nothing is dropped here. After the kill of a worker a start may miss some: they died with it, or
-    were finished just before, and their files are gone."""
+    nothing is dropped here. After the kill of a worker, messages may be missing at the start: they
+    died with it, or were finished just before, and their files are gone."""
     found = []
     stats = node.web.stats(ledger="true")
     for topic in stats["topics"]:
@@ -49,8 +49,8 @@ def unbalanced(node: Node) -> list[str]:
 
 
 def balances(ledger: dict[str, Any], misses: bool) -> bool:
-    """Return whether a channel has finished what it received, or, if it may miss some, not more
-    than that. nsqd counts as damaged what is missing in the sum."""
+    """Return whether a channel has finished all messages that it received or, if some may be
+    missing, no more than those. nsqd counts missing messages as damaged."""
     others = {name: count for name, count in ledger["dropped"].items() if name != "damaged"}
     left = ("queued", "in_flight", "deferred", "dead_lettered", "expired", "redriven", "sampled")
     if any(others.values()) or any(ledger[name] for name in left):
@@ -60,8 +60,7 @@ def balances(ledger: dict[str, Any], misses: bool) -> bool:
 
 
 def complaints(name: str, log: str, killed: int) -> list[str]:
-    """Return the lines that a daemon's log must not have, given the number of its killed
-    workers."""
+    """Return the log lines that a daemon must not have, given the number of its killed workers."""
     deaths = [each[0] for each in DIED.finditer(log)]
     found = [each for each in deaths if BY_OUR_HAND not in each]
     if (others := len(deaths) - len(found) - killed) > 0:

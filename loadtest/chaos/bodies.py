@@ -43,7 +43,7 @@ class Bodies:
         return name + self._checksum(name, rest) + rest
 
     def read(self, body: bytes) -> Stamp | None:
-        """None if the body was changed, or is not of this run."""
+        """Return None if the body was changed, or belongs to another run."""
         name, checksum, rest = body[: NAME.size], body[NAME.size : MIN_BYTES], body[MIN_BYTES:]
         if len(body) < MIN_BYTES or self._checksum(name, rest) != checksum:
             return None

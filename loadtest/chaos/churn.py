@@ -1,7 +1,7 @@
 """Temporary topics and channels, and clients that misbehave.
 
 Nothing here is in the ledger: messages of these topics may be emptied, dropped or deleted. Other
-clients must not suffer, and no byte of these topics may turn up elsewhere.
+clients must not be affected, and no byte of these topics may appear elsewhere.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from nsqcy.client import Message
 from nsqcy.client.codec import mpub_body
 
 MIN_BYTES, MAX_BYTES = 5, 200  # messages of a temporary topic
-NAMES = 30  # topics of an nsqd: an nsqlookupd, like NSQ's, never forgets a name
+NAMES = 30  # topics of an nsqd: nsqlookupd, like NSQ's, never forgets a name
 CONNECTS = 3.0  # seconds
 FRAME = struct.Struct(">i")
 
 
 def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-    """They leave when it is quiet."""
+    """They leave when the run becomes quiet."""
     works = [_look_around(load)]
     for node in load.cluster.nodes:
         works += [_come_and_go(load, node), _misbehave(load, node)]
@@ -133,7 +133,7 @@ async def _half_a_line(load: Load, _: asyncio.StreamReader, writer: asyncio.Stre
 
 
 async def _never_reads(load: Load, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Keep the received messages until they have timed out, or it is gone."""
+    """Keep the received messages until they have timed out, or the topic is gone."""
     identity = json.dumps({"heartbeat_interval": 1000}).encode()
     writer.write(b"  V2IDENTIFY\n" + FRAME.pack(len(identity)) + identity)
     writer.write(b"SUB os-a wild\nRDY 100\n")

@@ -42,7 +42,7 @@ class Nsqadmin(Daemon):
     module = "nsqcy.nsqadmin.main"
 
     def _defaults(self) -> dict[str, Option]:
-        # A history that is full before its memory is measured.
+        # The history must be full before its memory is measured.
         return {"http_address": "127.0.0.1:0", "history_interval": "2s", "history_length": "1m"}
 
 
@@ -58,7 +58,7 @@ class ChaoticNsqd(Nsqd):
 
 @contextlib.contextmanager
 def added_to_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """For children that are started meanwhile; by one thread at a time."""
+    """Applies to children that are started meanwhile; only one thread at a time may use it."""
     with _environment:
         before = {name: os.environ[name] for name in values if name in os.environ}
         os.environ.update(values)
@@ -71,7 +71,7 @@ def added_to_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 class Node:
-    """One nsqd. `disk`: if it can be slowed; `small_disk`: if it can be filled."""
+    """One nsqd. `disk`: set if the disk can be slowed; `small_disk`: set if it can be filled."""
 
     def __init__(self, number: int, folder: Path, library: Path | None, mounts: bool) -> None:
         self.number = number
@@ -82,7 +82,7 @@ class Node:
         self.killed = 0  # workers, by us
 
     async def start(self, workers: int, lookupds: list[str], options: Mapping[str, Option]) -> None:
-        """Clients that nsqlookupds send here come through the proxy."""
+        """Clients that nsqlookupds direct here connect through the proxy."""
         self.proxy = Proxy()
         await self.proxy.start()
         self.daemon = ChaoticNsqd(
@@ -107,11 +107,11 @@ class Node:
 
     @property
     def workers(self) -> list[int]:
-        """The oldest first, as long as none was restarted."""
+        """Oldest first, as long as none was restarted."""
         return sorted(procfs.family(self.daemon.process.pid)[1:])
 
     def make_channels(self) -> None:
-        """Return whether all are up, also for a start after the next kill."""
+        """Return whether all workers are up, so that the next kill finds a running nsqd."""
         for topic, channel in PLACES:
             self.web.create(topic, channel)
         eventually(lambda: (self.data / "nsqd.dat").read_text().count('"name"') >= NAMES)
@@ -186,7 +186,7 @@ class Cluster:
         return [each.http_address for each in self.lookupds]
 
     def processes(self) -> dict[int, str]:
-        """Return what each process is, by its id."""
+        """Return the role of each process, by its id."""
         found: dict[int, str] = {}
         for name, daemon in self.daemons.items():
             with contextlib.suppress(DaemonError):  # it is down

@@ -1,6 +1,6 @@
-"""Consumers: on `calm` channels well-behaved ones, on `wild` ones others as well.
+"""Consumers: well-behaved ones on `calm` channels; on `wild` channels, badly behaved ones as well.
 
-A message is recorded only when its consumer means to finish it: one that is kept too long,
+A message is recorded only when its consumer is about to finish it: a message that is kept too long,
 requeued, or in flight to a consumer that dies must be delivered again.
 """
 
@@ -25,7 +25,8 @@ Handler = Callable[[Load, Place, Message], Awaitable[None]]
 
 
 def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-    """Return those that stay until they are cancelled; the others leave when it is quiet."""
+    """Return the consumers that stay until they are cancelled; the others leave when the run
+    becomes quiet."""
     staying = []
     for number, topic in enumerate(TOPICS):
         calm, wild = ((topic, channel) for channel in CHANNELS)
@@ -37,7 +38,7 @@ def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
 
 
 def consumer(load: Load, place: Place, way: str, number: int, **options: Any) -> Consumer:
-    """Consume from all nsqds, by addresses of this kind or as nsqlookupds know them."""
+    """Consume from all nsqds, by their addresses of this kind or through nsqlookupds."""
     found: dict[str, Any] = {"lookupd_http_addresses": load.cluster.lookup_addresses}
     if way != "lookup":
         found = {"nsqd_tcp_addresses": [each.addresses[way] for each in load.cluster.nodes]}
@@ -72,7 +73,7 @@ async def _finish_all(load: Load, place: Place, way: str, number: int) -> None:
 
 
 async def _be_wild(load: Load, place: Place) -> None:
-    """One life after another: each has a behaviour, and its own end."""
+    """Run consumers one after another; each has its own behaviour and end."""
     while not load.quiet.is_set():
         manner = load.chance.choice((_slow, _requeueing, _late, _touching, _dying))
         with contextlib.suppress(*FAILURES):
@@ -133,7 +134,7 @@ async def _touching(load: Load, place: Place, message: Message) -> None:
 
 
 async def _dying(load: Load, place: Place, message: Message) -> None:
-    """Answer few, and keep the rest to the end."""
+    """Answer a few messages, and keep the others to the end."""
     if load.chance.random() < 0.5:
         _finish(load, place, message)
 

@@ -1,7 +1,7 @@
 """Disks with faults: slowed by a library in front of libc, or filled up.
 
-Each needs something of the machine, a compiler or the right to mount; without it, its fault is
-skipped. Only this process and its children see what is mounted, and it disappears with them.
+Each fault needs a compiler or the privilege to mount; without it, the fault is skipped. Only this
+process and its children see the mounts, which disappear with them.
 """
 
 import ctypes
@@ -44,8 +44,8 @@ class SlowDisk:
 
 
 def own_mounts() -> bool:
-    """From now on other processes do not see our mounts; False if that is not allowed. Call it
-    before there are threads."""
+    """Hide our mounts from other processes from now on; return False if that is not allowed. Call
+    it before there are threads."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) < 0:
         return False
     return _run("mount", "--make-rprivate", "/")

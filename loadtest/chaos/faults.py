@@ -1,7 +1,8 @@
 """The faults of a schedule: their injection and their end.
 
-Each is a coroutine with the name of its kind: it returns when the fault is over, and leaves nothing
-behind. Faults that end or stop processes of the same daemon wait for each other; others overlap.
+Each fault is a coroutine with the name of its kind: it returns when the fault is over, and leaves
+nothing behind. Faults that end or stop processes of the same daemon wait for each other; others
+overlap.
 """
 
 import asyncio
@@ -39,7 +40,8 @@ LOOK = 0.02
 
 @dataclass(frozen=True)
 class Inflicted:
-    """A fault that was injected, in seconds of the run. `error`: an unexpected failure of it."""
+    """A fault that was injected, in seconds of the run. `error`: an unexpected failure of the
+    injection."""
 
     begun: float
     ended: float
@@ -73,7 +75,7 @@ class Faults:
         }
 
     async def run(self, plan: Sequence[Fault]) -> None:
-        """Inject all, each at its time; return when the last is over."""
+        """Inject all faults, each at its time; return when the last one is over."""
         self._begun = time.monotonic()
         async with asyncio.TaskGroup() as under_way:
             for fault in plan:
@@ -128,7 +130,7 @@ class Faults:
         await asyncio.to_thread(node.daemon.start)
 
     async def _kill_the_master(self, fault: Fault) -> None:
-        """Its workers save what they have; the next start waits for that."""
+        """The workers save their messages, and the next start waits for them."""
         node = self._node(fault)
         node.daemon.process.kill()
         await asyncio.to_thread(node.daemon.process.wait)

@@ -1,8 +1,9 @@
 """Ledger of published messages and their outcomes, over deaths of nsqds.
 
 Every message has a publisher and a number, and a publisher has one topic of one nsqd. Messages
-answered with OK must be finished in every channel. Of class `memory`, nsqd may lose those that were
-not finished when a worker of it died, and no others. Knows no clock and no connection.
+answered with OK must be finished in every channel. In class `memory`, nsqd may lose the messages
+that were not finished when one of its workers died, but no others. Independent of clocks and
+connections.
 """
 
 from collections import Counter, defaultdict
@@ -75,7 +76,7 @@ class Ledger:
         return publisher
 
     def attempt(self, publisher: Publisher, count: int) -> range:
-        """The numbers of messages that are published now."""
+        """Return the numbers of messages that are about to be published."""
         first = self._next[publisher.number]
         self._next[publisher.number] += count
         numbers = range(first, first + count)
@@ -92,7 +93,8 @@ class Ledger:
     # -- deaths
 
     def died(self, node: int) -> None:
-        """A worker of that nsqd died, with what it had only in memory."""
+        """Handle the death of a worker of that nsqd, and the loss of messages that were only in its
+        memory."""
         for publisher in self._publishers:
             if publisher.node == node and publisher.durability == MEMORY:
                 attempted = self._attempted[publisher.number]
@@ -103,7 +105,7 @@ class Ledger:
     # -- consuming
 
     def knows(self, place: Place, publisher: int, number: int) -> bool:
-        """Return whether it is a message of this topic; others are recorded."""
+        """Return whether it is a message of this topic; if not, record it."""
         found = publisher < len(self._publishers) and number < self._next[publisher]
         if not found or self._publishers[publisher].topic != place[0]:
             self.count(place, "foreign")
@@ -124,8 +126,8 @@ class Ledger:
 
     @property
     def owed(self) -> int:
-        """Return how many deliveries of accepted messages are still to come, without those that
-        deaths have lost."""
+        """Return the number of outstanding deliveries of accepted messages, without those lost by
+        deaths."""
         return sum(
             self._accepted[place[0]].minus(self._finished[place]).without(self._excused[place])
             for place in self._places
@@ -133,7 +135,7 @@ class Ledger:
 
     @property
     def strays(self) -> dict[str, int]:
-        """Record what is wrong even in channels that are not in the ledger."""
+        """Record errors that are errors even in channels outside the ledger."""
         found: Counter[str] = Counter()
         for (topic, channel, name), count in self.counters.items():
             if (topic, channel) not in self._places and name in ("corrupt", "foreign"):

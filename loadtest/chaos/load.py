@@ -1,7 +1,7 @@
 """Shared by all clients of the load: the cluster, the ledger, the duration.
 
-Owns no connection. A client fails all the time under faults; FAILURES are the expected errors, and
-any other error ends the run.
+Owns no connection. Clients fail constantly under faults. FAILURES are the expected errors; any
+other error ends the run.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class Load:
     # -- messages
 
     def note(self, kind: str, milliseconds: float | None, messages: int = 1) -> None:
-        """A request was answered; without milliseconds it has failed."""
+        """Record an answered request, or, without milliseconds, a failed one."""
         failed = milliseconds is None
         second = int(time.time())
         self.timeline.add(second, kind, "", milliseconds, messages=messages, failed=failed)
@@ -115,7 +115,7 @@ class Load:
         self.ledger.finish(place, stamp.publisher, stamp.number)
 
     def _forgets(self, place: Place, stamp: Stamp) -> bool:
-        """Return whether the ledger ignores it, however often it is delivered."""
+        """Return whether the ledger ignores the topic, however often its messages are delivered."""
         key = place, stamp.publisher, stamp.number
         if len(self._forgotten) < self.forget and TOPICS[place[0]] != MEMORY:
             self._forgotten.add(key)

@@ -1,6 +1,6 @@
 """A network with faults: a TCP proxy on the loop of its caller.
 
-Bytes pass unchanged and in order. A fault changes when they pass, or ends connections.
+Bytes pass unchanged and in order. A fault delays bytes, or ends connections.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Proxy:
             flowing.set()
 
     def stall(self, *ways: str) -> None:
-        """Nothing passes, not even a close; new connections are accepted."""
+        """Let nothing pass, not even a close; accept new connections."""
         for way in ways:
             self._flowing[way].clear()
 

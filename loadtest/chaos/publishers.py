@@ -1,7 +1,7 @@
 """Publishers: PUB, MPUB and DPUB over connections of all kinds, /pub and /mpub over HTTP.
 
 Each has one topic of one nsqd and numbers its messages. A failed publish is not repeated: rejected
-messages must not be delivered, unanswered ones may be.
+messages must not be delivered, while unanswered ones may be.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ REFUSED = 503
 
 
 def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-    """For each topic of each nsqd one over TCP and one over HTTP, which has a fifth of the rate."""
+    """Create a publisher over TCP and one over HTTP for each topic of each nsqd; the latter has a
+    fifth of the rate."""
     each = load.rate / len(load.cluster.nodes) / len(TOPICS)
     tasks = []
     for node in load.cluster.nodes:
@@ -122,7 +123,7 @@ class _Tcp(_Publishing):
 
 
 class _Web(_Publishing):
-    """A persistent connection, as far as nsqd keeps it."""
+    """A persistent connection, for as long as nsqd keeps it open."""
 
     shares = HTTP_SHARES
 

@@ -170,7 +170,7 @@ def panels(outcome: Outcome) -> list[Panel]:
         return lines_of(kinds, figure, timeline.span)
 
     def taken(figure: str, scale: float = 1.0) -> list[Line]:
-        """Resources by all processes of a daemon."""
+        """Resources of all processes of a daemon."""
         return [
             Line(name, [(at, value / scale) for at, value in sorted(points.items())])
             for name, points in sorted(_sums(outcome.watch.lives.values(), figure).items())

@@ -70,7 +70,7 @@ async def run(options: Options) -> Outcome:
 
 
 async def _live(load: Load, outcome: Outcome) -> None:
-    """From the first publish until everything is delivered and the clients have left."""
+    """Run from the first publish until everything is delivered and the clients have left."""
     cluster, watch = load.cluster, outcome.watch
     watch.look(cluster.processes())
     before = list(watch.lives.values())
@@ -102,8 +102,8 @@ async def _look(watch: Watch, cluster: Cluster) -> None:
 
 
 async def _drain(load: Load, outcome: Outcome) -> None:
-    """Wait until nothing is left: for the ledger too, or for so long that what it misses is
-    lost."""
+    """Wait until nothing is left, according to the ledger too, or until missing messages must be
+    considered lost."""
     begun = time.monotonic()
     empty_since = begun
     left: dict[str, Any] = {}
@@ -124,7 +124,7 @@ async def _drain(load: Load, outcome: Outcome) -> None:
 
 
 async def _settle(load: Load, outcome: Outcome, before: list[Life]) -> None:
-    """Clients have left, and their resources are free."""
+    """Wait until the clients have left and their resources are free."""
     for node in load.cluster.nodes:
         with contextlib.suppress(*FAILURES, AssertionError):
             await churn.clean_up(load, node)
@@ -138,7 +138,7 @@ async def _settle(load: Load, outcome: Outcome, before: list[Life]) -> None:
 
 
 def _end(cluster: Cluster, outcome: Outcome) -> None:
-    """Verify guarantees, before the cluster is stopped, and after."""
+    """Verify guarantees, before and after the cluster is stopped."""
     load, watch = outcome.load, outcome.watch
     outcome.accounts = load.ledger.accounts()
     for account in outcome.accounts:

@@ -1,7 +1,7 @@
 """The schedule of faults: their kinds, and the order that a seed determines.
 
 A fault has a kind, a time, a target and a duration; faults.py injects it. The same seed gives the
-same schedule. Knows no clock and no process.
+same schedule. Independent of clocks and processes.
 """
 
 import random
@@ -49,7 +49,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """`chance` decides the rest: which worker, how slow a disk."""
+    """`chance` decides the details, such as the worker or the slowness of the disk."""
 
     at: float  # seconds after the load has begun
     kind: str
@@ -64,8 +64,8 @@ def plan(
     pause: tuple[float, float],
     victims: dict[str, Sequence[int]],
 ) -> list[Fault]:
-    """Return all faults that begin within this time, with pauses between them. Kinds come in turns,
-    shuffled, so that a short run has each as well; those without a target are left out."""
+    """Return all faults that begin within this time, with pauses between them. Kinds come in
+    shuffled turns, so that a short run also has each kind; kinds without a target are omitted."""
     chance = random.Random(seed)
     kinds = _turns([each for each in KINDS if victims.get(each.victims)], chance)
     found = []

@@ -1,4 +1,4 @@
-"""Resources of processes over their lives: memory, descriptors, threads; and whether these grow.
+"""Resources of processes over their lives (memory, descriptors, threads), and whether these grow.
 
 Owns samples of /proc. The caller names the processes.
 """
@@ -74,7 +74,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Slope:
-    """Growth of a process's memory. None if its life was too short."""
+    """Growth of a process's memory. Return None if the process did not live long enough."""
 
     name: str
     pid: int
@@ -91,7 +91,7 @@ class Slope:
 
 
 def slope(life: Life) -> Slope | None:
-    """By least squares, of the minimum of memory in each FLOOR seconds after the warm-up."""
+    """Computed by least squares from the minimum memory in each FLOOR seconds after the warm-up."""
     warm = life.samples[0].at + min(WARM, life.seconds / 5)
     points = floors([(each.at, each.rss) for each in life.samples if each.at >= warm])
     if len(points) < 3:

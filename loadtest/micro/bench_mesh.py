@@ -1,4 +1,4 @@
-"""How fast streams between workers are.
+"""Speed of streams between workers.
 
     python loadtest/micro/bench_mesh.py
 

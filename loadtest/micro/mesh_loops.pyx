@@ -15,7 +15,7 @@ cdef class CountingEnd(StreamEnd):
 
 
 def send(Stream stream, size_t size, Py_ssize_t times):
-    """Send up to `times` pieces of `size` bytes; returns how many went whole."""
+    """Send up to `times` pieces of `size` bytes; return how many were sent completely."""
     cdef:
         unsigned char *data = <unsigned char *> calloc(size, 1)
         Py_ssize_t done = 0
@@ -29,7 +29,7 @@ def send(Stream stream, size_t size, Py_ssize_t times):
 
 
 def both_ways(Mesh a, Mesh b, Stream stream, size_t size, Py_ssize_t batch, Py_ssize_t total):
-    """Turns of two workers in one thread: `batch` pieces a turn, `total` in all."""
+    """Run turns of two workers in one thread: `batch` pieces per turn, `total` pieces overall."""
     cdef Py_ssize_t done = 0
     while done < total:
         done += send(stream, size, min(batch, total - done))

@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[2]
 MAX_SECONDS = 600  # seconds; it takes about fifteen
 VALGRIND = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--dump-line=no"]
 
-# The environment contains nothing of the caller's, because its size moves the stack. libc's copies
+# The environment contains nothing from the caller, because its size moves the stack. libc's copies
 # use loops without `rep` instructions, because valgrind counts those once per byte. A large buffer
-# grows by moving pages; otherwise the memory after it would decide whether it grows in place or is
-# copied.
+# grows by moving pages; otherwise the memory after the buffer would decide whether it grows in
+# place or is copied.
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "PYTHONPATH": str(ROOT),
@@ -99,8 +99,8 @@ def self_costs(lines: Iterable[str]) -> Counter[tuple[str, str]]:
 
 
 def fixed_addresses() -> list[str]:
-    """Return the start of a command with fixed addresses, where that is allowed. Without it,
-    figures differ by a few tenths of a percent between runs."""
+    """Return the prefix of a command that runs it with fixed addresses, where that is allowed.
+    Without it, figures differ by a few tenths of a percent between runs."""
     words = ["setarch", "-R"]
     try:
         subprocess.run([*words, "true"], check=True, capture_output=True)

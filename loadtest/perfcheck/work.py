@@ -125,7 +125,7 @@ class Worker:
 
 
 def publish(stretches: Stretches, name: str, commands: bytes, each: int, channels: int) -> None:
-    """Repeat the same commands, a turn for each time."""
+    """Repeat the same commands, with a turn for each repetition."""
     worker = Worker()
     producer = Client(worker)
     for number in range(channels):
@@ -175,7 +175,7 @@ def redeliver(stretches: Stretches) -> None:
 
 
 def defer(stretches: Stretches) -> None:
-    """Deferred messages, which become due all at once."""
+    """Deferred messages that all become due at once."""
     worker = Worker()
     producer, consumer = Client(worker), worker.consumer()
     for _ in range(ROUNDS):
@@ -191,7 +191,7 @@ def defer(stretches: Stretches) -> None:
 
 
 def alone(stretches: Stretches) -> None:
-    """Measure a turn per message: the cost of a turn that few messages share. Idle topics and
+    """Measure one turn per message: the cost of a turn that few messages share. Idle topics and
     consumers must not increase it."""
     worker = Worker()
     for number in range(IDLE):

@@ -55,10 +55,10 @@ def main(argv: Sequence[str]) -> int:
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run locust to its end; return its exit code.
 
-    On ^C, which reaches locust by itself, it writes its report. On SIGTERM it would not while a
-    shape runs, so it gets an interrupt.
+    On ^C, which also reaches locust directly, locust writes its report. On SIGTERM, locust would
+    not write it while a shape runs, so it receives an interrupt instead.
     """
-    signal.signal(signal.SIGINT, lambda *_: None)  # before it starts: it must have one, too
+    signal.signal(signal.SIGINT, lambda *_: None)  # locust must have it too
     locust = subprocess.Popen(command, env=environment)
     signal.signal(signal.SIGTERM, lambda *_: locust.send_signal(signal.SIGINT))
     return locust.wait()

@@ -1,4 +1,4 @@
-"""Bodies of messages: how long they are, and the header that tells who published them and when.
+"""Bodies of messages: their sizes, and the header with their publisher and time.
 
 8 bytes   when it was due, nanoseconds since 1970; of a deferred message when it was to come
 8         the run, so that what another run has left behind is not taken for its messages
@@ -41,7 +41,7 @@ class Sizes:
     @classmethod
     def parse(cls, text: str, *, minimum: int = MIN_BYTES) -> Self:
         """Parse `200`, `100-2000`, or several with their weights: `200:9,1000-65536:1`. Raises
-        ValueError, also for bodies of fewer than `minimum` bytes."""
+        ValueError for invalid text, and for bodies of fewer than `minimum` bytes."""
         ranges, weights = [], []
         for part in text.split(","):
             size, _, weight = part.partition(":")

@@ -1,8 +1,8 @@
 """Ledger of published and delivered messages, message by message, and the conclusions.
 
-Every message has a publisher and a number. The ledger of a whole test is the sum of those that the
-processes of the load send in periodically: `take` returns what is new and forgets it, `merge` adds
-it to another ledger. Knows no clock and no connection.
+Every message has a publisher and a number. The ledger of a whole test is the sum of the parts that
+the processes of the load send periodically: `take` returns and forgets the new entries, and `merge`
+adds them to another ledger. Independent of clocks and connections.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class Marks:
         return not before & bit
 
     def merge(self, other: Self) -> int:
-        """Add those of another set; return how many of them are not new."""
+        """Add the messages of another set; return how many of them are not new."""
         twice = 0
         for key, bits in other._bits.items():
             before = self._bits.get(key, 0)
@@ -42,7 +42,7 @@ class Marks:
         return twice
 
     def minus(self, other: Self) -> Self:
-        """Return those that are not in the other."""
+        """Return the messages that are not in the other set."""
         left = type(self)()
         for key, bits in self._bits.items():
             if rest := bits & ~other._bits.get(key, 0):
@@ -50,7 +50,7 @@ class Marks:
         return left
 
     def without(self, other: Self) -> int:
-        """Return how many are not in the other."""
+        """Return the number of messages that are not in the other set."""
         return sum(
             (bits & ~other._bits.get(key, 0)).bit_count() for key, bits in self._bits.items()
         )
@@ -118,7 +118,7 @@ class Ledger:
         self.counters[*place, name] += 1
 
     def take(self) -> dict[str, Any]:
-        """Return what is new, encoded for the network, and forget it."""
+        """Return the new entries, encoded for the network, and forget them."""
         taken = {
             "published": [(topic, marks.pack()) for topic, marks in self.published.items()],
             "finished": [(*place, marks.pack()) for place, marks in self.finished.items()],

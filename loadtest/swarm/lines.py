@@ -55,7 +55,7 @@ class Panel:
 
 
 def svg(panel: Panel, seconds: float) -> str:
-    """One panel, from 0 to this many seconds; its page has STYLE."""
+    """One panel, from 0 to this many seconds; the page must include STYLE."""
     values = [value for line in panel.lines for _, value in line.points if value is not None]
     axis = _Logarithmic(values) if panel.logarithmic else _Linear(values)
     span = max(1.0, seconds)

@@ -10,7 +10,7 @@ from nsqcy.client.options import Address
 
 @dataclass(frozen=True)
 class Sample:
-    """None for what is unknown, as nsqd is on another machine."""
+    """Values are None if they are unknown because nsqd is on another machine."""
 
     second: int
     users: int
@@ -26,7 +26,7 @@ class Machine:
         self._find()
 
     def _find(self) -> None:
-        """Their processes: looked up again when one has ended."""
+        """Return their processes, looked up again when one has ended."""
         masters = filter(None, map(procfs.listener, self._ports))
         self._pids = [pid for master in masters for pid in procfs.family(master)]
         self._cpu: tuple[float, float] | None = None

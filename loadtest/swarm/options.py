@@ -1,7 +1,7 @@
 """The flags that this load test adds to locust's.
 
-Each has an environment variable: NSQ_LOAD_ and its name. In distributed runs those of the master
-apply. Knows no locust; connects to nothing.
+Each has an environment variable: NSQ_LOAD_ and its name. In distributed runs, the master's flags
+apply. Independent of locust; opens no connections.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def flag(default: Any, about: str, *, secret: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Raises ValueError for what makes no sense."""
+    """Raises ValueError for options that contradict each other."""
 
     nsqd_tcp_address: str = flag("", f"host:port,...; where there are no lookupds {TCP}")
     nsqd_http_address: str = flag("", "host:port or URL,... for HttpUser; else as lookupds say")
@@ -92,7 +92,7 @@ class Options:
         return cls(**{each.name: getattr(found, each.name) for each in fields(cls)})
 
     def shown(self) -> dict[str, Any]:
-        """For a report: without what is secret."""
+        """Return the options for a report, without secrets."""
         secret = {each.name for each in fields(self) if each.metadata["secret"]}
         return {name: value for name, value in asdict(self).items() if name not in secret}
 
@@ -108,7 +108,7 @@ class Options:
 
     @property
     def https(self) -> list[str]:
-        """nsqds' HTTP addresses, as far as they were given."""
+        """Return the given HTTP addresses of nsqds."""
         given = _split(self.nsqd_http_address)
         return given or ([HTTP] if self.nsqds == [TCP] else [])
 
@@ -134,7 +134,8 @@ class Options:
 
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
-        """How nsqds are verified and who we are. Read once, as all connections have it."""
+        """Return the TLS options: how nsqds are verified, and the client's certificate. Read once,
+        because all connections share it."""
         if not self.nsqd_tls:
             return None
         options: dict[str, Any] = {}

@@ -1,13 +1,14 @@
-"""Due times of a user's requests: a schedule, whatever happened to earlier requests.
+"""Due times of a user's requests: a schedule that does not depend on earlier requests.
 
-A user that waits for a slow answer is late with the next request, and that counts: latencies are
-measured from the due time. Otherwise a server that stalls for ten seconds would show one slow
+A user that waits for a slow answer is late with the next request, and this lateness is measured:
+latencies start at the due time. Otherwise a server that stalls for ten seconds would show one slow
 request, and not all those that could not be sent meanwhile (coordinated omission).
 """
 
 
 class Pace:
-    """The due times of one user, `rate` a second; 0: each when the previous one is answered.
+    """The due times of one user, `rate` per second; with 0, each request is due when the previous
+    one is answered.
 
     The caller provides the time. `phase` of 0 to 1 moves the first one by that share of an
     interval, so that users that start together do not all send at the same moments.

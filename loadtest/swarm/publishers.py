@@ -28,7 +28,7 @@ MILLISECOND = 1_000_000  # in ns
 
 
 class Attempt:
-    """One publish: `messages`, which a publisher sends at once, and their facts."""
+    """One publish: `messages`, which are sent together, and their facts."""
 
     def __init__(self, test: Run, topic: str, publisher: int, numbers: range) -> None:
         self.topic = topic
@@ -38,7 +38,7 @@ class Attempt:
         self._numbers = numbers
 
     def make(self, due: float, delay: int) -> None:
-        """Create one due at that time of the monotonic clock; deferred by this many
+        """Create a publish that is due at that time of the monotonic clock, deferred by this many
         milliseconds."""
         self._due = due
         late = int((time.monotonic() - due) * 1e9)
@@ -105,7 +105,7 @@ class OverTcp(Publishing):
 
     @property
     def batch(self) -> int:
-        """Return how many messages it publishes at once."""
+        """Return the number of messages per publish."""
         return 1
 
     def on_start(self) -> None:

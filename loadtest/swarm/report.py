@@ -21,7 +21,7 @@ from loadtest.swarm.stages import Knee
 from loadtest.swarm.thresholds import PERCENTILES, Verdict
 from nsqcy.pipeline.plots import section, table
 
-BUSY = 0.9  # a process of the load that was busier than this limited itself
+BUSY = 0.9  # a process of the load that is busier than this limits the load
 LATE = 20.0  # ms; greater lateness of its own shows in the latencies
 KEPT, MISSED = "kept", "MISSED"
 
@@ -213,7 +213,7 @@ def _options(figures: Figures) -> list[tuple[str, ...]]:
 
 
 def _last(figures: Figures) -> float:
-    """The second at which the lines end."""
+    """Return the second at which the lines end."""
     seconds = [each["second"] for each in figures["samples"]]
     seconds += [each["second"] for rows in figures["kinds"].values() for each in rows]
     return max(seconds, default=0.0)

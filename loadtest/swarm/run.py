@@ -1,8 +1,8 @@
 """The state of a test in one process.
 
-A process of the load records here what it does; periodically `take` passes what is new to the
-process that combines everything, the master of a distributed run. In a run of one process that is
-the same, and nothing is passed on. Knows no locust.
+Each process of the load records its work here. Periodically, `take` passes the new entries to the
+process that combines everything, which is the master in a distributed run. In a run of one process,
+this is the same process, and nothing is passed on. Knows no locust.
 """
 
 import time
@@ -23,7 +23,7 @@ PUBLISHERS = 1 << 16  # of one process
 
 @dataclass
 class Quiet:
-    """Return whether a process publishes nothing more, and has had all answers."""
+    """Return whether a process has stopped publishing and has received all answers."""
 
     halted: bool = False
     waiting: int = 0  # publishes without an answer
@@ -34,7 +34,7 @@ class Quiet:
 
 
 class Strain(NamedTuple):
-    """Maximum strain on a process of the load."""
+    """The maximum strain on a process of the load."""
 
     busy: float = 0.0  # share of the time it was running
     late: float = 0.0  # milliseconds that it was late
@@ -151,7 +151,7 @@ class Run:
         self._seconds = self._now()
 
     def drained(self) -> None:
-        """Everything was delivered, or the time for it is over."""
+        """Handle the end: everything has been delivered, or the time for that is over."""
         self._drained = self._now()
 
     def _now(self) -> float:
@@ -163,7 +163,8 @@ class Run:
         return messages / (drained or self.seconds)
 
     def merge(self, taken: dict[str, Any]) -> Quiet:
-        """Merge what another process has taken. Return whether that one is quiet."""
+        """Merge the entries that another process has taken. Return whether that process is
+        quiet."""
         if taken["run"] == self.number:
             self.ledger.merge(taken["ledger"])
             self.timeline.merge(taken["timeline"])
@@ -180,7 +181,7 @@ class Run:
         return not any(each.lost for each in self.accounts())
 
     def step(self, users: int, since: float, until: float) -> Step:
-        """Return what happened between two times, in seconds since the test began."""
+        """Return the results between two times, in seconds since the test began."""
         totals = self.timeline.totals(self.begun + since, self.begun + until)
         requests = sum(cell.requests for cell in totals.values())
         failures = sum(cell.failures for cell in totals.values())

@@ -1,4 +1,4 @@
-"""Number of users over time, for locust: the shapes of stages.py with the numbers of the flags."""
+"""Number of users over time, for locust: the shapes of stages.py with the values of the flags."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class Shape(LoadTestShape):
         self._options = None
 
     def tick(self) -> tuple[int, float] | None:
-        """Return the number of users, and how many a second may start."""
+        """Return the number of users, and how many may start per second."""
         assert self.runner is not None
         parsed: Any = self.runner.environment.parsed_options
         maximum = parsed.num_users or 1

@@ -1,6 +1,6 @@
 """Number of users over time: functions of the time alone, and the search for the knee.
 
-Knows no locust and no clock.
+Independent of locust and of clocks.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Step:
 
 class Knee:
     """Adds users step by step, until latency or failures cross a bar: the knee is the last step
-    before. `measure` returns what happened between two times of the test."""
+    before. `measure` returns the results between two times of the test."""
 
     SETTLE = 0.3  # the fraction of a step that does not count
 

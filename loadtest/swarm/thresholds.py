@@ -14,7 +14,8 @@ or the same as TOML:
     "PUB load" = 5
 
 Behind the name of a figure is whose it is: a type of requests, with the name of one of them if it
-is not to hold for all. Latencies are milliseconds, failures a share, rates messages per second.
+is not to hold for all. Latencies are in milliseconds, failures are a share, and rates are in
+messages per second.
 """
 
 import tomllib
@@ -64,8 +65,8 @@ class Verdict:
 
 
 def parse(text: str) -> list[Threshold]:
-    """Thresholds and names of TOML files, separated by commas; of what is said twice the last
-    holds. Raises ValueError."""
+    """Thresholds and names of TOML files, separated by commas; the last of two equal thresholds
+    applies. Raises ValueError."""
     found: list[Threshold] = []
     for part in filter(None, map(str.strip, text.split(","))):
         if part.endswith(".toml"):
@@ -93,7 +94,7 @@ def read(path: Path) -> list[Threshold]:
 
 
 def latest(thresholds: Iterable[Threshold]) -> list[Threshold]:
-    """Each once, as it was said last."""
+    """Return each threshold once, with its last value."""
     return list({(each.figure, each.of): each for each in thresholds}.values())
 
 

@@ -1,10 +1,10 @@
 """Requests over time, and their latencies as histograms that can be added up.
 
-A latency counts in a bucket, 64 to each doubling of microseconds, and is reported as the bucket's
-upper end: at most 1.6 % too high, and never too low. locust's own figures are whole milliseconds,
-ten times the latency of a message of NSQ.
+A latency is counted in a bucket, with 64 buckets per doubling of microseconds, and is reported as
+the bucket's upper end: at most 1.6 % too high, and never too low. locust's own figures are whole
+milliseconds, ten times the latency of a message of NSQ.
 
-Like a ledger, the timeline of a whole test is the sum of what processes send in. Knows no clock.
+Like a ledger, the timeline of a whole test is the sum of the processes' parts. Knows no clock.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ class Cell:
             self.latencies[key] = self.latencies.get(key, 0) + count
 
     def percentile(self, share: float) -> float | None:
-        """In milliseconds, of the successful requests; None if there are none."""
+        """Return it in milliseconds, for successful requests; None if there are none."""
         left = share * sum(self.latencies.values())
         for key in sorted(self.latencies):
             left -= self.latencies[key]
@@ -122,7 +122,7 @@ class Timeline:
             self._cell(second, kind, name).merge(cell)
 
     def totals(self, since: float = 0.0, until: float = float("inf")) -> dict[Name, Cell]:
-        """Return cells by name, of all spans that begin in that time."""
+        """Return cells by name, from all spans that begin in that time."""
         return _summed(
             ((key.kind, key.name), cell)
             for key, cell in self.cells.items()

@@ -1,8 +1,8 @@
 """A test from its start to its report, on locust's events.
 
 In the process that runs alone or is the master, `Wiring` creates the channels, watches the machine,
-waits at the end for pending messages, and reports. In a worker it starts the process's part of the
-test, and sends in its results. The Run owns the test's state.
+waits at the end for pending messages, and reports. In a worker, it starts the process's part of the
+test and sends its results. The Run owns the test's state.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class Wiring:
         """Return the nsqds of the test; all channels exist on them."""
         self._parsed.nsq_run = secrets.randbits(63)  # sent to workers with the flags
         if self._has(HttpUser):
-            cluster.http_urls(options)  # raises here, and not in a worker
+            cluster.http_urls(options)  # raises here instead of in a worker
         if self._has(ConsumeUser):
             return cluster.make_channels(options)
         return cluster.tcp_addresses(options)
@@ -104,7 +104,7 @@ class Wiring:
             self._samples.append(machine.sample(self._runner.user_count))
 
     def _beat(self, run: Run) -> None:
-        """Do something on a schedule, as users do, and measure its lateness."""
+        """Run something on a schedule, as users do, and measure its lateness."""
         while True:
             begun, late = time.monotonic(), 0.0
             for number in range(1, BEATS + 1):
@@ -130,7 +130,8 @@ class Wiring:
             self._run.quiet.halted = True
 
     def _stopping(self, **_: Any) -> None:
-        """Before users are stopped: publishers end, and consumers get what is left."""
+        """Called before users are stopped: publishers end, and consumers receive the remaining
+        messages."""
         run = self._run
         self._halt()
         if run is None or self._is_worker:
@@ -144,7 +145,7 @@ class Wiring:
         run.drained()
 
     def _is_quiet(self, run: Run) -> bool:
-        """Return whether all have had the last answer to a publish."""
+        """Return whether all publishers have received their last answer."""
         if not self._is_master:
             return run.quiet.is_so
         workers = self._runner.clients.items()
@@ -164,7 +165,7 @@ class Wiring:
         logging.getLogger("locust.stats_logger").setLevel(logging.WARNING)
 
     def _report(self, run: Run) -> int | None:
-        """Judge and report; return the exit code, None to leave errors of users to locust."""
+        """Judge and report; return the exit code, or None to leave errors of users to locust."""
         usual = [Threshold("failures", "", 0)]
         if run.consumes:
             usual.append(Threshold("lost", "", 0))

@@ -159,7 +159,7 @@ def _cores(load: Load, usable: float) -> Iterator[Part]:
         busy += turns
     if busy > usable:
         figure = measured.WORKERS
-        overhead = max(0.0, figure.value - 1)  # it may be measured as less than nothing
+        overhead = max(0.0, figure.value - 1)  # the measured difference may be negative
         yield Part("overhead of multiple workers", busy * overhead, str(figure))
     if load.deferred:
         yield _of("deferring", load.rate * load.deferred, measured.DEFER)

@@ -179,7 +179,7 @@ class Consumer(ConsumerView):
     # -- its life
 
     def start(self, block: bool = False) -> None:
-        """Start connecting and receiving messages. With `block`, do the same as run()."""
+        """Start connecting and receiving messages. If `block` is true, do the same as run()."""
         with self._loop.lock:
             if not (self._loop.has_begun or self._closed):
                 self._begin()

@@ -241,7 +241,7 @@ class Flow:
             self._wait(now)
 
     def tick(self, now: float) -> None:
-        """Do what is due: end a wait, or rotate the lanes."""
+        """Do the due work: end a wait, or rotate the lanes."""
         if now < self.due:
             return
         if self.state is State.WAITING:
@@ -322,6 +322,6 @@ class Flow:
                     self._since[lane] = now
                 lane.send_ready(count)
         if lost or got:
-            self.random.shuffle(lost)  # they changed at the same time, so in no order
+            self.random.shuffle(lost)  # they changed at the same time, so there is no order
             moved = {*lost, *got}
             self.lanes = [lane for lane in self.lanes if lane not in moved] + lost + got

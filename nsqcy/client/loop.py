@@ -233,7 +233,7 @@ class Loop:
         """Wake the loop, because there is work to do."""
         if self._asleep:
             self._asleep = False
-            with suppress(OSError):  # full: it will wake; closed: it has ended
+            with suppress(OSError):  # full: the loop will wake; closed: the loop has ended
                 self._wakes.send(b"\0")
 
     def told_later(self, hook: Callable[..., object] | None) -> Callable[..., object] | None:

@@ -174,7 +174,7 @@ class ConnectionOptions:
     )
     topology_region: str = option("", STRING, "this client's region")
     topology_zone: str = option("", STRING, "this client's zone")
-    # Made once from tls_options: all connections share it.
+    # Created once from tls_options, because all connections share it.
     tls_context: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

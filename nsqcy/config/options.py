@@ -130,7 +130,7 @@ def ini_floats(text: str) -> tuple[float, ...]:
 
 # --- one value, from TOML ---------------------------------------------------------------------
 #
-# What NSQ accepts for each kind, less what it accepts by mistake.
+# What NSQ accepts for each kind, except for what it accepts by mistake.
 
 
 def toml_bool(value: object) -> bool:

@@ -86,7 +86,8 @@ def disk_space(host: Host) -> Iterator[Finding]:
 def disk_latency(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
     middle, longest = sorted(disk.syncs)[len(disk.syncs) // 2], max(disk.syncs)
-    text = f"a small write typically syncs in {milliseconds(middle)}, at worst in {milliseconds(longest)}"
+    typical, worst = milliseconds(middle), milliseconds(longest)
+    text = f"a small write typically syncs in {typical}, at worst in {worst}"
     advice = "a publish to a topic with durability fsync waits for a sync; see docs/DURABILITY.md"
     if middle > VERY_SLOW_SYNC:
         yield warning(text, advice)

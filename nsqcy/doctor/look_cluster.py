@@ -43,7 +43,7 @@ _TOPIC: gojson.Fields = {
     "policy": (gojson.structure(_POLICY), None),
     "channels": (gojson.array(gojson.structure(_CHANNEL), gojson.EMPTY), []),
 }
-# Keys of /stats besides the figures, most of them only ours.
+# Keys of /stats in addition to the figures; NSQ has only some of them.
 _HEALTH: gojson.Fields = {
     "health": (gojson.text, "OK"),
     "draining": (gojson.flag, False),

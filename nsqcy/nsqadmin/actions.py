@@ -119,7 +119,7 @@ def _check_known(*posted: Posted) -> None:
         raise HttpError(404, codes[-1])
 
 
-# Ours: on all nodes that have the topic, or on one of them
+# nsqcy's own actions: on all nodes that have the topic, or on one of them
 
 
 def redrive(

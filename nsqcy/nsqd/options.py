@@ -261,7 +261,8 @@ STORAGE = (
         "min-free-disk",
         INT,
         0,
-        "minimum free disk space in bytes; below it, publishes that must be written to disk are refused",
+        "minimum free disk space in bytes; below it, publishes that must be written to disk are "
+        "refused",
         rule=NOT_NEGATIVE,
     ),
     Option(

@@ -29,7 +29,7 @@ def declared(cls: Any) -> tuple[Option, ...]:
 def check(values: Any) -> None:
     """Raise TypeError or ValueError for the first option whose value is not allowed.
 
-    A boolean may be anything, as everything is true or false.
+    A boolean option accepts any value, because every value is true or false.
     """
     for each in declared(type(values)):
         value = getattr(values, each.name)

@@ -14,7 +14,8 @@ Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
 
 
 class Expected(ValueError):
-    """A bad text, where what is allowed depends on it; else a kind raises a plain ValueError."""
+    """An invalid text whose allowed values depend on the text; otherwise a kind raises a plain
+    ValueError."""
 
 
 class InvalidOption(ValueError):

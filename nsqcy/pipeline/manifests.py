@@ -266,8 +266,8 @@ def read(root: Path) -> Contents:
 def happened(root: Path, manifest: Manifest) -> bool:
     """Return whether a compaction took place.
 
-    It did not if the files that it replaces exist and its own files do not. If neither exist, a
-    later compaction has replaced its files, or they are missing.
+    It did not take place if the files that it replaces exist and its own files do not. If neither
+    exists, a later compaction has replaced its files, or they are missing.
     """
     new = (root / file.path for file in manifest.files)
     old = (root / path for path in manifest.replaces)

@@ -161,7 +161,9 @@ def _take(fd: int, name: str) -> Inherited:
         sock = socket.socket(fileno=fd)
     except OSError as error:
         what = "is not a socket" if os.path.exists(f"/proc/self/fd/{fd}") else "is not open"
-        text = f"failed to take sockets - {shown} from the service manager {what} ({error.strerror})"
+        text = (
+            f"failed to take sockets - {shown} from the service manager {what} ({error.strerror})"
+        )
         raise StartError(text) from None
     reason = _unfit(sock)
     if reason:

@@ -239,7 +239,7 @@ class Cluster:
             LOG.warning("%s; its logs stay at their positions", error)
         pause = min(known.pause * 2, MAX_PAUSE) if known else 0.5
         if isinstance(error, Silent):
-            pause = max(pause, PATIENCE)  # at least the cost for the others of trying it
+            pause = max(pause, PATIENCE)  # at least the time that trying it costs the others
         self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])
 
     def _is_up(self, address: str) -> None:

@@ -312,7 +312,7 @@ ENDS = ("endingOffsets", "endingTimestamp")
 
 @dataclass(frozen=True)
 class Options:
-    """Options as the user set them, checked."""
+    """The options set by the user, checked."""
 
     topics: tuple[str, ...]  # empty with a pattern
     pattern: str

@@ -172,7 +172,7 @@ def producer_keywords(options: Sequence[str]) -> dict[str, Any]:
 
 
 def _read(options: Sequence[str]) -> Read:
-    """Parse the options. If one is repeated, the last one counts."""
+    """Parse the options. If an option is repeated, the last value applies."""
     given: dict[str, Any] = dict(map(read_one, options))
     beat = given.get("heartbeat_interval", HEARTBEAT_INTERVAL)
     patience = given.get("read_timeout", READ_TIMEOUT)

@@ -1,7 +1,7 @@
 """Selection of the destination of the next message.
 
 Owns the health and the speed of destinations, which are numbered in the order of the command line.
-Does not know what a destination is. Reads no clock: callers pass the time in seconds.
+Independent of the kind of destination. Reads no clock: callers pass the time in seconds.
 """
 
 from collections.abc import Callable, Sequence

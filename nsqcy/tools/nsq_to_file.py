@@ -64,7 +64,12 @@ SOURCES = (
     Option("channel", STRING, NAME, "channel name"),
     common.NSQD_TCP_ADDRESS,
     common.LOOKUPD_HTTP_ADDRESS,
-    Option("max-in-flight", INT, 200, "maximum messages in flight per topic, and maximum messages between syncs"),
+    Option(
+        "max-in-flight",
+        INT,
+        200,
+        "maximum messages in flight per topic, and maximum messages between syncs",
+    ),
     CONSUMER_OPT,
     *common.http_timeouts(5 * SECOND),
 )

@@ -219,7 +219,9 @@ def test_a_block_of_other_records(broker: LogBroker) -> None:
     from nsqcy.base.crc import crc32c
 
     broker.spoil = shift
-    assert "the block has different records from those requested, twice" in refusal(broker, CorruptBlock)
+    assert "the block has different records from those requested, twice" in refusal(
+        broker, CorruptBlock
+    )
 
 
 def test_a_connection_that_is_lost(broker: LogBroker) -> None:

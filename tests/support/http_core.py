@@ -174,7 +174,7 @@ class Web:
         return self.clients[-1]
 
     def settle(self, *, reading: bool = True) -> None:
-        """Continue until nothing happens any more."""
+        """Continue until nothing happens."""
         busy = True
         while busy:
             calls = self.loop.ready()

@@ -98,7 +98,7 @@ class Worker(Mesh):
         self.asleep = self.prepare_sleep()
 
     def stir(self) -> None:
-        """End the poll, as for an event that does not come from a peer."""
+        """End the poll, as an event that does not come from a peer would."""
         self.asleep = False
         self.awake()
 

@@ -1,4 +1,4 @@
-"""Nsqds registered with an nsqlookupd; one hangs or is down for a while."""
+"""Nsqds registered with an nsqlookupd; one of them hangs or is down for a while."""
 
 import signal
 from collections.abc import Iterator

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 from nsqcy.client import Consumer, Producer
 from nsqcy.testing import Nsqd, nsqd
 
-YEARS = 10 * 365 * 24 * 3600  # in seconds: no message is due, whenever this is read
+YEARS = 10 * 365 * 24 * 3600  # seconds: no message becomes due, however late this is read
 OPTIONS: dict[str, Any] = {
     "max_bytes_per_file": 65536,
     "max_defer_timeout": "200000h",
@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
     "sync_timeout": "100ms",
     "workers": 2,
 }
-SECOND = 1_000_000_000  # ns; clocks are read one after the other, so dues differ by some of them
+SECOND = 1_000_000_000  # ns; clocks are read one after the other, so due times differ slightly
 LIVES = ("stopped", "killed")
 
 

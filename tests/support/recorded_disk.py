@@ -167,8 +167,8 @@ class RecordedDisk:
         self._write(self._replay(self.calls[:cut]), into, chance)
 
     def kill(self, cut: int, into: Path, chance: Random | None = None) -> None:
-        """The same for a process that is killed: everything written exists, and with `chance` some
-        part of the next call, if that is a write."""
+        """Write the same state for a process that is killed: everything written exists, and with
+        `chance` some part of the next call, if that is a write."""
         calls = self.calls[:cut]
         if chance is not None and cut < len(self.calls) and self.calls[cut].name == "pwrite":
             torn = self.calls[cut]

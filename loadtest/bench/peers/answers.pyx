@@ -1,8 +1,8 @@
 """Answers of peers, parsed as little as possible: counted, and acknowledged.
 
 Every function takes received bytes and parses the complete answers in them. `used` is the number of
-their bytes; the rest is passed again with what follows it. An acknowledgement is `before`, the
-bytes that name the message, copied as they were received, and `after`.
+their bytes; the rest is passed again together with the following bytes. An acknowledgement is
+`before`, the bytes that name the message, copied as they were received, and `after`.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -12,7 +12,8 @@ from libc.string cimport memchr, memcmp, memcpy
 ctypedef const unsigned char *Bytes
 
 cdef class Whole:
-    """Received bytes, kept while this lives. (The C of a memoryview takes long to compile.)"""
+    """Received bytes, kept while this object lives. (The C code of a memoryview takes long to
+    compile.)"""
 
     cdef Py_buffer view
 
@@ -65,7 +66,8 @@ cdef bytes taken(Text *text):
 
 
 cdef Py_ssize_t line(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
-    """Return where the line that starts here ends, its CRLF included; INCOMPLETE without one."""
+    """Return the end of the line that starts here, including its CRLF; INCOMPLETE if there is no
+    CRLF."""
     cdef Bytes found
     if at >= end:
         return INCOMPLETE
@@ -74,7 +76,7 @@ cdef Py_ssize_t line(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
 
 
 cdef Py_ssize_t number(Bytes data, Py_ssize_t at) noexcept:
-    """The decimal number here; -1 for anything negative."""
+    """Return the decimal number here; -1 for any negative number."""
     cdef Py_ssize_t value = 0
     if data[at] == c"-":
         return -1
@@ -85,7 +87,7 @@ cdef Py_ssize_t number(Bytes data, Py_ssize_t at) noexcept:
 
 
 cdef Py_ssize_t last_word(Bytes data, Py_ssize_t end) noexcept:
-    """Where the last word of a line starts whose CRLF ends here."""
+    """Return the start of the last word of the line whose CRLF ends here."""
     cdef Py_ssize_t at = end - 2
     while data[at - 1] != c" ":
         at -= 1
@@ -106,7 +108,7 @@ cdef int unexpected(Bytes data, Py_ssize_t at, Py_ssize_t end) except -1:
 
 
 cdef Py_ssize_t reply(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
-    """Return where the reply that starts here ends, with all its parts."""
+    """Return the end of the reply that starts here, including all its parts."""
     cdef:
         Py_ssize_t parts = 1, start, n
     while parts:
@@ -142,7 +144,7 @@ def replies(received):
     return at, count
 
 
-# Acknowledges the messages of one reply; returns how many there are.
+# Acknowledge the messages of one reply; return their number.
 ctypedef Py_ssize_t (*Each)(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *text,
                             bytes before) except -1
 
@@ -251,7 +253,7 @@ def jobs(received):
 
 
 cdef Py_ssize_t word(Bytes data, Py_ssize_t at, Py_ssize_t skip) noexcept:
-    """Return where the word after this number of words starts."""
+    """Return the start of the word after this number of words."""
     while skip:
         if data[at] == c" ":
             skip -= 1
@@ -262,7 +264,8 @@ cdef Py_ssize_t word(Bytes data, Py_ssize_t at, Py_ssize_t skip) noexcept:
 cdef Py_ssize_t nats(
     Bytes data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t *body, Py_ssize_t *pings
 ) except -3:
-    """Return where what starts here ends; `body`: where that of a message starts, -1 without one."""
+    """Return the end of the operation that starts here. `body`: the start of a message's body; -1
+    if there is none."""
     cdef Py_ssize_t next = line(data, at, end)
     body[0] = -1
     if next < 0:
@@ -330,7 +333,7 @@ cdef unsigned long long big_endian(Bytes data, Py_ssize_t n) noexcept:
 
 
 cdef Py_ssize_t amqp(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
-    """Return where the frame that starts here ends."""
+    """Return the end of the frame that starts here."""
     cdef Py_ssize_t next
     if end - at < 8:
         return INCOMPLETE
@@ -339,7 +342,7 @@ cdef Py_ssize_t amqp(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
 
 
 cdef unsigned long long method(Bytes data, Py_ssize_t at) noexcept:
-    """Class and method of a method frame; 0 for another."""
+    """Return class and method of a method frame; 0 for other frames."""
     return big_endian(data + at + 7, 4) if data[at] == 1 else 0
 
 
@@ -350,7 +353,8 @@ cdef enum:
 
 
 def confirms(received, unsigned long long tag):
-    """Publisher confirms: (used, the tag up to which all are confirmed, tags ahead of it)."""
+    """Publisher confirms: (used, the tag up to which all are confirmed, confirmed tags after
+    it)."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, end = whole.view.len

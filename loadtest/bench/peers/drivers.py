@@ -69,7 +69,8 @@ class Consuming:
 
 
 class Driver(Protocol):
-    """One contestant. `share`: its share of the messages, so that slow ones also end."""
+    """One contestant. `share`: its share of the messages, so that slow contestants also end in
+    time."""
 
     name: str
     package: str  # of Debian; without one, `version` names it
@@ -85,7 +86,7 @@ class Driver(Protocol):
     def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher: ...
     def consumer(self, address: Address, queue: str, window: int) -> Consumer: ...
     def left(self, server: Daemon, queue: str) -> int:
-        """Return the number of messages that wait for delivery or acknowledgement."""
+        """Return the number of messages waiting for delivery or acknowledgement."""
 
     def drop(self, server: Daemon, queue: str) -> None: ...
 

@@ -22,14 +22,14 @@ UNITS = {
 
 
 def why_not(packages: Sequence[str]) -> dict[str, str]:
-    """Return the reasons why these cannot be used; nothing for those that are installed."""
+    """Return the reasons why these packages cannot be used; installed packages are omitted."""
     return {
         each: f"{each} is not installed" for each in dict.fromkeys(packages) if not program(each)
     }
 
 
 def install(packages: Sequence[str], say: Callable[[str], None]) -> dict[str, str]:
-    """Install missing packages. Return those that cannot be used, each with the reason."""
+    """Install missing packages. Return the packages that cannot be used, each with the reason."""
     missing = why_not(packages)
     if not missing:
         return {}

@@ -1,4 +1,4 @@
-"""Starts a peer in its own folder and on its own port, and ends it whatever happens."""
+"""Starts a peer in its own folder and on its own port, and always ends it."""
 
 import contextlib
 import os

@@ -37,7 +37,7 @@ class Settings:
     messages: int = 1_000_000
     size: int = 200
     rounds: int = 3
-    deadline: float = float("inf")  # no round but the first begins that would end later
+    deadline: float = float("inf")  # only the first round may begin if it would end later
 
     @property
     def body(self) -> bytes:
@@ -52,7 +52,7 @@ class Settings:
 
 
 class Received:
-    """Received bytes that are not parsed yet."""
+    """Received bytes that have not been parsed yet."""
 
     def __init__(self, size: int) -> None:
         self._room = memoryview(bytearray(size))
@@ -106,8 +106,8 @@ def publishing_in_turn(
     team: Team,
     index: int,
 ) -> Callable[[], Report]:
-    """Connections that each send the next command when all `batch` messages of the last one are
-    answered."""
+    """Connections that each send the next command when all `batch` messages of the last command
+    have been answered."""
     poll = select.epoll()
     members = {}
     for _ in range(connections):
@@ -195,7 +195,8 @@ def consuming_in_turn(
     team: Team,
     index: int,
 ) -> Callable[[], Report]:
-    """Consumers that take one message at a time, and the next one only with the acknowledgement."""
+    """Consumers that take one message at a time, and request the next one together with the
+    acknowledgement."""
     poll = select.epoll()
     members = {}
     for _ in range(connections):
@@ -228,7 +229,8 @@ def consuming_in_turn(
 
 @dataclass
 class Run:
-    """A result, its contestant, and how busy the busiest process of the load was (1: always)."""
+    """A result, its contestant, and the share of time for which the busiest process of the load was
+    running."""
 
     contestant: str
     result: Result
@@ -401,7 +403,7 @@ def run(drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None
 
 
 def medians(runs: Sequence[Run], base: str) -> list[dict[str, Any]]:
-    """Return a row for each scenario of each contestant. Each figure is a median of its own;
+    """Return a row for each scenario of each contestant. Each figure is a separate median;
     multiples are relative to the contestant `base`."""
     rows = []
     names = dict.fromkeys(run.contestant for run in runs)

@@ -101,7 +101,8 @@ def each_kind(
             return measure(f"PUB, wait for OK, {PUBLISHERS} conn, {name}", server, team)[0]
 
     def paced(server: Daemon, topic: str) -> Result:
-        # Unlike `waiting`, each way has equally many messages per iteration of the event loop.
+        # Unlike in `waiting`, every encoding has equally many messages per iteration of the event
+        # loop.
         with load.Team(1) as team:
             work = partial(load.paced, open=producer)
             team.add(work, server.tcp, topic, settings.size, RATE, steady)

@@ -7,7 +7,7 @@ from loadtest.bench import load
 from loadtest.bench.daemon import Daemon
 from loadtest.bench.speed import Result, Settings, consume, measure, publish, touch_memory
 
-SETTLE = 1.0  # seconds until a daemon has freed what a client needed
+SETTLE = 1.0  # seconds until a daemon has freed the memory that a client needed
 IDLE = 3.0  # seconds that connections do nothing
 PROCESSES = 2
 
@@ -55,7 +55,7 @@ def fanout(settings: Settings) -> Iterator[Result]:
 
 
 def topics(settings: Settings) -> Iterator[Result]:
-    """Measure topics that are created by one message, and then get another one."""
+    """Measure topics that are created by one message and then receive another."""
     count = settings.some(10_000, 100)
     for _ in settings.rounds():
         with settings.nsqd() as nsqd, settings.topics(nsqd, count) as names:

@@ -47,15 +47,15 @@ def waiting(settings: Settings, nsqd: Daemon, messages: int, scenario: str) -> R
 
 
 def write(settings: Settings, nsqd: Daemon, topic: str, messages: int, times: int) -> None:
-    """Publish for the first or second time, and wait until all of it is on disk."""
+    """Publish for the first or second time, and wait until all messages are on disk."""
     publish(settings, nsqd, topic, messages)
     with load.log_reader(nsqd.tcp) as sock:
         load.log_of(sock, topic, times * messages)
 
 
 def beside_reader(nsqd: Daemon, topic: str, messages: int) -> Result:
-    """Consume while a reader reads the whole log again and again. It counts no messages, but the
-    daemon's CPU contains its share."""
+    """Consume while a reader reads the whole log again and again. The reader counts no messages,
+    but the daemon's CPU time includes its share."""
     with load.Team(3) as team:
         for _ in range(2):
             team.add(load.finishing, nsqd.tcp, topic, READY, messages, slice(0, 2), 0)

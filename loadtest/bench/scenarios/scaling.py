@@ -37,7 +37,7 @@ def workers(settings: Settings) -> Iterator[Result]:
 
 
 def scaling(settings: Settings) -> Iterator[Result]:
-    """Measure the cost of a second worker when there are topics for both."""
+    """Measure the cost of a second worker when both workers have topics."""
     messages = settings.count(2_000_000)
     with settings.nsqds(1, 2) as nsqds:
         for _ in settings.rounds():

@@ -10,8 +10,8 @@
 
     consumer.start()
 
-Runs on greenlets, as gnsq does; nothing need be patched for it. Where a name means something else
-than gnsq's, it says so; docs/COMPATIBILITY.md has the list.
+Runs on greenlets, as gnsq does; nothing has to be monkey-patched. Docstrings note the names that
+differ from gnsq's; docs/COMPATIBILITY.md lists them.
 """
 
 from nsqcy.compat.gnsq import errors

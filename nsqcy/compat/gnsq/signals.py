@@ -11,7 +11,8 @@ ANY: Any = object()  # any sender
 
 
 class Signal:
-    """Calls its receivers. It keeps them, even `weak` ones without other references."""
+    """Calls its receivers. The signal keeps its receivers, even `weak` ones without other
+    references."""
 
     def __init__(self, doc: str | None = None) -> None:
         self._connected: list[tuple[Receiver, Any]] = []

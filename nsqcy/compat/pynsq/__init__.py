@@ -10,8 +10,8 @@
     nsq.run()
 
 Readers and writers run on asyncio's event loop, which is tornado's IOLoop as well: a program may
-go on using tornado, and needs none. Where a name means something else than pynsq's, it says so;
-docs/COMPATIBILITY.md has the list.
+go on using tornado, and needs none. Docstrings note the names that differ from pynsq's;
+docs/COMPATIBILITY.md lists them.
 """
 
 from nsqcy.compat.pynsq import event, protocol

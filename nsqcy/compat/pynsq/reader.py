@@ -73,7 +73,7 @@ class Reader:
     # -- control
 
     def close(self) -> None:
-        """Close the reader. Messages in flight may be answered for a while."""
+        """Close the reader. Messages in flight may still be answered for a while."""
         spawn(self.io_loop, self._consumer.close())
 
     def set_message_handler(self, message_handler: Callable[[Message], Any]) -> None:

@@ -1,6 +1,6 @@
 """Access checks: NSQ's ACL header, cross-site requests, networks, and the log-in gate of routes.
 
-Knows no page and no API: only the head of a request and the logged-in users.
+Independent of pages and of the API: uses only the head of a request and the logged-in users.
 """
 
 import ipaddress

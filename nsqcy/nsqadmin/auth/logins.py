@@ -210,7 +210,7 @@ class Logins:
         return found[0] if found else None
 
     def _check(self, name: str, password: str, address: str) -> User:
-        """Return the user of this name if the password, or the token, is right. Raises
+        """Return the user of this name if the password, or the token, is correct. Raises
         HttpError."""
         if wait := self._failures.wait(address):
             raise TooMany(wait)

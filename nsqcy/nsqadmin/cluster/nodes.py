@@ -54,7 +54,7 @@ class Node:
 
     @property
     def url(self) -> Url:
-        """The HTTP address for queries. Raises RequestError if the nsqd has none."""
+        """The HTTP address for queries. Raises RequestError if the nsqd has no such address."""
         return daemon_url(self.at) if self.at else self.producer.url
 
 

@@ -132,7 +132,8 @@ class Rates:
     """Computes rates from successive readings of each nsqd."""
 
     def __init__(self, patience: float) -> None:
-        """patience: maximum seconds between two readings; a longer mean says too little."""
+        """patience: maximum seconds between two readings; a mean over a longer time would be
+        misleading."""
         self._patience = patience
         self._last: dict[str, Reading] = {}
 

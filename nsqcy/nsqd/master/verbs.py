@@ -153,7 +153,7 @@ class GetReasons(MasterVerb[list[str]]):
 
 @dataclass(frozen=True)
 class Live(MasterVerb[None]):
-    """Return, which shows that the master's event loop runs."""
+    """Return; the answer shows that the master's event loop runs."""
 
     timeout: ClassVar[float] = 2.0
 

@@ -297,8 +297,8 @@ class Engine:
         self._migration.begin(session, owner)
 
     def _has_room(self) -> bool:
-        """Return whether there is room for one more topic. Workers that check at the same moment
-        may each find the last free place."""
+        """Return whether there is room for one more topic. Several workers that check at the same
+        moment may all find the last free place."""
         return self._shared.topics() < self._options.max_topics
 
     def stop(self) -> None:

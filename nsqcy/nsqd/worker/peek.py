@@ -63,7 +63,7 @@ def _number(params: dict[str, str], name: str, default: int, minimum: int, maxim
 
 
 def after(look: Look) -> tuple[int, int] | None:
-    """Return the place to start after, in Peek's form."""
+    """Return the place after which to start, in Peek's form."""
     if look.state in (IN_FLIGHT, DEFERRED):
         return look.start
     seq, passed = look.start or (0, 0)

@@ -1,7 +1,7 @@
 """All file calls of nsq_to_file.
 
-Tests replace this module to simulate a full disk, errors and power loss. Does not know what is
-written. All calls raise OSError; their effects are durable only after the corresponding sync.
+Tests replace this module to simulate a full disk, errors and power loss. Does not interpret the
+written data. All calls raise OSError; their effects are durable only after the corresponding sync.
 """
 
 import errno

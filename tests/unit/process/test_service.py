@@ -201,7 +201,9 @@ def test_sockets_of_another_process_are_not_ours(hand_over) -> None:
 def test_what_is_no_listening_stream_socket_is_refused(hand_over, sock, reason: str) -> None:
     with pytest.raises(StartError) as caught:
         service.inherited(hand_over(listening(), sock(), names="tcp:http"))
-    text = f"failed to take sockets - descriptor {FIRST + 1} (http) from the service manager {reason}"
+    text = (
+        f"failed to take sockets - descriptor {FIRST + 1} (http) from the service manager {reason}"
+    )
     assert str(caught.value).startswith(text)
 
 
