@@ -72,7 +72,7 @@ def test_nsqd_allows_less(
     nsqd = mock(settings={"max_rdy_count": 3})
     face.consumer("t", "c", nsqd.address, max_in_flight=10)
     nsqd.subscriber().expect("IDENTIFY", "SUB t c", "RDY 3")
-    assert "allows RDY 3 at most, max_in_flight is 10" in caplog.text
+    assert "allows at most RDY 3, but max_in_flight is 10" in caplog.text
 
 
 @pytest.mark.case("CL-045")

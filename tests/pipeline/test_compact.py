@@ -155,7 +155,7 @@ def test_other_rows_are_not_taken(archive: HandmadeArchive) -> None:
     for rows, said in [
         (table(LOG, range(1, 300)), "has fewer rows than"),
         (table(LOG, range(1, 302)), "has more rows than"),
-        (table(LOG, range(1, 301), "other"), "has other rows than"),
+        (table(LOG, range(1, 301), "other"), "has different rows from"),
     ]:
         save(path, rows)
         with pytest.raises(manifests.Damaged, match=said):

@@ -194,7 +194,7 @@ def test_garbage_ends_one_connection() -> None:
 def test_less_than_max_in_flight_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
     net, _ = connected(net=Net(settings={"max_rdy_count": 3}), max_in_flight=10)
     assert net.wires[0].peer.said("RDY") == ["RDY 3"]
-    assert "allows RDY 3 at most, max_in_flight is 10" in caplog.text
+    assert "allows at most RDY 3, but max_in_flight is 10" in caplog.text
 
 
 def test_errors_that_are_not_fatal(caplog: pytest.LogCaptureFixture) -> None:
