@@ -183,7 +183,7 @@ def test_the_architecture_page_has_the_table_of_packages() -> None:
 
 
 ATTACKS = ("no token", "a wrong token", "outside of the pattern", "slow-loris over TCP")
-ATTACKS += ("slow-loris over HTTP", "compressed bomb", "huge IDENTIFY", "path tricks")
+ATTACKS += ("slow-loris over HTTP", "decompression bomb", "huge IDENTIFY", "path tricks")
 ATTACKS += ("header smuggling", "flood of headers", "CSRF", "logs")
 
 

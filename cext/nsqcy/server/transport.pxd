@@ -21,12 +21,14 @@ cdef class SocketTransport(Transport):
     cdef object identity            # negotiated settings, until they are applied
     cdef ByteQueue encoded          # output of the layers
     cdef ByteQueue between          # output between two layers
+    cdef bint is_reading            # the reader runs
     cdef bint wanted                # the session wants input
     cdef bint drained               # the layers have no input that could be decoded now
     cdef bint queued                # it is in manager.undecoded
     cdef int flush(self) except -1
     cdef int watch_output(self, bint on) except -1
     cdef int watch_input(self, bint on) except -1
+    cdef int read_socket(self, bint on) except -1
     cdef int close(self) except -1
     cdef int stop_watching(self) except -1
     cdef int abandon(self) except -1

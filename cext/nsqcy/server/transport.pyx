@@ -102,7 +102,7 @@ cdef class SocketTransport(Transport):
     def open(self):
         """Begin to receive. The session must already be set."""
         self.reader = self.loop.ev.io(self.fd, READ)
-        self.reader.start(self.on_readable)
+        self.read_socket(True)
 
     def on_readable(self):
         cdef Session session = <Session>self.session
@@ -185,12 +185,16 @@ cdef class SocketTransport(Transport):
             if on and not self.drained:
                 self.read_later()
             return self.watch_encoded()
-        if self.reader is None:
-            return 0
-        if on:
-            self.reader.start(self.on_readable)
-        else:
-            self.reader.stop()
+        return self.read_socket(on)
+
+    cdef int read_socket(self, bint on) except -1:
+        # Starting a watcher that runs takes longer than decoding a short message.
+        if self.reader is not None and on != self.is_reading:
+            self.is_reading = on
+            if on:
+                self.reader.start(self.on_readable)
+            else:
+                self.reader.stop()
         return 0
 
     cdef int stop_watching(self) except -1:
@@ -242,8 +246,7 @@ cdef class SocketTransport(Transport):
         session.manager.log.info(
             f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to TLS")
         self.handshake = self.loop.handshakes.begin(self)
-        self.reader.start(self.on_readable)
-        return 0
+        return self.read_socket(True)
 
     def send_encoded(self, const unsigned char[::1] data not None):
         """Send handshake bytes."""
@@ -254,7 +257,7 @@ cdef class SocketTransport(Transport):
 
     def want_input(self):
         """Continue to read, because the handshake needs more input."""
-        self.reader.start(self.on_readable)
+        self.read_socket(True)
 
     def handshake_done(self, error):
         """Continue with the next codec after a TLS handshake; after a failed one, send the error in
@@ -384,7 +387,7 @@ cdef class SocketTransport(Transport):
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
         """Take encoded bytes from the peer."""
         if self.handshake is not None:
-            self.reader.stop()
+            self.read_socket(False)
             self.handshake.feed(data[:n])
             return 0
         (<ByteLayer>self.layers[0]).receive(data, n)
@@ -444,11 +447,8 @@ cdef class SocketTransport(Transport):
 
     cdef int watch_encoded(self) except -1:
         """Receive if the session wants more than the layers have."""
-        if self.reader is not None and self.handshake is None:
-            if self.wanted and self.drained:
-                self.reader.start(self.on_readable)
-            else:
-                self.reader.stop()
+        if self.handshake is None:
+            self.read_socket(self.wanted and self.drained)
         return 0
 
     cdef int say_goodbye(self) except -1:
