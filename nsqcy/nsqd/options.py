@@ -130,7 +130,8 @@ BASIC = (
         "move-sessions",
         BOOL,
         True,
-        "migrate plain connections to the worker that owns their topic, if it is not busy",
+        "migrate plain connections to the worker that owns their topic, and producers away from a "
+        "busy one",
     ),
 )
 

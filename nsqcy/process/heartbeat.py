@@ -36,7 +36,7 @@ class Slots(Protocol):
 
     def view(self, worker: int) -> Slot: ...
     def enter(self, worker: int, pid: int, state: int) -> None: ...
-    def beat(self, worker: int, now: int, busy: int, connections: int) -> None: ...
+    def beat(self, worker: int, now: int, busy: int, ran: int, connections: int) -> None: ...
     def reset(self, worker: int) -> int: ...
 
 
@@ -47,7 +47,7 @@ class Heartbeat:
         self._slots = slots
         self._worker = worker
         self._connections = connections
-        self._meter = BusyMeter()
+        self._meter = LoadMeter()
         self._timer = gevent.get_hub().loop.timer(PERIOD, PERIOD)
 
     def start(self) -> None:
@@ -58,15 +58,15 @@ class Heartbeat:
 
     def _beat(self) -> None:
         now = time.monotonic_ns()
-        busy = self._meter.permille(now)
-        self._slots.beat(self._worker, now, busy, self._connections())
+        busy, ran = self._meter.permille(now)
+        self._slots.beat(self._worker, now, busy, ran, self._connections())
 
 
-class BusyMeter:
-    """Measures the part of the last second in which this thread ran or waited for a CPU.
+class LoadMeter:
+    """Measures the part of the last second in which this thread was busy, and in which it ran.
 
-    Waiting counts, because workers that share too few CPUs would otherwise look idle. If the kernel
-    does not report waiting, only running time counts.
+    A thread is busy while it runs or waits for a CPU, because workers that share too few CPUs would
+    otherwise look idle. If the kernel does not report waiting, only running time counts.
     """
 
     def __init__(self) -> None:
@@ -74,21 +74,25 @@ class BusyMeter:
             self._fd = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._fd = -1
-        self._samples: list[tuple[int, int]] = []
+        self._samples: list[tuple[int, int, int]] = []
 
-    def permille(self, now: int) -> int:
-        """Return the busy part of the second before `now`, 0 to 1000."""
-        self._samples.append((now, self._wanted()))
+    def permille(self, now: int) -> tuple[int, int]:
+        """Return the busy and the running part of the second before `now`, 0 to 1000 each."""
+        self._samples.append((now, *self._times()))
         while len(self._samples) > 2 and now - self._samples[1][0] >= 1_000_000_000:
             del self._samples[0]
-        began, wanted = self._samples[0]
-        elapsed = now - began
-        if elapsed <= 0:
-            return 0
-        return max(0, min(1000, (self._samples[-1][1] - wanted) * 1000 // elapsed))
+        (began, *first), (_, *last) = self._samples[0], self._samples[-1]
+        elapsed = max(1, now - began)
+        busy, ran = (
+            max(0, min(1000, (now - then) * 1000 // elapsed))
+            for then, now in zip(first, last, strict=True)
+        )
+        return busy, ran
 
-    def _wanted(self) -> int:
+    def _times(self) -> tuple[int, int]:
+        """Return the nanoseconds that this thread has been busy, and has run."""
         if self._fd < 0:
-            return time.thread_time_ns()
-        running, waiting, _ = os.pread(self._fd, 64, 0).split()
-        return int(running) + int(waiting)
+            running = time.thread_time_ns()
+            return running, running
+        running, waiting, _ = map(int, os.pread(self._fd, 64, 0).split())
+        return running + waiting, running

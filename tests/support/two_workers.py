@@ -1,4 +1,5 @@
-"""Two workers in this process, in one thread: one with the clients, and the owner of topic `t`."""
+"""Two workers in this process, in one thread: one with the clients, which owns topic `h`, and the
+owner of topic `t`."""
 
 import mmap
 from collections.abc import Callable
@@ -41,6 +42,7 @@ class Near(Core):
         for core, mesh in ((self, meshes[HOME]), (self.owner, meshes[OWNER])):
             mesh.core = core
             core.manager.placed(b"t", OWNER)
+            core.manager.placed(b"h", HOME)
             core.manager.peer_up(OWNER - mesh.index, 0)
 
     def take_note(self, session: Session, owner: int) -> None:
@@ -55,8 +57,11 @@ class Near(Core):
                 self.owner.settle()
 
     def busy(self, permille: int) -> None:
-        """Return the owner's figure."""
-        self.shared.beat(OWNER, self.now, permille, 0)
+        """Set the owner's load."""
+        self.load(OWNER, permille, permille)
+
+    def load(self, worker: int, busy: int, ran: int) -> None:
+        self.shared.beat(worker, self.now, busy, ran, 0)
 
     def close(self) -> None:
         super().close()

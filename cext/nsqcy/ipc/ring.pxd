@@ -48,10 +48,11 @@ cdef struct Slot:
     uint32_t generation           # resets of its rings; written only by the master
     uint64_t beat                 # monotonic clock, ns
     uint32_t state                # its meaning is the user's
-    uint32_t busy                 # permille of the last second
+    uint32_t busy                 # permille of the last second: ran or waited for a CPU
+    uint32_t ran                  # permille of the last second
     uint32_t connections
     uint32_t topics               # topics that it has, or had when it crashed
-    uint32_t pad[8]
+    uint32_t pad[7]
     # Written by all workers.
     uint32_t sleeping
     uint32_t sleeping_pad
@@ -127,3 +128,4 @@ cdef class Shared:
     cdef RingHead *ring(self, int writer, int reader) noexcept nogil
     cdef int _checked(self, int worker) except -1
     cpdef int busy(self, int worker) noexcept
+    cpdef int ran(self, int worker) noexcept

@@ -139,10 +139,12 @@ cdef class Shared:
         store_relaxed_u32(&slot.pid, pid)
         store_relaxed_u32(&slot.state, state)
 
-    def beat(self, int worker, uint64_t now, uint32_t busy, uint32_t connections):
-        """Publish a heartbeat of the worker, and how busy it is (permille)."""
+    def beat(self, int worker, uint64_t now, uint32_t busy, uint32_t ran, uint32_t connections):
+        """Publish a heartbeat of the worker, and its load: the permille of the last second in which
+        it was busy (ran or waited for a CPU), and in which it ran."""
         cdef Slot *slot = self.slot(self._checked(worker))
         store_relaxed_u32(&slot.busy, busy)
+        store_relaxed_u32(&slot.ran, ran)
         store_relaxed_u32(&slot.connections, connections)
         store_relaxed_u64(&slot.beat, now)
 
@@ -160,6 +162,10 @@ cdef class Shared:
         if not 0 <= worker < self.workers:
             return 1000
         return load_relaxed_u32(&self.slot(worker).busy)
+
+    cpdef int ran(self, int worker) noexcept:
+        """Return how long an existing worker ran in the last second, in permille."""
+        return load_relaxed_u32(&self.slot(worker).ran)
 
     def reset(self, int worker):
         """Empty a dead worker's slot and its rings; return its new generation.

@@ -1,8 +1,10 @@
-"""Connection migration: sessions move to the worker of their topic.
+"""Connection migration: sessions move to the worker of their topic, or away from a busy one.
 
-A plain session with nothing outstanding may migrate to the owner of its topic, once. The master
-passes on its socket and packed state (see nsqcy.nsqd.worker.engine); then its commands are no
-longer forwarded. Decides when a migration pays off. Does not know how a socket is passed on.
+A plain session with nothing outstanding may migrate once. If it migrates to the owner of its topic,
+its commands are no longer forwarded. A busy owner gives producers to a worker with less to do: the
+socket takes most of the time of a message that is published alone. The master passes on socket and
+packed state (see nsqcy.nsqd.worker.engine). Decides when a migration pays off. Does not know how a
+socket is passed on.
 """
 
 from nsqcy.protocol.connection cimport BLOCKED
@@ -13,6 +15,7 @@ cdef int64_t SECOND = 1000000000
 
 cdef enum:
     MAX_MIGRATION = 65536      # maximum unread or unsent bytes of a migrating session
+    MAX_GIVEN = 4096            # bytes of a command after which a busy owner gives a producer away
     MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts none
     MIGRATION_BYTES = 1048576   # publishes to one owner after which a producer migrates there, or
     MIGRATION_FORWARDS = 256    # that number of publishes over a time long enough for their cost
@@ -38,10 +41,12 @@ cdef class Migration(Routing):
 
     cdef bint is_light(self, int owner) except *:
         """Return whether the session's state is small enough to migrate and `owner` has room."""
+        return self.is_small() and self.manager.mesh.shared.busy(owner) < MIGRATION_BUSY
+
+    cdef bint is_small(self) except *:
         return (self.output.pending() <= MAX_MIGRATION
                 and self.kept_end - self.kept_start <= MAX_MIGRATION
-                and self.auth_size() <= MAX_MIGRATION
-                and self.manager.mesh.shared.busy(owner) < MIGRATION_BUSY)
+                and self.auth_size() <= MAX_MIGRATION)
 
     cdef size_t auth_size(self) except? 0:
         """Return the size of its authorization and secret in bytes."""
@@ -49,13 +54,24 @@ cdef class Migration(Routing):
             return 0
         return len(self.secret) + <size_t>len(self.authorization.source)
 
-    cdef Parsed migrate_to(self, int owner) except RAISED:
-        """Migrate to the owner, before this command and with nothing outstanding."""
+    cdef Parsed migrate_to(self, int worker) except RAISED:
+        """Migrate to a worker, before the next command and with nothing outstanding."""
         if self.ticket_count == 0:
             self.migratable = False
             self.migrating = True
-            self.manager.lose(self, owner)
+            self.manager.lose(self, worker)
         return BLOCKED
+
+    cdef int give_away(self, size_t n) except -1:
+        """Migrate a producer to a less busy worker, after a command of `n` bytes that arrived
+        alone. Larger ones cost more to forward than their socket costs here."""
+        if (n <= MAX_GIVEN and self.migratable and self.topic is not None
+                and self.channel is None and self.upstream is None and not self.streams
+                and self.ticket_count == 0 and not self.blocked and not self.stopping
+                and self.is_small() and self.manager.may_lose_more()):
+            self.migrate_to(self.manager.lighter)
+            self.blocked = True
+        return 0
 
     # -- how --
 
@@ -109,6 +125,7 @@ cdef class Migration(Routing):
         """Continue in this worker after a failed migration."""
         if not self.closed:
             self.migrating = False
+            self.touch_dirty()
             self.wake()
 
     def leave(self):

@@ -152,6 +152,8 @@ cdef class Session(Subscription):
             break
         if at:
             self.last_command = self.manager.scheduler.now
+            if self.manager.lighter >= 0 and at == n and at == used:
+                self.give_away(n)
         return at
 
     @cython.final

@@ -41,6 +41,8 @@ cdef class SessionManager:
     cdef list migrations                    # (session, owner)
     cdef uint32_t lost                      # sessions that migrated away in this second
     cdef int64_t lost_since
+    cdef int lighter                        # worker that takes producers of this one; -1: none
+    cdef int64_t compare_at                 # time of the next comparison of loads
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size
@@ -56,6 +58,7 @@ cdef class SessionManager:
     cdef int tell_events(self) except -1
     cdef int decode(self) except -1
     cdef int owner_of(self, bytes key) noexcept
+    cdef int compare_loads(self) except -1
     cdef bint may_lose_more(self) noexcept
     cdef int lose(self, Connection session, int owner) except -1
     cdef bint favours(self, Connection session)

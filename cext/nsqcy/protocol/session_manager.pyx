@@ -11,6 +11,7 @@ from libc.stdlib cimport free, malloc
 
 from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_free, heap_init, heap_peek
 from nsqcy.channels.scheduler_state cimport Timer
+from nsqcy.ipc.ring cimport Shared
 from nsqcy.protocol.connection cimport Transport
 
 
@@ -18,6 +19,8 @@ cdef int64_t SECOND = 1000000000
 
 cdef enum:
     MAX_MIGRATIONS = 16        # migrations per second before producers must wait
+    HEAVY = 850                 # permille: a worker that ran longer gives producers away
+    LIGHTER = 80                # percent of its running time: another that ran less takes them
     DRAIN_BYTES = 1048576       # maximum bytes drained from the rings per turn
 
 
@@ -43,6 +46,7 @@ cdef class SessionManager:
         self.negotiate = negotiate
         self.ask_placement = ask_placement
         self.migrate = migrate
+        self.lighter = -1
         self.auth = auth
         self.migrations = []
         self.log = log
@@ -128,6 +132,26 @@ cdef class SessionManager:
 
     # -- connection migration --
 
+    cdef int compare_loads(self) except -1:
+        """Once a second, find the worker that takes producers of this one: the one that ran least,
+        if it ran clearly less.
+
+        Only a worker that runs nearly all the time gives producers away. If workers wait for CPUs
+        instead, forwarding would cost time that no worker has.
+        """
+        cdef Shared shared = self.mesh.shared
+        cdef int least = shared.ran(self.index) * LIGHTER // 100
+        cdef int worker
+        self.compare_at = self.scheduler.now + SECOND
+        self.lighter = -1
+        if shared.ran(self.index) < HEAVY:
+            return 0
+        for worker in range(shared.workers):
+            if worker != self.index and self.mesh.up(worker) and shared.ran(worker) < least:
+                least = shared.ran(worker)
+                self.lighter = worker
+        return 0
+
     cdef bint may_lose_more(self) noexcept:
         """Return whether another producer may migrate now.
 
@@ -198,6 +222,8 @@ cdef class SessionManager:
             # Only once per turn: the answers of this turn may be read before it ends, and a command
             # that follows one must run by a later clock.
             left = self.mesh.drain(DRAIN_BYTES)
+            if self.migrate is not None and self.scheduler.now >= self.compare_at:
+                self.compare_loads()
         if self.undecoded:
             self.decode()
         for _round in range(4):
@@ -232,8 +258,8 @@ cdef class SessionManager:
         for each in work:
             session = <Connection>each          # a type check would cost as much as the flush
             session.dirty = False
-            if session.closed:
-                continue
+            if session.closed or session.migrating:
+                continue                        # the worker that takes it sends its output
             try:
                 session.transport.flush()
             except Exception as error:

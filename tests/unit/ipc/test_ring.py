@@ -332,7 +332,7 @@ def test_two_mappings_of_one_memfd():
     one, two = Shared(fd, 2), Shared(fd, 2)
     os.close(fd)
     one.enter(1, 4711, 2)
-    one.beat(1, 123456789012, 750, 42)
+    one.beat(1, 123456789012, 750, 500, 42)
     one.lease_word[:] = b"12345678"
     view = two.view(1)
     assert (view.pid, view.state, view.beat, view.busy, view.connections) == (
@@ -342,7 +342,7 @@ def test_two_mappings_of_one_memfd():
         750,
         42,
     )
-    assert two.busy(1) == 750
+    assert (two.busy(1), two.ran(1)) == (750, 500)
     assert two.busy(0) == 0
     assert two.busy(2) == 1000
     assert bytes(two.lease_word) == b"12345678"

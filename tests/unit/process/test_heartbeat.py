@@ -7,53 +7,60 @@ import gevent
 import pytest
 
 from nsqcy.process import heartbeat
-from nsqcy.process.heartbeat import BusyMeter, Heartbeat
+from nsqcy.process.heartbeat import Heartbeat, LoadMeter
 
 SECOND = 1_000_000_000
 
 
 @pytest.fixture
 def meter(monkeypatch):
-    made = BusyMeter()
-    made.wanted = 0
-    monkeypatch.setattr(made, "_wanted", lambda: made.wanted)
+    made = LoadMeter()
+    made.busy = made.ran = 0
+    monkeypatch.setattr(made, "_times", lambda: (made.busy, made.ran))
     return made
 
 
 def test_how_busy_over_the_last_second(meter):
-    readings = []
-    for half_second, busy in enumerate([0, 0, 0.5, 0.5, 0.25, 0, 0, 0]):
-        meter.wanted += int(busy * SECOND)
-        readings.append(meter.permille(half_second * SECOND // 2))
-    assert readings == [0, 0, 500, 1000, 750, 250, 0, 0]
+    busy, ran = [], []
+    for half_second, part in enumerate([0, 0, 0.5, 0.5, 0.25, 0, 0, 0]):
+        meter.busy += int(part * SECOND)
+        meter.ran += int(part * SECOND) // 2
+        for readings, permille in zip(
+            (busy, ran), meter.permille(half_second * SECOND // 2), strict=True
+        ):
+            readings.append(permille)
+    assert busy == [0, 0, 500, 1000, 750, 250, 0, 0]
+    assert ran == [0, 0, 250, 500, 375, 125, 0, 0]
 
 
 def test_a_gap_is_averaged_over(meter):
     meter.permille(0)
-    meter.wanted = 5 * SECOND
-    assert meter.permille(10 * SECOND) == 500
+    meter.busy = 5 * SECOND
+    assert meter.permille(10 * SECOND) == (500, 0)
 
 
 def test_never_more_than_all_of_it(meter):
     meter.permille(0)
-    meter.wanted = 5 * SECOND
-    assert meter.permille(SECOND) == 1000
+    meter.busy = meter.ran = 5 * SECOND
+    assert meter.permille(SECOND) == (1000, 1000)
 
 
 def test_the_meter_counts_work():
-    meter = BusyMeter()
-    before = meter._wanted()
+    meter = LoadMeter()
+    before = meter._times()
     end = time.thread_time() + 0.02
     while time.thread_time() < end:
         pass
-    assert meter._wanted() - before >= 10_000_000
+    for now, then in zip(meter._times(), before, strict=True):
+        assert now - then >= 10_000_000
 
 
 def test_without_the_kernels_help(monkeypatch):
     monkeypatch.setattr(heartbeat, "_SCHEDSTAT", "/no/such/file")
-    meter = BusyMeter()
-    assert meter.permille(time.monotonic_ns()) == 0
-    assert meter._wanted() <= time.thread_time_ns()
+    meter = LoadMeter()
+    assert meter.permille(time.monotonic_ns()) == (0, 0)
+    busy, ran = meter._times()
+    assert busy == ran <= time.thread_time_ns()
 
 
 class Slots:
@@ -64,7 +71,7 @@ class Slots:
     def enter(self, worker, pid, state):
         self.entered.append((worker, pid, state))
 
-    def beat(self, worker, now, busy, connections):
+    def beat(self, worker, now, busy, ran, connections):
         self.beats.append((worker, now, busy, connections))
 
 

@@ -1,8 +1,9 @@
-"""Sessions whose topic is another worker's: when they move there, what they say by streams."""
+"""Sessions whose topic is another worker's: when they move there, what they say by streams.
+Producers whose topic is here: when they move away."""
 
 import pytest
 
-from support.two_workers import Near
+from support.two_workers import HOME, OWNER, Near
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, mpub
 
 OK = (RESPONSE, b"OK")
@@ -105,6 +106,94 @@ def test_consumers_move_before_producers(near):
         near.client().ask(b"SUB t c\n")
     assert len(near.moved) == AT_ONCE + 1
     assert not one_more(near, producer)
+
+
+# -- producers of a busy owner
+
+HEAVY = 850
+
+
+def overload(near: Near, ran: int = HEAVY, other: int = 679) -> None:
+    near.load(HOME, 1000, ran)
+    near.load(OWNER, 1000, other)
+    near.advance(SECOND)
+
+
+def leaves(near: Near, client: Client, *commands: bytes) -> bool:
+    """Whether the client is elsewhere after these commands, which arrive at once."""
+    before = len(near.moved)
+    client.send(b"".join(commands))
+    near.settle()
+    return near.moved[before:] == [client.session]
+
+
+def pub(topic: str, body: bytes) -> bytes:
+    return b"PUB %s\n" % topic.encode() + len(body).to_bytes(4, "big") + body
+
+
+ONE = pub("h", SMALL)
+
+
+def test_a_busy_owner_gives_producers_away(near):
+    client = near.client()
+    assert not leaves(near, client, ONE)
+    overload(near)
+    assert leaves(near, client, ONE)
+    assert near.counters("h")["message_count"] == 2
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [{"ran": HEAVY - 1, "other": 0}, {"other": 680}],
+    ids=["waits for a CPU", "alike"],
+)
+def test_an_owner_keeps_producers_that_others_have_no_time_for(near, loads):
+    client = near.client()
+    overload(near, **loads)
+    assert not leaves(near, client, ONE)
+
+
+def test_loads_are_compared_once_a_second(near):
+    first, second, third = (near.client() for _ in range(3))
+    overload(near)
+    assert leaves(near, first, ONE)
+    near.load(OWNER, 1000, 1000)
+    near.advance(SECOND - MILLISECOND)
+    assert leaves(near, second, ONE)
+    near.advance(MILLISECOND)
+    assert not leaves(near, third, ONE)
+
+
+def test_only_clients_that_publish_one_by_one_are_given_away(near):
+    clients = [near.client() for _ in range(4)]
+    clients[3].subscribe("h", "c")
+    overload(near)
+    assert not leaves(near, clients[0], ONE, ONE)
+    assert not leaves(near, clients[1], pub("h", b"x" * 4096))
+    assert not leaves(near, clients[2], pub("t", SMALL))
+    assert not leaves(near, clients[3], b"NOP\n")
+    assert leaves(near, clients[0], ONE)
+
+
+def test_only_so_many_are_given_away_in_a_second(near):
+    clients = [near.client() for _ in range(AT_ONCE + 1)]
+    overload(near)
+    assert [leaves(near, client, ONE) for client in clients] == [True] * AT_ONCE + [False]
+
+
+def test_what_was_not_sent_goes_along_or_is_sent_after_all(near):
+    client = near.client()
+    overload(near)
+    client.transport.sent()
+    assert leaves(near, client, ONE)
+    assert client.transport.sent() == b""
+    assert client.session.pack()[2].endswith(b"OK")
+    client.session.stay()
+    near.settle()
+    assert client.transport.sent().endswith(b"OK")
+    client.send(ONE)
+    near.settle()
+    assert client.transport.sent().endswith(b"OK")
 
 
 # -- what goes through streams in pieces
