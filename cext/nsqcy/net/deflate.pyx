@@ -30,6 +30,7 @@ cdef class DeflateLayer(ByteLayer):
         """level: zlib's compression level"""
         self.level = level
         self.inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        self.piece = b""
         self.input = ByteQueue()
 
     @property
@@ -47,6 +48,8 @@ cdef class DeflateLayer(ByteLayer):
             if self.inflater.eof:
                 raise LayerEnd("deflate: the stream ends")
             n = min(self.input.pending(), <size_t>INPUT_STEP)
+            if n == 0 and len(self.piece) < PIECE_SIZE:
+                return 0                        # the inflater has no output left
             given = self.input.first()[:n] if n else b""
             try:
                 self.piece = self.inflater.decompress(given, PIECE_SIZE)
@@ -56,8 +59,6 @@ cdef class DeflateLayer(ByteLayer):
             if self.piece:
                 piece[0] = self.piece
                 return len(self.piece)
-            if not self.input.pending() and not self.inflater.eof:
-                return 0
 
     cdef int encode(self, const uint8_t *data, size_t n, ByteQueue into) except -1:
         cdef bytes encoded
