@@ -75,7 +75,8 @@ def table(head: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(text: str) -> str:
-    return f"`{text}`" if text else ""
+    """Return text as code; a line feed would end the row of a table."""
+    return "`{}`".format(text.replace("\n", "\\n")) if text else ""
 
 
 # --- options ----------------------------------------------------------------------------------
