@@ -117,8 +117,8 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 @cython.final
 cdef class Exposition:
     """One walk over all topics of a shard. Alternate calls of `go_on` with calls of `take` for each
-    family, until the end. The walk keeps so little data at a time that it stays in the processor's cache:
-    fresh memory costs more than the writing itself."""
+    family, until the end. The walk keeps so little data at a time that it stays in the processor's
+    cache: fresh memory costs more than the writing itself."""
 
     def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
                   str ages_name not None, tuple channel_names not None):
