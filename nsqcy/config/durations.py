@@ -2,6 +2,8 @@
 
 import re
 
+from nsqcy.names import quote
+
 NANOSECOND = 1
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
@@ -50,7 +52,7 @@ def _term_nanoseconds(whole: str, fraction: str, unit: str) -> int:
     if not whole and not fraction:
         raise ValueError("not a duration")
     if unit not in _UNITS:
-        raise ValueError(f"unknown unit {unit}")
+        raise ValueError(f"unknown unit {quote(unit)}")
     if len(whole.lstrip("0")) > 19:  # more than any int64; int() would refuse 4,300 digits
         raise ValueError("out of range")
     nanoseconds = _UNITS[unit]

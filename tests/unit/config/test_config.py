@@ -445,7 +445,7 @@ def test_our_own_options(write: Write) -> None:
         ("max_rdy_count =", 'max_rdy_count: invalid value ""', "an integer such as"),
         ("max_rdy_count = 5 # five", "invalid value", "an integer such as"),
         ("msg_timeout = 5", "missing unit", "units are ns, us, ms, s, m, h"),
-        ("msg_timeout = 1d", "unknown unit d", "units are ns, us, ms, s, m, h"),
+        ("msg_timeout = 1d", 'unknown unit "d"', "units are ns, us, ms, s, m, h"),
         ("deflate = yes", 'deflate: invalid value "yes"', "true or false"),
         ("deflate", "not a setting: deflate", "key = value"),
         ("= 5", "not a setting", "key = value"),

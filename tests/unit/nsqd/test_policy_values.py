@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies
@@ -52,6 +52,7 @@ def test_any_body_is_an_object_or_refused(body: bytes) -> None:
         assert found == json.loads(body)
 
 
+@example("t", {"msg_timeout": "0\x1f"})
 @given(NAMES, OBJECTS)
 def test_any_object_is_taken_whole_or_refused(name: str, said: dict[str, Any]) -> None:
     try:
