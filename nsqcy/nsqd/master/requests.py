@@ -10,6 +10,7 @@ from nsqcy.nsqd import calls
 from nsqcy.nsqd.master.reports import WorkerReport
 from nsqcy.nsqd.master.verbs import MasterSide, MasterVerb
 from nsqcy.nsqd.master.workers import Workers
+from nsqcy.nsqd.worker.messages import AdoptSession
 from nsqcy.process import ancillary
 from nsqcy.process.control import Answer, ChannelClosed, Request
 
@@ -24,8 +25,8 @@ class WorkerRequests:
         self._side = side
         self._log = log
 
-    def called(self, request: Request) -> Any:
-        return self._serve(request) if request.to is None else self._forward(request)
+    def called(self, index: int, request: Request) -> Any:
+        return self._serve(request) if request.to is None else self._forward(index, request)
 
     def notified(self, index: int, request: Request) -> None:
         try:
@@ -36,11 +37,16 @@ class WorkerRequests:
     def _serve(self, request: Request) -> Answer:
         return calls.serve(request, (MasterVerb, self._side), (WorkerReport, self._side))
 
-    def _forward(self, request: Request) -> Answer:
+    def _forward(self, index: int, request: Request) -> Answer:
         handle = self._workers.get(request.to)
         if handle is None:
             ancillary.close_all(request.fds)
             raise ChannelClosed(f"worker {request.to} is not up")
-        return handle.channel.call(
+        answer = handle.channel.call(
             request.method, FORWARD_LIMIT, blob=request.blob, fds=request.fds, **request.args
         )
+        sender = self._workers.get(index)
+        if request.method == AdoptSession.__name__ and sender is not None:
+            sender.migrated(-1)
+            handle.migrated(1)
+        return answer

@@ -32,7 +32,7 @@ class Phase:
 class Requests(Protocol):
     """Answers workers' requests."""
 
-    def called(self, request: Request) -> Any: ...
+    def called(self, index: int, request: Request) -> Any: ...
     def notified(self, index: int, request: Request) -> None: ...
 
 
@@ -61,7 +61,7 @@ class WorkerHandle:
         self._hung_up = hung_up
         self._slots = slots
         self._beat = 0
-        self._recent = 0  # handed over since the last heartbeat with a connection count
+        self._recent = 0  # change since the last heartbeat with a connection count
         self.channel.start()
 
     def lagging(self) -> bool:
@@ -80,8 +80,12 @@ class WorkerHandle:
         self._recent += 1
         return True
 
+    def migrated(self, change: int) -> None:
+        """Count sessions that have arrived from other workers, or left for them, at once."""
+        self._recent += change
+
     def called(self, request: Request) -> Any:
-        return self._requests.called(request)
+        return self._requests.called(self.index, request)
 
     def notified(self, request: Request) -> None:
         self._requests.notified(self.index, request)

@@ -1,0 +1,79 @@
+"""The master's handles of workers: how many connections each has, for the choice of a worker."""
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsqcy.nsqd.master.requests import WorkerRequests
+from nsqcy.nsqd.master.workers import WorkerHandle, Workers
+from nsqcy.nsqd.worker.messages import AdoptSession
+from nsqcy.process.control import Answer, RemoteError, Request
+
+CONNECTIONS = 10
+
+
+class Slots:
+    """Every worker had this many connections at its last heartbeat."""
+
+    def __init__(self) -> None:
+        self.beat = 1
+
+    def view(self, worker: int) -> SimpleNamespace:
+        return SimpleNamespace(beat=self.beat, connections=CONNECTIONS)
+
+
+class Channel:
+    error: Exception | None = None
+
+    def call(self, method: str, timeout: float, **args: Any) -> Answer:
+        if self.error is not None:
+            raise self.error
+        return Answer(None)
+
+
+@pytest.fixture
+def slots() -> Slots:
+    return Slots()
+
+
+@pytest.fixture
+def handles(slots: Any) -> list[WorkerHandle]:
+    nothing: Any = SimpleNamespace(resume=None, retry_later=None)
+    made = []
+    for index in range(2):
+        born: Any = SimpleNamespace(
+            worker=index, pid=1, control=socket.socketpair()[0], handoff=socket.socketpair()[0]
+        )
+        handle = WorkerHandle(born, slots, nothing, nothing, lambda _: None)
+        handle.channel.close()
+        handle.channel = Channel()  # type: ignore[assignment]
+        made.append(handle)
+        assert handle.load() == CONNECTIONS
+    return made
+
+
+def forward(handles: list[WorkerHandle], method: str) -> None:
+    workers = Workers(log=None)  # type: ignore[arg-type]
+    for handle in handles:
+        workers.add(handle)
+    requests = WorkerRequests(workers, None, None)  # type: ignore[arg-type]
+    requests.called(0, Request(method, {}, b"", (), to=1))
+
+
+def test_a_session_that_migrates_is_counted_at_once(
+    slots: Slots, handles: list[WorkerHandle]
+) -> None:
+    forward(handles, AdoptSession.__name__)
+    assert [handle.load() for handle in handles] == [CONNECTIONS - 1, CONNECTIONS + 1]
+    slots.beat = 2  # the counts of this heartbeat contain it
+    assert [handle.load() for handle in handles] == [CONNECTIONS] * 2
+
+
+def test_other_requests_and_refused_sessions_do_not_count(handles: list[WorkerHandle]) -> None:
+    forward(handles, "Health")
+    handles[1].channel.error = RemoteError("it has no room")  # type: ignore[attr-defined]
+    with pytest.raises(RemoteError):
+        forward(handles, AdoptSession.__name__)
+    assert [handle.load() for handle in handles] == [CONNECTIONS] * 2
