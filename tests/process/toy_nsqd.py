@@ -30,7 +30,7 @@ def main():
         "toy": settings,
     }
     workers = settings["workers"]
-    start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine", "toy_rings")
+    start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine")
     born = start.fork()
 
     from nsqcy.nsqd.master import live_options, master, worker_lifecycle
@@ -55,10 +55,10 @@ def show_workers(nsqd):
     """Have the master answer `!workers`."""
     called = nsqd._requests.called
 
-    def answer(request):
+    def answer(index, request):
         if request.method == "DescribeWorkers":
             return nsqd._lifecycle.describe()
-        return called(request)
+        return called(index, request)
 
     nsqd._requests.called = answer
 

@@ -12,15 +12,12 @@ import os
 import socket
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from nsqcy.ipc import ring
 from nsqcy.process import ancillary, spawn
 
-if TYPE_CHECKING:  # it imports gevent, which is too early for this module
-    from nsqcy.process.heartbeat import Slots
-
 WORKER = "nsqcy.nsqd.worker.main"
-RINGS = "nsqcy.ipc.ring"
 
 
 class Born(NamedTuple):
@@ -35,8 +32,8 @@ class Born(NamedTuple):
 class Launcher:
     """Starts workers.
 
-    Every worker receives `context` as JSON; changes to it apply to later workers. `rings` names a
-    module, and `engine` a module and its factory function.
+    Every worker receives `context` as JSON; changes to it apply to later workers. `engine` names a
+    module and its factory function.
     """
 
     def __init__(
@@ -45,19 +42,16 @@ class Launcher:
         lock_fd: int,
         context: dict[str, Any],
         engine: str,
-        rings: str = RINGS,
     ) -> None:
         self.workers = workers
         self._lock_fd = lock_fd
         self.context = context
         self._engine = engine
-        self._rings = rings
-        module = import_module(rings)
         self._memory = os.memfd_create("nsqd", os.MFD_CLOEXEC)
-        os.ftruncate(self._memory, module.map_size(workers))
+        os.ftruncate(self._memory, ring.map_size(workers))
         with mmap.mmap(self._memory, 0) as whole:
-            module.format(whole, workers)
-        self.shared: Slots = module.Shared(self._memory, workers)
+            ring.format(whole, workers)
+        self.shared = ring.Shared(self._memory, workers)
         # Non-blocking, because every worker reads its own eventfd on its hub.
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         self._wake = [os.eventfd(0, flags) for _ in range(workers)]
@@ -99,7 +93,6 @@ class Launcher:
             "workers": self.workers,
             "generation": self.shared.view(worker).generation,
             "engine": self._engine,
-            "rings": self._rings,
             "fds": fds,
             "wake": self._wake,
             "context": self.context,

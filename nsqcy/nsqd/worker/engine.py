@@ -21,7 +21,6 @@ from nsqcy.config.policies import Policies
 from nsqcy.http.server import HttpServer, Make
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
 from nsqcy.ipc.quota import QuotaTable
-from nsqcy.ipc.ring import Shared
 from nsqcy.logging.logger import Log
 from nsqcy.names import EVENTS_TOPIC
 from nsqcy.nsqd import calls
@@ -118,9 +117,7 @@ class Engine:
         self._log = boot.log
         self._options = options = NsqdOptions.restore(boot.context["options"])
         self._peers: set[int] = set()
-        shared = boot.shared
-        assert isinstance(shared, Shared)  # test engines use other classes
-        self._shared = shared
+        shared = self._shared = boot.shared
         notices = MasterNotices(boot.worker, boot.master, self._is_held, boot.log)
         self._notifier = MetadataNotifier(notices.send)
         hub = gevent.get_hub()

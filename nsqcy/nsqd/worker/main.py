@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import gevent
 from gevent.event import AsyncResult
 
+from nsqcy.ipc import ring
 from nsqcy.logging import logger as log
 from nsqcy.nsqd.master.reports import Up
 from nsqcy.nsqd.worker.master_link import MasterLink
@@ -32,7 +33,7 @@ from nsqcy.nsqd.worker.messages import ProcessMessage
 from nsqcy.process import arbiter, openfiles, spawn
 from nsqcy.process.control import Channel, Request
 from nsqcy.process.handoff import Receiver
-from nsqcy.process.heartbeat import Heartbeat, Slots
+from nsqcy.process.heartbeat import Heartbeat
 
 # Less than the 5 s that a starting nsqd waits for orphans to release the data-path lock.
 ORPHAN_LIMIT = 4.0
@@ -48,7 +49,7 @@ class Boot(NamedTuple):
     memory_fd: int
     wake_fds: list[int]  # eventfds, one per worker, including this worker
     context: dict[str, Any]  # sent by the master to every worker
-    shared: Slots
+    shared: ring.Shared
     log: log.Log
     master: MasterLink
 
@@ -110,7 +111,7 @@ class Worker:
         self._alive = fds["alive"]
         self._done: AsyncResult = AsyncResult()
         self._ending = False
-        shared = import_module(data["rings"]).Shared(fds["memory"], data["workers"])
+        shared = ring.Shared(fds["memory"], data["workers"])
         self._link = MasterLink(self._channel)
         boot = Boot(
             self.index,
