@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import time
 
 import pytest
 
@@ -80,6 +81,16 @@ def test_a_signal_to_the_whole_group_is_the_masters_to_act_on(toy, tmp_path):
     os.killpg(nsqd.process.pid, signal.SIGINT)
     assert nsqd.wait() == 0
     assert len(list(tmp_path.glob("saved.*"))) == 2
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_signals_at_the_very_end_change_nothing(toy, signum):
+    nsqd = toy(workers=1).ready()
+    nsqd.process.send_signal(signum)
+    while nsqd.process.poll() is None:
+        nsqd.process.send_signal(signum)
+        time.sleep(0.0002)
+    assert nsqd.wait() == 0
 
 
 def test_a_second_signal_changes_nothing(toy, tmp_path):

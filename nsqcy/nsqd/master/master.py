@@ -309,5 +309,8 @@ class Master:
             )
             code = FAILED
         self._watchdog.stop()
+        # Another signal while the interpreter exits would change the exit status.
+        for signum in spawn.BLOCKED:
+            signal.signal(signum, signal.SIG_IGN)
         self._log.info("NSQ: bye", event="stopped")
         self._done.set(code)

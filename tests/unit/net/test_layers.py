@@ -216,6 +216,7 @@ ELEMENTS = st.one_of(
     cut_off=st.sampled_from([0, 0, 0, 1, 2]),
 )
 @example(first=b"a", elements=[b"\xf0\x00b"], wrong=0, cut_off=0)
+@example(first=b"a", elements=[], wrong=-1, cut_off=2)
 def test_a_block_is_decompressed_as_by_another_library(
     first: bytes, elements: list[bytes], wrong: int, cut_off: int
 ) -> None:
@@ -230,13 +231,13 @@ def test_a_block_is_decompressed_as_by_another_library(
             assert "expected literal read of length 4" in str(error)
         else:
             assert theirs == plain
-    length = (0 if plain is None else len(plain)) + wrong
-    block = varint(max(0, length)) + body
+    length = max(0, (0 if plain is None else len(plain)) + wrong)
+    block = varint(length) + body
     crc = crc32c(plain or b"")
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     layer = SnappyLayer()
     layer.feed(IDENTIFIER + chunk(0, masked.to_bytes(4, "little") + block))
-    if plain is None or wrong:
+    if plain is None or length != len(plain):
         with pytest.raises(LayerError):
             drained(layer)
     else:
