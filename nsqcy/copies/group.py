@@ -1,0 +1,82 @@
+"""The value of a group in the registry, and every change that may be proposed to it.
+
+A group is the copied logs of one worker that share a durability class and members. Its value
+changes only by a transaction that compares the whole value. Each proposal has a nonce of its own,
+so a value never occurs twice.
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of logs, as the registry has it."""
+
+    id: str
+    epoch: int
+    """Increases whenever a process begins to own the group."""
+    owner: str
+    """Node that appends to the logs, or drains them when the group is closed."""
+    session: str
+    """Process of the owner; empty after a hand-over."""
+    members: tuple[str, ...]
+    """Nodes that have everything that was committed, with the owner first."""
+    copies: int
+    min_copies: int
+    nonce: str
+    closed: bool = False
+    """Accepts no publishes: the group was taken over, and its messages move to other logs."""
+    done: bool = False
+    """Drained: every copy of it may be deleted."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the group may commit. Once complete, it always stays so."""
+        return len(self.members) >= self.min_copies
+
+    def resumed(self, session: str, nonce: str) -> "Group":
+        """Own the group again, by a new process of its owner."""
+        return replace(self, epoch=self.epoch + 1, session=session, nonce=nonce)
+
+    def taken_over(self, node: str, session: str, nonce: str) -> "Group":
+        """Make a member the owner of the group, which is closed by that.
+
+        The old owner leaves only if enough members remain. It may have the only other copy: the
+        new owner can have lost its own since it sent the transaction.
+        """
+        others = tuple(each for each in self.members if each not in (node, self.owner))
+        if len(others) + 1 < self.min_copies:
+            others = (*others, self.owner)
+        return replace(
+            self,
+            epoch=self.epoch + 1,
+            owner=node,
+            session=session,
+            members=(node, *others),
+            nonce=nonce,
+            closed=True,
+        )
+
+    def released(self, nonce: str) -> "Group":
+        """Let any member take over at once."""
+        return replace(self, session="", nonce=nonce)
+
+    def joined(self, node: str, nonce: str) -> "Group":
+        return replace(self, members=(*self.members, node), nonce=nonce)
+
+    def left(self, node: str, nonce: str) -> "Group":
+        return replace(self, members=self._without(node), nonce=nonce)
+
+    def exchanged(self, node: str, other: str, nonce: str) -> "Group":
+        """Replace the member `node` by `other`."""
+        return replace(self, members=(*self._without(node), other), nonce=nonce)
+
+    def finished(self, nonce: str) -> "Group":
+        return replace(self, done=True, nonce=nonce)
+
+    def unchanged(self, nonce: str) -> "Group":
+        """Only make every other proposal for this value fail."""
+        return replace(self, nonce=nonce)
+
+    def _without(self, node: str) -> tuple[str, ...]:
+        return tuple(each for each in self.members if each != node)

@@ -1,0 +1,340 @@
+"""The owner of a group: feeds the holders, knows what is committed, and changes the members.
+
+An entry is committed when every member has stored it. While a proposal has no known outcome, the
+members that it names count as well: it may already be the value of the registry.
+"""
+
+from typing import Any
+
+from nsqcy.copies.feed import Feed, Status
+from nsqcy.copies.group import Group
+from nsqcy.copies.messages import (
+    Alive,
+    Change,
+    Confirm,
+    Create,
+    Delete,
+    FromHolder,
+    FromOwner,
+    Have,
+    Received,
+    Records,
+    Refuse,
+)
+from nsqcy.copies.ports import Copy, Host, Limits
+
+
+class Owner:
+    """A group that this worker owns, from the transaction that made it the owner on."""
+
+    def __init__(
+        self, group: Group, node: str, copy: Copy, host: Host, limits: Limits, now: float
+    ) -> None:
+        self.group = group
+        self.node = node
+        self.copy = copy
+        self.host = host
+        self.limits = limits
+        self.position = 0
+        """Number of entries appended in this epoch."""
+        self.stored = -1
+        """Position that this node's own copy has stored."""
+        self.committed = -1
+        self.feeds: dict[str, Feed] = {}
+        self.joiner = ""
+        """Node that is being filled and is not a member yet."""
+        self.is_releasing = False
+        self.is_drained = False
+        self._proposals: list[Group] = []
+        """Proposals for the present value whose outcomes are unknown."""
+        self._proposed_at = now
+        self._short_since: float | None = now
+        """Since when fewer than `min_copies` nodes respond."""
+        self._rejoin: dict[str, tuple[float, float]] = {}
+        """Nodes that failed, with the time from which they may join again and the delay."""
+        self._store()
+        self.tick(now)
+
+    # -- for the worker's logs
+
+    def accepts(self) -> bool:
+        """Whether publishes may be appended; otherwise they are refused and stored nowhere."""
+        group = self.group
+        return (
+            not (group.closed or self.is_releasing)
+            and group.is_complete
+            and self._responding() >= group.min_copies
+        )
+
+    def visible(self, now: float) -> int:
+        """Return the position before which consumers may receive messages.
+
+        A closed group shows everything that this node has stored, because nobody publishes to it.
+        So does a group that lacks copies for a while: its entries are answered later or never.
+        """
+        if self.group.closed:
+            return self.stored
+        short = self._short_since
+        if short is not None and now - short > self.limits.copy_timeout:
+            return self.stored
+        return self.committed
+
+    def heard(self) -> float:
+        """Return when a holder was last heard."""
+        return max(
+            (feed.heard for feed in self.feeds.values() if feed.status >= Status.FILLING),
+            default=float("-inf"),
+        )
+
+    def append(self, log: str, records: list[Any], now: float) -> int:
+        """Append records to a log; return the position that is committed with them."""
+        first = self.copy.logs()[log].end
+        self.copy.append(log, self.group.epoch, first, records)
+        return self._send(
+            Records(log, self.group.epoch, first, records, self.position + 1), now
+        )
+
+    def change(self, log: str, change: Any, now: float) -> int:
+        """Change the state of a log; return the position that is committed with it."""
+        self.copy.change(log, change)
+        return self._send(Change(log, change, self.position + 1), now)
+
+    def create(self, log: str, state: Any, now: float) -> int:
+        self.copy.create(log, state)
+        return self._send(Create(log, state, self.position + 1), now)
+
+    def delete(self, log: str, now: float) -> int:
+        self.copy.delete(log)
+        return self._send(Delete(log, self.position + 1), now)
+
+    def release(self) -> None:
+        """Hand the group over as soon as everything is committed."""
+        self.is_releasing = True
+
+    def drained(self) -> None:
+        """End the closed group as soon as everything is committed."""
+        self.is_drained = True
+
+    # -- streams
+
+    def opened(self, node: str, now: float) -> None:
+        feed = self.feeds.get(node)
+        if feed is None:
+            self.host.close(node, self.group.id)
+        else:
+            feed.opened(self.group.id, self.group.epoch, self.host, now)
+
+    def disconnected(self, node: str, now: float) -> None:
+        feed = self.feeds.get(node)
+        if feed is not None:
+            feed.closed(now)
+            self._measure(now)
+
+    def received(self, node: str, message: FromHolder, now: float) -> None:
+        feed = self.feeds.get(node)
+        if feed is None or feed.status <= Status.OPENING:
+            return
+        feed.heard = now
+        match message:
+            case Confirm(position):
+                if position > feed.confirmed:
+                    feed.confirmed = position
+                    feed.progress = now
+                    self._advance()
+            case Received():
+                feed.unacknowledged -= 1
+                feed.progress = now
+                self._fill(feed, now)
+            case Have(logs):
+                feed.align(self.group.id, self.copy, logs, self.host, now)
+                self._fill(feed, now)
+            case Refuse(reason):
+                feed.refused = reason
+                feed.closed(now)
+                self.host.close(node, self.group.id)
+                self._measure(now)
+
+    # -- the registry
+
+    def update(self, group: Group, now: float) -> None:
+        """Take a newer value, which this process still owns in the same epoch."""
+        gone = [node for node in self.group.members if node not in group.members]
+        self.group = group
+        self._proposals.clear()
+        if self.joiner in group.members:
+            self.joiner = ""
+        for node in gone:
+            self._fail(node, now)
+        self._advance()
+        self._measure(now)
+
+    # -- time
+
+    def tick(self, now: float) -> None:
+        self._watch_feeds(now)
+        self._choose_joiner(now)
+        self._propose(now)
+        self._measure(now)
+
+    def end(self) -> None:
+        """Close all streams: this process owns the group no longer."""
+        for feed in self.feeds.values():
+            if feed.status != Status.CLOSED:
+                self.host.close(feed.node, self.group.id)
+        self.feeds.clear()
+
+    # -- inside
+
+    def _send(self, entry: FromOwner, now: float) -> int:
+        for feed in self.feeds.values():
+            if feed.confirmed == self.position:
+                feed.progress = now
+            if feed.status == Status.LIVE:
+                self.host.send(feed.node, self.group.id, entry)
+        self.position += 1
+        self._store()
+        return self.position
+
+    def _store(self) -> None:
+        position = self.position
+        self.copy.store(lambda: self._stored(position))
+
+    def _stored(self, position: int) -> None:
+        if position > self.stored:
+            self.stored = position
+            self._advance()
+
+    def _fill(self, feed: Feed, now: float) -> None:
+        if feed.status == Status.FILLING:
+            feed.fill(self.group.id, self.copy, self.position, self.host, self.limits)
+            self._measure(now)
+
+    def _awaited(self) -> list[str]:
+        """Return the other nodes that must have an entry before it is committed."""
+        nodes = dict.fromkeys(self.group.members)
+        for proposal in self._proposals:
+            nodes |= dict.fromkeys(proposal.members)
+        nodes.pop(self.node, None)
+        return list(nodes)
+
+    def _advance(self) -> None:
+        if not self.group.is_complete:
+            return
+        position = self.stored
+        for node in self._awaited():
+            feed = self.feeds.get(node)
+            position = min(position, feed.confirmed if feed else -1)
+        if position > self.committed:
+            self.committed = position
+            self.host.committed(self.group.id, position)
+
+    def _responding(self) -> int:
+        live = 1
+        for node in self.group.members:
+            feed = self.feeds.get(node)
+            if feed is not None and feed.status == Status.LIVE:
+                live += 1
+        return live
+
+    def _measure(self, now: float) -> None:
+        if self._responding() >= self.group.min_copies:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = now
+
+    def _watch_feeds(self, now: float) -> None:
+        wanted = self._awaited()
+        if self.joiner:
+            wanted.append(self.joiner)
+        for node in wanted:
+            if node not in self.feeds:
+                self.feeds[node] = Feed(node, now)
+        for node in [each for each in self.feeds if each not in wanted]:
+            self._drop(node)
+        for feed in self.feeds.values():
+            if feed.status != Status.CLOSED and now - feed.heard > self.limits.copy_timeout:
+                self.host.close(feed.node, self.group.id)
+                feed.closed(now)
+            if feed.status == Status.CLOSED:
+                feed.heard = now
+                feed.open(self.group.id, self.host)
+            elif feed.status >= Status.OFFERED:
+                self.host.send(feed.node, self.group.id, Alive())
+
+    def _drop(self, node: str) -> None:
+        feed = self.feeds.pop(node)
+        if feed.status != Status.CLOSED:
+            self.host.close(node, self.group.id)
+
+    def _fail(self, node: str, now: float) -> None:
+        _, delay = self._rejoin.get(node, (0.0, 0.0))
+        delay = min(delay * 2 or self.limits.rejoin_delay, self.limits.rejoin_delay_limit)
+        self._rejoin[node] = (now + delay, delay)
+        if node in self.feeds:
+            self._drop(node)
+
+    def _failed_members(self, now: float) -> list[str]:
+        return [
+            node
+            for node in self.group.members
+            if node in self.feeds
+            and self.feeds[node].has_failed(self.position, now, self.limits)
+        ]
+
+    def _choose_joiner(self, now: float) -> None:
+        group = self.group
+        if self.joiner:
+            feed = self.feeds.get(self.joiner)
+            if feed is None or not feed.has_failed(self.position, now, self.limits):
+                return
+            if not any(self.joiner in proposal.members for proposal in self._proposals):
+                self._fail(self.joiner, now)
+                self.joiner = ""
+            return
+        if len(group.members) - len(self._failed_members(now)) >= group.copies or group.done:
+            return
+        for node in self.host.candidates(group):
+            may_join_at, _ = self._rejoin.get(node, (now, 0.0))
+            if node != self.node and node not in group.members and now >= may_join_at:
+                self.joiner = node
+                self.feeds[node] = feed = Feed(node, now)
+                feed.open(group.id, self.host)
+                return
+
+    def _propose(self, now: float) -> None:
+        value = self._wanted_value(now)
+        if self._proposals:
+            if now - self._proposed_at < self.limits.retry_interval:
+                return
+            value = value or self.group.unchanged(self.host.nonce())
+        if value is not None:
+            self._proposals.append(value)
+            self._proposed_at = now
+            self.host.propose(self.group, value)
+
+    def _wanted_value(self, now: float) -> Group | None:
+        group, nonce = self.group, self.host.nonce()
+        is_settled = self.committed == self.position
+        if group.done:
+            return None
+        if self.is_releasing and is_settled:
+            return group.released(nonce)
+        if self.is_drained and is_settled:
+            return group.finished(nonce)
+        failed = self._failed_members(now)
+        if failed and len(group.members) > group.min_copies:
+            return group.left(failed[0], nonce)
+        if self._joiner_is_ready():
+            if len(group.members) < group.copies:
+                return group.joined(self.joiner, nonce)
+            if failed:
+                return group.exchanged(failed[0], self.joiner, nonce)
+        return None
+
+    def _joiner_is_ready(self) -> bool:
+        feed = self.feeds.get(self.joiner)
+        return (
+            feed is not None
+            and feed.status == Status.LIVE
+            and feed.confirmed >= max(self.committed, 0)
+        )

@@ -1,0 +1,264 @@
+"""The role of a worker in each group, derived from the values of the registry.
+
+The worker acts only on values that the registry has, never on the assumption that one of its own
+transactions succeeded. A transaction whose outcome is unknown therefore needs no special case: it
+is either seen as a value, or repeated.
+"""
+
+from nsqcy.copies.group import Group
+from nsqcy.copies.holder import Holder
+from nsqcy.copies.messages import Alive, FromHolder, FromOwner, Offer, Refuse
+from nsqcy.copies.owner import Owner
+from nsqcy.copies.ports import Claim, Host, Limits
+
+
+class _Member:
+    """What this worker knows of a group, and what it does for it."""
+
+    __slots__ = ("claims", "group", "holder", "owner", "proposed_at", "released_at", "revision")
+
+    def __init__(self, group: Group, revision: int) -> None:
+        self.group = group
+        self.revision = revision
+        self.owner: Owner | None = None
+        self.holder: Holder | None = None
+        self.claims: dict[str, Claim] = {}
+        self.proposed_at = float("-inf")
+        self.released_at: float | None = None
+
+
+class Worker:
+    """All groups of a worker process."""
+
+    def __init__(self, node: str, session: str, host: Host, limits: Limits) -> None:
+        self.node = node
+        self.session = session
+        self.host = host
+        self.limits = limits
+        self.sessions: frozenset[str] = frozenset()
+        """Sessions that the registry has."""
+        self._registry_heard = float("-inf")
+        self._members: dict[str, _Member] = {}
+
+    # -- the registry
+
+    def group(self, group_id: str) -> Group | None:
+        member = self._members.get(group_id)
+        return member.group if member else None
+
+    def groups(self) -> list[Group]:
+        return [member.group for member in self._members.values()]
+
+    def owner(self, group_id: str) -> Owner | None:
+        member = self._members.get(group_id)
+        return member.owner if member else None
+
+    def holder(self, group_id: str) -> Holder | None:
+        member = self._members.get(group_id)
+        return member.holder if member else None
+
+    def updated(self, group: Group, revision: int, now: float) -> None:
+        """Take a value of the registry. Older ones are ignored."""
+        member = self._members.get(group.id)
+        if member is None:
+            self._members[group.id] = member = _Member(group, revision)
+        elif revision <= member.revision:
+            return
+        else:
+            member.group = group
+            member.revision = revision
+            member.proposed_at = float("-inf")
+            member.claims.clear()
+        member.released_at = None if group.session else now
+        self._take_role(member, now)
+
+    def claimed(self, group_id: str, node: str, claim: Claim) -> None:
+        """Take the claim of a member that is not whole."""
+        member = self._members.get(group_id)
+        if member is not None:
+            member.claims[node] = claim
+
+    def tick(self, now: float) -> None:
+        for member in list(self._members.values()):
+            self._take_role(member, now)
+            if member.owner is not None:
+                member.owner.tick(now)
+            elif member.holder is not None:
+                self._watch_stream(member, member.holder, now)
+
+    def registry_heard(self, now: float) -> None:
+        """Note an answer of the registry."""
+        self._registry_heard = now
+
+    def is_cut_off(self, now: float) -> bool:
+        """Whether this worker heard neither the registry nor a holder for a lease.
+
+        Its groups may have other owners by now, so it should not deliver messages.
+        """
+        heard = self._registry_heard
+        for member in self._members.values():
+            if member.owner is not None:
+                heard = max(heard, member.owner.heard())
+        return now - heard > self.limits.lease
+
+    # -- streams
+
+    def opened(self, node: str, group_id: str, now: float) -> None:
+        """Take the stream to a holder, which this worker has opened."""
+        owner = self.owner(group_id)
+        if owner is None:
+            self.host.close(node, group_id)
+        else:
+            owner.opened(node, now)
+
+    def disconnected(self, node: str, group_id: str, now: float) -> None:
+        """Note the end of a stream that this worker opened or tried to open."""
+        owner = self.owner(group_id)
+        if owner is not None:
+            owner.disconnected(node, now)
+
+    def hung_up(self, node: str, group_id: str) -> None:
+        """Note the end of a stream that an owner had opened."""
+        member = self._members.get(group_id)
+        if member is not None and member.holder is not None and member.holder.owner == node:
+            self._end_holder(member)
+
+    def from_holder(self, node: str, group_id: str, message: FromHolder, now: float) -> None:
+        owner = self.owner(group_id)
+        if owner is not None:
+            owner.received(node, message, now)
+
+    def from_owner(self, node: str, group_id: str, message: FromOwner, now: float) -> None:
+        if isinstance(message, Offer):
+            self._offered(node, group_id, message.epoch, now)
+            return
+        holder = self.holder(group_id)
+        if holder is not None and holder.owner == node:
+            holder.received(message, now)
+
+    # -- inside
+
+    def _offered(self, node: str, group_id: str, epoch: int, now: float) -> None:
+        member = self._members.get(group_id)
+        if (
+            member is None
+            or member.owner is not None
+            or member.group.done
+            or (member.group.owner, member.group.epoch) != (node, epoch)
+        ):
+            self.host.reply(node, group_id, Refuse("epoch"))
+            return
+        self._end_holder(member)
+        copy = self.host.copy(group_id) or self.host.create_copy(member.group)
+        member.holder = Holder(group_id, node, epoch, copy, self.host, now)
+
+    def _watch_stream(self, member: _Member, holder: Holder, now: float) -> None:
+        if now - holder.heard > self.limits.copy_timeout:
+            self.host.hang_up(holder.owner, member.group.id)
+            self._end_holder(member)
+        else:
+            self.host.reply(holder.owner, member.group.id, Alive())
+
+    def _end_holder(self, member: _Member) -> None:
+        if member.holder is not None:
+            member.holder.end()
+            member.holder = None
+
+    def _take_role(self, member: _Member, now: float) -> None:
+        group = member.group
+        is_owner = (group.owner, group.session) == (self.node, self.session) and not group.done
+        owner, holder = member.owner, member.holder
+        if owner is not None and (not is_owner or owner.group.epoch != group.epoch):
+            member.owner = None
+            owner.end()
+            self.host.lost(owner.group)
+        if holder is not None and (holder.owner, holder.epoch) != (group.owner, group.epoch):
+            self.host.hang_up(holder.owner, group.id)
+            self._end_holder(member)
+        if group.done:
+            self._end_holder(member)
+            self.host.delete_copy(group.id)
+        elif is_owner:
+            self._own(member, now)
+        else:
+            self._replace_owner(member, now)
+
+    def _own(self, member: _Member, now: float) -> None:
+        group = member.group
+        if member.owner is None:
+            # Also if it is new or incomplete: its history is the one that counts from now on.
+            copy = self.host.copy(group.id) or self.host.create_copy(group)
+            copy.whole = True
+            member.owner = Owner(group, self.node, copy, self.host, self.limits, now)
+            self.host.owned(group)
+        elif member.owner.group is not group:
+            member.owner.update(group, now)
+
+    def _replace_owner(self, member: _Member, now: float) -> None:
+        """Own a group whose owner is gone, if its value and this copy allow it."""
+        group = member.group
+        if self.node not in group.members:
+            return
+        if now - member.proposed_at < self.limits.retry_interval:
+            return
+        copy = self.host.copy(group.id)
+        is_whole = copy is not None and copy.whole
+        if group.owner == self.node:
+            self._return(member, is_whole, now)
+        elif group.session not in self.sessions:
+            if not is_whole:
+                self._claim(member, now)
+            elif member.holder is None or not group.session:
+                self._take_over(member, now)
+
+    def _return(self, member: _Member, is_whole: bool, now: float) -> None:
+        """Resume a group that an earlier process of this node owned."""
+        group = member.group
+        if not is_whole:
+            if group.session in self.sessions:
+                member.proposed_at = now
+                self.host.end_session(group.session)
+            else:
+                self._claim(member, now)
+            return
+        released_at = member.released_at
+        if released_at is None or now - released_at > self.limits.unclaimed_timeout:
+            member.proposed_at = now
+            self.host.propose(group, group.resumed(self.session, self.host.nonce()))
+
+    def _take_over(self, member: _Member, now: float) -> None:
+        group = member.group
+        member.proposed_at = now
+        self.host.propose(
+            group,
+            group.taken_over(self.node, self.session, self.host.nonce()),
+            absent=group.session,
+        )
+
+    def _claim(self, member: _Member, now: float) -> None:
+        """Take over with a copy that is not whole, if all members are back and none has more."""
+        group = member.group
+        copy = self.host.copy(group.id)
+        logs = copy.logs().values() if copy is not None else ()
+        mine = Claim(
+            group.nonce,
+            max((mark[0] for log in logs for mark in log.marks), default=0),
+            sum(log.end for log in logs),
+        )
+        member.claims[self.node] = mine
+        self.host.claim(group.id, mine)
+        claims = {
+            node: claim for node, claim in member.claims.items() if claim.nonce == group.nonce
+        }
+        if set(claims) != set(group.members):
+            return
+        best = max(claims, key=lambda node: (claims[node].epoch, claims[node].records, node))
+        if best != self.node:
+            return
+        if group.owner == self.node:
+            member.proposed_at = now
+            self.host.propose(
+                group, group.resumed(self.session, self.host.nonce()), absent=group.session
+            )
+        else:
+            self._take_over(member, now)

@@ -1,0 +1,348 @@
+"""The rules of nsqcy.copies, each broken once. Some schedule must notice every one of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from nsqcy.copies.feed import Feed, Status
+from nsqcy.copies.group import Group
+from nsqcy.copies.history import History
+from nsqcy.copies.holder import Holder
+from nsqcy.copies.owner import Owner
+from nsqcy.copies.worker import Worker
+from tests.simulation.disk import Disk, DiskCopy
+from tests.simulation.process import Process
+from tests.simulation.registry import Registry
+
+Patch = tuple[Any, str, Callable[[Any], Any]]
+
+MUTANTS: dict[str, list[Patch]] = {}
+
+
+def _mutant(owner: Any, attribute: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    def add(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        MUTANTS.setdefault(patch.__name__, []).append((owner, attribute, patch))
+        return patch
+
+    return add
+
+
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """Break a rule within the context."""
+    originals = []
+    for owner, attribute, patch in MUTANTS[name]:
+        original = owner.__dict__[attribute]
+        originals.append((owner, attribute, original))
+        setattr(owner, attribute, patch(original))
+    try:
+        yield
+    finally:
+        for owner, attribute, original in originals:
+            setattr(owner, attribute, original)
+
+
+# -- confirm, then answer
+
+
+@_mutant(Holder, "_store")
+def confirms_before_it_is_stored(original):
+    return lambda self, position: self._stored(position)
+
+
+@_mutant(Owner, "_advance")
+def does_not_wait_for_its_own_disk(original):
+    def advance(self):
+        self.stored = self.position
+        original(self)
+
+    return advance
+
+
+@_mutant(Owner, "_advance")
+def commits_when_min_copies_have_it(original):
+    def advance(self):
+        confirmed = [feed.confirmed for feed in self.feeds.values()]
+        position = sorted([self.stored, *confirmed], reverse=True)
+        wanted = self.group.min_copies - 1
+        if len(position) > wanted and position[wanted] > self.committed:
+            self.committed = position[wanted]
+            self.host.committed(self.group.id, self.committed)
+
+    return advance
+
+
+@_mutant(Owner, "visible")
+def shows_what_is_not_committed(original):
+    return lambda self, now: self.stored
+
+
+@_mutant(Owner, "change")
+def keeps_changes_to_itself(original):
+    def change(self, log, change, now):
+        self.copy.change(log, change)
+        return self.position
+
+    return change
+
+
+# -- refused is nowhere
+
+
+@_mutant(Process, "lost")
+def refuses_what_it_has_sent(original):
+    def lost(self, group):
+        if group.id == self._own_group:
+            for _, call in self._answers:
+                if call.func.__name__ == "_answer":
+                    call.args[2]("refused")
+        original(self, group)
+
+    return lost
+
+
+# -- one history
+
+
+@_mutant(Group, "resumed")
+def resumes_in_the_same_epoch(original):
+    return lambda self, session, nonce: replace(self, session=session, nonce=nonce)
+
+
+@_mutant(Group, "taken_over")
+def takes_over_in_the_same_epoch(original):
+    return lambda self, *args: replace(original(self, *args), epoch=self.epoch)
+
+
+@_mutant(History, "common_end")
+def does_not_cut(original):
+    return lambda self, end, other, other_end: min(end, other_end)
+
+
+@_mutant(Worker, "_offered")
+def accepts_any_epoch(original):
+    def offered(self, node, group_id, epoch, now):
+        member = self._members.get(group_id)
+        if member is None or member.owner is not None or member.group.done:
+            original(self, node, group_id, epoch, now)
+            return
+        self._end_holder(member)
+        copy = self.host.copy(group_id) or self.host.create_copy(member.group)
+        member.holder = Holder(group_id, node, epoch, copy, self.host, now)
+
+    return offered
+
+
+@_mutant(DiskCopy, "read")
+def cuts_within_a_publish(original):
+    return lambda self, log, first, limit: (
+        (found := original(self, log, first, limit))[0],
+        found[1][:1],
+    )
+
+
+# -- members
+
+
+@_mutant(Group, "is_complete")
+def commits_in_an_incomplete_group(original):
+    return property(lambda self: True)
+
+
+@_mutant(Owner, "_joiner_is_ready")
+def joins_before_it_is_filled(original):
+    return lambda self: (feed := self.feeds.get(self.joiner)) and feed.status >= Status.FILLING
+
+
+@_mutant(Owner, "_awaited")
+def does_not_wait_for_proposed_members(original):
+    return lambda self: [node for node in self.group.members if node != self.node]
+
+
+@_mutant(Owner, "_awaited")
+def forgets_a_member_before_the_outcome(original):
+    return lambda self: [
+        node
+        for node in (self._proposals[-1] if self._proposals else self.group).members
+        if node != self.node
+    ]
+
+
+@_mutant(Owner, "_propose")
+def guesses_that_a_proposal_failed(original):
+    def propose(self, now):
+        if now - self._proposed_at >= self.limits.retry_interval:
+            self._proposals.clear()
+        original(self, now)
+
+    return propose
+
+
+@_mutant(Owner, "_propose")
+def guesses_that_a_proposal_succeeded(original):
+    def propose(self, now):
+        original(self, now)
+        if self._proposals:
+            self.group = self._proposals.pop()
+
+    return propose
+
+
+@_mutant(Process, "nonce")
+def proposes_equal_values(original):
+    return lambda self: "0"
+
+
+@_mutant(Owner, "_wanted_value")
+def members_leave_until_one_is_left(original):
+    def wanted(self, now):
+        failed = self._failed_members(now)
+        if failed and not self.group.done:
+            return self.group.left(failed[0], self.host.nonce())
+        return original(self, now)
+
+    return wanted
+
+
+# -- takeover
+
+
+@_mutant(Worker, "_replace_owner")
+def takes_over_although_it_is_not_whole(original):
+    def replace_owner(self, member, now):
+        copy = self.host.copy(member.group.id)
+        if copy is not None and member.group.session not in self.sessions:
+            copy.whole = True
+        original(self, member, now)
+
+    return replace_owner
+
+
+@_mutant(Registry, "propose")
+def does_not_compare_the_value(original):
+    def propose(self, base, value, absent):
+        current = self.groups.get(value.id, (0, None))[1]
+        original(self, current if base is not None else None, value, absent)
+
+    return propose
+
+
+@_mutant(Group, "taken_over")
+def always_removes_the_old_owner(original):
+    def taken_over(self, node, *args):
+        value = original(self, node, *args)
+        members = tuple(each for each in value.members if each != self.owner)
+        return replace(value, members=members)
+
+    return taken_over
+
+
+@_mutant(Group, "taken_over")
+def removes_the_other_members(original):
+    return lambda self, node, *args: replace(original(self, node, *args), members=(node,))
+
+
+@_mutant(Worker, "_take_role")
+def the_loser_deletes_its_copy(original):
+    def take_role(self, member, now):
+        if member.group.closed and member.group.owner != self.node and member.owner is None:
+            if member.holder is None:
+                self.host.delete_copy(member.group.id)
+        original(self, member, now)
+
+    return take_role
+
+
+# -- draining
+
+
+@_mutant(Process, "_move")
+def leaves_before_the_move_is_committed(original):
+    def move(self, log, seq, channels, own, target):
+        original(self, log, seq, channels, own, target)
+        if seq in log.moving:
+            log.moving.discard(seq)
+            log.moved.append(seq)
+
+    return move
+
+
+@_mutant(Owner, "_wanted_value")
+def ends_a_group_that_is_not_drained(original):
+    def wanted(self, now):
+        if self.group.closed and not self.group.done and self.committed >= 0:
+            return self.group.finished(self.host.nonce())
+        return original(self, now)
+
+    return wanted
+
+
+# -- coming back
+
+
+@_mutant(Worker, "_return")
+def resumes_although_it_is_not_whole(original):
+    return lambda self, member, is_whole, now: original(self, member, True, now)
+
+
+@_mutant(Owner, "_advance")
+def answers_before_the_members_have_what_it_has(original):
+    def advance(self):
+        position = self.stored
+        for node in self._awaited():
+            feed = self.feeds.get(node)
+            if feed is not None and feed.status == Status.LIVE:
+                position = min(position, feed.confirmed)
+        if position > self.committed and self.group.is_complete:
+            self.committed = position
+            self.host.committed(self.group.id, position)
+
+    return advance
+
+
+@_mutant(Registry, "register")
+def does_not_notice_an_old_disk(original):
+    def register(self, node, starts, process):
+        original(self, node, starts, process)
+        return True
+
+    return register
+
+
+@_mutant(Process, "create_copy")
+def is_whole_before_it_is_filled(original):
+    def create_copy(self, group):
+        copy = original(self, group)
+        copy.whole = True
+        return copy
+
+    return create_copy
+
+
+@_mutant(Disk, "distrust")
+def trusts_a_copy_after_a_power_failure(original):
+    return lambda self: setattr(self, "is_rolled_back", False)
+
+
+@_mutant(Feed, "_finish")
+def is_live_with_old_states(original):
+    def finish(self, group_id, copy, position, host):
+        original(self, group_id, copy, position, host)
+        self.confirmed = max(self.confirmed, position)
+
+    return finish
+
+
+# -- nobody is whole
+
+
+@_mutant(Worker, "_claim")
+def does_not_wait_for_all_members(original):
+    def claim(self, member, now):
+        original(self, member, now)
+        group = member.group
+        if len(member.claims) > 1 and self.node != group.owner:
+            self._take_over(member, now)
+
+    return claim

@@ -1,0 +1,141 @@
+"""What must hold in every schedule: nothing acknowledged is lost, nothing refused is delivered.
+
+The oracle sees everything at once, so it notices a broken rule before a crash makes it matter.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nsqcy.copies.group import Group
+from nsqcy.copies.owner import Owner
+from tests.simulation.disk import Image
+
+if TYPE_CHECKING:
+    from tests.simulation.process import OwnedLog, Process
+    from tests.simulation.world import World
+
+
+class Violation(Exception):
+    """Something that must never happen, happened."""
+
+
+class Oracle:
+    """Everything that publishers, consumers and readers of logs have seen."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.refused: set[int] = set()
+        self.acknowledged: dict[int, frozenset[str]] = {}
+        """The channels that existed when a message was acknowledged."""
+        self.deliveries: Counter[tuple[int, str]] = Counter()
+        self.contents: dict[str, list[int]] = {}
+        """The messages that readers of a group's log may have seen, by sequence number."""
+        self.finished: set[tuple[str, int, str]] = set()
+        """Group, sequence number and channel of what every member knows to be finished."""
+        self.channels: dict[str, set[str]] = {}
+        """Channels of a group's log that a client knows to exist."""
+        self.publishes: dict[int, int] = {}
+        """Number of messages in each publish."""
+        self.requeued = 0
+        self.takeovers = 0
+
+    def owned(self, process: "Process", group: Group) -> None:
+        self.world.log("%s: owns %s", process.node, group)
+        if group.closed:
+            self.takeovers += 1
+        if self.world.registry.groups[group.id][1] == group:
+            self._check_copy(process.node, group.id, process.disk.images[group.id])
+
+    def answered(self, log: "OwnedLog", messages: list[int]) -> None:
+        channels = frozenset(self.channels.get(log.group_id, ()))
+        for message in messages:
+            self.acknowledged[message] = channels
+
+    def channel_created(self, log: "OwnedLog", name: str) -> None:
+        self.channels.setdefault(log.group_id, set()).add(name)
+
+    def committed(self, process: "Process", log: "OwnedLog", position: int) -> None:
+        group_id = log.group_id
+        while log.saved and log.saved[0][0] <= position:
+            for seq, name in log.saved.popleft()[1]:
+                self.finished.add((group_id, seq, name))
+        contents = self.contents.setdefault(group_id, [])
+        for seq in range(log.checked, log.committed):
+            message = log.log.records[seq].message
+            if seq == len(contents):
+                contents.append(message)
+            elif contents[seq] != message:
+                raise Violation(f"{group_id} {seq}: {message} instead of {contents[seq]}")
+        group = self.world.registry.groups[group_id][1]
+        if group.done:
+            return
+        if log.committed > log.checked:
+            if len(group.members) < group.min_copies:
+                raise Violation(f"{group_id} commits with the members {group.members}")
+        for node in group.members:
+            image = self.world.disks[node].whole_image(group_id)
+            if image is not None:
+                self._check_records(node, group_id, image, log.checked)
+        log.checked = max(log.checked, log.committed)
+
+    def shown(self, log: "OwnedLog", owner: Owner) -> None:
+        if log.visible > log.committed and owner.accepts():
+            raise Violation(f"{log.group_id} shows more than is committed")
+
+    def delivered(
+        self, process: "Process", log: "OwnedLog", seq: int, name: str, message: int
+    ) -> None:
+        if message in self.refused:
+            raise Violation(f"{message} was refused, and is delivered to {name}")
+        is_owner = self.world.registry.groups[log.group_id][1].session == process.session
+        if is_owner and (log.group_id, seq, name) in self.finished:
+            raise Violation(f"{log.group_id} {seq} was finished in {name}, and is delivered")
+        self.deliveries[message, name] += 1
+
+    def moved(self, log: "OwnedLog", seq: int, channels: list[str]) -> None:
+        for name in channels:
+            if (log.group_id, seq, name) in self.finished:
+                raise Violation(f"{log.group_id} {seq} was finished in {name}, and is moved")
+
+    def is_intact(self, node: str, group_id: str) -> bool:
+        """Whether a node's copy has everything that was committed."""
+        image = self.world.disks[node].whole_image(group_id)
+        if image is None:
+            return False
+        contents = self.contents.get(group_id, [])
+        log = image.logs.get("log")
+        return len(log.records if log else ()) >= len(contents)
+
+    def lost(self) -> list[tuple[int, str]]:
+        """Return acknowledged messages that a channel did not get."""
+        return [
+            (message, name)
+            for message, channels in self.acknowledged.items()
+            for name in channels
+            if not self.deliveries[message, name]
+        ]
+
+    def duplicates(self) -> int:
+        """Return how often a message was delivered again that no consumer had requeued."""
+        return sum(count - 1 for count in self.deliveries.values()) - self.requeued
+
+    def _check_copy(self, node: str, group_id: str, image: Image) -> None:
+        self._check_records(node, group_id, image, 0)
+        log = image.logs.get("log")
+        if log is None:
+            return
+        counts = Counter(record.publish for record in log.records)
+        for publish, count in counts.items():
+            if count != self.publishes.get(publish, count):
+                raise Violation(f"{node} takes over a part of a publish in {group_id}")
+        for name in self.channels.get(group_id, ()):
+            if name not in log.state.channels:
+                raise Violation(f"{node} takes over {group_id} without channel {name}")
+
+    def _check_records(self, node: str, group_id: str, image: Image, first: int) -> None:
+        contents = self.contents.get(group_id, [])
+        log = image.logs.get("log")
+        records = log.records if log else []
+        for seq in range(first, len(contents)):
+            if seq >= len(records) or records[seq].message != contents[seq]:
+                raise Violation(f"{node} lacks {group_id} {seq}: {contents[seq]}")

@@ -1,0 +1,527 @@
+"""A process of nsqd in the simulation: the worker's state machine, a topic, and its consumers.
+
+Each process has one topic, in a group of its own, and drains the groups that it takes over into
+it. Its consumers receive what the state machine shows, and finish or requeue it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nsqcy.copies.group import Group
+from nsqcy.copies.messages import FromHolder, FromOwner
+from nsqcy.copies.owner import Owner
+from nsqcy.copies.ports import Claim, Copy
+from nsqcy.copies.worker import Worker
+from tests.simulation.disk import Disk, DiskCopy, Log, Record, State
+from tests.simulation.network import REGISTRY, Stream
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+CHANNELS = ("a", "b")
+TICK = 0.4
+IN_FLIGHT_LIMIT = 4
+
+
+class OwnedLog:
+    """The running part of a log that this process owns."""
+
+    def __init__(self, group_id: str, name: str, log: Log) -> None:
+        self.group_id = group_id
+        self.name = name
+        self.log = log
+        self.ends: deque[tuple[int, int]] = deque([(0, len(log.records))])
+        """Positions of the group, with the end of the log at each."""
+        self.visible = 0
+        self.committed = 0
+        self.checked = 0
+        self.cursors = dict.fromkeys(CHANNELS, 0)
+        self.requeued: dict[str, list[int]] = {name: [] for name in CHANNELS}
+        self.in_flight: set[tuple[int, str]] = set()
+        self.finished: list[tuple[int, str]] = []
+        self.moving: set[int] = set()
+        self.moved: list[int] = []
+        self.drained_to = 0
+        self.saved: deque[tuple[int, list[tuple[int, str]]]] = deque()
+        """Positions of the group, with what is finished or moved at each."""
+
+    def end_at(self, position: int) -> int:
+        """Return the end of the log at a position of its group."""
+        end = 0
+        for each, log_end in self.ends:
+            if each > position:
+                break
+            end = log_end
+        return end
+
+    def channels_of(self, seq: int) -> list[str]:
+        """Return the channels that have not finished a message."""
+        record, state = self.log.records[seq], self.log.state
+        wanted = state.channels if record.channels is None else record.channels
+        return [
+            name
+            for name in wanted
+            if (record.channels is not None or seq >= state.channels[name])
+            and (seq, name) not in state.done
+        ]
+
+
+class Process:
+    """A process, from its start to its end."""
+
+    def __init__(self, world: "World", node: str, disk: Disk) -> None:
+        self.world = world
+        self.clock = world.clock
+        self.network = world.network
+        self.registry = world.registry
+        self.random = world.random
+        self.node = node
+        self.disk = disk
+        self.disk.starts += 1
+        self.session = f"{node}/{next(world.numbers)}"
+        self.is_running = True
+        self.is_paused = False
+        self.is_draining = False
+        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._opened: dict[tuple[str, str], Stream] = {}
+        self._accepted: dict[tuple[str, str], Stream] = {}
+        self._opening: set[tuple[str, str]] = set()
+        self._sessions_revision = 0
+        self.logs: dict[str, OwnedLog] = {}
+        """The log of each owned group."""
+        self._own_group = ""
+        self._answers: deque[tuple[int, Callable[[], None]]] = deque()
+        """What to call when a position of the own group is committed."""
+        self.worker = Worker(node, self.session, self, world.limits)
+        self._is_ready = False
+        self._read = False
+        self._register()
+        self.clock.after(self.random.uniform(0, TICK), self._tick)
+
+    def run(self, call: Callable[..., None], *args: Any) -> None:
+        """Call a method of this process, when it runs."""
+        if self.is_paused:
+            self._inbox.append((call, args))
+        elif self.is_running:
+            call(*args)
+
+    def resume(self) -> None:
+        self.is_paused = False
+        inbox, self._inbox = self._inbox, []
+        for call, args in inbox:
+            self.run(call, *args)
+
+    def end(self) -> None:
+        self.is_running = False
+        self.registry.watchers.pop(self, None)
+
+    # -- the registry
+
+    def _register(self) -> None:
+        if not self._is_ready:
+            starts, session = self.disk.starts, self.session
+            self.network.request(
+                self, lambda: self.registry.register(self.node, starts, session), self._registered
+            )
+            self.clock.after(2.0, self.run, self._register)
+
+    def _registered(self, is_known: bool) -> None:
+        if self._is_ready:
+            return
+        self._is_ready = True
+        if not is_known:
+            self.world.log("%s: its disk went back", self.node)
+            self.disk.distrust()
+        self.disk.starts = max(self.disk.starts, self.registry.starts[self.node][0])
+        self._keep_alive()
+
+    def _keep_alive(self) -> None:
+        if not self.is_running:
+            return
+        self.network.request(self, self._renew, self._renewed)
+        self.clock.after(self.world.limits.lease / 4, self.run, self._keep_alive)
+
+    def _renew(self) -> Any:
+        if self.is_running:  # a late request of a process that ended has no effect on its lease
+            self.registry.keep_alive(self.session)
+            self.registry.watchers[self] = None
+        registry = self.registry
+        return registry.revision, list(registry.groups.values()), frozenset(registry.sessions)
+
+    def _renewed(self, values: Any) -> None:
+        revision, groups, sessions = values
+        now = self.clock.now
+        self.worker.registry_heard(now)
+        self._got_sessions(revision, sessions)
+        for group_revision, group in groups:
+            self.worker.updated(group, group_revision, now)
+        self._read = True
+
+    def watch_group(self, group: Group, revision: int) -> None:
+        if (REGISTRY, self.node) not in self.network.blocked:
+            self.clock.after(
+                self.network.delay(), self.run, self._got_group, group, revision
+            )
+
+    def watch_sessions(self) -> None:
+        if (REGISTRY, self.node) not in self.network.blocked:
+            revision, sessions = self.registry.revision, frozenset(self.registry.sessions)
+            self.clock.after(
+                self.network.delay(), self.run, self._got_sessions, revision, sessions
+            )
+
+    def watch_claim(self, group_id: str, node: str, claim: Claim) -> None:
+        self.clock.after(
+            self.network.delay(), self.run, self.worker.claimed, group_id, node, claim
+        )
+
+    def _got_group(self, group: Group, revision: int) -> None:
+        if self._read:
+            self.worker.updated(group, revision, self.clock.now)
+
+    def _got_sessions(self, revision: int, sessions: frozenset[str]) -> None:
+        if revision >= self._sessions_revision:
+            self._sessions_revision = revision
+            self.worker.sessions = sessions
+
+    # -- streams
+
+    def open_succeeded(self, stream: Stream) -> None:
+        key = stream.holder.node, stream.group_id
+        if key not in self._opening:
+            self.network.cut(stream)
+            return
+        self._opening.discard(key)
+        self._opened[key] = stream
+        self.worker.opened(*key, self.clock.now)
+
+    def open_failed(self, node: str, group_id: str) -> None:
+        if (node, group_id) in self._opening:
+            self._opening.discard((node, group_id))
+            self.worker.disconnected(node, group_id, self.clock.now)
+
+    def received(self, stream: Stream, to_holder: bool, message: Any) -> None:
+        if to_holder:
+            key = stream.owner.node, stream.group_id
+            if not self._read:
+                self.network.cut(stream)
+                return
+            old = self._accepted.get(key)
+            if old is not stream:
+                if old is not None:
+                    self.network.cut(old)
+                self._accepted[key] = stream
+            self.worker.from_owner(*key, message, self.clock.now)
+        else:
+            key = stream.holder.node, stream.group_id
+            if self._opened.get(key) is stream:
+                self.worker.from_holder(*key, message, self.clock.now)
+
+    def stream_ended(self, stream: Stream) -> None:
+        key = stream.holder.node, stream.group_id
+        if stream.owner is self and self._opened.get(key) is stream:
+            del self._opened[key]
+            self.worker.disconnected(*key, self.clock.now)
+        key = stream.owner.node, stream.group_id
+        if stream.holder is self and self._accepted.get(key) is stream:
+            del self._accepted[key]
+            self.worker.hung_up(*key)
+
+    # -- what the state machine asks for
+
+    def copy(self, group_id: str) -> DiskCopy | None:
+        return DiskCopy(self.disk, group_id) if group_id in self.disk.images else None
+
+    def create_copy(self, group: Group) -> Copy:
+        return DiskCopy(self.disk, group.id)
+
+    def delete_copy(self, group_id: str) -> None:
+        if group_id in self.disk.images:
+            self.disk.apply(group_id, ("forget",))
+
+    def open(self, node: str, group_id: str) -> None:
+        self._opening.add((node, group_id))
+        self.network.open(self, node, group_id)
+
+    def close(self, node: str, group_id: str) -> None:
+        self._opening.discard((node, group_id))
+        stream = self._opened.pop((node, group_id), None)
+        if stream is not None:
+            self.network.cut(stream)
+
+    def hang_up(self, node: str, group_id: str) -> None:
+        stream = self._accepted.pop((node, group_id), None)
+        if stream is not None:
+            self.network.cut(stream)
+
+    def send(self, node: str, group_id: str, message: FromOwner) -> None:
+        stream = self._opened.get((node, group_id))
+        if stream is not None:
+            self.network.send(stream, True, message)
+
+    def reply(self, node: str, group_id: str, message: FromHolder) -> None:
+        stream = self._accepted.get((node, group_id))
+        if stream is not None:
+            self.network.send(stream, False, message)
+
+    def propose(self, base: Group | None, value: Group, absent: str = "") -> None:
+        self.network.request(self, partial(self.registry.propose, base, value, absent), None)
+
+    def end_session(self, session: str) -> None:
+        self.network.request(self, partial(self.registry.end_session, session), None)
+
+    def claim(self, group_id: str, claim: Claim) -> None:
+        call = partial(self.registry.claim, group_id, self.node, self.session, claim)
+        self.network.request(self, call, None)
+
+    def candidates(self, group: Group) -> Sequence[str]:  # noqa: ARG002
+        nodes = [session.split("/")[0] for session in sorted(self.worker.sessions)]
+        self.random.shuffle(nodes)
+        return nodes
+
+    def nonce(self) -> str:
+        return str(next(self.world.numbers))
+
+    def owned(self, group: Group) -> None:
+        copy = self.copy(group.id)
+        owner = self.worker.owner(group.id)
+        assert copy is not None and owner is not None
+        self.world.oracle.owned(self, group)
+        now = self.clock.now
+        if "log" not in copy.logs():
+            owner.create("log", State(), now)
+        self.logs[group.id] = log = OwnedLog(group.id, "log", copy.log("log"))
+        if not group.closed and not self._own_group:
+            self._use(log)
+
+    def _use(self, log: OwnedLog) -> None:
+        """Publish to a log from now on, and give it channels."""
+        self._own_group = log.group_id
+        for name in CHANNELS:
+            if name not in log.log.state.channels:
+                delay = self.random.uniform(0, 4)
+                self.clock.after(delay, self.run, self._create_channel, log.group_id, name)
+
+    def lost(self, group: Group) -> None:
+        self.world.log("%s: lost %s", self.node, group.id)
+        del self.logs[group.id]
+        if group.id == self._own_group:
+            self._own_group = ""
+            self._answers.clear()
+            for log in self.logs.values():
+                log.moving.clear()
+
+    def committed(self, group_id: str, position: int) -> None:
+        log = self.logs.get(group_id)
+        if log is None:
+            return
+        log.committed = log.end_at(position)
+        self.world.oracle.committed(self, log, position)
+        if group_id == self._own_group:
+            while self._answers and self._answers[0][0] <= position:
+                self._answers.popleft()[1]()
+
+    # -- publishers
+
+    def publish(self, messages: list[int], answer: Callable[[str], None]) -> None:
+        """Publish messages together; the answer is OK, or `refused` if they are stored nowhere."""
+        owner = self._publisher()
+        if owner is None or not owner.accepts():
+            answer("refused")
+            return
+        number = next(self.world.numbers)
+        log = self.logs[owner.group.id]
+        records = [Record(message, number) for message in messages]
+        position = owner.append("log", records, self.clock.now)
+        log.ends.append((position, len(log.log.records)))
+        self._answers.append((position, partial(self._answer, log, messages, answer)))
+
+    def _answer(self, log: OwnedLog, messages: list[int], answer: Callable[[str], None]) -> None:
+        self.world.oracle.answered(log, messages)
+        answer("ok")
+
+    def _publisher(self) -> Owner | None:
+        return self.worker.owner(self._own_group) if self._own_group else None
+
+    def _create_channel(self, group_id: str, name: str) -> None:
+        owner = self._publisher()
+        if owner is None or group_id != self._own_group:
+            return
+        log = self.logs[group_id]
+        first = len(log.log.records) if log.log.state.channels else 0
+        position = owner.change("log", ("channel", name, first), self.clock.now)
+        call = partial(self.world.oracle.channel_created, log, name)
+        self._answers.append((position, call))
+
+    # -- time
+
+    def _tick(self) -> None:
+        if not self.is_running:
+            return
+        self.clock.after(TICK, self.run, self._tick)
+        if not self._read:
+            return
+        now = self.clock.now
+        self.worker.tick(now)
+        self._ensure_group()
+        is_cut_off = self.worker.is_cut_off(now)
+        for log in list(self.logs.values()):
+            owner = self.worker.owner(log.group_id)
+            assert owner is not None
+            log.visible = log.end_at(owner.visible(now))
+            self.world.oracle.shown(log, owner)
+            while len(log.ends) > 1 and log.ends[1][0] <= owner.committed:
+                log.ends.popleft()
+            self._save_progress(log, owner)
+            if is_cut_off:
+                continue
+            if owner.group.closed:
+                self._drain(log, owner)
+            elif not self.is_draining:
+                self._deliver(log)
+
+    def hand_over(self) -> None:
+        """Give all groups to other members, without duplicates."""
+        self.is_draining = True
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        is_moving = any(log.moving or log.moved for log in self.logs.values())
+        for log in self.logs.values():
+            owner = self.worker.owner(log.group_id)
+            assert owner is not None
+            is_target = log.group_id == self._own_group
+            if not (log.in_flight or log.finished or log.moving or log.moved) and not (
+                is_target and is_moving
+            ):
+                owner.release()
+        if self.logs:
+            self.clock.after(TICK, self.run, self._hand_over)
+
+    def _ensure_group(self) -> None:
+        if self._own_group or self.is_draining:
+            return
+        for group in self.worker.groups():
+            if group.owner == self.node and not group.closed:
+                if group.id in self.logs:
+                    self._use(self.logs[group.id])
+                return
+        value = Group(
+            id=f"{self.node}-{self.nonce()}",
+            epoch=1,
+            owner=self.node,
+            session=self.session,
+            members=(self.node,),
+            copies=self.world.copies,
+            min_copies=self.world.min_copies,
+            nonce=self.nonce(),
+        )
+        self.propose(None, value)
+
+    def _save_progress(self, log: OwnedLog, owner: Owner) -> None:
+        now = self.clock.now
+        if log.finished:
+            position = owner.change("log", ("done", log.finished), now)
+            log.saved.append((position, log.finished))
+            log.finished = []
+        if log.moved:
+            position = owner.change("log", ("moved", log.moved), now)
+            log.saved.append((position, [(seq, "") for seq in log.moved]))
+            log.moved = []
+
+    def _deliver(self, log: OwnedLog) -> None:
+        for name in log.cursors:
+            while len(log.in_flight) < IN_FLIGHT_LIMIT:
+                seq = self._next(log, name)
+                if seq is None:
+                    break
+                log.in_flight.add((seq, name))
+                message = log.log.records[seq].message
+                self.world.oracle.delivered(self, log, seq, name, message)
+                delay = self.random.expovariate(1 / 0.3)
+                self.clock.after(delay, self.run, self._end_flight, log, seq, name)
+
+    def _next(self, log: OwnedLog, name: str) -> int | None:
+        if log.requeued[name]:
+            return log.requeued[name].pop()
+        seq = log.cursors[name]
+        while seq < log.visible:
+            if name in log.channels_of(seq):
+                log.cursors[name] = seq + 1
+                return seq
+            seq += 1
+        if name in log.log.state.channels:
+            log.cursors[name] = seq
+        return None
+
+    def _end_flight(self, log: OwnedLog, seq: int, name: str) -> None:
+        if self.logs.get(log.group_id) is not log:
+            return
+        log.in_flight.discard((seq, name))
+        if self.random.random() < 0.1:
+            log.requeued[name].append(seq)
+            self.world.oracle.requeued += 1
+        else:
+            log.finished.append((seq, name))
+
+    # -- draining
+
+    def _drain(self, log: OwnedLog, owner: Owner) -> None:
+        """Move what channels of a closed log have not finished into the own log."""
+        state, target = log.log.state, self._publisher()
+        own = self.logs.get(self._own_group)
+        moved = set(log.moved)
+        while log.drained_to < log.visible:
+            seq = log.drained_to
+            if seq in state.moved or not log.channels_of(seq):
+                log.drained_to += 1
+                continue
+            break
+        for seq in range(log.drained_to, log.visible):
+            if seq in state.moved or seq in moved or seq in log.moving:
+                continue
+            channels = log.channels_of(seq)
+            if not channels:
+                continue
+            if target is None or own is None or self.is_draining:
+                return
+            self._move(log, seq, channels, own, target)
+            if len(log.moving) >= 8:
+                break
+        if (
+            log.drained_to >= len(log.log.records)
+            and log.visible == len(log.log.records)
+            and not (log.moving or log.moved)
+        ):
+            owner.drained()
+
+    def _move(
+        self, log: OwnedLog, seq: int, channels: list[str], own: OwnedLog, target: Owner
+    ) -> None:
+        self.world.oracle.moved(log, seq, channels)
+        log.moving.add(seq)
+        origin = (log.group_id, seq)
+        for index, record in enumerate(own.log.records):
+            if record.origin == origin:
+                break
+        else:
+            record = Record(
+                log.log.records[seq].message,
+                next(self.world.numbers),
+                origin,
+                frozenset(channels),
+            )
+            position = target.append("log", [record], self.clock.now)
+            own.ends.append((position, len(own.log.records)))
+            self._answers.append((position, partial(self._moved, log, seq)))
+            return
+        if index < own.committed:
+            self._moved(log, seq)
+        else:
+            self._answers.append((target.position, partial(self._moved, log, seq)))
+
+    def _moved(self, log: OwnedLog, seq: int) -> None:
+        log.moving.discard(seq)
+        log.moved.append(seq)

@@ -1,0 +1,304 @@
+"""A schedule: nodes, publishers and faults, drawn from a seed, and the checks at its end."""
+
+import itertools
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from nsqcy.copies.group import Group
+from nsqcy.copies.ports import Limits
+from tests.simulation.clock import Clock
+from tests.simulation.disk import Disk
+from tests.simulation.network import REGISTRY, Network
+from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.process import Process
+from tests.simulation.registry import Registry
+
+LIMITS = Limits(
+    lease=4.0,
+    copy_timeout=3.0,
+    fill_timeout=12.0,
+    retry_interval=1.0,
+    rejoin_delay=1.0,
+    rejoin_delay_limit=4.0,
+    unclaimed_timeout=6.0,
+    fill_records=3,
+    fill_window=2,
+)
+STARTUP = 8.0
+SETTLE_LIMIT = 400.0
+
+
+class World:
+    """Everything in one schedule."""
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        self.random = random = Random(seed)
+        self.verbose = verbose
+        self.clock = Clock()
+        self.numbers = itertools.count(1)
+        self.limits = LIMITS
+        self.copies = random.choice((2, 3, 3))
+        self.min_copies = 2
+        self.durability = random.choice(("memory", "os", "os", "fsync"))
+        self.nodes = [f"n{number}" for number in range(random.choice((3, 3, 4, 5)))]
+        self.network = Network(self.clock, random)
+        self.network.late = random.choice((0.0, 0.01, 0.05))
+        self.network.lost = random.choice((0.0, 0.05, 0.3))
+        self.registry = Registry(self.clock, LIMITS.lease)
+        self.registry.changed = self._group_changed
+        self.oracle = Oracle(self)
+        self.disks = {
+            node: Disk(self.clock, random, self.durability) for node in self.nodes
+        }
+        self.backups: dict[str, Any] = {}
+        self.is_healed = False
+        self.counts: dict[str, int] = {}
+
+    def log(self, text: str, *values: Any) -> None:
+        if self.verbose:
+            print(f"{self.clock.now:8.3f} {text % values}")
+
+    # -- the schedule
+
+    def run(self) -> None:
+        """Run the schedule. Raises Violation."""
+        random, clock = self.random, self.clock
+        for node in self.nodes:
+            self._start(node)
+        clock.run(STARTUP)
+        duration = random.uniform(5.0, 25.0)
+        for _ in range(random.randint(10, 60)):
+            clock.after(random.uniform(0.0, duration), self._publish)
+        faults = self._faults()
+        for _ in range(random.randint(2, 10)):
+            clock.after(random.uniform(0.0, duration), random.choice(faults))
+        clock.run(STARTUP + duration)
+        self._heal()
+        while not self._is_settled():
+            clock.run(clock.now + 2.0)
+            if clock.now > STARTUP + duration + SETTLE_LIMIT:
+                raise Violation(f"not settled: {self._unsettled()}; {self.oracle.lost()}")
+        lost = self.oracle.lost()
+        if lost:
+            raise Violation(f"lost {lost}")
+
+    def _publish(self) -> None:
+        processes = [process for process in self.network.processes.values()]
+        if not processes:
+            return
+        process = self.random.choice(sorted(processes, key=lambda each: each.node))
+        messages = [next(self.numbers) for _ in range(self.random.choice((1, 1, 2, 5)))]
+        process.run(process.publish, messages, lambda answer: self._answered(messages, answer))
+
+    def _answered(self, messages: list[int], answer: str) -> None:
+        if answer == "refused":
+            self.oracle.refused.update(messages)
+
+    def _group_changed(self, old: Group | None, new: Group) -> None:
+        self.log("registry: %s", new)
+
+    # -- nodes
+
+    def _start(self, node: str) -> None:
+        if node not in self.network.processes:
+            self.log("%s: starts", node)
+            self.network.processes[node] = Process(self, node, self.disks[node])
+
+    def _stop(self, process: Process, *, silently: bool, restart: bool = True) -> None:
+        process.end()
+        self.network.process_ended(process, silently=silently)
+        if restart:
+            delay = self.random.choice((0.1, 1.0, 5.0, 15.0))
+            self.clock.after(delay, self._start, process.node)
+
+    def _may_lose(self, node: str) -> bool:
+        """Whether every group keeps an intact copy without the node."""
+        for _, group in self.registry.groups.values():
+            if group.done or node not in group.members or not group.is_complete:
+                continue
+            if not any(
+                self.oracle.is_intact(other, group.id)
+                for other in group.members
+                if other != node
+            ):
+                return False
+        return True
+
+    def _some_process(self) -> Process | None:
+        processes = sorted(self.network.processes.values(), key=lambda each: each.node)
+        return self.random.choice(processes) if processes else None
+
+    # -- faults
+
+    def _faults(self) -> list[Callable[[], None]]:
+        """Return the kinds of fault of this schedule; fewer kinds meet more often."""
+        kinds = [
+            self._kill,
+            self._lose_power,
+            self._erase,
+            self._roll_back,
+            self._pause,
+            self._partition,
+            self._isolate_from_registry,
+            self._stop_registry,
+            self._slow_disk,
+            self._hand_over,
+            self._restart,
+            self._cut_streams,
+        ]
+        if self.random.random() < 0.5:
+            return kinds
+        return self.random.sample(kinds, self.random.randint(1, 4))
+
+    def _count(self, kind: str, node: str) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.log("fault: %s %s", kind, node)
+
+    def _kill(self) -> None:
+        process = self._some_process()
+        if process is None:
+            return
+        if self.durability == "memory" and not self._may_lose(process.node):
+            return
+        self._count("kill", process.node)
+        self._stop(process, silently=False)
+        process.disk.kill()
+
+    def _restart(self) -> None:
+        """Stop a process cleanly: everything is written, and its session stays."""
+        process = self._some_process()
+        if process is None or self.durability == "memory":
+            return
+        self._count("restart", process.node)
+        self._stop(process, silently=False, restart=False)
+        process.disk.kill()
+        self.clock.after(0.5, self._start, process.node)
+
+    def _lose_power(self) -> None:
+        process = self._some_process()
+        if process is None:
+            return
+        if self.durability != "fsync" and not self._may_lose(process.node):
+            return
+        self._count("power", process.node)
+        self._stop(process, silently=True)
+        process.disk.lose_power()
+
+    def _erase(self) -> None:
+        process = self._some_process()
+        if process is None or not self._may_lose(process.node):
+            return
+        self._count("erase", process.node)
+        self._stop(process, silently=self.random.random() < 0.5)
+        process.disk.erase()
+
+    def _roll_back(self) -> None:
+        process = self._some_process()
+        if process is None or not self._may_lose(process.node):
+            return
+        self._count("roll back", process.node)
+        self._stop(process, silently=False)
+        process.disk.kill()
+        backup = self.backups.get(process.node)
+        self.backups[process.node] = process.disk.backup()
+        if backup is not None:
+            process.disk.roll_back(backup)
+
+    def _pause(self) -> None:
+        process = self._some_process()
+        if process is not None:
+            self._count("pause", process.node)
+            process.is_paused = True
+            self.clock.after(self.random.choice((0.5, 5.0, 12.0)), process.resume)
+
+    def _partition(self) -> None:
+        first, second = self.random.sample(self.nodes, 2)
+        self._count("partition", first)
+        self.network.block(first, second)
+        if self.random.random() < 0.5:
+            self.network.block(second, first)
+        self.clock.after(self.random.choice((1.0, 5.0, 12.0)), self.network.heal)
+
+    def _isolate_from_registry(self) -> None:
+        node = self.random.choice(self.nodes)
+        self._count("isolate", node)
+        self.network.block(node, REGISTRY)
+        self.network.block(REGISTRY, node)
+        if self.random.random() < 0.3:
+            for other in self.nodes:
+                if other != node:
+                    self.network.block(node, other)
+                    self.network.block(other, node)
+        self.clock.after(self.random.choice((1.0, 5.0, 12.0)), self.network.heal)
+
+    def _stop_registry(self) -> None:
+        self._count("registry", "")
+        self.registry.set_available(False)
+        delay = self.random.choice((1.0, 5.0, 12.0))
+        self.clock.after(delay, self.registry.set_available, True)
+
+    def _slow_disk(self) -> None:
+        disk = self.disks[self.random.choice(self.nodes)]
+        self._count("slow disk", "")
+        disk.slowness = self.random.choice((20.0, 300.0, 3000.0))
+        self.clock.after(self.random.uniform(1.0, 6.0), self._mend_disk, disk)
+
+    def _mend_disk(self, disk: Disk) -> None:
+        disk.slowness = 1.0
+
+    def _hand_over(self) -> None:
+        process = self._some_process()
+        if process is None or process.is_paused:
+            return
+        self._count("hand over", process.node)
+        process.hand_over()
+        self.clock.after(self.random.uniform(3.0, 12.0), self._end_hand_over, process)
+
+    def _end_hand_over(self, process: Process) -> None:
+        if process.is_running and (self.durability != "memory" or self._may_lose(process.node)):
+            self._stop(process, silently=False)
+            process.disk.kill()
+        else:
+            process.is_draining = False
+
+    def _cut_streams(self) -> None:
+        self._count("cut", "")
+        for stream in list(self.network.streams):
+            if self.random.random() < 0.5:
+                self.network.cut(stream)
+
+    # -- the end
+
+    def _heal(self) -> None:
+        self.log("healed")
+        self.is_healed = True
+        self.network.lost = self.network.late = 0.0
+        self.network.heal()
+        self.registry.set_available(True)
+        for disk in self.disks.values():
+            disk.slowness = 1.0
+        for process in list(self.network.processes.values()):
+            process.resume()
+        for node in self.nodes:
+            self._start(node)
+
+    def _is_settled(self) -> bool:
+        return not self._unsettled() and not self.oracle.lost()
+
+    def _unsettled(self) -> list[str]:
+        found = []
+        for _, group in self.registry.groups.values():
+            if group.done:
+                continue
+            if group.closed:
+                found.append(f"{group.id} is not drained")
+            elif len(group.members) < group.copies:
+                found.append(f"{group.id} has the members {group.members}")
+        for node, process in self.network.processes.items():
+            for log in process.logs.values():
+                if log.in_flight or log.visible < len(log.log.records):
+                    found.append(f"{node} has not delivered {log.group_id}")
+        if len(self.network.processes) < len(self.nodes):
+            found.append("a node is down")
+        return found
