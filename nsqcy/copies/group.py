@@ -20,7 +20,7 @@ class Group:
     session: str
     """Process of the owner; empty after a hand-over."""
     members: tuple[str, ...]
-    """Nodes that have everything that was committed, with the owner first."""
+    """Nodes that have everything that was committed, the owner among them."""
     copies: int
     min_copies: int
     nonce: str
@@ -41,12 +41,11 @@ class Group:
     def taken_over(self, node: str, session: str, nonce: str) -> "Group":
         """Make a member the owner of the group, which is closed by that.
 
-        The old owner leaves only if enough members remain. It may have the only other copy: the
-        new owner can have lost its own since it sent the transaction.
+        The old owner stays a member until the new one has found that it does not respond. It may
+        have the only other copy: the new owner can have lost its own since it sent the
+        transaction.
         """
-        others = tuple(each for each in self.members if each not in (node, self.owner))
-        if len(others) + 1 < self.min_copies:
-            others = (*others, self.owner)
+        others = tuple(each for each in self.members if each != node)
         return replace(
             self,
             epoch=self.epoch + 1,

@@ -110,11 +110,6 @@ def resumes_in_the_same_epoch(original):
     return lambda self, session, nonce: replace(self, session=session, nonce=nonce)
 
 
-@_mutant(Group, "taken_over")
-def takes_over_in_the_same_epoch(original):
-    return lambda self, *args: replace(original(self, *args), epoch=self.epoch)
-
-
 @_mutant(History, "common_end")
 def does_not_cut(original):
     return lambda self, end, other, other_end: min(end, other_end)
@@ -226,16 +221,6 @@ def does_not_compare_the_value(original):
         original(self, current if base is not None else None, value, absent)
 
     return propose
-
-
-@_mutant(Group, "taken_over")
-def always_removes_the_old_owner(original):
-    def taken_over(self, node, *args):
-        value = original(self, node, *args)
-        members = tuple(each for each in value.members if each != self.owner)
-        return replace(value, members=members)
-
-    return taken_over
 
 
 @_mutant(Group, "taken_over")

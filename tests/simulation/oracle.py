@@ -39,6 +39,16 @@ class Oracle:
         self.requeued = 0
         self.takeovers = 0
 
+    def group_changed(self, old: Group | None, new: Group) -> None:
+        if old is None or len(old.members) < old.min_copies or new.done:
+            return
+        if len(new.members) < new.min_copies:
+            raise Violation(f"{new.id} has only the members {new.members}")
+        for node in new.members:
+            was_damaged = self.world.clock.now - self.world.damaged.get(node, -99.0) < 20.0
+            if node not in old.members and not was_damaged and not self.is_intact(node, new.id):
+                raise Violation(f"{node} joins {new.id} without all of it")
+
     def owned(self, process: "Process", group: Group) -> None:
         self.world.log("%s: owns %s", process.node, group)
         if group.closed:
@@ -128,6 +138,10 @@ class Oracle:
         for publish, count in counts.items():
             if count != self.publishes.get(publish, count):
                 raise Violation(f"{node} takes over a part of a publish in {group_id}")
+        done = {(seq, name) for group, seq, name in self.finished if group == group_id}
+        done -= log.state.done | {(seq, "") for seq in log.state.moved}
+        if done:
+            raise Violation(f"{node} takes over {group_id} without knowing what was finished")
         for name in self.channels.get(group_id, ()):
             if name not in log.state.channels:
                 raise Violation(f"{node} takes over {group_id} without channel {name}")

@@ -267,6 +267,7 @@ class Process:
             self.network.send(stream, False, message)
 
     def propose(self, base: Group | None, value: Group, absent: str = "") -> None:
+        self.world.proposals.append((base, value))
         self.network.request(self, partial(self.registry.propose, base, value, absent), None)
 
     def end_session(self, session: str) -> None:

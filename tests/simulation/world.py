@@ -45,6 +45,7 @@ class World:
         self.network = Network(self.clock, random)
         self.network.late = random.choice((0.0, 0.01, 0.05))
         self.network.lost = random.choice((0.0, 0.05, 0.3))
+        self._lost = self.network.lost
         self.registry = Registry(self.clock, LIMITS.lease)
         self.registry.changed = self._group_changed
         self.oracle = Oracle(self)
@@ -54,6 +55,9 @@ class World:
         self.backups: dict[str, Any] = {}
         self.is_healed = False
         self.counts: dict[str, int] = {}
+        self.proposals: list[tuple[Group | None, Group]] = []
+        self.damaged: dict[str, float] = {}
+        """When a node had its last fault."""
 
     def log(self, text: str, *values: Any) -> None:
         if self.verbose:
@@ -84,10 +88,12 @@ class World:
             raise Violation(f"lost {lost}")
 
     def _publish(self) -> None:
-        processes = [process for process in self.network.processes.values()]
-        if not processes:
+        self._publish_to(self.random.choice(self.nodes))
+
+    def _publish_to(self, node: str) -> None:
+        process = self.network.processes.get(node)
+        if process is None:
             return
-        process = self.random.choice(sorted(processes, key=lambda each: each.node))
         messages = [next(self.numbers) for _ in range(self.random.choice((1, 1, 2, 5)))]
         process.run(process.publish, messages, lambda answer: self._answered(messages, answer))
 
@@ -97,6 +103,7 @@ class World:
 
     def _group_changed(self, old: Group | None, new: Group) -> None:
         self.log("registry: %s", new)
+        self.oracle.group_changed(old, new)
 
     # -- nodes
 
@@ -112,9 +119,29 @@ class World:
             delay = self.random.choice((0.1, 1.0, 5.0, 15.0))
             self.clock.after(delay, self._start, process.node)
 
+    def _kill_now(self, process: Process) -> None:
+        if process.is_running:
+            self._stop(process, silently=False, restart=False)
+            process.disk.kill()
+            process.disk.slowness = 1.0
+            self.clock.after(0.1, self._start, process.node)
+
+    def _pause_for(self, process: Process, seconds: float) -> None:
+        process.is_paused = True
+        self.clock.after(seconds, process.resume)
+
     def _may_lose(self, node: str) -> bool:
-        """Whether every group keeps an intact copy without the node."""
-        for _, group in self.registry.groups.values():
+        """Whether every group keeps an intact copy without the node.
+
+        The transactions on their way count as well: one of them may remove the other members.
+        """
+        current = [group for _, group in self.registry.groups.values()]
+        pending = [
+            value
+            for base, value in self.proposals
+            if base is not None and self.registry.groups[base.id][1] == base
+        ]
+        for group in current + pending:
             if group.done or node not in group.members or not group.is_complete:
                 continue
             if not any(
@@ -146,6 +173,10 @@ class World:
             self._hand_over,
             self._restart,
             self._cut_streams,
+            self._kill_before_it_has_written,
+            self._kill_while_it_fills,
+            self._isolate_owner,
+            self._slow_transactions,
         ]
         if self.random.random() < 0.5:
             return kinds
@@ -153,6 +184,8 @@ class World:
 
     def _count(self, kind: str, node: str) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + 1
+        if node:
+            self.damaged[node] = self.clock.now
         self.log("fault: %s %s", kind, node)
 
     def _kill(self) -> None:
@@ -209,8 +242,7 @@ class World:
         process = self._some_process()
         if process is not None:
             self._count("pause", process.node)
-            process.is_paused = True
-            self.clock.after(self.random.choice((0.5, 5.0, 12.0)), process.resume)
+            self._pause_for(process, self.random.choice((0.5, 5.0, 12.0)))
 
     def _partition(self) -> None:
         first, second = self.random.sample(self.nodes, 2)
@@ -267,6 +299,69 @@ class World:
         for stream in list(self.network.streams):
             if self.random.random() < 0.5:
                 self.network.cut(stream)
+
+    def _kill_before_it_has_written(self) -> None:
+        """Kill an owner whose holders have more than its own disk, and publish again after."""
+        process = self._some_process()
+        if process is None or self.durability == "memory":
+            return
+        self._count("kill unwritten", process.node)
+        process.disk.slowness = 1000.0
+        other = self._some_process()
+        for delay in (0.0, 0.2, 0.4, 2.0, 2.5, 3.0, 3.5, 4.0):
+            self.clock.after(delay, self._publish_to, process.node)
+        self.clock.after(0.5, self._kill_now, process)
+        if other is not None and other is not process:
+            self.clock.after(0.45, self._pause_for, other, self.random.choice((2.0, 4.0, 6.0)))
+
+    def _kill_while_it_fills(self) -> None:
+        """Kill an owner for long after it has sent a part of what a holder lacks."""
+        process = self._some_process()
+        if process is None or (self.durability == "memory" and not self._may_lose(process.node)):
+            return
+        self._count("kill filling", process.node)
+        for stream in list(self.network.streams):
+            if stream.owner is process:
+                self.network.cut(stream)
+        for _ in range(3):
+            self._publish_to(process.node)
+        self._watch_filling(process, self.clock.now + 1.0)
+
+    def _watch_filling(self, process: Process, until: float) -> None:
+        if not process.is_running or self.clock.now > until:
+            return
+        for group in process.worker.groups():
+            owner = process.worker.owner(group.id)
+            if owner is None or not any(each.unacknowledged for each in owner.feeds.values()):
+                continue
+            if self.durability == "memory" and not self._may_lose(process.node):
+                return
+            self._stop(process, silently=False, restart=False)
+            process.disk.kill()
+            self.clock.after(15.0, self._start, process.node)
+            return
+        self.clock.after(0.001, self._watch_filling, process, until)
+
+    def _isolate_owner(self) -> None:
+        """Cut an owner off from the registry and from some nodes, but not from all."""
+        node = self.random.choice(self.nodes)
+        self._count("isolate owner", node)
+        others = [REGISTRY, *(other for other in self.nodes if other != node)]
+        for other in others[: self.random.randint(1, len(others) - 1)]:
+            self.network.block(node, other)
+            self.network.block(other, node)
+        self.clock.after(self.random.choice((8.0, 14.0)), self.network.heal)
+
+    def _slow_transactions(self) -> None:
+        """Lose or delay most requests to the registry, while members leave and join."""
+        self._count("slow transactions", "")
+        self.network.lost = 0.7
+        self.clock.after(8.0, self._mend_transactions)
+        for delay in (2.0, 4.0, 6.0, 8.0):
+            self.clock.after(delay, self._cut_streams)
+
+    def _mend_transactions(self) -> None:
+        self.network.lost = 0.0 if self.is_healed else self._lost
 
     # -- the end
 
