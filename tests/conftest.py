@@ -36,7 +36,8 @@ TUNED: dict[str, Any] = {
 
 numbers = itertools.count(1)
 
-settings.register_profile("nsqcy", deadline=None)  # one would measure the load of the machine
+# A deadline would measure the load of the machine.
+settings.register_profile("nsqcy", deadline=None)
 settings.load_profile("nsqcy")
 
 
@@ -47,9 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `late` check something that has been running beside all others. Those with Spark
-    come first: early tests stay in one process, so they share a JVM, whose start and first query
-    take as long as one of them."""
+    """Sort the tests. Tests marked `late` come last: they check something that has been running
+    beside all others. Spark tests come first: early tests stay in one process, so they share a JVM,
+    whose start and first query take as long as one of them."""
 
     def place(item: pytest.Item) -> int:
         return 2 if item.get_closest_marker("late") else not item.get_closest_marker("spark")
@@ -91,7 +92,7 @@ def ports_of_the_test() -> Iterator[None]:
 
 
 class Starter:
-    """Starts daemons for one test: `nsqd(mem_queue_size=0)`."""
+    """Factory of daemons for one test: `nsqd(mem_queue_size=0)`."""
 
     def __init__(self, workers: int, path: Path) -> None:
         self.workers = workers
@@ -99,7 +100,7 @@ class Starter:
         self.daemons: list[Nsqd] = []
 
     def prepare(self, data: Path | None = None, **options: Any) -> Nsqd:
-        """A daemon that is not started yet, with an empty data path to be filled."""
+        """Return a daemon that is not started yet, with an empty data path to be filled."""
         if data is None:
             data = self.path / f"data{len(self.daemons)}"
             data.mkdir()
@@ -119,7 +120,7 @@ def workers(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def nsqd(workers: int, tmp_path: Path) -> Iterator[Starter]:
-    """Starts daemons with options of the test's own."""
+    """Factory of daemons, each with its own options."""
     starter = Starter(workers, tmp_path)
     yield starter
     for daemon in starter.daemons:
@@ -158,7 +159,7 @@ def tuned_daemon(
 
 @pytest.fixture(scope="session")
 def auth_server() -> Iterator[AuthServer]:
-    """Auth server whose answer depends on the secret. Use a secret of your own."""
+    """Auth server whose answer depends on the secret. Use secrets of your own."""
     server = AuthServer()
     yield server
     server.close()
@@ -177,8 +178,8 @@ def guarded_daemon(
 
 
 class Idler:
-    """A connection that sends nothing after the magic. `events` has the received frames with their
-    times."""
+    """Connection that sends nothing after the magic. `events` contains the received frames with
+    their times."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.events: list[tuple[float, Frame]] = []
@@ -196,7 +197,7 @@ class Idler:
         except Hangup:
             self.ended = time.monotonic() - self._start
         except OSError:
-            pass  # closed by the fixture before the minute was over
+            pass  # the fixture closed the connection before the minute was over
 
     def wait(self) -> None:
         self._thread.join(100.0)
@@ -207,7 +208,8 @@ class Idler:
 
 @pytest.fixture(scope="session")
 def idler(shared_daemon: Callable[[], Nsqd]) -> Iterator[Idler]:
-    """Started with the shared daemon, so that a minute of idling passes beside the other tests."""
+    """Connection opened when the shared daemon starts: its minute of idling passes beside other
+    tests."""
     idler = Idler(shared_daemon())
     yield idler
     idler.close()
@@ -215,7 +217,7 @@ def idler(shared_daemon: Callable[[], Nsqd]) -> Iterator[Idler]:
 
 @pytest.fixture
 def shared(shared_daemon: Callable[[], Nsqd], idler: Idler) -> Iterator[Nsqd]:
-    """Daemon with default options, shared by many tests. Use names of your own."""
+    """Daemon with default options that many tests share. Use names of your own."""
     daemon = shared_daemon()
     yield daemon
     daemon.hang_up()
@@ -223,7 +225,7 @@ def shared(shared_daemon: Callable[[], Nsqd], idler: Idler) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def plain(plain_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """Daemon with one worker, for tests of the clients of daemons. Use names of your own."""
+    """Daemon with one worker, for tests of client programs. Use names of your own."""
     daemon = plain_daemon()
     yield daemon
     daemon.hang_up()
@@ -231,7 +233,7 @@ def plain(plain_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def tuned(tuned_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """The daemon with small limits (TUNED) that several tests share."""
+    """Daemon with small limits (TUNED) that several tests share."""
     daemon = tuned_daemon()
     yield daemon
     daemon.hang_up()
@@ -239,7 +241,7 @@ def tuned(tuned_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def guarded(guarded_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """The daemon whose clients must be authorized by `auth_server`."""
+    """Daemon whose clients must be authorized by `auth_server`."""
     daemon = guarded_daemon()
     yield daemon
     daemon.hang_up()
@@ -255,7 +257,7 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address without a listener."""
+    """Address without a listener."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -263,5 +265,5 @@ def nobody() -> Iterator[str]:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic name no other test uses."""
+    """Topic name that no other test uses."""
     return f"topic{next(numbers)}"

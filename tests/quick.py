@@ -24,7 +24,7 @@ from support.package_order import imports, ours, package, sources  # noqa: E402
 ALWAYS = ["tests/meta", "tests/unit/test_names.py"]
 EVERYTHING = ["tests/meta", "tests/unit"]
 LEFT_OUT = "not slow and not soak and not dist and not spark"
-# Paths outside the packages, and the folder of tests/unit that tests each.
+# Paths outside the packages, each with the folder of tests/unit that tests it.
 OUTSIDE = {
     "Dockerfile": "conf",
     "conf": "conf",
@@ -66,7 +66,7 @@ def git(*words: str) -> str:
 
 
 def selected(paths: Iterable[str]) -> list[str]:
-    """Return files and folders of tests for these changes, by their paths in the tree."""
+    """Return the paths of the test files and folders to run for these changed paths."""
     paths = list(paths)
     if not paths:
         return ALWAYS
@@ -87,8 +87,8 @@ def is_test(path: str) -> bool:
 
 
 def modules_of(path: str) -> set[str]:
-    """Return the module of a source file, by its name below nsqcy; for a C header those that
-    include it."""
+    """Return the modules affected by a source file, by their names below nsqcy: the file's own
+    module or, for a C header, the modules that include it."""
     parts = Path(path).parts
     if parts[:2] == ("cext", "include"):
         return {name for name, file in sources() if parts[-1] in imports(file)} or {"base"}
@@ -106,7 +106,7 @@ def helpers_of(path: str) -> set[str]:
 
 
 def tests_of(touched: set[str]) -> set[str]:
-    """Return unit tests that import one of these modules or helpers, directly or not."""
+    """Return the unit tests that import one of these modules or helpers, directly or not."""
     wanted = above(touched, graph())
     tests = (ROOT / "tests/unit").rglob("test_*.py") if wanted else ()
     return {str(path.relative_to(ROOT)) for path in tests if used_by(path) & wanted}
@@ -114,7 +114,7 @@ def tests_of(touched: set[str]) -> set[str]:
 
 @functools.cache
 def graph() -> Graph:
-    """Return the imports of each nsqcy module and each test helper among these files."""
+    """Return the imports of each nsqcy module and each test helper, limited to these files."""
     found: Graph = {}
     for name, path in sources():
         found.setdefault(name, set()).update(ours(imports(path)) - {name})
@@ -124,13 +124,13 @@ def graph() -> Graph:
 
 
 def used_by(path: Path) -> set[str]:
-    """Return the imports of one file of Python."""
+    """Return the nsqcy modules and test helpers that a Python file imports."""
     found = imports(path)
     return ours(found) | {name for name in found if name.startswith("support.")}
 
 
 def above(touched: set[str], uses: Graph) -> set[str]:
-    """Return these, and all that use one of them, directly or not."""
+    """Return these modules and all modules that use one of them, directly or not."""
     found = set(touched)
     while more := {name for name, used in uses.items() if used & found} - found:
         found |= more

@@ -1,7 +1,6 @@
-"""A browser and a lively cluster for the tests of a module.
+"""A browser and a cluster under load for the tests of a module.
 
-Playwright's loop runs in the thread that has begun it, where nobody else can have one of asyncio's:
-so it ends with its module.
+Playwright's event loop blocks its thread for all other asyncio loops, so it ends with the module.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"needs {CHROMIUM}")
     playwright.expect.set_options(timeout=PATIENCE)
     with playwright.sync_playwright() as started:
-        # Root has no sandbox; it would not start otherwise.
+        # As root, Chromium does not start with a sandbox.
         found = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         yield found
         found.close()
@@ -38,8 +37,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visit]]:
-    """`visit(width=390)`: somebody who has not been here before; at the end nothing is wrong.
-    `url` is that of another nsqadmin than the lively cluster's."""
+    """Factory of visits with a new browser profile: `visit(width=390)`. The test fails if a page
+    has errors. `url` selects a different nsqadmin from that of the `live` cluster."""
     visits = []
 
     def begin(width: int = 1440, url: str = "", **options: Any) -> Visit:

@@ -1,4 +1,4 @@
-"""What is done on nsqadmin's pages, in a browser: buttons, questions, forms."""
+"""Actions on nsqadmin's pages in a browser: buttons, confirmations, forms."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ Begin = Callable[..., Visit]
 
 @pytest.fixture
 def channel(live: Lively) -> Iterator[str]:
-    """One of a topic `acted`, with three messages on each nsqd."""
+    """Path of a channel of topic `acted`, with three messages on each nsqd."""
     for nsqd in live.nsqds:
         nsqd.web.create("acted", "c")
         nsqd.web.mpub("acted", [b"1", b"2", b"3"])

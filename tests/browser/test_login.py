@@ -1,6 +1,7 @@
-"""nsqadmin with a users file in a browser: who sees and does what, and what no other site does.
+"""nsqadmin with a users file in a browser: what each role sees and does, and what other sites
+cannot do.
 
-One of its two nsqds is down: what the other says is shown beside that.
+One of its two nsqds is down: the pages show the data of the other one and a warning.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from support.nsqd_process import Nsqd, free_port
 
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 Begin = Callable[..., Visit]
-CHEAP = 10  # the cost of a hash that takes no time
+CHEAP = 10  # hash cost that takes almost no time
 PASSWORDS = {"anna": "secret of anna", "ben": "secret of ben"}
 ELSEWHERE = "http://elsewhere.example/"
 
@@ -62,7 +63,7 @@ def enter(page: Any, name: str, password: str = "") -> None:
 
 
 def test_a_user_with_view_permission_only(place: Place, visit: Begin) -> None:
-    """Sees what there is, and no message; no button does anything but log out."""
+    """The user sees all data except messages, and the only button logs out."""
     visitor = visit(width=390, url=place.url)
     page = visitor.look_at("/topics/kept/c")
     expect(page.locator("h1")).to_have_text("Log in")
@@ -89,7 +90,7 @@ def test_a_user_with_view_permission_only(place: Place, visit: Begin) -> None:
 
 
 def test_who_may_act(place: Place, visit: Begin) -> None:
-    """With a node that is down."""
+    """Actions work although a node is down."""
     visitor = visit(url=place.url)
     enter(visitor.to("/peek/kept/c"), "anna")
     expect(visitor.page.locator("pre")).to_have_text("mine")
@@ -116,7 +117,7 @@ def test_who_may_act(place: Place, visit: Begin) -> None:
 
 
 def test_no_other_site_acts(place: Place, visit: Begin) -> None:
-    """A form that somebody is lured into sending: it is as if nobody had logged in."""
+    """A form on another site acts as if the user had not logged in."""
     visitor = visit(url=place.url)
     page = visitor.to("/topics/kept")
     enter(page, "anna")

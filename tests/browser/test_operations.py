@@ -1,4 +1,4 @@
-"""The pages beyond NSQ's in a browser: messages, policies, seeking, one node only."""
+"""The pages that NSQ does not have, in a browser: messages, policies, seeking, single nodes."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ def refunds(live: Lively) -> Iterator[None]:
 
 
 def row(page: Any, caption: str, name: str) -> list[str]:
-    """What a table says in the row of this name, without blanks."""
+    """Return the cells of the row with this name, without surplus blanks."""
     table = page.locator(f'[role=region][aria-label="{caption}"]')
     texts = table.locator("tbody tr", has_text=name).locator("th, td").all_text_contents()
     return [" ".join(each.split()) for each in texts]
@@ -134,7 +134,7 @@ def test_seeking(live: Lively, visit: Begin) -> None:
 
 
 def test_one_node_only(live: Lively, visit: Begin) -> None:
-    """The other one keeps what it has."""
+    """An action on one node leaves the other node unchanged."""
     for nsqd in live.nsqds:
         nsqd.web.create("apart", "c")
         nsqd.web.pub("apart", b"x")

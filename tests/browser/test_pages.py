@@ -1,4 +1,4 @@
-"""nsqadmin's pages in a browser, of a cluster of our own under load: looking."""
+"""nsqadmin's pages in a browser, for a cluster under load: reading without acting."""
 
 import re
 import signal
@@ -16,11 +16,11 @@ from support.loaded_cluster import Lively
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 Begin = Callable[..., Visit]
 
-TICK = 5000  # ms between two looks of a page
+TICK = 5000  # ms between two updates of a page
 
 
 def sampled(live: Lively, **subject: str) -> list[float]:
-    """What came, as far as it is kept."""
+    """Return the recorded rates of incoming messages."""
     answer = live.admin.web.get(f"{BASE}/api/history", range="15m", **subject)
     if answer.status != 200:
         return []
@@ -32,7 +32,7 @@ def number(text: str) -> int:
 
 
 def cell(page: Any, row: str, column: str) -> Any:
-    """Of the only table, by the name of its row and the heading of its column."""
+    """Return a cell of the only table, by the name of its row and the heading of its column."""
     titles = page.locator("thead th").all_text_contents()
     return page.locator(f'tbody tr[data-key="{row}"]').locator("th, td").nth(titles.index(column))
 
@@ -44,7 +44,7 @@ def test_every_page(live: Lively, visit: Begin) -> None:
     paths += [f"/nodes/{live.nodes[0]}", "/counter", "/lookup", "/topics/orders?ask=delete"]
     for path in paths:
         expect(visitor.look_at(path).locator("#theme")).to_be_visible()
-        # What all pages need has come with the first of them, and is asked for once.
+        # The first page loads the files that all pages share; the browser then caches them.
         fetched = visitor.page.evaluate(
             "performance.getEntriesByType('resource').filter((each) => each.transferSize).length"
         )
@@ -84,7 +84,7 @@ def test_values_are_read_out(live: Lively, visit: Begin) -> None:
     box = plot.locator(".canvas").bounding_box()
     page.mouse.move(box["x"] + 2, box["y"] + 20)
     expect(time).to_have_text(re.compile(r"\d:\d\d"))
-    expect(value).to_have_text("–")  # so long ago nobody took samples
+    expect(value).to_have_text("–")  # no samples were taken so long ago
     page.mouse.move(0, 0)
     expect(value).to_have_text(latest)
     plot.focus()
@@ -95,7 +95,7 @@ def test_values_are_read_out(live: Lively, visit: Begin) -> None:
 
 
 def test_figures_are_kept_up_to_date(visit: Begin) -> None:
-    """In place, by one request, and while somebody sees them."""
+    """A visible page updates its figures in place, with one request."""
     visitor = visit()
     visitor.page.clock.install()
     page = visitor.to("/")
@@ -230,7 +230,7 @@ def test_without_scripts(live: Lively, visit: Begin) -> None:
 
 @contextmanager
 def hanging(nsqd: Any) -> Iterator[None]:
-    """None of its processes runs."""
+    """Suspend all processes of an nsqd."""
     family = [nsqd.process.pid, *nsqd.workers()]
     for pid in family:
         psutil.Process(pid).send_signal(signal.SIGSTOP)
@@ -242,7 +242,8 @@ def hanging(nsqd: Any) -> Iterator[None]:
 
 
 def test_a_node_that_hangs(live: Lively, visit: Begin) -> None:
-    """What the others say is shown, and who has said nothing; in its plots there is a gap."""
+    """Pages show the data of the other nodes and name the one that hangs, whose plots have a
+    gap."""
     node = live.nodes[1]
     eventually(lambda: len(sampled(live, node=node)) > 2)
     visitor = visit()

@@ -1,4 +1,4 @@
-"""The pictures of docs/: taken anew by a quarter of an hour of load."""
+"""Take new pictures for docs/ after a quarter of an hour of load."""
 
 import io
 import math
@@ -11,9 +11,9 @@ import pytest
 from support.loaded_cluster import lively, trouble
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-MAX_BYTES = 80_000  # bytes of a picture
+MAX_BYTES = 80_000  # maximum size of a picture, in bytes
 COLOURS = 48
-LONG = 15.5 * 60  # seconds: the shortest time frame, and a little
+LONG = 15.5 * 60  # seconds: slightly longer than the shortest time frame
 
 PICTURES = {
     "streams": ("/", "light", 1200),
@@ -26,7 +26,7 @@ PICTURES = {
 
 
 def waves() -> float:
-    """Busy and quiet in turns."""
+    """Return a rate that rises and falls over time."""
     now = time.monotonic() / 60
     return 0.25 + 0.15 * math.sin(now) + 0.05 * math.sin(7 * now)
 

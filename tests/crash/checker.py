@@ -1,6 +1,7 @@
-"""Which promises a history breaks: a pure function over its events, as Jepsen's total-queue is.
+"""Find the promises that a history breaks: a pure function of its events, like Jepsen's
+total-queue.
 
-The history must be whole: publishing has ended, and every channel was drained.
+The history must be complete: publishing has ended, and every channel was drained.
 """
 
 import bisect
@@ -20,27 +21,27 @@ from crash.history import (
     Requeued,
 )
 
-# The due time of a deferred message is kept by the wall clock, which is steered against ours.
+# nsqd keeps due times by the wall clock, whose rate differs slightly from that of our clock.
 CLOCKS_APART = 0.01
 
 
 @dataclass
 class Findings:
-    """What became of the messages of one channel. Those of the first group break a promise."""
+    """Outcomes of the messages of one channel. The first group lists broken promises."""
 
-    lost: list[str] = field(default_factory=list)  # acknowledged, and not received until finished
-    unexpected: list[str] = field(default_factory=list)  # received, and never published, or refused
-    early: list[str] = field(default_factory=list)  # received before it was due
-    repeated: list[str] = field(default_factory=list)  # received after its FIN, and nobody had died
+    lost: list[str] = field(default_factory=list)  # acknowledged, but never finished
+    unexpected: list[str] = field(default_factory=list)  # received, but never published, or refused
+    early: list[str] = field(default_factory=list)  # received before its due time
+    repeated: list[str] = field(default_factory=list)  # received after its FIN without a death
 
-    duplicated: list[str] = field(default_factory=list)  # so, by a death long after the FIN
-    again: list[str] = field(default_factory=list)  # so, by a death within a checkpoint of the FIN
-    forgotten: list[str] = field(default_factory=list)  # lost with the memory of who died
-    recovered: list[str] = field(default_factory=list)  # received, though its publish had no answer
+    duplicated: list[str] = field(default_factory=list)  # after a death long after the FIN
+    again: list[str] = field(default_factory=list)  # after a death within a checkpoint of the FIN
+    forgotten: list[str] = field(default_factory=list)  # lost with the memory of a dead process
+    recovered: list[str] = field(default_factory=list)  # received after an unanswered publish
     received: int = 0
 
     def broken(self) -> dict[str, list[str]]:
-        """The promises broken, each with its messages; empty if all is well."""
+        """Return the messages of each broken promise; empty without any."""
         found = {
             "lost": self.lost,
             "unexpected": self.unexpected,
@@ -54,11 +55,11 @@ class Findings:
 def check(
     events: Iterable[Event], *, checkpoint: float, keeps: bool = True
 ) -> dict[tuple[str, str], Findings]:
-    """Findings for each channel that was created.
+    """Return the findings for each channel that was created.
 
     checkpoint: seconds after which a FIN is on disk
-    keeps: whether a message is on disk when its publish is answered; otherwise it is from the
-        first time on that its topic was saved
+    keeps: whether a message is on disk when its publish is answered; otherwise it is on disk after
+        its topic was first saved
     """
     ordered = sorted(events, key=lambda event: event.at)
     published = _Published(ordered, keeps)
@@ -67,7 +68,7 @@ def check(
         for event in ordered
         if isinstance(event, Refused)
     }
-    # An order that was refused is as good as none.
+    # A refused FIN or REQ has no effect.
     by_channel: dict[tuple[str, str], list[Received | Finished | Requeued]] = defaultdict(list)
     for event in ordered:
         if isinstance(event, Received) or (
@@ -85,7 +86,7 @@ def check(
 
 
 class _Published:
-    """What was published, with which answer, and who died when."""
+    """All publishes with their answers, and all deaths."""
 
     def __init__(self, ordered: list[Event], keeps: bool) -> None:
         self._keeps = keeps
@@ -101,14 +102,15 @@ class _Published:
         }
 
     def death_between(self, begin: float, end: float) -> Died | None:
-        """The first that can have undone what was sent at `begin`, for somebody to see at `end`."""
+        """Return the first death that can have undone a command sent at `begin`, visibly by
+        `end`."""
         at = bisect.bisect_left(self._ends, begin)
         if at < len(self.deaths) and self.deaths[at].began <= end:
             return self.deaths[at]
         return None
 
     def may_be_forgotten(self, attempt: Attempted) -> bool:
-        """Whether its topic died before it was saved."""
+        """Return whether the message's topic died before it was saved."""
         if self._keeps:
             return False
         at = bisect.bisect_left(self._ends, attempt.at)
@@ -124,7 +126,7 @@ def _channel(
     checkpoint: float,
 ) -> Findings:
     findings = Findings()
-    ordered: dict[str, Finished | Requeued] = {}  # the last that was said of a message
+    ordered: dict[str, Finished | Requeued] = {}  # the last FIN or REQ of each message
     finished: set[str] = set()
     received: set[str] = set()
     for event in events:

@@ -1,7 +1,7 @@
-"""Publishers and a consumer that write down what they do: each attempt, each answer, each receipt.
+"""Publishers and a consumer that record each attempt, each answer and each receipt.
 
-What an end of the connection leaves unanswered has an unknown fate and stays so; they connect again
-and go on with something new.
+The fate of a publish that a lost connection leaves unanswered remains unknown. The clients
+reconnect and continue with new messages.
 """
 
 import http.client
@@ -45,7 +45,7 @@ BODY = re.compile(rb"(\S+ \d+ (\d+) )\.*")
 
 
 def text_of(body: bytes) -> str:
-    """The name of a message. A damaged body has another one."""
+    """Return the text that identifies a message. A damaged body has a different one."""
     found = BODY.fullmatch(body)
     if found is None or len(body) != max(int(found[2]), len(found[1])):
         return repr(body)
@@ -53,7 +53,7 @@ def text_of(body: bytes) -> str:
 
 
 class _Client:
-    """A connection that is made again whenever it has ended."""
+    """Client that reconnects whenever its connection has ended."""
 
     def __init__(self, daemon: Nsqd, log: Callable[[Event], None], seed: str) -> None:
         self.daemon = daemon
@@ -104,7 +104,7 @@ class _Publisher(_Client):
 
 
 class TcpPublisher(_Publisher):
-    """PUB, some ahead of their answers; MPUB; DPUB."""
+    """Sends PUB, some of them pipelined, MPUB and DPUB."""
 
     conn: Conn | None = None
 
@@ -149,7 +149,7 @@ class TcpPublisher(_Publisher):
 
 
 class HttpPublisher(_Publisher):
-    """/pub, now and then deferred, and /mpub."""
+    """Sends /pub, some of them deferred, and /mpub."""
 
     link: http.client.HTTPConnection | None = None
 
@@ -173,7 +173,7 @@ class HttpPublisher(_Publisher):
         link.request("POST", path + query, b"\n".join(bodies))
         answer = link.getresponse()
         answer.read()
-        # A failure of the server says nothing of what became of the message.
+        # After a server error, the fate of the message is unknown.
         if answer.status < 500:
             self.answer(bodies, answer.status == 200)
 
@@ -184,11 +184,11 @@ class HttpPublisher(_Publisher):
 
 
 class Subscriber(_Client):
-    """Finishes most messages, and requeues some of them the first times they come."""
+    """Finishes most messages, and requeues some of them at their first deliveries."""
 
     conn: Conn | None = None
     opened = 0.0
-    patient = True  # whether it requeues at all
+    patient = True  # whether it requeues messages
 
     def __init__(
         self, daemon: Nsqd, log: Callable[[Event], None], topic: str, channel: str, seed: str
@@ -198,7 +198,8 @@ class Subscriber(_Client):
 
     def talk(self) -> None:
         if self.conn is None:
-            self.said: dict[bytes, tuple[str, float]] = {}  # by id: of which message, and when
+            # Message and time of each FIN or REQ, by id.
+            self.said: dict[bytes, tuple[str, float]] = {}
             self.to_defer: list[Message] = []
             self.asked = 0.0
             self.opened = time.monotonic()
@@ -211,7 +212,7 @@ class Subscriber(_Client):
 
     @property
     def port(self) -> int:
-        """Of its end of the connection; 0 while there is none."""
+        """Return the local port of the connection; 0 without one."""
         try:
             return self.conn.socket.getsockname()[1] if self.conn is not None else 0
         except OSError:
@@ -253,8 +254,8 @@ class Subscriber(_Client):
         else:
             self.to_defer.append(message)
             if len(self.to_defer) == 1:
-                # What the daemon executes after the answer to this, it executes in a turn that has
-                # begun after now.
+                # nsqd answers this command in a turn that began after it was sent. Commands after
+                # that answer are executed in that turn or later.
                 self.asked = now
                 conn.fin(UNKNOWN_ID)
 
@@ -269,7 +270,7 @@ class Subscriber(_Client):
         self.to_defer.clear()
 
     def say(self, order: Finished | Requeued, ident: bytes) -> None:
-        """Before it is said: whatever comes of it comes later."""
+        """Record a FIN or REQ before it is sent, so its effects come later."""
         self.log(order)
         self.said[ident] = (order.message, order.at)
 

@@ -1,7 +1,7 @@
-"""What was seen of a daemon from outside, while its processes were killed: the events of one run.
+"""Events of one run, as clients saw a daemon whose processes were killed.
 
-Times are of one monotonic clock, in seconds. A message is known by a text of its own, which no
-other message of the run has.
+Times are from one monotonic clock, in seconds. A message is identified by a text that no other
+message of the run has.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Attempted(NamedTuple):
-    """A publish was sent, of a message that no channel may deliver before `due`."""
+    """A publish was sent. No channel may deliver its message before `due`."""
 
     at: float
     topic: str
@@ -18,7 +18,7 @@ class Attempted(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A publish was answered. One that never is has an unknown fate."""
+    """A publish was answered. The fate of a message without this event is unknown."""
 
     at: float
     topic: str
@@ -45,7 +45,7 @@ class Finished(NamedTuple):
 
 
 class Requeued(NamedTuple):
-    """REQ was sent. Without a death the message does not come back before `due`."""
+    """REQ was sent. Unless a process dies, the message is not delivered again before `due`."""
 
     at: float
     topic: str
@@ -55,7 +55,7 @@ class Requeued(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The FIN or REQ that was sent at `sent` came too late: the message was no longer in flight."""
+    """The FIN or REQ sent at `sent` came too late: the message was no longer in flight."""
 
     at: float
     topic: str
@@ -73,8 +73,8 @@ class Created(NamedTuple):
 
 
 class Died(NamedTuple):
-    """Processes ended between `began` and `at`. `topics` are those they had in memory; `saved`
-    tells that they wrote them down before."""
+    """Processes ended between `began` and `at`. `topics` are the topics that they owned; `saved`
+    means that they saved them first."""
 
     at: float
     began: float
@@ -86,7 +86,7 @@ Event = Attempted | Answered | Received | Finished | Requeued | Refused | Create
 
 
 def story(events: Iterable[Event], topic: str, message: str) -> str:
-    """All that happened to a message, and every death, for a person to read."""
+    """Return all events of a message, and all deaths, as readable text."""
     told = [
         event
         for event in sorted(events, key=lambda event: event.at)

@@ -1,4 +1,4 @@
-"""A core that ends again and again, on a recorded disk: killed, or with its power lost."""
+"""A core on a recorded disk that ends repeatedly: it is killed, or loses power."""
 
 import shutil
 from pathlib import Path
@@ -9,12 +9,12 @@ from nsqcy.storage.io import IoThread
 from support.recorded_disk import RecordedDisk
 from support.worker_core import SECOND, Core
 
-POWER = 0.7  # of all ends so many are power losses
+POWER = 0.7  # share of power losses among all ends
 
 
 class Lives:
-    """`core` and `disk` are those of this life. The thread's ops are made one by one, or by
-    `core.settle()`; what they did has to be taken by `listen` before anything is said of it."""
+    """`core` and `disk` belong to the current life. The I/O thread's operations run one by one, or
+    in `core.settle()`. Call `listen` for their effects before you check anything."""
 
     policies: Policies
     file_bytes: int
@@ -47,7 +47,7 @@ class Lives:
             self.core.shard.load_topic(each.name.removesuffix(".topic").encode(), False, {})
 
     def step(self) -> None:
-        """A few ops of the thread, and what follows from each."""
+        """Run a few operations of the I/O thread, and process their effects."""
         for _ in range(self.chance.randint(1, 6)):
             self.core.manager.run_turn(self.core.now, self.core.wall)
             self.core.io.step_now()
@@ -61,7 +61,7 @@ class Lives:
         self.disk.take(self.core.io.recorded())
 
     def crash(self) -> None:
-        """The end of this life, and the next one."""
+        """End this life and start the next one."""
         self.listen()
         self.lives += 1
         folder = self.path / str(self.lives)

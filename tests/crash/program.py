@@ -1,8 +1,8 @@
-"""Random programs for a core whose disk is recorded, and what must be true of it after any cut.
+"""Random programs for a core on a recorded disk, and what must hold after every cut.
 
-A program publishes, consumes, creates, deletes, empties, waits, restarts and crashes. The thread's
-ops are run one by one, so that what was answered is known for each moment. Moments are counted in
-calls: what happened at moment n happened when n calls had been made.
+A program publishes, consumes, creates, deletes, empties, waits, restarts and crashes. The I/O
+thread's operations run one by one, so the set of answered commands is known for each moment.
+Moments are counted in calls: moment n is when n calls have been made.
 """
 
 import errno
@@ -25,7 +25,7 @@ TOPICS = ["f0", "f0", "f1", "f2", "o0", "m0"]
 CHANNELS = ["a", "b", "c"]
 READY = 2500
 LANES = ["writes", "awaited", "background"]
-CHECKPOINT = 4 * SECOND  # longer than a journal may be behind
+CHECKPOINT = 4 * SECOND  # longer than a journal may lag behind
 SAFE_FLIGHT = 40 * SECOND  # shorter than a message's timeout
 MAX_DEFERRED = 90 * SECOND
 
@@ -35,15 +35,15 @@ class Message:
     topic: str
     body: bytes
     sent: int
-    due: int = 0  # wall clock; not before
+    due: int = 0  # wall-clock time of the earliest delivery
     acked: int | None = None
-    dropped: int | None = None  # with the topic's own backlog
-    given: int | None = None  # to some channel
+    dropped: int | None = None  # when it was emptied with the topic's own backlog
+    given: int | None = None  # when a channel received it
 
 
 @dataclass
 class Known:
-    """What a journal that is on disk says of a message in a channel."""
+    """State of a message in a channel according to a journal on disk."""
 
     moment: int
     finished: bool
@@ -53,7 +53,7 @@ class Known:
 
 @dataclass(eq=False)
 class Owed:
-    """A message that a channel is to deliver."""
+    """Message that a channel must deliver."""
 
     since: int
     finished: int | None = None
@@ -64,7 +64,7 @@ class Owed:
 
 @dataclass(eq=False)
 class Group:
-    """A channel, from its creation to its deletion."""
+    """Channel from its creation to its deletion."""
 
     topic: str
     name: str
@@ -74,14 +74,14 @@ class Group:
     emptied: int = -1
     owed: dict[bytes, Owed] = field(default_factory=dict)
     client: Client | None = None
-    flight: list[tuple[Delivery, int]] = field(default_factory=list)  # and when it came
+    flight: list[tuple[Delivery, int]] = field(default_factory=list)  # deliveries and their times
 
     def is_there(self, moment: int) -> bool:
         return self.made <= moment and (self.gone is None or self.gone > moment)
 
 
 class Program:
-    """A core, what was asked of it and what it answered."""
+    """A core, the commands that it received, and its answers."""
 
     policies = POLICIES
 
@@ -95,15 +95,15 @@ class Program:
         self.waiting: dict[str, list[list[Message]]] = {}
         self.publishers: dict[str, Client] = {}
         self.base = 0  # the moment at which the current record begins
-        self.noted: dict[str, dict[str, bool]] = {}  # what metadata said ...
-        self.noted_at = 0  # ... then
+        self.noted: dict[str, dict[str, bool]] = {}  # the metadata ...
+        self.noted_at = 0  # ... at this moment
         self.generations = 0
         self.log_options = {
             "max_bytes_per_file": 300_000 if big else self.chance.choice([400, 2000, 9000]),
             "sync_every": 2500,
             "sync_timeout": 2 * SECOND,
         }
-        self.names: dict[tuple[bytes, int], bytes] = {}  # log_id and seq of what was acknowledged
+        self.names: dict[tuple[bytes, int], bytes] = {}  # body of each acknowledged log_id and seq
         self.memory = self.chance.choice([0, 3, 10000])
         self.start(self.folder())
 
@@ -119,7 +119,7 @@ class Program:
         self.core = self.load(folder, self.noted, wall)
 
     def load(self, folder: Path, metadata: dict[str, dict[str, bool]], wall: int) -> Core:
-        """A core that has taken up what is in a folder, at whatever monotonic time."""
+        """Return a core that has loaded the content of a folder, at a random monotonic time."""
         io = IoThread(faults=True, stepped=True)
         io.record()
         core = Core(
@@ -143,7 +143,8 @@ class Program:
         return self.base + len(self.disk.calls)
 
     def step(self) -> bool:
-        """Have one op of the thread done, and see what follows."""
+        """Run one operation of the I/O thread and process its effects; return whether work
+        remains."""
         core = self.core
         core.manager.run_turn(core.now, core.wall)
         done = any(core.io.step_now(lane) for lane in self.chance.sample(LANES, len(LANES)))
@@ -157,13 +158,13 @@ class Program:
         for _ in range(5000):
             if not self.step() and not self.core.io.outstanding:
                 return
-        raise AssertionError("the turns do not end")
+        raise AssertionError("the core does not become idle")
 
     def look(self) -> None:
         for topic, client in list(self.publishers.items()):
             while self.waiting[topic] and (answer := client.answer()):
                 if answer[0] == ERROR:
-                    # What was not refused itself may be there or not.
+                    # Earlier unanswered publishes may or may not have been stored.
                     self.waiting[topic] = []
                     del self.publishers[topic]
                     break
@@ -178,7 +179,7 @@ class Program:
         for message in batch:
             message.acked = self.now
             for group in self.groups:
-                # A part of a batch may be given to channels that go before the rest is written.
+                # Part of a batch may reach a channel that is deleted before the rest is written.
                 if group.topic == message.topic and group.is_there(message.sent):
                     message.given = self.now
             for group in self.alive(message.topic):
@@ -203,7 +204,7 @@ class Program:
     # ---- what a program does ----
 
     def kinds(self) -> list[tuple[Callable[[], None], int]]:
-        """What it may do, and how often."""
+        """Return the possible actions with their weights."""
         return [
             (self.publish, 30),
             (self.consume, 14),
@@ -235,7 +236,7 @@ class Program:
                     self.step()
 
     def leave_few(self) -> None:
-        """Large messages, most of which are finished: what is left is worth a compaction."""
+        """Publish large messages and finish most of them, so the rest is worth a compaction."""
         self.make_group("f0", "a")
         for _ in range(self.chance.choice([20, 30])):
             self.publish()
@@ -308,7 +309,7 @@ class Program:
         self.look()
 
     def held(self, group: Group | None) -> list[Delivery]:
-        """What is in flight and stays so."""
+        """Return messages in flight that will not time out soon, and forget them."""
         if group is None:
             return []
         recent = [each for each in group.flight if self.core.now - each[1] < SAFE_FLIGHT]
@@ -358,7 +359,7 @@ class Program:
             group.emptied = self.now
             group.flight = []
             if self.core.topic(group.topic).paused:
-                group.owed.clear()  # which of them it was given already is not known here
+                group.owed.clear()  # it is unknown here which of them the channel had received
             for owed in group.owed.values():
                 self.done(owed)
 
@@ -399,10 +400,10 @@ class Program:
             if self.core.shard.health == "OK" and not self.faults:
                 self.checkpoint()
         else:
-            self.core.manager.run_turn(self.core.now, self.core.wall)  # what comes is of this time
+            self.core.manager.run_turn(self.core.now, self.core.wall)  # deliver at the current time
 
     def checkpoint(self) -> None:
-        """Journals are on disk, and say what is so."""
+        """Record the state that the journals on disk now contain."""
         for group in self.alive():
             for owed in group.owed.values():
                 due = owed.due if owed.due > self.core.wall else 0
@@ -410,7 +411,7 @@ class Program:
                 owed.known.append(Known(self.now, finished, owed.attempts, due))
 
     def break_disk(self) -> None:
-        """What is wrong with the disk for a while; nothing that costs what is on it already."""
+        """Make the disk fail for a while, in a way that loses nothing that is already on it."""
         call = self.chance.choice(["pwrite", "fdatasync", "fsync", "rename", "open", "pread"])
         error = self.chance.choice([errno.EIO, errno.ENOSPC])
         if call in ("open", "pread"):
@@ -429,7 +430,7 @@ class Program:
         self.checkpoint()
 
     def crash(self) -> None:
-        """The power is lost, or all processes are killed and nothing else."""
+        """Lose power, or kill all processes."""
         folder = self.folder()
         before = self.disk
         power = self.chance.random() < 0.5
@@ -447,7 +448,7 @@ class Program:
         self.begin(folder, keep=not power)
 
     def forget(self, classes: str) -> None:
-        """Nothing is promised any more about what these topics have."""
+        """Drop all expectations of topics with these durability classes."""
         for message in self.messages.values():
             if message.topic[0] in classes:
                 self.drop(message)
@@ -456,7 +457,8 @@ class Program:
                 group.owed.clear()
 
     def go_back(self) -> None:
-        """What was finished or tried since the last journal on disk may be so or not."""
+        """Drop expectations about changes since the last journal on disk: they may or may not
+        survive."""
         for group in self.groups:
             for body, owed in list(group.owed.items()):
                 last = owed.known[-1] if owed.known else Known(0, False, 0, 0)
@@ -465,7 +467,7 @@ class Program:
                 owed.attempts, owed.due = last.attempts, last.due
 
     def disconnect(self) -> None:
-        """Whoever was connected is not any more; what was not answered may be there or not."""
+        """Forget all connections: unanswered commands may or may not have been executed."""
         self.waiting.clear()
         self.publishers.clear()
         for group in self.groups:
@@ -483,7 +485,7 @@ class Program:
         self.settle()
         problems(self.core)
         for topic in self.core.shard.topics.values():
-            # A deletion that was not followed by anything may be forgotten.
+            # A deletion may be lost if nothing was written after it.
             for name in list(topic.channels):
                 if all(group.name != name for group in self.alive(topic.name)):
                     topic.delete_channel(name)
@@ -503,11 +505,11 @@ class Program:
         self.core.close()
         shutil.rmtree(self.disk.root)
 
-    # ---- what must be so after a cut ----
+    # ---- what must hold after a cut ----
 
     def image_after(self, cut: int, *, power: bool) -> Path:
-        """What is on disk when the first `cut` calls of the record were made, and then the power
-        was lost, or the process was killed."""
+        """Return the disk's content after the first `cut` calls of the record, followed by a power
+        loss or a kill."""
         image = self.path / "image"
         if power:
             self.disk.lose_power(cut, image, self.chance)
@@ -516,12 +518,12 @@ class Program:
         return image
 
     def check(self, cut: int, classes: str, *, power: bool) -> None:
-        """What must be so after a start, had it ended then; see image_after."""
+        """Check what must hold after a start from the state after `cut` calls; see image_after."""
         image = self.image_after(cut, power=power)
         moment = self.base + cut
         self.name_messages(image, moment)
         now = self.metadata(moment)
-        # What was noted after that moment could not be known then.
+        # Metadata noted after that moment did not exist yet.
         noted = self.noted if self.noted_at <= moment else now
         metadata = self.chance.choice([noted, now])
         core = self.load(image, metadata, self.core.wall + self.chance.choice([0, 30]) * SECOND)
@@ -534,7 +536,7 @@ class Program:
             shutil.rmtree(image)
 
     def name_messages(self, folder: Path, moment: int) -> None:
-        """A log_id and a seq name one message for ever."""
+        """Check that a log_id and a seq always name the same message."""
         for path in folder.glob("f*.topic/*.seg"):
             data = path.read_bytes()
             for _, _, _, _, at, size in scan_segment(data)[0]:
@@ -546,7 +548,7 @@ class Program:
 
 
 class Checked:
-    """A start after a cut, and what it delivers."""
+    """A start after a cut, and its deliveries."""
 
     def __init__(
         self,
@@ -590,7 +592,7 @@ class Checked:
         return message.acked is not None and message.acked <= self.moment
 
     def no_deleted_channel_is_back(self) -> None:
-        """A deletion is on disk before what is published after it is answered."""
+        """Check that a deleted channel does not return once a later publish was acknowledged."""
         there = {(group.topic, group.name) for group in self.groups()}
         for group in self.program.groups:
             topic = self.core.topic(group.topic)
@@ -630,7 +632,7 @@ class Checked:
                 some = True
                 message = self.program.messages[delivery.body]
                 assert message.topic == topic
-                assert self.core.wall >= message.due, "before it is due"
+                assert self.core.wall >= message.due, "delivered before its due time"
                 assert delivery.attempts >= 1
                 self.got[topic, name].setdefault(delivery.body, delivery)
                 client.finish(delivery.id)
@@ -675,17 +677,18 @@ class Checked:
 
 
 def judge(owed: Owed, delivery: Delivery, wall: int, moment: int) -> None:
-    """Whether a delivery goes on from what the last journal on disk said."""
+    """Check that a delivery continues from the state of the last journal on disk."""
     known = [each for each in owed.known if each.moment <= moment]
     if known:
         last = known[-1]
-        assert not last.finished, f"finished, and here again: {delivery}"
-        assert delivery.attempts > last.attempts, f"an attempt less: {delivery}"
-        assert wall >= last.due, f"requeued for later: {delivery}"
+        assert not last.finished, f"delivered after a FIN: {delivery}"
+        assert delivery.attempts > last.attempts, f"too few attempts: {delivery}"
+        assert wall >= last.due, f"delivered before its requeue delay has passed: {delivery}"
 
 
 def problems(core: Core) -> None:
-    """Only damage may be told, `FILE at OFFSET: what`, and what is in no file."""
+    """Check that the log reports only damage (`FILE at OFFSET: what`) and messages that are not on
+    disk."""
     for line in core.log.lines:
         if line.startswith("TOPIC(") and " are not on disk: " in line:
             continue
@@ -693,7 +696,7 @@ def problems(core: Core) -> None:
 
 
 def run_all(run: Callable[..., None], path: Path, numbers: range, **kind: bool) -> None:
-    """`run` of each of these numbers, in a folder of its own; a failure names the program."""
+    """Call `run` for each of these numbers, with separate folders; a failure names the program."""
     for number in numbers:
         try:
             run(path / "-".join([str(number), *kind]), number, **kind)

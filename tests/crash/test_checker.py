@@ -1,4 +1,4 @@
-"""The checker finds every kind of fault that is put into a faultless history, and no other."""
+"""The checker finds every kind of fault that is added to a faultless history, and nothing else."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ delays = st.sampled_from([0.0, 0.0, 0.5, 20.0])
 
 @dataclass
 class Faultless:
-    """A history in which every promise is kept, and which message had which fate."""
+    """History in which every promise is kept, with the fate of each message."""
 
     events: list[Event] = field(default_factory=list)
     fates: dict[str, bool | None] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Faultless:
         return [message for message, fate in self.fates.items() if fate]
 
     def of(self, message: str, channel: str) -> list[Event]:
-        """What happened to a message in a channel, in order."""
+        """Return the events of a message in a channel, in order."""
         return [
             event
             for event in self.events
@@ -81,7 +81,7 @@ def histories(draw: st.DrawFn) -> Faultless:
 
 @st.composite
 def deliveries(draw: st.DrawFn, due: float, topic: str, channel: str, message: str) -> list[Event]:
-    """A few attempts, of which the last is finished."""
+    """Return the events of some delivery attempts; the last one ends with a FIN."""
     events: list[Event] = []
     for _ in range(draw(st.integers(0, 3))):
         taken = due + draw(gaps)
@@ -117,7 +117,7 @@ def found(events: list[Event], *, keeps: bool = True) -> dict[tuple[str, str], F
 
 
 def broken(events: list[Event], *, keeps: bool = True) -> dict[tuple[str, str, str], list[str]]:
-    """Each broken promise by topic, channel and name."""
+    """Return the messages of each broken promise, by topic, channel and the promise's name."""
     return {
         (*place, name): messages
         for place, findings in found(events, keeps=keeps).items()
@@ -126,7 +126,7 @@ def broken(events: list[Event], *, keeps: bool = True) -> dict[tuple[str, str, s
 
 
 def one_accepted(draw: Callable[..., str], made: Faultless) -> tuple[str, str, str]:
-    """A topic, a channel and an accepted message of it."""
+    """Return a topic, one of its channels, and an accepted message of the topic."""
     assume(made.accepted())
     message = draw(st.sampled_from(made.accepted()))
     return made.topics[message], draw(st.sampled_from(CHANNELS)), message
@@ -150,7 +150,7 @@ def test_a_receipt_removed_is_a_loss(made, deaths, data) -> None:
 
 @given(histories(), deaths, st.data())
 def test_what_never_came_back_is_a_loss(made, deaths, data) -> None:
-    """The last delivery is missing, of a message that was requeued or that timed out."""
+    """The last delivery of a requeued or timed-out message is missing."""
     topic, channel, message = one_accepted(data.draw, made)
     events = [*made.without(*made.of(message, channel)[-2:]), *deaths]
     assert broken(events) == {(topic, channel, "lost"): [message]}
@@ -209,7 +209,7 @@ def test_a_delivery_before_its_time(made, data) -> None:
 def test_a_requeued_message_before_its_time(made, data) -> None:
     topic, channel, message = one_accepted(data.draw, made)
     taken, finish = made.of(message, channel)[-2:]
-    sent = taken.at - 0.0005  # no refusal of the history was sent then
+    sent = taken.at - 0.0005  # the history contains no refusal sent at this time
     events = [*made.events, Requeued(sent, topic, channel, message, LATER * 10)]
     assert broken(events) == {(topic, channel, "early"): [message]}
     assert broken([*events, Died(taken.at, sent, frozenset())]) == {}

@@ -1,6 +1,6 @@
 """Chunks of producers over kills and power losses: each message is in the log exactly once.
 
-Programs and chances are numbered, so a failure is repeated by its number.
+The number of a program is its seed, so a failure can be repeated.
 """
 
 from pathlib import Path
@@ -18,15 +18,15 @@ PARTS = 2
 
 
 class Program(Lives):
-    """A topic of class fsync, a producer that repeats what was not answered, and one consumer."""
+    """A topic of class fsync, a producer that repeats unanswered chunks, and one consumer."""
 
     policies = Policies(TopicPolicy(durability="fsync"))
     file_bytes = 6000
 
     def __init__(self, path: Path, number: int) -> None:
         self.chunks: list[list[list[bytes]]] = [[] for _ in range(PARTS)]
-        self.answered = [0] * PARTS  # chunks of each part
-        self.ids: dict[bytes, set[bytes]] = {}  # under which a message was seen
+        self.answered = [0] * PARTS  # number of answered chunks of each part
+        self.ids: dict[bytes, set[bytes]] = {}  # the ids under which each message was seen
         super().__init__(path, number)
         self.core.create("t").channel("c")
 
@@ -48,7 +48,7 @@ class Program(Lives):
     # ---- what happens ----
 
     def publish(self) -> None:
-        """The next chunks of a part, in one go."""
+        """Send the next chunks of a part without waiting."""
         part = self.chance.randrange(PARTS)
         for _ in range(self.chance.randint(1, 3)):
             chunk = self.sent[part]
@@ -68,7 +68,7 @@ class Program(Lives):
         client.send(log_pub("t", chunk, self.chunks[part][chunk], part=part))
 
     def repeat(self) -> None:
-        """Somebody else sends it once more."""
+        """Send a chunk once more over another connection."""
         part = self.chance.randrange(PARTS)
         if self.sent[part]:
             chunk = self.chance.randrange(self.sent[part])
@@ -101,7 +101,7 @@ class Program(Lives):
         self.consume()
         super().crash()
 
-    # ---- what must be so ----
+    # ---- what must hold ----
 
     def finish(self) -> None:
         for part in range(PARTS):

@@ -1,8 +1,8 @@
-"""Every kind of file of a topic, damaged in every way: what is whole is delivered, and what is lost
-is told.
+"""Every kind of file of a topic, damaged in every way: intact messages are delivered, and lost ones
+are reported.
 
 The files are those of a killed core: segments with footers and one without, a journal with messages
-in every state, and the rest of a journal that was being written.
+in every state, and the remains of a journal that was being written.
 """
 
 import os
@@ -33,11 +33,11 @@ SETTINGS = {
 
 
 class Stored(NamedTuple):
-    folder: Path  # as the kill left it
-    older: Path  # the same, some time before
-    owed: dict[str, set[bytes]]  # by channel
-    finished: dict[str, set[bytes]]  # and a journal says so
-    places: dict[bytes, tuple[str, int, int]]  # where records lie: file, start, end
+    folder: Path  # state after the kill
+    older: Path  # state some time before it
+    owed: dict[str, set[bytes]]  # messages to deliver, by channel
+    finished: dict[str, set[bytes]]  # messages that a journal records as finished, by channel
+    places: dict[bytes, tuple[str, int, int]]  # file, start and end of each record
 
 
 def body(number: int) -> bytes:
@@ -123,7 +123,7 @@ def delete(file: Path, older: Path, chance: Random) -> Callable[[int, int], bool
 
 
 def put_back(file: Path, older: Path, chance: Random) -> Callable[[int, int], bool]:
-    """An older copy of the file; one of before it was made."""
+    """Replace the file with an older copy; delete it if it did not exist then."""
     if not older.exists():
         return delete(file, older, chance)
     size = older.stat().st_size
@@ -196,7 +196,7 @@ def judge(stored: Stored, path: Path, name: str, touched: Callable[[int, int], b
     assert set(core.log.lines) <= set(lines_of(foretold, path))
     for channel in foretold.channels:
         readable = channel.depth + channel.deferred - channel.lost
-        # /stats counts a delayed record that is missing as skipped, until the channel is done.
+        # Until the channel is empty, /stats counts a missing deferred record as skipped.
         more = len(found[channel.channel]) - readable
         assert more == 0 or (more > 0 and channel.missing), (name, channel)
     for channel, owed in stored.owed.items():
@@ -213,12 +213,12 @@ def judge(stored: Stored, path: Path, name: str, touched: Callable[[int, int], b
 
 
 class Loaded(NamedTuple):
-    """What a start makes of a data path, before anybody consumes."""
+    """State of a data path after a start, before any consumption."""
 
     lines: set[str]
-    channels: dict[str, tuple[int, int]]  # depth, and how many are deferred
+    channels: dict[str, tuple[int, int]]  # depth and number of deferred messages
     next_seq: int
-    log_id: str | None  # None: a new one
+    log_id: str | None  # None: a new log
 
     @classmethod
     def of(cls, core: Core) -> "Loaded":
@@ -248,7 +248,7 @@ class Loaded(NamedTuple):
         )
 
 
-# What a start says of a segment whose records it does not read.
+# Damage that a start reports although it does not read the segment's records.
 AT_ONCE = {"damaged segment header"}
 
 
@@ -267,7 +267,7 @@ def lines_of(found: TopicFound, path: Path) -> list[str]:
 
 
 def foretell(path: Path) -> TopicFound:
-    """What a check says, which must not touch anything."""
+    """Return the result of a check, which must not modify any file."""
     before = {file: (file.read_bytes(), file.stat()) for file in path.rglob("t.topic/*")}
     io = IoThread(read_only=True)
     found = Audit(io, str(path), "t", CHANNELS).run()
@@ -279,7 +279,8 @@ def foretell(path: Path) -> TopicFound:
 
 
 def tells(line: str, name: str) -> bool:
-    """Whether it says where in the file there is damage, or what is in no file."""
+    """Return whether the line reports damage at a place in the file, or messages that are not on
+    disk."""
     return f"t.topic/{name} at " in line or "are not on disk: " in line
 
 

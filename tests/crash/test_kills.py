@@ -1,6 +1,6 @@
-"""Processes of a daemon under load are killed at random: what was acknowledged is not lost.
+"""Processes of a daemon under load are killed at random: no acknowledged message is lost.
 
-NSQCY_CRASH_SEED makes another run.
+NSQCY_CRASH_SEED selects another run.
 """
 
 import os
@@ -46,7 +46,8 @@ def check_data(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def leaves_nothing(daemon: Nsqd) -> None:
-    """Of what is finished only the open segment is left, and nothing behind a clean exit."""
+    """Check that finished messages leave at most the open segment, and that a clean exit leaves
+    nothing."""
     eventually(lambda: max(segments(daemon)) <= 1, 30)
     daemon.stop()
     checked = check_data(daemon.data)
@@ -55,7 +56,7 @@ def leaves_nothing(daemon: Nsqd) -> None:
 
 
 def kills(starter: Starter, seed: int, cycles: int, **options: Any) -> None:
-    """Nothing is lost, whoever is killed how often."""
+    """Check that nothing is lost, whichever processes are killed and however often."""
     run = trial(starter, seed, **options)
     with run.load():
         for number in range(cycles):
@@ -80,7 +81,8 @@ def test_nothing_is_lost_in_the_long_run(starter: Starter, seed: int, durability
 
 
 def test_memory_dies_with_its_processes(starter: Starter) -> None:
-    """What the class `memory` does not promise; and that the checker finds losses."""
+    """Messages of class `memory` are lost with their processes, and the checker finds the
+    losses."""
     run = trial(starter, SEED)
     with run.load():
         run.await_progress()

@@ -1,6 +1,6 @@
-"""Dead letters over kills and power losses: what was acknowledged is in exactly one place.
+"""Dead letters over kills and power losses: every acknowledged message is in exactly one place.
 
-Programs and chances are numbered, so a failure is repeated by its number.
+The number of a program is its seed, so a failure can be repeated.
 """
 
 import struct
@@ -18,12 +18,12 @@ OK = (RESPONSE, b"OK")
 PLACES = [("t", "c"), ("dead", "look")]
 LIVES = 4
 ACTIONS = 30
-REST = 2 * SECOND  # longer than a move rests after a failure
+REST = 2 * SECOND  # longer than the pause after a failed dead-letter transfer
 
 
 class Program(Lives):
-    """Topics of class fsync; a consumer that fails most messages, one that reads what is dead, and
-    somebody who sends some of that back."""
+    """Topics of class fsync, a consumer that requeues most messages, a reader of the dead letters,
+    and a producer that publishes some of them again."""
 
     policies = Policies(
         TopicPolicy(durability="fsync"),
@@ -73,7 +73,7 @@ class Program(Lives):
             self.answered.add(self.waiting.pop(0))
 
     def consume(self) -> None:
-        """Most are failed where they came from; some are answered by nobody."""
+        """Requeue most messages, finish some, and leave some unanswered."""
         for reader in self.readers:
             for each in reader.messages():
                 chance = self.chance.random()
@@ -93,10 +93,10 @@ class Program(Lives):
         self.core.advance(self.chance.choice([SECOND // 10, REST, 61 * SECOND]))
         self.listen()
 
-    # ---- what must be so ----
+    # ---- what must hold ----
 
     def drain(self) -> None:
-        """Everything that is left is finished where it is."""
+        """Finish all remaining messages, wherever they are."""
         found: Counter[bytes] = Counter()
         for _ in range(1000):
             self.core.advance(REST)
@@ -122,7 +122,8 @@ def run(path: Path, number: int) -> None:
     Program(path, number).run()
 
 
-@pytest.mark.parametrize("first", [0, 1280])  # 1291: what moves behind what is in no file
+# Program 1291: a transfer of a message whose record is not on disk.
+@pytest.mark.parametrize("first", [0, 1280])
 def test_in_exactly_one_place(tmp_path: Path, first: int) -> None:
     run_all(run, tmp_path, range(first, first + 30))
 

@@ -1,7 +1,7 @@
-"""Whatever is lost with the power, and whenever: what was acknowledged as `fsync` is there.
+"""Power losses and kills at any time: every message acknowledged as `fsync` survives both.
 
-And whenever all processes are killed: what was acknowledged as `os` or `fsync` is there. Programs
-and chances are numbered, so a failure is repeated by its number.
+Messages acknowledged as `os` survive kills. The number of a program is its seed, so a failure can
+be repeated.
 """
 
 import errno
@@ -20,7 +20,7 @@ CUTS = 3
 
 
 def run(path: Path, number: int, **kind: bool) -> None:
-    """One program, and cuts anywhere in what it did since its last start."""
+    """Run one program, and check random cuts of its calls since the last start."""
     path.mkdir()
     program = Program(path, number, **kind)
     program.run(ACTIONS)
@@ -52,13 +52,13 @@ def test_power_loss_and_kill_a_thousand_times(tmp_path: Path) -> None:
     run_all(run, tmp_path, range(1000, 1200), big=True)
 
 
-# ---- what programs found once ----
+# ---- faults that programs once found ----
 
 OK = (RESPONSE, b"OK")
 
 
 class Least(Random):
-    """The chance that leaves nothing on the disk that was not synced."""
+    """Random choices that leave nothing on disk that was not synced."""
 
     def random(self) -> float:
         return 0.0
@@ -68,7 +68,8 @@ class Least(Random):
 
 
 class Scene:
-    """A core of fsync topics on a recorded disk, its thread's ops made one by one."""
+    """Core with fsync topics on a recorded disk; the operations of its I/O thread run one by
+    one."""
 
     def __init__(self, folder: Path, disk: RecordedDisk | None = None) -> None:
         folder.mkdir(exist_ok=True)
@@ -88,7 +89,7 @@ class Scene:
         return answer
 
     def begin_to_publish(self, steps: int) -> None:
-        """So many ops are made of it."""
+        """Start a publish, and run this number of its operations."""
         self.core.client().send(b"PUB f\n\0\0\0\6nobody")
         self.core.manager.run_turn(self.core.now, self.core.wall)
         for _ in range(steps):

@@ -1,9 +1,8 @@
-"""What a reader of a log was told is so for ever, whatever ends the process and whenever.
+"""What a reader of a log has received remains true, whatever ends the process and whenever.
 
-Over all the lives of a log a log_id and a sequence number name one message, the records of a
-log_id have no gap, and what is before the stable position is not taken back by anything that the
-class of the topic survives. Programs and chances are numbered, so a failure is repeated by its
-number.
+Over all lives of a log, a log_id and a sequence number name one message, and the records of a
+log_id have no gap. Records before the stable position survive every event that the topic's
+durability class covers. The number of a program is its seed, so a failure can be repeated.
 """
 
 import json
@@ -49,7 +48,7 @@ def logs_of(ask: Ask, client: Client, topic: str) -> list[dict[str, Any]]:
 
 
 def rows_of(ask: Ask, client: Client, topic: str, log: dict[str, Any], maximum: int) -> list[bytes]:
-    """The bodies of a log. One that was damaged is empty."""
+    """Return the bodies of a log. A damaged body is empty."""
     at, found = log["first_seq"], []
     while at < log["next_seq"]:
         line = f"LOG_FETCH {topic} {log['log_id']} {at} {log['next_seq']} {maximum} {ALL}\n"
@@ -67,7 +66,7 @@ def rows_of(ask: Ask, client: Client, topic: str, log: dict[str, Any], maximum: 
 
 
 class Reading(Program):
-    """A program that reads logs as well."""
+    """Program that also reads logs."""
 
     policies = Policies(
         TopicPolicy(),
@@ -81,7 +80,7 @@ class Reading(Program):
     def __init__(self, *args: Any, **kind: bool) -> None:
         self.read_once: dict[tuple[str, int], tuple[bytes, int]] = {}
         self.topic_of: dict[str, str] = {}
-        self.lost_power: dict[str, bool] = {}  # of a log, since something of it was read
+        self.lost_power: dict[str, bool] = {}  # whether power was lost since the log was read
         super().__init__(*args, **kind)
 
     def kinds(self) -> list[tuple[Callable[[], None], int]]:
@@ -127,7 +126,8 @@ class Reading(Program):
         self.verify(self.ask, self.core, self.now, power=not keep)
 
     def verify(self, ask: Ask, core: Core, moment: int, *, power: bool) -> None:
-        """All that was read before is so, as far as it is there; and it is, if it must be."""
+        """Check that all records that were read are unchanged if they still exist, and exist if
+        they must."""
         client = core.client(topic_log=True)
         for topic in sorted(set(TOPICS)):
             for log in logs_of(ask, client, topic):
@@ -143,7 +143,8 @@ class Reading(Program):
                     assert other != name or when > moment or seq < end or self.faults, (name, seq)
 
     def check_reads(self, cut: int, *, power: bool) -> None:
-        """What readers were told is so after a start, had it ended then; see image_after."""
+        """Check what readers received after a start from the state after `cut` calls; see
+        image_after."""
         image = self.image_after(cut, power=power)
         known = dict(self.lost_power)
         core = self.load(image, self.noted, self.core.wall + SECOND)
@@ -192,7 +193,7 @@ def test_there_is_something_to_compare(tmp_path: Path) -> None:
 
 
 def newest(scene: Scene) -> tuple[str, list[bytes]]:
-    """The name of the log that goes on, and what is in it."""
+    """Return the id and the bodies of the newest log."""
     client = scene.core.client(topic_log=True)
     log = logs_of(ask, client, "f")[-1]
     return log["log_id"], rows_of(ask, client, "f", log, 1 << 20)

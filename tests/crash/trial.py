@@ -1,6 +1,6 @@
-"""One run: load on a daemon, and cycles in which some of its processes are killed and come back.
+"""One run: load on a daemon, and cycles in which some of its processes are killed and restarted.
 
-A seed decides who is killed when, and what clients do; what they see is up to the machine.
+The seed determines the kills and the clients' actions; their results depend on the machine.
 """
 
 import os
@@ -19,29 +19,30 @@ from loadtest.many_clients import Loop, owners
 from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port
 
-TOPICS = ["a", "b", "c"]  # in the order in which a start places them
+TOPICS = ["a", "b", "c"]  # the order in which a start places them
 CHANNELS = ["x", "y"]
 NAMES = len(TOPICS) * (1 + len(CHANNELS))
 SYNC_TIMEOUT_MS = 200
 OPTIONS = {
-    "max_bytes_per_file": 300_000,  # a few segments a cycle
-    "msg_timeout": "2s",  # what a dead consumer held comes again soon
+    "max_bytes_per_file": 300_000,  # a few segments in each cycle
+    "msg_timeout": "2s",  # messages of a dead consumer time out soon
     "sync_timeout": f"{SYNC_TIMEOUT_MS}ms",
     "log_level": "warn",
 }
-# Journals are written at the tick of a second, so much later at most if they are small; a machine
-# with much else to do is late for that.
+# Small journals are written at the next full second, so at most a second later. A busy machine may
+# add a delay.
 CHECKPOINT = SYNC_TIMEOUT_MS / 1000 + 1.0 + 5.0
 MAX_LOAD = 0.5
 MAX_START = 0.4
 MIN_LIFE = 0.05
 LATE_CHANNEL = "z"
-DEATHS_IN_A_ROW = 3  # a worker that dies again and again is started ever later
+DEATHS_IN_A_ROW = 3  # repeated deaths of a worker delay each restart further
 STORIES = 3
 
 
 def fixed_addresses() -> dict[str, object]:
-    """A daemon that is started again is where it was. It is too quiet to announce its ports."""
+    """Return options that keep the daemon's addresses over restarts. It logs too little to announce
+    its ports."""
     return {
         "announced": False,
         "tcp_address": f"127.0.0.1:{free_port()}",
@@ -50,7 +51,7 @@ def fixed_addresses() -> dict[str, object]:
 
 
 class Trial:
-    """A daemon under load, and its history."""
+    """Daemon under load, and its history."""
 
     def __init__(self, daemon: Nsqd, workers: int, seed: int) -> None:
         self.daemon = daemon
@@ -58,11 +59,11 @@ class Trial:
         self.random = random.Random(seed)
         self.owner = owners(workers, TOPICS)
         self.events: list[Event] = []
-        self.deaths = [0] * workers  # since the start of the master
+        self.deaths = [0] * workers  # since the master was started
         for topic in TOPICS:
             for channel in CHANNELS:
                 self.create(topic, channel)
-        # The class memory promises nothing of what is younger than nsqd.dat.
+        # A message of class memory may be lost if its topic and channels are not yet in nsqd.dat.
         eventually(lambda: (daemon.data / "nsqd.dat").read_text().count('"name"') == NAMES)
         self.pids = daemon.workers()
         log = self.events.append
@@ -73,7 +74,7 @@ class Trial:
         ]
         self.subscribers: list[Subscriber] = []
         self.reading: list[Loop] = []
-        self.late = list(TOPICS)  # which may still get another channel
+        self.late = list(TOPICS)  # topics that may still get another channel
 
     def create(self, topic: str, channel: str) -> None:
         self.daemon.web.create(topic, channel)
@@ -83,7 +84,7 @@ class Trial:
 
     @contextmanager
     def load(self) -> Iterator[None]:
-        """Publishing and consuming all the time; then, every channel is drained."""
+        """Publish and consume until the block ends, then drain every channel."""
         for topic in TOPICS:
             for channel in CHANNELS:
                 self.subscribe(topic, channel)
@@ -105,17 +106,17 @@ class Trial:
         self.reading.append(Loop(self.subscribers[-1].step))
 
     def is_drained(self) -> bool:
-        """Nothing is queued, in flight or deferred."""
+        """Return whether nothing is queued, in flight or deferred."""
         figures = [self.daemon.web.counts(topic) for topic in TOPICS]
         if not all(figures):
-            return False  # its worker is on its way back
+            return False  # its worker is restarting
         channels = [channel for each in figures for channel in each["channels"]]
         return not any(each["depth"] for each in [*figures, *channels]) and not any(
             each["in_flight_count"] or each["deferred_count"] for each in channels
         )
 
     def await_progress(self) -> None:
-        """From now on each publisher is answered, and each channel delivers."""
+        """Wait until each publisher gets another answer and each channel another delivery."""
         clients = [*self.publishers, *self.subscribers]
         before = [client.progress for client in clients]
         eventually(
@@ -125,14 +126,14 @@ class Trial:
     # deaths
 
     def cycle(self) -> None:
-        """Load, a death of something, and its recovery."""
+        """Wait for progress, then kill something and let it recover."""
         self.await_progress()
         time.sleep(self.random.uniform(0, MAX_LOAD))
         self.strike()
 
     def cycle_with_a_new_channel(self) -> None:
-        """The same, right after a channel was made. Its first consumer comes after the recovery:
-        who subscribes makes the channel, if it is not there any more."""
+        """Run a cycle right after creating a channel. Its first consumer connects after the
+        recovery, because SUB would create a missing channel."""
         self.await_progress()
         topic = self.late.pop(self.random.randrange(len(self.late)))
         self.create(topic, LATE_CHANNEL)
@@ -168,7 +169,7 @@ class Trial:
         self.deaths[index] += 1
 
     def kill_master(self) -> None:
-        """Its workers save what they have; who is started next waits for that."""
+        """Kill the master: the workers save their state, and the next nsqd waits for them."""
         with self.death(saved=True):
             self.daemon.kill()
         self.start()
@@ -186,7 +187,7 @@ class Trial:
             self.daemon.wait()
 
     def restart(self) -> None:
-        """A clean exit, and a start."""
+        """Stop the daemon cleanly and start it again."""
         with self.death(saved=True):
             self.daemon.stop()
         self.start()
@@ -198,8 +199,8 @@ class Trial:
         cut_off: list[Subscriber] | None = None,
         saved: bool = False,
     ) -> Iterator[None]:
-        """Of processes, which lasts until all that they have sent is read: until then consumers
-        answer to it, and to nobody."""
+        """Record the death of processes when everything that they sent has been read. Until then,
+        answers of consumers go to the dead processes and have no effect."""
         began = time.monotonic()
         yield
         conns = {each: each.conn for each in (self.subscribers if cut_off is None else cut_off)}
@@ -214,7 +215,8 @@ class Trial:
     # the end
 
     def findings(self, *, keeps: bool) -> dict[tuple[str, str], Findings]:
-        """What the checker says. A broken promise fails, with the stories of its messages."""
+        """Return the checker's findings; fail on a broken promise, with the stories of its
+        messages."""
         findings = check(self.events, checkpoint=CHECKPOINT, keeps=keeps)
         told = [
             f"{topic}/{channel}: {len(messages)} {name}, as\n{story(self.events, topic, message)}"

@@ -1,4 +1,4 @@
-"""Daemons of these tests: four workers, unless a test asks for another number."""
+"""Daemons of these tests: four workers, unless a test requests another number."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Clients that abuse the daemon: it does not grow, serves others, and each ends as it must."""
+"""Clients that abuse the daemon: it does not grow, it serves others, and each connection ends as it
+should."""
 
 import contextlib
 import resource
@@ -25,7 +26,8 @@ MAX_BODY_SIZE = 5 << 20
 
 @contextlib.contextmanager
 def growing_at_most(daemon: Nsqd, maximum: int) -> Iterator[None]:
-    """What happens inside leaves the daemon serving and not much larger."""
+    """Check that the daemon still serves clients after the block, and has grown by at most
+    `maximum`."""
     for conn in [daemon.connect() for _ in range(8)]:
         conn.usable()
     before = pss(daemon)
@@ -58,13 +60,13 @@ def test_consumers_that_never_read(victim: Nsqd) -> None:
         for topic, channel, _ in stuck:
             victim.web.await_counts(topic, channel, client_count=1)
             eventually(lambda at=(topic, channel): victim.web.counts(*at)["in_flight_count"])  # type: ignore[misc]
-    # Each is dropped once it has taken nothing for a heartbeat.
+    # Each consumer is dropped after it has read nothing for a heartbeat interval.
     for topic, channel, _ in stuck:
         victim.web.await_counts(topic, channel, client_count=0)
 
 
 def test_a_client_that_never_reads_its_answers(victim: Nsqd) -> None:
-    """It is not read from any more, rather than have its answers pile up."""
+    """nsqd stops reading from the client instead of letting its answers pile up."""
     with growing_at_most(victim, MAX_BYTES):
         conn = victim.connect(receive_buffer=4096)
         commands = (b"PUB void#ephemeral\n" + sized(b"x")) * 2_000_000
@@ -109,7 +111,7 @@ def test_a_body_over_the_limit(victim: Nsqd) -> None:
     with growing_at_most(victim, MAX_BYTES):
         for _ in range(20):
             conn = victim.connect()
-            with contextlib.suppress(OSError):  # it may have hung up by then
+            with contextlib.suppress(OSError):  # nsqd may have closed the connection by then
                 conn.send(publish("t", bytes(MAX_MSG_SIZE + 1)))
             text = f"E_BAD_MESSAGE PUB message too big {MAX_MSG_SIZE + 1} > {MAX_MSG_SIZE}"
             conn.expect_error(text, reset=True)
@@ -131,7 +133,7 @@ def many_files() -> Iterator[None]:
 
 
 def sockets(daemon: Nsqd) -> int:
-    """How many sockets the workers have open."""
+    """Return the number of open sockets of the workers."""
     return sum(
         target.startswith("socket:")
         for pid in daemon.workers()
@@ -178,10 +180,11 @@ def test_two_hundred_half_sent_bodies(starter: Starter, workers: int, budget: in
         for _ in range(5):
             for number, conn in enumerate(half):
                 rest = command[sent[number] : -1]
-                with contextlib.suppress(OSError):  # one that stood still for too long is dropped
+                # A connection that stalled for too long is dropped.
+                with contextlib.suppress(OSError):
                     sent[number] += send_as_far_as_it_goes(conn, rest, quiet=0.001)
         assert sum(sent) > budget * workers
-    # When most of them give up there is room again, for the rest and for others.
+    # When most clients give up, there is room again for the rest and for others.
     for conn in half[10:]:
         conn.close()
     published = 0
@@ -190,7 +193,7 @@ def test_two_hundred_half_sent_bodies(starter: Starter, workers: int, budget: in
             conn.send(command[count:])
         try:
             frame = conn.frame(timeout=60)
-        except Hangup:  # dropped, and its last words with it
+        except Hangup:  # the client was dropped, and its final error was lost
             continue
         assert frame == (RESPONSE, b"OK") or frame.data.startswith(b"E_BAD_"), frame
         published += frame.kind == RESPONSE
@@ -200,7 +203,7 @@ def test_two_hundred_half_sent_bodies(starter: Starter, workers: int, budget: in
 
 
 def test_whoever_stalls_on_others_memory_is_dropped(starter: Starter) -> None:
-    """With the input full of half-sent bodies, a whole one is received all the same."""
+    """A complete body is received even if half-sent bodies fill the input."""
     victim = starter(workers=1, max_input_bytes=MAX_BODY_SIZE)
     bodies = [bytes(100_000)] * 52
     command = b"MPUB t\n" + batch(bodies)

@@ -1,4 +1,5 @@
-"""A daemon whose auth server is slow, dead or hostile: nobody else waits, and no secret is told."""
+"""A daemon whose auth server is slow, dead or hostile: no other client waits, and no secret
+leaks."""
 
 import socket
 import time
@@ -14,13 +15,14 @@ from nsqcy.testing.wire_client import HEARTBEAT, MESSAGE, RESPONSE, WORTH_A_MOVE
 from support.fake_auth_server import AuthServer, Reply, answer, grant
 from support.nsqd_process import Nsqd
 
-CROWD = 40  # more than a worker asks at a time
+CROWD = 40  # more than a worker's concurrent requests to its auth server
 SECRET = "open sesame&<1>"
 
 
 @pytest.fixture
 def one(starter: Starter, auth_server: AuthServer) -> Nsqd:
-    """One worker, so that everyone shares a hub; a server may take its time."""
+    """Daemon with one worker, so that all clients share a hub, and with a long timeout for the auth
+    server."""
     return starter(
         workers=1,
         auth_http_address=auth_server.address,
@@ -59,7 +61,7 @@ def test_nobody_waits_for_others(one: Nsqd, auth_server: AuthServer, topic: str)
 def test_who_waits_gets_heartbeats_and_stays(
     one: Nsqd, auth_server: AuthServer, topic: str
 ) -> None:
-    """Longer than a silent client may be, as it is not the client who is silent."""
+    """nsqd waits longer than it tolerates a silent client: it is not the client that is silent."""
     with auth_server.silent(topic):
         conn = one.connect(pong=False)
         conn.identify(heartbeat_interval=1000)
@@ -88,7 +90,8 @@ def test_who_waits_may_go(one: Nsqd, auth_server: AuthServer, topic: str) -> Non
 def test_a_publish_waits_for_the_next_answer(
     one: Nsqd, auth_server: AuthServer, topic: str
 ) -> None:
-    """An authorization that has expired: what is pipelined behind it keeps its order."""
+    """A publish with an expired authorization waits, and the commands pipelined behind it keep
+    their order."""
     auth_server.says(topic, ttl=1)
     conn = one.connect().auth(topic)
     end = time.monotonic() + 1.0
@@ -133,7 +136,7 @@ def test_a_server_that_comes_back(starter: Starter, topic: str) -> None:
 
 @pytest.fixture
 def deaf() -> Iterator[str]:
-    """An address where nobody accepts, and a connection waits."""
+    """Address that accepts no connections: a client waits until it times out."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -151,7 +154,7 @@ def deaf() -> Iterator[str]:
 def test_no_secret_is_logged(
     method: str, starter: Starter, auth_server: AuthServer, deaf: str
 ) -> None:
-    """Whatever goes wrong, at any level, whichever process it is."""
+    """No log line of any process contains the secret, at any level and after any failure."""
     addresses = [
         f"http://{SECRET.split()[0]}:sesame@{deaf}/auth",
         f"{auth_server.address}",
@@ -212,12 +215,13 @@ def test_no_secret_is_logged(
 def test_a_moving_session_takes_its_authorization_along(
     starter: Starter, auth_server: AuthServer, topic: str
 ) -> None:
-    """Nobody asks again at its new home, until it expires; then with the same secret."""
+    """The new worker does not query the auth server until the authorization expires; then it uses
+    the same secret."""
     daemon = starter(auth_http_address=auth_server.address, log_level="debug", move_sessions=None)
     secrets = []
 
     def attempt(life: int) -> Conn | None:
-        """A producer that began elsewhere than at the owner of its topic, and is there now."""
+        """Return a producer whose connection has migrated to the owner of its topic, or None."""
         secret = f"{topic} secret {len(secrets)}"
         secrets.append(secret)
         auth_server.says(secret, grant(f"^{topic}$"), ttl=life)

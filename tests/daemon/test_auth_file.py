@@ -1,4 +1,5 @@
-"""An nsqd's users file that changes, that is wrong, that is not all that is asked."""
+"""An nsqd's users file that changes, is invalid, or is combined with an auth server or
+certificates."""
 
 import signal
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_a_certificate_needs_no_auth(starter: Starter, tmp_path: Path) -> None:
     conn.command("PUB", "a.x", body=b"m")
     conn.expect_ok()
     conn = connect(daemon, tls=billing)
-    conn.auth(token("writer"))  # a token counts before a certificate
+    conn.auth(token("writer"))  # a token takes precedence over a certificate
     conn.command("PUB", "b", body=b"m")
     conn.expect_ok()
     conn = connect(daemon, tls=shown.of("stranger"))
@@ -74,7 +75,7 @@ def test_a_certificate_needs_no_auth(starter: Starter, tmp_path: Path) -> None:
 
 
 def test_an_unverified_certificate_does_not_authenticate(starter: Starter, tmp_path: Path) -> None:
-    """Anybody can write a name into one of his own."""
+    """Any client can write any name into its own certificate."""
     shown = Certificates(tmp_path, "billing")
     file = users_file.write(tmp_path / "users.ini", BILLS)
     daemon = starter(workers=1, auth_file=file, **shown.options("require"))
@@ -87,13 +88,14 @@ def test_an_unverified_certificate_does_not_authenticate(starter: Starter, tmp_p
 
 
 def test_the_file_is_read_again(starter: Starter, file: Path) -> None:
-    """A connection that has published is looked at again, and so is every other."""
+    """A new file applies to all connections, including one that has already published."""
     daemon = starter(workers=2, auth_file=file)
-    web(daemon, "root").create("a.x")  # so that publishes take the short way
+    # The topic exists, so publishes take the fast path.
+    web(daemon, "root").create("a.x")
     link = web(daemon, "writer").link()
 
     def status(method: str, target: str, name: str) -> int:
-        """All at the same worker."""
+        """Return the status of a request. All requests go to the same worker."""
         link.request(method, target, b"m" if method == "POST" else None, bearer(name))
         answer = link.getresponse()
         answer.read()

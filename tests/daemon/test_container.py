@@ -1,4 +1,5 @@
-"""nsqd in a container: as process 1, and with what Kubernetes is told to run before it stops it."""
+"""nsqd in a container: as process 1, and with the command that Kubernetes runs before it stops
+it."""
 
 import os
 import signal
@@ -31,7 +32,7 @@ def is_permitted() -> bool:
         return False
 
 
-@pytest.mark.skipif(not is_permitted(), reason="namespaces of processes are not permitted here")
+@pytest.mark.skipif(not is_permitted(), reason="PID namespaces are not permitted here")
 def test_as_process_1_it_saves_and_reaps(
     nsqd: Starter, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,7 +46,7 @@ def test_as_process_1_it_saves_and_reaps(
     orphan = "sleep 0.01 & echo $!"
     enter = ["nsenter", f"--target={first.pid}", "--pid", "sh", "-c", orphan]
     subprocess.run(enter, check=True, stdout=subprocess.DEVNULL)
-    eventually(lambda: len(first.children()) == 1)  # the worker
+    eventually(lambda: len(first.children()) == 1)  # only the worker remains
     os.kill(first.pid, signal.SIGTERM)
     assert daemon.wait() == 0
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Processes that are killed or stopped: who notices, what comes back, what is lost."""
+"""Processes that are killed or stopped: who is affected, what is restored, and what is lost."""
 
 import itertools
 import os
@@ -31,7 +31,8 @@ def bodies(prefix: str, count: int) -> list[bytes]:
 
 
 def create(daemon: Nsqd) -> dict[str, int]:
-    """LIVE is published to and consumed from, KEPT only published to, BARE only there."""
+    """Create the topics: LIVE has publishers and consumers, KEPT only publishers, BARE neither.
+    Return the owners of the topics."""
     names = [*LIVE, *KEPT, *BARE]
     for topic in names:
         daemon.web.create(topic, "c")
@@ -39,7 +40,7 @@ def create(daemon: Nsqd) -> dict[str, int]:
 
 
 def ended(conn: Conn) -> bool:
-    """Whether the daemon has closed the connection."""
+    """Return whether the daemon has closed the connection."""
     try:
         while True:
             conn.frame(timeout=0.01)
@@ -55,7 +56,7 @@ def drained(daemon: Nsqd, topic: str, count: int) -> Counter[bytes]:
 
 
 class Crew:
-    """The processes of the workers, by their index, over their deaths."""
+    """The worker processes by index, kept up to date when workers die."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.daemon = daemon
@@ -63,7 +64,7 @@ class Crew:
         self.deaths = [0] * WORKERS
 
     def kill(self, index: int) -> None:
-        """Kill one that is not young: who dies again and again comes back later and later."""
+        """Kill a worker that has run for a while: repeated deaths delay each restart further."""
         self.deaths[index] += 1
         if self.deaths[index] > 2:
             process = psutil.Process(self.pids[index])
@@ -78,7 +79,7 @@ class Crew:
 
 
 def one_death(daemon: Nsqd, crew: Crew, served_by: dict[str, int], victim: int) -> None:
-    """Kill a worker beside clients of all homes and topics of all owners."""
+    """Kill a worker while clients have all homes and topics of all owners."""
     by_home: dict[int, list[Conn]] = {index: [] for index in range(WORKERS)}
     while min(len(own) for own in by_home.values()) <= WORKERS:
         conns = [daemon.connect() for _ in range(2 * WORKERS)]
@@ -101,7 +102,7 @@ def one_death(daemon: Nsqd, crew: Crew, served_by: dict[str, int], victim: int) 
     writing = [Loop(producer.step) for producer in producers]
 
     def going_on() -> None:
-        """From now on every producer is answered and every consumer is served."""
+        """Wait until every producer is answered and every consumer is served again."""
         answered = [producer.answered for producer in producers]
         taken = [len(taker.taken) for taker in safe]
         eventually(lambda: all(p.answered > n for p, n in zip(producers, answered, strict=True)))
@@ -116,7 +117,7 @@ def one_death(daemon: Nsqd, crew: Crew, served_by: dict[str, int], victim: int) 
     for taker in doomed:
         eventually(lambda taker=taker: ended(taker.conn))  # type: ignore[misc]
     going_on()
-    # What is published to its topics waits for it, over both protocols.
+    # Publishes to the victim's topics wait for its successor, over both protocols.
     for topic in topics[victim]:
         daemon.web.pub(topic, b"x")
         daemon.connect().pub(topic, b"x")
@@ -165,7 +166,7 @@ def test_a_worker_killed_fifty_times(starter: Starter) -> None:
 
 @pytest.mark.parametrize("memory", [0, 10000])
 def test_a_killed_master_and_an_immediate_restart(starter: Starter, memory: int) -> None:
-    """Its workers save what they have, and the next nsqd waits for them."""
+    """The workers save their state, and the next nsqd waits for them."""
     daemon = starter(
         mem_queue_size=memory,
         tcp_address=f"127.0.0.1:{free_port()}",
@@ -187,18 +188,18 @@ def test_a_killed_master_and_an_immediate_restart(starter: Starter, memory: int)
 
 
 def unread(conn: socket.socket) -> bool:
-    """Whether the daemon has not read all that was sent to it."""
+    """Return whether the daemon has not yet read everything sent to it."""
     ours, theirs = conn.getsockname()[1], conn.getpeername()[1]
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, _, queues, *_ = line.split()
         if (int(local[-4:], 16), int(remote[-4:], 16)) == (theirs, ours):
             return int(queues.partition(":")[2], 16) > 0
-    raise AssertionError("there is no such connection")
+    raise AssertionError("the kernel lists no such connection")
 
 
 def test_http_publishes_when_the_owner_dies(four: Nsqd) -> None:
-    """Nobody knows whether they are there, so that no answer would be true; but for those that had
-    not been sent, which are not."""
+    """A publish that the dead owner may have executed gets no answer, because any answer might be
+    wrong. A publish that was never sent to the owner is refused."""
     served_by = create(four)
     victim = served_by[KEPT[0]]
     pid = four.workers()[victim]
@@ -244,7 +245,7 @@ def test_everything_killed_and_restarted(starter: Starter) -> None:
     found: Counter[bytes] = Counter()
     for topic in KEPT:
         found += drained(daemon, topic, daemon.web.counts(topic, "c")["depth"])
-    assert not published - found, "what was answered is lost"
+    assert not published - found, "acknowledged messages are lost"
     assert max(found.values()) == 1
 
 
@@ -272,7 +273,7 @@ def test_a_stopped_worker_goes_on_where_it_was(four: Nsqd) -> None:
     for _ in range(3):
         os.kill(pid, signal.SIGSTOP)
         try:
-            # Whoever has nothing to do with it is served.
+            # Clients that do not use the stopped worker are served.
             for conn in elsewhere:
                 for topic in aside:
                     conn.pub(topic, b"beside")

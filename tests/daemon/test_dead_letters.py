@@ -1,4 +1,5 @@
-"""Dead letters of a whole daemon: moved once, whoever has the topics, whatever is killed."""
+"""Dead letters of a whole daemon: each moves once, whoever owns the topics and whatever is
+killed."""
 
 import json
 import os
@@ -87,7 +88,7 @@ def test_the_sixth_delivery_never_happens(starter: Starter) -> None:
 
 
 class Failing:
-    """Consumers that fail at every message, and come back when they are cut off."""
+    """Consumers that requeue every message, and reconnect when they are cut off."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.daemon = daemon
@@ -105,7 +106,7 @@ class Failing:
 
 
 def kill(daemon: Nsqd, chance: random.Random) -> None:
-    """Some worker, or all there is."""
+    """Kill one worker, or all processes and restart the daemon."""
     if chance.random() < 0.5:
         os.kill(chance.choice(daemon.workers()), signal.SIGKILL)
     else:

@@ -1,4 +1,5 @@
-"""Deferred messages over HTTP: listed and cancelled, whichever worker has them, over a kill."""
+"""Deferred messages over HTTP: listed and cancelled, whichever worker owns them, and after a
+kill."""
 
 import json
 from typing import Any
@@ -119,7 +120,7 @@ def test_refusals(
 
 
 def test_the_longest_delay(nsqd: Starter) -> None:
-    """What a publisher may ask for is not what a consumer may."""
+    """Publishes and requeues have separate limits for the delay."""
     daemon = nsqd(max_defer_timeout="48h", max_req_timeout="1h")
     daemon.web.create("t", "c")
     daemon.web.pub("t", b".", defer=2 * DAY_MS)

@@ -1,4 +1,4 @@
-"""`nsqcy doctor` at a real cluster: what it says, as lines and as JSON, and how it ends."""
+"""`nsqcy doctor` with a real cluster: its findings, as text and as JSON, and its exit codes."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def doctor(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], Any]:
-    """Those of a kind and a level are one here."""
+    """Return the findings by check and level, with at most one for each pair."""
     assert not done.stderr
     told = json.loads(done.stdout)
     assert told["exit_code"] == done.returncode

@@ -1,5 +1,5 @@
-"""Durability that one publisher asks for, in topics of class memory, wherever they are; and what
-else is answered when it is on the disk."""
+"""Durability requested for a single publish to topics of class memory, on any worker; and other
+operations that are answered only when their effect is on disk."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def kill_all(daemon: Nsqd) -> None:
 
 
 def holds(daemon: Nsqd, topic: str, bodies: Counter[bytes]) -> bool:
-    """Whether the channel has these messages and no others."""
+    """Return whether the channel holds exactly these messages."""
     conn = daemon.connect().sub(topic, "c", rdy=2500)
     found = Counter(message.body for message in conn.take(bodies.total()))
     daemon.web.await_counts(topic, "c", depth=0, in_flight_count=0)
@@ -55,7 +55,7 @@ def test_messages_finished_before_a_checkpoint_stay_finished(nsqd: Starter) -> N
         consumer.fin(message)
     daemon.web.await_counts("t", "c", depth=0, in_flight_count=0)
     eventually(lambda: written(journal) != before)
-    # The second one has all of it, whenever the first was begun.
+    # The first change may have begun too early, but the second one includes all FINs.
     before = written(journal)
     daemon.web.pub("t", b"last")
     eventually(lambda: written(journal) != before)
@@ -64,7 +64,7 @@ def test_messages_finished_before_a_checkpoint_stay_finished(nsqd: Starter) -> N
 
 
 def written(journal: Path) -> tuple[int, int] | None:
-    """Which file the journal is, and how much of it there is."""
+    """Return the identity and the size of the journal's file; None without one."""
     if not journal.exists():
         return None
     found = journal.stat()
@@ -93,7 +93,7 @@ def test_durable_messages_survive_the_death_of_all_processes(
         assert daemon.web.counts(topic, "c")["deferred_count"] == 1
         bodies = [b"pub", b"mpub 1", b"mpub 2", b"PUB", b"MPUB 1", b"MPUB 2"]
         assert holds(daemon, topic, Counter(bodies))
-    assert daemon.web.counts("risked", "c")["depth"] == 0, "there is nothing to be asked for"
+    assert daemon.web.counts("risked", "c")["depth"] == 0, "an unsynced publish has survived"
 
 
 def test_owners_that_are_known_already_learn_of_it(nsqd: Starter) -> None:
@@ -148,8 +148,8 @@ def test_created_names_are_on_disk_before_the_answer(nsqd: Starter) -> None:
 
 
 def test_what_the_disk_does_not_take_is_refused_in_so_many_words(nsqd: Starter) -> None:
-    """It holds as long as nsqd runs, but for policies; and is written as soon as that is possible.
-    A folder cannot be replaced by a file."""
+    """A change that cannot be saved applies until nsqd exits, except to policies, and is saved as
+    soon as possible. A folder instead of the file makes saving fail."""
     daemon = nsqd(durability="os")
     web = daemon.web
     for topic in TOPICS:
@@ -175,7 +175,7 @@ def test_what_the_disk_does_not_take_is_refused_in_so_many_words(nsqd: Starter) 
 
 
 def named(daemon: Nsqd) -> dict[str, list[str]]:
-    """Topics and their channels in nsqd.dat, now."""
+    """Return the current topics in nsqd.dat with their channels."""
     page = json.loads((daemon.data / "nsqd.dat").read_bytes())
     return {
         topic["name"]: sorted(channel["name"] for channel in topic["channels"] or ())

@@ -1,4 +1,4 @@
-"""SIGTERM in the midst of everything: a prompt exit that loses nothing it has acknowledged."""
+"""SIGTERM under full load: a prompt exit that loses no acknowledged message."""
 
 import itertools
 import signal
@@ -30,7 +30,7 @@ def terminate(daemon: Nsqd) -> None:
 
 
 class Ledger:
-    """What was published over all lives of the daemon, and what came of it."""
+    """Record of all publishes over the lives of the daemon, and of their outcomes."""
 
     def __init__(self) -> None:
         self.sent: Counter[tuple[str, bytes]] = Counter()
@@ -40,7 +40,8 @@ class Ledger:
         self.attempts: dict[bytes, int] = {}
 
     def defer(self, daemon: Nsqd, life: int) -> None:
-        """Deferred messages: some published so, some requeued so, some at their third attempt."""
+        """Create deferred messages: some published with a delay, others requeued with one at their
+        second or third attempt."""
         producer = daemon.connect()
         consumer = daemon.connect().sub(LATE, "c", rdy=0)
         for number, delay in enumerate((2000, 4000, 9000)):
@@ -54,7 +55,7 @@ class Ledger:
         consumer.rdy(1)
         while again:
             message = consumer.message()
-            if message.body not in fresh:  # of an earlier life, and due
+            if message.body not in fresh:  # from an earlier life, and due
                 self.arrived(message.body, message.attempts)
                 consumer.fin(message)
             elif again[message.body]:
@@ -69,14 +70,14 @@ class Ledger:
         consumer.rdy(0)
         consumer.fin(UNKNOWN_ID)
         while consumer.frame().kind == MESSAGE:
-            pass  # it stays in flight
+            pass  # the message stays in flight
 
     def arrived(self, body: bytes, attempts: int) -> None:
-        assert time.monotonic() >= self.due.pop(body), f"{body!r} came too early"
-        assert attempts >= self.attempts[body], "attempts were forgotten"
+        assert time.monotonic() >= self.due.pop(body), f"{body!r} arrived before its due time"
+        assert attempts >= self.attempts[body], "the number of attempts has decreased"
 
     def live(self, daemon: Nsqd, life: int, minimum: int) -> None:
-        """Full load both ways, and SIGTERM amid it."""
+        """Run producers and consumers at full load, and send SIGTERM meanwhile."""
         for topic in TOPICS:
             daemon.connect().sub(topic, "c")
         takers = [Taker(daemon.connect().sub(topic, "c", rdy=200), topic) for topic in TOPICS]
@@ -95,7 +96,7 @@ class Ledger:
             self.taken += Counter(taker.bodies())
 
     def settle(self, daemon: Nsqd) -> None:
-        """Take all there still is; then the books must balance."""
+        """Consume everything that is left, and check that every message is accounted for."""
         takers = [Taker(daemon.connect().sub(topic, "c", rdy=2500), topic) for topic in TOPICS]
         loops = [Loop(taker.step) for taker in takers]
         late = daemon.connect().sub(LATE, "c", rdy=100)
@@ -109,7 +110,7 @@ class Ledger:
             loop.stop()
         for taker in takers:
             self.taken += Counter(taker.bodies())
-        assert not self.acknowledged - self.taken, "what was acknowledged is lost"
+        assert not self.acknowledged - self.taken, "acknowledged messages are lost"
         assert set(self.taken) <= set(self.sent)
 
 
@@ -153,7 +154,7 @@ def test_exit_beside_peers_that_do_not_care(starter: Starter, workers: int) -> N
     for number in range(40):
         topic = TOPICS[number % len(TOPICS)]
         peers.append(daemon.connect(receive_buffer=4096).sub(topic, "c", rdy=2500))
-    # Whoever does not read has got what fits, and the daemon has met all of them.
+    # The buffers of consumers that do not read are full, and the daemon has served all of them.
     for topic in TOPICS:
         eventually(lambda topic=topic: daemon.web.counts(topic, "c")["in_flight_count"])  # type: ignore[misc]
     producer.usable()
@@ -178,7 +179,7 @@ def ends(conn: Conn) -> bool:
 
 
 def test_while_a_worker_takes_up_its_topics(tmp_path: Path) -> None:
-    """It stops at the next one, and what it has not come to is as it was."""
+    """The worker stops before the next topic; the topics that it has not loaded are unchanged."""
     names = [f"topic-{number:03}" for number in range(150)]
     daemon = Nsqd(tmp_path, workers=1, durability="fsync").start()
     try:

@@ -1,4 +1,5 @@
-"""The daemons under what their units of systemd forbid them: it is nothing that they need."""
+"""The daemons under the restrictions of their systemd units: they need nothing that is
+forbidden."""
 
 import subprocess
 import sys
@@ -32,13 +33,13 @@ def confined(name: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Daemons are started as their units would."""
+    """Start daemons under the restrictions of their units."""
     monkeypatch.setattr(daemons, "command", lambda: confined("nsqd"))
     monkeypatch.setattr(Service, "command", classmethod(lambda cls: confined(cls.name)))
 
 
 def test_the_filter_is_in_force() -> None:
-    """Else the other test proves nothing."""
+    """Without an active filter, the other test would prove nothing."""
     words = [*confined("nsqd")[:-2], "-c", "import os; os.chown('.', 0, 0)"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert "PermissionError: [Errno 1]" in done.stderr
@@ -46,7 +47,7 @@ def test_the_filter_is_in_force() -> None:
 
 @pytest.mark.parametrize("workers", [2], indirect=True)
 def test_all_three_live_with_it(nsqd: Starter, tmp_path: Path, topic: str) -> None:
-    """To the disk and back, with certificates of clients demanded, over a restart."""
+    """All daemons work with disk writes, required client certificates and a restart."""
     files = make("server").save(tmp_path)
     with Lookupd() as lookupd, Admin(lookupd_http_address=lookupd.http_address) as admin:
         one = nsqd(

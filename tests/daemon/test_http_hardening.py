@@ -1,4 +1,4 @@
-"""Hostile requests over HTTP and HTTPS: each has its answer, and others are served."""
+"""Hostile requests over HTTP and HTTPS: each gets its answer, and others are served."""
 
 import contextlib
 import socket
@@ -41,7 +41,7 @@ def door(request: pytest.FixtureRequest, victim: Nsqd) -> "Door":
 
 
 class Door:
-    """One of the two ways in."""
+    """The HTTP or the HTTPS address of a daemon."""
 
     def __init__(self, daemon: Nsqd, secure: bool) -> None:
         self.daemon = daemon
@@ -53,7 +53,7 @@ class Door:
         return trusting().wrap_socket(sock) if self.secure else sock
 
     def converse(self, *pieces: bytes) -> bytes:
-        """Send what it takes, and read until it closes."""
+        """Send as many pieces as the daemon accepts, and read until it closes the connection."""
         with self.connect() as sock:
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 for piece in pieces:
@@ -77,7 +77,7 @@ def growing_at_most(daemon: Nsqd, maximum: int) -> Iterator[None]:
     assert pss(daemon) - before <= at_most(maximum)
 
 
-# Slow and many
+# Slow requests, and many of them
 
 
 def test_heads_that_come_slowly(door: Door) -> None:
@@ -94,7 +94,7 @@ def test_heads_that_come_slowly(door: Door) -> None:
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 sock.sendall(b"\r\nConnection: close\r\n\r\n")
         answers = [rest(sock) for sock in slow]
-    # Some are more than the worker may hold, and are dropped.
+    # The heads together exceed the worker's limit, so some connections are dropped.
     assert {answer[:12] for answer in answers} <= {b"HTTP/1.1 200", b""}
     assert answers.count(b"") < 100
     for sock in slow:
@@ -181,7 +181,7 @@ def test_a_path_as_long_as_a_head(door: Door) -> None:
         assert get(door, path).status == 404, unit
 
 
-# Two readings of one request
+# Requests that can be read in two ways
 
 POST = b"POST /topic/create?topic=outer HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"

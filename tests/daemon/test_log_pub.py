@@ -1,4 +1,5 @@
-"""LOG_PUB and LOG_CURSOR of a whole daemon: exactly once whatever is killed, cursors that stay."""
+"""LOG_PUB and LOG_CURSOR with a whole daemon: exactly once whatever is killed, and durable
+cursors."""
 
 import os
 import random
@@ -18,7 +19,7 @@ from support.nsqd_process import Nsqd, free_port
 TOPICS = ["t0", "t1", "t2"]
 KILLS = 10
 BATCH = 20
-AHEAD = 4  # chunks that are sent before the first is answered
+AHEAD = 4  # chunks sent before the first one is answered
 
 
 @pytest.fixture(params=[1, 3], ids=["w1", "w3"])
@@ -30,7 +31,7 @@ def starter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starter]
 
 
 def fixed(starter: Starter, **options: Any) -> Nsqd:
-    """A daemon that is started again is where it was."""
+    """Return a daemon that keeps its addresses over restarts."""
     return starter(
         tcp_address=f"127.0.0.1:{free_port()}",
         http_address=f"127.0.0.1:{free_port()}",
@@ -54,7 +55,7 @@ def send(conn: Conn, topic: str, number: int) -> None:
 
 
 class Producer:
-    """Publishes chunks to topics in turn, each until it is answered."""
+    """Publishes chunks to topics, and repeats each one until it is answered."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.daemon = daemon
@@ -63,7 +64,7 @@ class Producer:
         self.repeated = 0
 
     def step(self, topic: str) -> bool:
-        """Send the next chunks; whether all of them were answered."""
+        """Send the next chunks; return whether all of them were answered."""
         try:
             if self.conn is None:
                 self.conn = reader(self.daemon)
@@ -80,7 +81,7 @@ class Producer:
 
 
 def kill(daemon: Nsqd, chance: random.Random) -> None:
-    """Some worker, or all there is."""
+    """Kill one worker, or all processes and restart the daemon."""
     if chance.random() < 0.5:
         os.kill(chance.choice(daemon.workers()), signal.SIGKILL)
     else:
@@ -105,7 +106,7 @@ def test_exactly_once(starter: Starter) -> None:
         for _ in range(chance.randint(1, 6)):
             producer.step(chance.choice(TOPICS))
         if producer.conn is not None:
-            # Killed in the midst of it.
+            # Kill the daemon with unanswered chunks.
             topic = chance.choice(TOPICS)
             for number in range(producer.done[topic], producer.done[topic] + AHEAD):
                 send(producer.conn, topic, number)

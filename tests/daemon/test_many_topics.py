@@ -1,4 +1,5 @@
-"""Very many topics: created over both protocols, a message in each, all back after a restart."""
+"""A very large number of topics: created over both protocols, each with a message, all restored by
+a restart."""
 
 import pytest
 
@@ -10,7 +11,7 @@ AHEAD = 200
 
 
 def published(conn: Conn, topics: list[str]) -> None:
-    """A message into each topic, pipelined."""
+    """Publish a message to each topic, pipelined."""
     for start in range(0, len(topics), AHEAD):
         some = topics[start : start + AHEAD]
         for topic in some:

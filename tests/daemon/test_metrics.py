@@ -1,4 +1,4 @@
-"""/metrics of nsqlookupd and nsqadmin; that of nsqd is in conformance/."""
+"""/metrics of nsqlookupd and nsqadmin; for nsqd see tests/conformance/test_metrics.py."""
 
 import http.client
 from functools import partial

@@ -1,4 +1,4 @@
-"""Plain connections move to the worker of their topic, and nothing else about them changes."""
+"""Plain connections that migrate to the owner of their topic; nothing else about them changes."""
 
 import os
 from functools import partial
@@ -21,7 +21,7 @@ def daemon(tmp_path) -> Nsqd:
 
 
 def owner_of(daemon: Nsqd, topic: str) -> int | None:
-    """The process that has the topic's files open."""
+    """Return the worker process that has the topic's files open."""
     for pid in daemon.workers():
         if any(f"/{topic}.topic/" in file.path for file in psutil.Process(pid).open_files()):
             return pid
@@ -29,8 +29,8 @@ def owner_of(daemon: Nsqd, topic: str) -> int | None:
 
 
 def moved(daemon: Nsqd, topic: str, client_id: str) -> Conn:
-    """A subscriber that began elsewhere and is now at the owner of its topic. While a worker is
-    busy nobody moves there, so it may take more than one."""
+    """Return a subscriber whose connection has migrated to the owner of its topic. No connection
+    migrates to a busy worker, so this may take several attempts."""
     owner = eventually(partial(owner_of, daemon, topic))
 
     def attempt() -> Conn | None:

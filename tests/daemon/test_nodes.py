@@ -1,5 +1,5 @@
-"""docs/runbooks/install.md and add-remove-node.md: a node is made, joins, and another one leaves,
-while there is load."""
+"""docs/runbooks/install.md and add-remove-node.md: a node is installed and joins, and another one
+leaves, under load."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from support.simulated_host import SHELL, BareHost, blocks
 pytestmark = pytest.mark.ours
 
 TOPIC, CHANNEL = "orders", "billing"
-POLL = 0.3  # seconds between looks at nsqlookupds
+POLL = 0.3  # seconds between queries to nsqlookupds
 SLICE = 20  # messages
 
 

@@ -1,4 +1,5 @@
-"""nsqadmin with a users file: who gets in, who may do what, and what browsers are told."""
+"""nsqadmin with a users file: who can log in, what each role permits, and which headers browsers
+get."""
 
 import base64
 import json
@@ -20,7 +21,7 @@ from support.strict_html import read
 
 ANNA, BEN, BOT = "anna's password", "ben's password", "token-of-the-bot"
 LOOKER = "token-of-prometheus"
-CHEAP = 10  # the cost of a hash that takes no time
+CHEAP = 10  # hash cost that takes almost no time
 PAGE = {"Accept": "text/html,*/*"}
 
 
@@ -73,7 +74,7 @@ def admin(upstream: Upstream, endpoint: Destination, file: Path) -> Iterator[Adm
 
 
 def enter(admin: Admin, user: str, password: str, **more: str) -> Answer:
-    """What a browser sends of the log-in page."""
+    """Submit the log-in page as a browser does."""
     fields = {"user": user, "password": password} | {"next": more.pop("next", "")}
     headers = {
         "Content-Type": "application/x-www-form-urlencoded",
@@ -115,14 +116,14 @@ def test_nobody_sees_anything(admin: Admin) -> None:
         assert (answer.status, answer.body) == (303, b"")
         there = urlsplit(answer.headers["location"])
         assert (there.path, parse_qs(there.query)) == ("/b/login", {"next": [f"/b{path}"]})
-        assert admin.web.get(f"/b{path}").status == 401  # a script
+        assert admin.web.get(f"/b{path}").status == 401  # a script gets no redirect
     refused(pause(admin, {}), 401, "UNAUTHORIZED")
     answer = press_pause(admin, {})
     assert (answer.status, answer.headers["location"]) == (303, "/b/login")
 
 
 def test_metrics_are_for_those_who_may_look(admin: Admin) -> None:
-    """A program has a token; a browser that is logged in sees them as well."""
+    """A program shows a token; a logged-in browser can read the metrics as well."""
     answer = admin.web.get("/b/metrics")
     assert (answer.status, answer.body) == (401, b"UNAUTHORIZED")
     before = scrape(admin.web, "/b/metrics", token=LOOKER).value("nsqadmin_sessions")
@@ -151,7 +152,7 @@ def test_a_browser_logs_in_and_out(admin: Admin) -> None:
     mine = {"Cookie": name}
     page = read(admin.web.request("GET", "/b/topics/t", headers=PAGE | mine).body)
     assert page.one("form", action="/b/logout").text == "Log out anna"
-    assert len(page.all("form")) > 1  # actions
+    assert len(page.all("form")) > 1  # forms of actions
     assert press_pause(admin, mine).headers["location"] == "/b/topics/t"
     assert admin.web.request("GET", "/b/login", headers=mine).headers["location"] == "/b"
 
@@ -229,7 +230,7 @@ def test_pages_of_other_sites_cannot_log_a_user_in_or_out(admin: Admin) -> None:
 
 def test_too_many_failures(admin: Admin) -> None:
     far = {"X_Forwarded_For": "10.1.1.1"}
-    # They are forgotten with time, but not as quickly as they come.
+    # Failures expire over time, but more slowly than these arrive.
     statuses = [enter(admin, "anna", "wrong", **far).status for _ in range(MAX_FAILURES)]
     assert set(statuses) == {401}
     eventually(lambda: enter(admin, "anna", "wrong", **far).status == 429)

@@ -1,4 +1,4 @@
-"""A data path that an earlier build has left opens, with everything in it."""
+"""A data path of an earlier version opens with all of its content."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The OpenAPI files of docs/reference/http describe the daemons: every route, and every answer."""
+"""The OpenAPI files in docs/reference/http describe every route and every answer of the daemons."""
 
 import json
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ schemas = pytest.importorskip("openapi_schema_validator")
 
 FILES = Path(__file__).parents[2] / "docs" / "reference" / "http"
 METHODS = ("get", "post", "put", "delete")
-# Pages for browsers, and what they load, are not the API.
+# Pages for browsers and their static files are not part of the API.
 PAGES = ("/static", "/fonts")
 
 
 @dataclass(frozen=True)
 class Call:
-    """A request that a client makes of an operation. status: what the daemon answers."""
+    """Request for an operation, and the status that the daemon must answer."""
 
     operation: str
     query: dict[str, str] = field(default_factory=dict)
@@ -72,13 +72,14 @@ def test_every_route_is_described(name: str, routes: tuple[Route, ...]) -> None:
         for parts in [route.path.split("/")]
     }
     if name == "nsqadmin":
-        assert callable(admin_metrics.route)  # a route of its own, with what it counts
+        assert callable(admin_metrics.route)  # /metrics is a separate route
         wanted.add(("GET", "/metrics"))
     assert described == wanted
 
 
 def play(web: Web, name: str, calls: list[Call]) -> None:
-    """Make these calls, one for each operation at least, and compare answers with the file."""
+    """Send these requests, at least one for each operation, and compare the answers with the
+    file."""
     described = spec(name)
     found = {
         each["operationId"]: (path, method, each) for path, method, each in operations(described)

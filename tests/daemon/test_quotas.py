@@ -1,4 +1,4 @@
-"""Quotas of users at a daemon of several workers: they hold for all of them together."""
+"""Quotas of users of a daemon with several workers: they apply to all workers together."""
 
 import signal
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from support.users_file import bearer, section, token
 
 pytestmark = pytest.mark.ours
 
-SLOW = "0.001"  # a message, and then none for as long as a test takes
+SLOW = "0.001"  # one message, and then none for longer than a test takes
 CONNECTIONS = 4
 
 
@@ -34,7 +34,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def daemon(file: Path) -> Iterator[Nsqd]:
-    """For all tests: each has a user of its own."""
+    """Daemon shared by all tests; each test uses its own user."""
     data = file.with_name("data")
     data.mkdir()
     daemon = Nsqd(data, workers=2, auth_file=file).start()
@@ -51,7 +51,7 @@ def connect(daemon: Nsqd, name: str) -> Conn:
 
 
 def figures(found: Scrape, name: str) -> dict[str, float]:
-    """What /metrics tells of a user."""
+    """Return a user's values in /metrics."""
     prefix = "nsqd_user_"
     return {
         family.name.removeprefix(prefix): sample.value

@@ -1,6 +1,6 @@
-"""docs/runbooks/rolling-upgrade.md, typed on three nodes that are under load all the time.
+"""The commands of docs/runbooks/rolling-upgrade.md, run on three nodes under constant load.
 
-Upwards each is drained first; back it is stopped, and what it has waits on its disk.
+The upgrade drains each node first. The rollback only stops it; its messages wait on its disk.
 """
 
 import contextlib
@@ -20,19 +20,20 @@ from support.simulated_host import Host, blocks
 pytestmark = pytest.mark.ours
 
 WORKERS = 2
-NEW, OLD = "0.2.0", "0.1.0"  # as the runbook calls them
+NEW, OLD = "0.2.0", "0.1.0"  # names in the runbook
 TOPIC = "orders"
 BUSY = ("billing", "audit")  # channels with consumers
-PYNSQ = "billing"  # the one of them that another library consumes, too
-UNREAD = "archive"  # one that has none until the end
-POLL = 0.3  # seconds between looks of consumers at nsqlookupds
-SLICE = 10  # messages that each publisher has accepted while a node is away, at least
+PYNSQ = "billing"  # one of them, which pynsq consumes as well
+UNREAD = "archive"  # a channel without consumers until the end
+POLL = 0.3  # seconds between the consumers' queries to nsqlookupds
+SLICE = 10  # messages that each publisher must get accepted while a node is away
 DRAINING = "E_PUB_FAILED PUB failed draining"
-AWAY = {"not there", "no answer"}  # what an nsqd that has gone is to who has no library
+AWAY = {"not there", "no answer"}  # how a publisher without a library sees a stopped nsqd
 
 
 class Load:
-    """Publishers of both kinds, and consumers who find the nodes by nsqlookupds."""
+    """Publishers with and without a library, and consumers that discover the nodes through
+    nsqlookupd."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.tally = Tally()
@@ -42,7 +43,7 @@ class Load:
         self._consumers = [self.consumer(channel) for channel in BUSY]
         lookupds = ",".join(self._lookupds)
         self._program = Program("pynsq", None, TOPIC, PYNSQ, lookupds=lookupds, rdy=50)
-        self._seen = 0  # of the program's messages
+        self._seen = 0  # number of the program's messages that have been counted
 
     def consumer(self, channel: str) -> Consumer:
         made = Consumer(
@@ -57,7 +58,7 @@ class Load:
         return made
 
     def publish(self, phase: str) -> None:
-        """Begin to."""
+        """Start the publishers."""
         addresses = [f"127.0.0.1:{node.tcp_port}" for node in self._cluster.nodes]
         plain = [("127.0.0.1", node.tcp_port) for node in self._cluster.nodes]
         self._publishers = [
@@ -71,7 +72,7 @@ class Load:
             each.start()
 
     def goes_on(self) -> None:
-        """Every publisher gets some messages accepted from now on."""
+        """Check that every publisher gets some messages accepted from now on."""
         goals = [(each, each.accepted + SLICE) for each in self._publishers]
         for publisher, goal in goals:
             eventually(lambda p=publisher, g=goal: p.accepted >= g or p.error, 30)
@@ -84,7 +85,7 @@ class Load:
         self._publishers = []
 
     def lost(self, channel: str) -> set[bytes]:
-        """By now."""
+        """Return the messages of a channel that have not been received so far."""
         if channel == PYNSQ:
             bodies = self._program.bodies()[self._seen :]
             self._seen += len(bodies)
@@ -120,7 +121,7 @@ def has_all_consumers(node: Host) -> bool:
 
 
 def has_consumers(node: Host) -> bool:
-    """pynsq comes back to an nsqd 10 s after it last tried at the earliest."""
+    """pynsq reconnects to an nsqd no sooner than 10 s after its last attempt."""
     return all(node.web.counts(TOPIC, each)["client_count"] for each in BUSY)
 
 
@@ -135,7 +136,7 @@ def nothing_is_lost(cluster: Cluster, load: Load, *channels: str) -> None:
         for node in cluster.nodes:
             node.web.await_counts(TOPIC, channel, depth=0, in_flight_count=0, deferred_count=0)
     again = {channel: tally.again(channel) for channel in channels}
-    print(f"{len(tally.accepted)} messages, came again: {again}; hidden: {dict(tally.hidden)}")
+    print(f"{len(tally.accepted)} messages, delivered again: {again}; hidden: {dict(tally.hidden)}")
 
 
 def test_up_and_back_under_load(cluster: Cluster, load: Load) -> None:

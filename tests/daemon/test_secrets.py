@@ -1,4 +1,5 @@
-"""What the logs of daemons that tell everything do not tell: tokens, passwords, their hashes."""
+"""Logs of daemons at the most detailed level contain no tokens, no passwords and no hashes of
+them."""
 
 import base64
 import re
@@ -29,7 +30,7 @@ ROOT = section("root", role="operate", publish="*", subscribe="*", admin="*")
 
 
 def forms(secret: str) -> set[str]:
-    """A secret as requests and files have it."""
+    """Return the forms that a secret takes in requests and files."""
     basic = base64.b64encode(f"anna:{secret}".encode()).decode()
     return {secret, quote(secret), urlencode({"": secret})[1:], basic, str(hash_token(secret))}
 
@@ -81,7 +82,7 @@ def test_no_log_has_a_secret(cluster: tuple[Nsqd, Lookupd, Admin], tmp_path: Pat
 
 
 def speak(nsqd: Nsqd) -> None:
-    """Say who one is over TCP, in good and in bad ways."""
+    """Authenticate over TCP, in valid and invalid ways."""
     nsqd.connect().auth(token("root")).pub("t", b"m")
     refused = nsqd.connect()
     refused.command("AUTH", body=WRONG.encode())
@@ -111,7 +112,7 @@ def enter(admin: Admin, password: str) -> Answer:
 
 
 def read_again(daemons: Sequence[Logged], file: Path) -> None:
-    """A file with a mistake, and the good one."""
+    """Make the daemons read a users file with a mistake, and then the valid one again."""
     good = file.read_text()
     for text, says in (
         (f"{good}{TORN}\n", "unchanged"),

@@ -1,4 +1,4 @@
-"""nsqd under a service manager: readiness, the watchdog, sockets that are handed over."""
+"""nsqd under a service manager: readiness, the watchdog, and sockets passed at the start."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from support.service_manager import Manager
 
 pytestmark = [
     pytest.mark.ours,
-    pytest.mark.skipif(bool(FOREIGN), reason="NSQ knows no service manager"),
+    pytest.mark.skipif(bool(FOREIGN), reason="NSQ does not support service managers"),
 ]
 
 
@@ -99,12 +99,12 @@ def test_sockets_by_address_and_what_is_missing_is_bound(nsqd: Starter) -> None:
 
 
 def test_clients_wait_while_it_restarts(nsqd: Starter, topic: str) -> None:
-    """What socket activation is for: nobody is refused in between."""
+    """Socket activation exists for this: no client is refused during a restart."""
     tcp, http = listening(), listening()
     daemon = nsqd(sockets=[tcp, http])
     daemon.connect().pub(topic, b"before")
     daemon.stop()
-    waiting = Conn(("127.0.0.1", port(tcp)), timeout=20.0)  # nobody is there
+    waiting = Conn(("127.0.0.1", port(tcp)), timeout=20.0)  # no nsqd is running now
     daemon.start()
     waiting.sub(topic, "c", rdy=1)
     assert waiting.message().body == b"before"

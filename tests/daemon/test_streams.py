@@ -1,4 +1,4 @@
-"""Topics of other workers: nothing stalls, nothing reorders, nothing is lost."""
+"""Topics on other workers: nothing stalls, nothing is reordered, nothing is lost."""
 
 import itertools
 import time
@@ -19,7 +19,7 @@ WORKERS = 4
 
 
 def create(daemon: Nsqd, topics: list[str], *channels: str) -> dict[str, int]:
-    """Create topics and channels; returns which worker serves which topic."""
+    """Create topics and channels; return the worker that serves each topic."""
     for topic in topics:
         daemon.web.create(topic, *channels)
     return owners(WORKERS, topics)
@@ -37,7 +37,7 @@ def test_consumers_that_never_read_beside_a_hundred_that_do(four: Nsqd) -> None:
     topics = [f"t{number}" for number in range(20)]
     served_by = create(four, ["slow", *topics], *(f"c{number}" for number in range(5)))
     stuck: list[Conn] = []
-    # What a worker serves is known a beat late, so that eight may not reach all four.
+    # The loads of the workers are known with a delay, so eight connections may not reach all four.
     while len(stuck) < 8 or set(homes(four, stuck)) != set(range(WORKERS)):
         stuck.append(four.connect(receive_buffer=4096).sub("slow", "c0", rdy=2500))
     backlog = numbered(400, 20_000)
@@ -52,14 +52,14 @@ def test_consumers_that_never_read_beside_a_hundred_that_do(four: Nsqd) -> None:
     ]
     where = homes(four, [conn for conn, _ in readers])
     pairs = {(home, served_by[topic]) for home, (_, topic) in zip(where, readers, strict=True)}
-    assert len(pairs) > WORKERS, "nobody reads a topic of another worker"
+    assert len(pairs) > WORKERS, "no consumer reads a topic of another worker"
     bodies = numbered(300, 200)
     for topic in topics:
         producer.mpub(topic, bodies)
     for conn, _ in readers:
         assert finish_all(conn, len(bodies)) == bodies
 
-    # Those that did not read have lost nothing.
+    # The consumers that did not read have lost nothing.
     takers = [Taker(conn, "slow") for conn in stuck]
     loops = [Loop(taker.step) for taker in takers]
     eventually(lambda: sum(len(taker.taken) for taker in takers) >= len(backlog), 30)
@@ -79,7 +79,7 @@ def test_both_directions_filled_at_once(four: Nsqd) -> None:
             producer.mpub(topic, backlog[start : start + 50])
     create(four, ["quick"], "c")
 
-    # Each consumes one topic without reading, and publishes to the next one without reading.
+    # Each client consumes one topic and publishes to the next one, without reading.
     greedy = [four.connect(receive_buffer=4096).sub(topic, "c", rdy=2500) for topic in topics]
     pairs = {
         (home, served_by[topic]) for home, topic in zip(homes(four, greedy), topics, strict=True)
@@ -91,7 +91,7 @@ def test_both_directions_filled_at_once(four: Nsqd) -> None:
     commands = [b"".join(publish(name, body) for body in bodies) for name in into]
     sent = [send_as_far_as_it_goes(conn, data) for conn, data in zip(greedy, commands, strict=True)]
 
-    # Others are served.
+    # Other clients are served.
     other = [four.connect() for _ in range(WORKERS)]
     for conn in other:
         for topic in ("quick", *into):
@@ -99,7 +99,7 @@ def test_both_directions_filled_at_once(four: Nsqd) -> None:
     quick = four.connect().sub("quick", "c", rdy=10)
     assert finish_all(quick, WORKERS) == [b"from another"] * WORKERS
 
-    # And when the greedy read at last, all of it has its answer and all of it comes.
+    # When the greedy clients finally read, they get every answer and every message.
     def rest(conn: Conn, data: bytes) -> None:
         def read() -> bool:
             frame = conn.frame()
@@ -142,7 +142,7 @@ def test_every_pair_of_workers_under_load_both_ways(four: Nsqd) -> None:
     by_home = {
         home: [c for c, at in zip(conns, where, strict=True) if at == home] for home in where
     }
-    # Of each home one consumer for a topic of each worker, and two producers for all topics.
+    # Each home has one consumer for a topic of each worker, and two producers for all topics.
     takers, producers, pairs = [], [], set()
     for home, own in sorted(by_home.items()):
         for owner in range(WORKERS):
@@ -172,7 +172,7 @@ def test_every_pair_of_workers_under_load_both_ways(four: Nsqd) -> None:
 
 
 def test_sixteen_topics_by_one_producer(four: Nsqd) -> None:
-    """All answers are OK, and all that was published is there, in its order."""
+    """All answers are OK, and every topic has its messages in the order of publishing."""
     topics = [f"t{number}" for number in range(16)]
     create(four, topics, "c")
     producer = Producer(four.connect(), "p", topics, ahead=500)
@@ -186,13 +186,14 @@ def test_sixteen_topics_by_one_producer(four: Nsqd) -> None:
 
 @pytest.mark.parametrize("position", [0, 1, 17, 300])
 def test_nothing_is_executed_after_the_error_of_one_topic(starter: Starter, position: int) -> None:
-    """The topic that fails is on another worker than those published to right before and after."""
+    """The failing topic is on another worker than the topics of the publishes around it."""
     four = starter.prepare(mem_queue_size=0)
     topics = [f"t{number}" for number in range(16)]
     blocked = [f"bad{number}" for number in range(WORKERS)]
     four.start()
     for name in blocked:
-        (four.data / f"{name}.topic").write_bytes(b"")  # no directory can be made
+        # A file prevents creating the topic's directory.
+        (four.data / f"{name}.topic").write_bytes(b"")
     served_by = create(four, [*topics, *blocked], "c")
     assert {served_by[name] for name in blocked} == set(range(WORKERS))
     before = 0
@@ -237,7 +238,7 @@ def test_one_consumer_sees_each_producers_order(four: Nsqd, rdy: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 3, 4])
 def test_idle_workers_do_not_spin(starter: Starter, workers: int) -> None:
-    """Beside consumers of topics of all workers there are stretches in which none does anything."""
+    """With consumers of every worker's topics, there are periods without any activity."""
     daemon = starter(workers=workers)
     topics = [f"t{number}" for number in range(2 * workers)]
     for conn, topic in [(daemon.connect(), topic) for topic in topics * 4]:
@@ -255,6 +256,6 @@ def ticks_in_half_a_second(pids: list[int]) -> int:
 
 
 def ticks(pid: int) -> int:
-    """Processor time a process has had, user and system, in clock ticks."""
+    """Return the user and system CPU time of a process, in clock ticks."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])

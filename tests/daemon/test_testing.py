@@ -1,4 +1,4 @@
-"""nsqcy.testing: private daemons, by hand and by the pytest plugin."""
+"""nsqcy.testing: private daemons in scripts and with the pytest plugin."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ def ended(process: psutil.Process) -> bool:
         return True
 
 
-# by hand
+# in a script
 
 
 def test_an_nsqd_and_an_nsqlookupd() -> None:
@@ -122,7 +122,7 @@ def test_a_death_of_its_own_is_reported() -> None:
         nsqd.process.kill()
     with pytest.raises(ZeroDivisionError), testing.nsqd() as nsqd:
         nsqd.process.kill()
-        raise ZeroDivisionError  # what went wrong first is what counts
+        raise ZeroDivisionError  # the first error is the one that is raised
     with pytest.raises(DaemonError, match="nsqd is not running"):
         print(nsqd.process)
 
@@ -167,7 +167,7 @@ def test_with_gevent_and_without(first: str) -> None:
 
 
 def test_asking_costs_no_compiled_module() -> None:
-    """A broken build, or gevent, must not come with what only starts processes."""
+    """nsqcy.testing only starts processes, so it must load neither gevent nor a compiled module."""
     done = script(
         "import sys, nsqcy.testing\n"
         "print([name for name in sys.modules if name.startswith(('gevent', 'nsqcy._'))])"
@@ -175,7 +175,7 @@ def test_asking_costs_no_compiled_module() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-# by pytest
+# with the pytest plugin
 
 PAGE = """
 import urllib.request

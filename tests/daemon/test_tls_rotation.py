@@ -1,4 +1,5 @@
-"""docs/runbooks/tls-rotation.md, typed while clients that show certificates are connected."""
+"""The commands of docs/runbooks/tls-rotation.md, run while clients with certificates are
+connected."""
 
 import shutil
 from collections.abc import Iterator
@@ -44,7 +45,8 @@ def host(tmp_path: Path, old: Identity) -> Iterator[Host]:
 
 
 def client(host: Host, by: Identity, *believed: Identity) -> Producer:
-    """One with a certificate of this authority, that believes these."""
+    """Return a producer with a certificate of authority `by` that trusts the authorities
+    `believed`."""
     folder = host.path / f"client-{by.name}"
     folder.mkdir(exist_ok=True)
     shown = make(f"of-{by.name}", by=by).save(folder)
@@ -63,7 +65,7 @@ def client(host: Host, by: Identity, *believed: Identity) -> Producer:
 
 
 def takes(host: Host, by: Identity, *believed: Identity) -> bool:
-    """Whether it and such a client take each other."""
+    """Return whether the nsqd and such a producer accept each other."""
     with client(host, by, *believed) as producer:
         try:
             return producer.publish("t", b"x") == b"OK"
@@ -96,7 +98,7 @@ def test_new_certificates(host: Host, old: Identity) -> None:
     host.type(believe_both)
     put_in_place(host, "third", new, renew, verify)
     assert takes(host, old, old, new) and takes(host, new, new)
-    assert not takes(host, old, old)  # who was forgotten in the first step
+    assert not takes(host, old, old)  # a client that was not updated in the first step
 
     host.type(believe_new)
     eventually(lambda: not takes(host, old, old, new))

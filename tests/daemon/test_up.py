@@ -1,4 +1,4 @@
-"""`nsqcy up`: all daemons from one command, their common start and their common end."""
+"""`nsqcy up`: all daemons from one command, with a common start and a common end."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from support.up_process import BUDGET, PORTS, Up
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
-    """`up(*args)`: one that was started."""
+    """Start `nsqcy up` with these arguments: `up(*args)`."""
     made: list[Up] = []
 
     def start(*args: str, ports: Sequence[str] = PORTS) -> Up:
@@ -43,7 +43,7 @@ def test_one_life(up: Callable[..., Up], signum: int) -> None:
     assert both.admin.get("/").status == 200
     assert both.page == f"http://127.0.0.1:{both.admin.port}/"
 
-    # As a terminal has it: to the whole group, of which the daemons are not.
+    # Like a terminal, signal the whole group; the daemons are not in it.
     os.killpg(both.process.pid, signum)
     assert both.wait() == 0
     assert both.nothing_left()

@@ -1,4 +1,5 @@
-"""TLS and compressed connections: new certificates, bombs, crowds, clients that do not read."""
+"""TLS and compressed connections: new certificates, bombs, many clients, and clients that do not
+read."""
 
 import os
 import signal
@@ -29,7 +30,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def name_of(daemon: Nsqd) -> str:
-    """The common name of the certificate that a new connection is shown."""
+    """Return the common name of the certificate that a new connection receives."""
     conn = connect(daemon, tls=True)
     assert isinstance(conn.socket, ssl.SSLSocket)
     shown = conn.socket.getpeercert(binary_form=True)
@@ -78,7 +79,7 @@ def test_bad_new_files_change_nothing(nsqd: Starter, workers: int, files: Files)
 
 
 def bomb(size: int) -> bytes:
-    """Commands that do nothing, a thousand times larger than what goes over the wire."""
+    """Return compressed commands that do nothing; decompressed they are a thousand times larger."""
     line = b"NOP ".ljust(1023, b"x") + b"\n"
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     pieces = [deflater.compress(line * 1024) for _ in range(size // MB)]
@@ -87,7 +88,8 @@ def bomb(size: int) -> bytes:
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_bombs(tls: bool, nsqd: Starter, files: Files) -> None:
-    """A gigabyte of commands in a few megabytes: others are served, and memory stays."""
+    """Clients send a gigabyte of commands in a few megabytes: others are served, and memory use
+    stays low."""
     daemon = nsqd(**files.options)
     other = connect(daemon, tls=tls, codec="deflate")
     other.usable()
@@ -117,7 +119,7 @@ def test_bombs(tls: bool, nsqd: Starter, files: Files) -> None:
 
 
 def settled(daemon: Nsqd) -> int:
-    """How many messages the consumer has been sent, once that does not grow any more."""
+    """Return the number of messages sent to the consumer, after it has stopped growing."""
     counts = [0]
 
     def stands() -> bool:
@@ -129,7 +131,8 @@ def settled(daemon: Nsqd) -> int:
 
 
 def test_a_consumer_that_does_not_read(nsqd: Starter, files: Files) -> None:
-    """What is encoded for it is bounded, and it gets all of it when it reads again."""
+    """The amount encoded for the consumer is bounded, and it receives everything when it reads
+    again."""
     daemon = nsqd(**files.options)
     bodies = [os.urandom(20_000) for _ in range(1000)]
     daemon.web.create("t", "c")
@@ -195,5 +198,6 @@ def test_a_stopping_daemon_says_goodbye(nsqd: Starter, files: Files) -> None:
     start_tls(conn)
     conn.expect_ok()
     daemon.stop()
-    conn.eof()  # a TLS client is told: an end that was not announced is an error there
+    # Nsqd announces the end of a TLS connection: the client would report any other end as an error.
+    conn.eof()
     waiting.eof()

@@ -1,4 +1,4 @@
-"""A cluster whose daemons have a users file, and programs that show them a token."""
+"""A cluster whose daemons have a users file, and programs that authenticate with a token."""
 
 import signal
 import subprocess
@@ -61,7 +61,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_nsqlookupd(cluster: Cluster) -> None:
-    """Who looks for a topic is nobody; who changes what is registered has to be somebody."""
+    """Lookups need no authentication, but changes to registrations do."""
     lookupd = cluster.lookupd
     for path in ("/ping", "/info", "/topics", "/nodes", "/channels?topic=t"):
         assert lookupd.web.get(path).status == 200, path
@@ -101,7 +101,7 @@ def test_nsqlookupd_reads_the_file_again(tmp_path: Path) -> None:
 
 @pytest.fixture
 def elsewhere() -> Iterator[Destination]:
-    """Somebody who is sent what nsqadmin does, and is to see no token."""
+    """Destination of nsqadmin's notifications, which must not receive a token."""
     destination = Destination()
     yield destination
     destination.close()

@@ -1,4 +1,4 @@
-"""Every program of examples/ as its docstring says, beside an nsqd of its own."""
+"""Every program in examples/ works as its docstring states, with a separate nsqd."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from support.nsqd_process import environment
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TIMEOUT = 60.0  # seconds, of a busy machine
+TIMEOUT = 60.0  # seconds, enough for a busy machine
 ELSEWHERE = {
     "pipeline.py": "tests/pipeline/test_example.py",
     "parquet.py": "tests/spark/test_parquet_example.py",
@@ -56,7 +56,7 @@ def run(daemon: testing.Nsqd, name: str) -> str:
 
 
 class Running:
-    """A program that goes on until it is told to stop."""
+    """Program that runs until it is stopped."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -69,13 +69,13 @@ class Running:
             self._lines.put(line)
 
     def line(self, pattern: str) -> str:
-        """Wait for a line like this, and return it."""
+        """Wait for a line that matches the pattern, and return it."""
         seen = []
         while True:
             try:
                 seen.append(self._lines.get(timeout=TIMEOUT))
             except Empty:
-                raise AssertionError(f"no line like {pattern!r} in {seen}") from None
+                raise AssertionError(f"no line matches {pattern!r}: {seen}") from None
             if re.search(pattern, seen[-1]):
                 return seen[-1]
 
@@ -225,7 +225,8 @@ def test_fastapi(daemon: testing.Nsqd) -> None:
             orders = f"http://127.0.0.1:{port}/orders/7"
             assert fetch(f"{orders}?total=25", "POST") == (202, '{"id":7}')
             when(lambda: fetch(orders) == (200, '{"id":7,"invoiced":25}'))
-            server.stop(-signal.SIGTERM)  # uvicorn raises it again after an orderly shutdown
+            # After an orderly shutdown, uvicorn raises the signal again.
+            server.stop(-signal.SIGTERM)
 
 
 def test_django(daemon: testing.Nsqd) -> None:

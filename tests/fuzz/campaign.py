@@ -1,13 +1,13 @@
-"""`make fuzz`: a campaign for each parser, guided by what it reaches, C and Python alike.
+"""Fuzzing campaigns for the parsers, guided by coverage of C and Python code: `make fuzz`.
 
     python -m fuzz.campaign --minutes=10 --only=wire,http [--keep]
 
-libFuzzer (by way of atheris) changes inputs of the corpus, and keeps each that reaches something
-new. The compiled parts are built for that, and with AddressSanitizer: `make` sees to it. What a
-campaign finds is in build/fuzz/<target>/: `found/`, and `crash-*` or `timeout-*` where it failed,
-with what was raised in `crash-*.txt`; at the end they are named. `--keep` puts the least of it that
-reaches as much into tests/fuzz/corpus/, which the ordinary tests replay. Targets are in
-tests/fuzz/targets/.
+libFuzzer (through atheris) mutates inputs of the corpus, and keeps each input that reaches new
+code. `make` builds the compiled parts for fuzzing, with AddressSanitizer. The results of a campaign
+are in build/fuzz/<target>/: `found/`, and for each failure `crash-*` or `timeout-*`, with the
+exception in `crash-*.txt`. At the end, the failures are listed. `--keep` stores a minimal set of
+inputs with the same coverage in tests/fuzz/corpus/; the ordinary tests replay them. The targets are
+in tests/fuzz/targets/.
 """
 
 import argparse
@@ -24,14 +24,15 @@ ROOT = Path(__file__).parents[2]
 FUZZER = ROOT / "tests/fuzz/fuzzer.py"
 CORPUS = ROOT / "tests/fuzz/corpus"
 WORK = ROOT / "build/fuzz"
-MAX_BYTES = 4096  # bytes of an input
-MAX_KEPT = 24_000  # bytes of a target's corpus in the repository
-MAX_SECONDS = 20  # of one input: more is a hang
+MAX_BYTES = 4096  # maximum size of an input, in bytes
+MAX_KEPT = 24_000  # maximum size of a target's corpus in the repository, in bytes
+MAX_SECONDS = 20  # for one input; a longer run counts as a hang
 MAX_MEMORY = 1500  # MB
 
 
 def environment() -> dict[str, str]:
-    """What a process with instrumented modules needs. Python's own allocator would hide errors."""
+    """Return the environment of a process with instrumented modules. Python's own allocator would
+    hide errors."""
     library = Path(sysconfig.get_paths()["platlib"]) / "asan_with_fuzzer.so"
     return {
         **os.environ,
@@ -43,7 +44,7 @@ def environment() -> dict[str, str]:
 
 
 def run(name: str, *words: str, log: Path) -> bool:
-    """libFuzzer with these words, in a process of its own; whether no input has failed."""
+    """Run libFuzzer with these arguments in a separate process; return whether no input failed."""
     folder = log.parent
     with log.open("wb") as file:
         command = [sys.executable, str(FUZZER), *words, f"-artifact_prefix={folder}/"]
@@ -56,7 +57,7 @@ def run(name: str, *words: str, log: Path) -> bool:
 
 
 def begin(name: str) -> Path:
-    """The campaign's folder, with seeds."""
+    """Create the campaign's folder with its seeds, and return it."""
     folder = WORK / name
     (folder / "found").mkdir(parents=True, exist_ok=True)
     (folder / "seeds").mkdir(exist_ok=True)
@@ -72,7 +73,7 @@ def escaped(word: bytes) -> str:
 
 
 def fuzz(name: str, seconds: int) -> bool:
-    """Whether nothing was found."""
+    """Run a campaign; return whether it found no failure."""
     folder = begin(name)
     corpora = [str(each) for each in (folder / "found", CORPUS / name, folder / "seeds")]
     log = folder / "log"
@@ -95,14 +96,15 @@ def fuzz(name: str, seconds: int) -> bool:
 
 
 def keep(name: str) -> bool:
-    """The smallest inputs that reach what all that are known do, as far as there is room; whether
-    none of them fails: of those behind it nobody knows then what they reach."""
+    """Keep the smallest inputs with the same coverage as all known ones, up to a maximum size.
+    Return whether no input failed: after a failure, the coverage of later inputs would be
+    unknown."""
     folder = begin(name)
     control = folder / "control"
     corpora = [folder / "found", CORPUS / name, folder / "seeds"]
     known = [str(path) for each in corpora if each.is_dir() for path in sorted(each.iterdir())]
     control.write_text("\n".join([str(len(known)), "0", *known, ""]))
-    # The inner half of a merge: it writes down what each input reaches.
+    # The inner half of a merge: it records what each input reaches.
     words = ["-merge_inner=2", f"-merge_control_file={control}", f"-timeout={MAX_SECONDS}"]
     if not run(name, *words, log=folder / "merge.log"):
         return False
@@ -119,8 +121,8 @@ def keep(name: str) -> bool:
 
 
 def show(name: str) -> bool:
-    """How much of its files the inputs reach that are kept, or found where none is; whether none of
-    them fails."""
+    """Print the coverage of the kept inputs, or of the found ones if none are kept. Return whether
+    no input failed."""
     target, log = targets.load(name), begin(name) / "reach.log"
     corpus = CORPUS / name if (CORPUS / name).is_dir() else WORK / name / "found"
     if not run(name, "-runs=0", "-print_coverage=1", str(corpus), log=log):
@@ -140,9 +142,11 @@ def main() -> int:
     if "LD_PRELOAD" not in os.environ:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment())
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=1, help="of each campaign")
-    parser.add_argument("--only", default="", help="targets: " + ", ".join(targets.names()))
-    parser.add_argument("--keep", action="store_true", help="renew tests/fuzz/corpus")
+    parser.add_argument("--minutes", type=float, default=1, help="duration of each campaign")
+    parser.add_argument(
+        "--only", default="", help="comma-separated targets: " + ", ".join(targets.names())
+    )
+    parser.add_argument("--keep", action="store_true", help="replace tests/fuzz/corpus")
     wanted = parser.parse_args()
     good = True
     names = wanted.only.split(",") if wanted.only else targets.names()
@@ -154,7 +158,7 @@ def main() -> int:
         good &= show(name)
     for name in names:
         for path in inputs.failed(WORK / name):
-            print(f"{name}: has failed: {path.relative_to(ROOT)}", flush=True)
+            print(f"{name}: failed input: {path.relative_to(ROOT)}", flush=True)
     return 0 if good else 1
 
 

@@ -1,4 +1,4 @@
-"""For tests that take a census of what is alive."""
+"""Fixture for tests that count live objects."""
 
 import gc
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def only_what_is_new() -> Iterator[None]:
-    """Each census collects garbage; not among all that other tests have left."""
+    """Hide older garbage from the collection before each count."""
     gc.collect()
     gc.freeze()
     yield

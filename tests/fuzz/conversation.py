@@ -1,4 +1,4 @@
-"""A conversation with a core that hears nothing else, and what is left of it."""
+"""A conversation with a core that has no other clients, and a check that it leaves no objects."""
 
 import random
 
@@ -8,12 +8,13 @@ from nsqcy.server.transport import BytesTransport
 from support.worker_core import SECOND, Core, frames
 
 TURN = b"~TURN~"
-"""Where it stands in what a peer sends, nothing more comes until all that was is dealt with: else
-no message could be delivered before it is answered."""
+"""Marker in the data of a peer: all data before it is processed before the rest is sent. Without
+it, no message could be delivered before it is answered."""
 
 
 def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:
-    """What a peer that sends `data` and then waits a minute is told, heartbeats aside."""
+    """Return the answer to a peer that sends `data` and then waits for a minute without
+    heartbeats."""
     transport = BytesTransport(core.manager)
     for part in data.split(TURN):
         for piece in pieces(part, "random" if cuts and len(part) > 1 else "whole", cuts or random):
@@ -34,7 +35,8 @@ def alive(core: Core) -> dict[str, int]:
 
 
 def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:
-    """A core that hears nothing but this, and has nothing left of it afterwards."""
+    """Return the frames that a new core answers, and check that the conversation leaves no
+    objects."""
     core = Core(None)
     before = alive(core)
     answer = converse(core, data, cuts)

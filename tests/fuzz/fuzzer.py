@@ -1,7 +1,7 @@
-"""One campaign's process: atheris, a target, and libFuzzer's own words.
+"""The process of one campaign: atheris, a target, and libFuzzer's own arguments.
 
-libFuzzer starts itself again by its words when it merges, and takes any that is no option of its
-own for a corpus: so this is a script, and the target's name and folder are in the environment.
+For a merge, libFuzzer restarts itself with its arguments, and takes every unknown one for a corpus.
+This is therefore a script that gets the target's name and folder from the environment.
 """
 
 import gc
@@ -18,7 +18,8 @@ def main() -> None:
     with atheris.instrument_imports(include=["nsqcy"]):
         target = targets.load(os.environ["FUZZ_TARGET"])
     gc.collect()
-    gc.freeze()  # what a census collects is of the last input alone
+    # A count of live objects then covers only the last input.
+    gc.freeze()
     mutate = targets.mutator(target, atheris.Mutate)
     one = inputs.kept(target.one, Path(os.environ["FUZZ_FOLDER"]))
     atheris.Setup(sys.argv, one, custom_mutator=mutate)

@@ -1,6 +1,7 @@
-"""What a fuzz test sends: commands and requests that are almost right, and mutations of right ones.
+"""Generators of fuzz inputs: commands and requests that are almost valid, and mutations of valid
+ones.
 
-Every generator draws from the `Random` it is given, and from nothing else: a seed is a test case.
+Every generator uses only the `Random` that it receives, so a seed identifies a test case.
 """
 
 import json
@@ -10,7 +11,7 @@ from typing import Any
 from golden.script import conversations, octets, read
 from nsqcy.testing.wire_client import MAGIC, batch, sized
 
-# 1024 and 5242881 are next to limits of the daemon under attack.
+# 1024 and 5242881 are close to limits of the daemon under attack.
 EDGES = [0, 1, 2, 3, 4, 5, 1024, 1048576, 1048577, 5242880, 5242881]
 EDGES += [0x7FFFFFFF, 0x80000000, 0xFFFFFFFB, 0xFFFFFFFF]
 NUMBERS = [0, 1, 100, 2500, 2501, -1, 2**31, 2**63, 2**64, 10**30]
@@ -21,7 +22,7 @@ KEYS = ["client_id", "hostname", "user_agent", "feature_negotiation", "heartbeat
 KEYS += ["output_buffer_size", "output_buffer_timeout", "tls_v1", "snappy", "deflate"]
 KEYS += ["deflate_level", "sample_rate", "msg_timeout", "topology_region", "topology_zone"]
 KEYS += ["short_id", "long_id", "Heartbeat_Interval", "unknown", ""]
-# Neither is negotiated here: behind it, everything that follows would be noise.
+# These features are never negotiated here: everything after them would be noise.
 NOT_TRUE = {"tls_v1", "snappy", "deflate"}
 ODD_JSON = [b"", b"{", b"null", b"[]", b"1e999", b'"x"', b"[" * 3000, b'{"a":' * 3000, b"{}}"]
 ODD_JSON += [b'{"client_id":"\\ud800\\u0000"}', b'{"hostname":"\xff\xfe"}', b'{"a":NaN}']
@@ -33,7 +34,7 @@ def edge(chance: random.Random) -> bytes:
 
 
 def wrongly_sized(body: bytes, chance: random.Random) -> bytes:
-    """Usually with its length before it; else with another, nearly right or absurd."""
+    """Return a body, usually after its length, sometimes after a nearly correct or absurd one."""
     kind = chance.randrange(8)
     if kind == 0:
         return edge(chance) + body
@@ -62,7 +63,7 @@ def json_value(chance: random.Random, depth: int = 0) -> Any:
 
 
 def an_identity(chance: random.Random) -> bytes:
-    """The body of IDENTIFY: known keys with values of any type, or no object at all."""
+    """Return a body of IDENTIFY: known keys with values of any type, or no object at all."""
     if chance.random() < 0.2:
         return chance.choice(ODD_JSON)
     wanted = {key: json_value(chance) for key in chance.sample(KEYS, chance.randint(0, 6))}
@@ -79,7 +80,7 @@ def identify(chance: random.Random) -> bytes:
 
 
 def some_messages(chance: random.Random) -> bytes:
-    """The messages of an MPUB behind their count, either of which may not be what it says."""
+    """Return the messages of an MPUB after their count. The count or a size may be wrong."""
     sizes = [0, 1, 1, 2, 10, 300, 1023, 20_000]
     bodies = [
         chance.randbytes(chance.choice(sizes)) for _ in range(chance.choice([0, 1, 2, 5, 50]))
@@ -125,7 +126,8 @@ def a_command(chance: random.Random) -> bytes:
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Bytes flipped, cut out, doubled, or replaced by a number at the edge of its range."""
+    """Return the data with some bytes flipped, removed or repeated, or replaced by extreme
+    numbers."""
     result = bytearray(data)
     for _ in range(chance.choice([0, 0, 1, 1, 2, 5, 20])):
         at = chance.randrange(len(result) + 1)
@@ -144,7 +146,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 def consume(chance: random.Random) -> bytes:
-    """A consumer that publishes what it gets; large bodies are sent from where they are stored."""
+    """Return the commands of a consumer that publishes its own messages, some of them large."""
     topic = chance.choice(TOPICS[:3])
     size = chance.choice([10, 20_000, 70_000])
     publish = b"PUB " + topic + b"\n" + sized(chance.randbytes(size))
@@ -161,7 +163,7 @@ def some_commands(chance: random.Random) -> bytes:
 
 
 def some_identities(chance: random.Random) -> bytes:
-    """What comes behind an IDENTIFY is read with what it negotiated."""
+    """Return an IDENTIFY followed by commands, which are read as it has negotiated."""
     behind = b"".join(a_command(chance) for _ in range(chance.randint(0, 3)))
     return MAGIC + mutated(identify(chance), chance) + behind
 
@@ -179,7 +181,7 @@ GOLDEN = [_sent(path) for path in conversations()]
 
 
 def a_golden_one(chance: random.Random) -> bytes:
-    """One or two golden conversations in a row, mutated."""
+    """Return one or two consecutive golden conversations, mutated."""
     first, second = chance.choice(GOLDEN), chance.choice([b"", *GOLDEN])
     return mutated(first + second.removeprefix(MAGIC), chance)
 

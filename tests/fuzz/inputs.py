@@ -1,8 +1,8 @@
-"""Inputs that fail are kept, whatever becomes of the process that they fail in.
+"""Failing inputs are kept, however the process fails.
 
-libFuzzer writes such an input down last of all, after stacks that another process makes readable;
-when that one or its pipe breaks, the input is lost. So each input is in a file while it is run, and
-in one of its own, beside what was raised, before anybody hears of it.
+libFuzzer itself writes a failing input last, after stacks that another process symbolises. If that
+process or its pipe fails, the input is lost. Each input is therefore in a file while it runs. After
+a failure, it is saved with its exception before anything is reported.
 """
 
 import hashlib
@@ -11,20 +11,20 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-ROOM = 1 << 20  # of one input: libFuzzer makes none that is longer
-SIZE = 8  # bytes that say how long it is
+ROOM = 1 << 20  # maximum size of an input of libFuzzer
+SIZE = 8  # bytes of an input's length
 RUNNING = "running"
 KINDS = ("crash-*", "timeout-*", "oom-*", "leak-*")
 RAISED = ".txt"
 
 
 def kept(one: Callable[[bytes], None], folder: Path) -> Callable[[bytes], None]:
-    """A target's `one`, which leaves an input that fails in a folder."""
+    """Return a target's `one`, wrapped so that it saves failing inputs in a folder."""
     path = folder / RUNNING
     path.write_bytes(b"")
     with path.open("r+b") as file:
         file.truncate(SIZE + ROOM)
-        # What is in there is the kernel's to write down, also when the process is killed.
+        # The kernel writes the mapping to the file even if the process is killed.
         running = mmap.mmap(file.fileno(), SIZE + ROOM)
 
     def run(data: bytes) -> None:
@@ -48,14 +48,15 @@ def _set(running: mmap.mmap, data: bytes) -> None:
 
 
 def write(folder: Path, data: bytes) -> Path:
-    """The file of an input that fails, by the name that libFuzzer gives it."""
+    """Write a failing input to a file with the name that libFuzzer would use, and return the
+    file."""
     path = folder / f"crash-{hashlib.sha1(data).hexdigest()}"
     path.write_bytes(data)
     return path
 
 
 def save_running(folder: Path) -> None:
-    """A process has ended before its time: what it was running is kept, unless it is already."""
+    """Save the input that a dead process was running, unless it is already saved."""
     path = folder / RUNNING
     content = path.read_bytes() if path.exists() else b""
     data = content[SIZE:][: int.from_bytes(content[:SIZE], "little")]
@@ -64,6 +65,6 @@ def save_running(folder: Path) -> None:
 
 
 def failed(folder: Path) -> list[Path]:
-    """The inputs in a folder that have failed."""
+    """Return the files of the failing inputs in a folder."""
     found = [path for kind in KINDS for path in sorted(folder.glob(kind))]
     return [path for path in found if path.suffix != RAISED]

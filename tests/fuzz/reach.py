@@ -1,7 +1,9 @@
-"""What inputs reach: the least of them that reach as much, and how much of a target's files.
+"""Coverage of inputs: a minimal set with the same coverage, and the covered share of a target's
+files.
 
-Of the compiled parts libFuzzer counts edges, in the functions of a file; of the others lines are
-counted here. (`make cov TESTS=tests/fuzz/test_corpus.py` counts lines of both, on a build for it.)
+libFuzzer counts edges in the functions of the compiled files; this module counts lines of the
+Python files. (`make cov TESTS=tests/fuzz/test_corpus.py` counts lines of both, with a separate
+build.)
 """
 
 import hashlib
@@ -13,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-BUCKETS = 8  # features of one edge: how often it was passed
+BUCKETS = 8  # features of one edge, for different hit counts
 OURS = re.compile(r"COVERED_FUNC: hits: \d+ edges: (\d+)/(\d+) __pyx_(?:f|pf|pw)_\w+ (\S+):\d+")
 
 
@@ -22,8 +24,8 @@ def name_of(data: bytes) -> str:
 
 
 def minimum(control: str, max_size: int) -> list[str]:
-    """Files that reach every edge that some file does, the most for their size first; of a control
-    file of libFuzzer's merge."""
+    """Return files that together reach every edge of a control file of libFuzzer's merge. Files
+    with the most edges for their size come first."""
     lines = control.splitlines()
     paths = lines[2 : 2 + int(lines[0])]
     sizes: dict[int, int] = {}
@@ -53,7 +55,8 @@ def minimum(control: str, max_size: int) -> list[str]:
 
 
 def edges(log: str, file: str) -> tuple[int, int]:
-    """How many of the edges in functions of a .pyx were passed, by what -print_coverage says."""
+    """Return the number of edges passed and the number of edges in a .pyx, from the output of
+    -print_coverage."""
     found = [
         (int(passed), int(all_))
         for passed, all_, path in OURS.findall(log)
@@ -63,7 +66,8 @@ def edges(log: str, file: str) -> tuple[int, int]:
 
 
 def lines(target: Any, inputs: Iterable[bytes], files: list[str]) -> dict[str, tuple[int, int]]:
-    """How many of the lines in functions of each .py the inputs reach."""
+    """Return, for each .py, the number of lines in functions that the inputs reach, and their
+    total."""
     paths = {str(ROOT / "nsqcy" / file): file for file in files}
     seen: dict[str, set[int]] = {path: set() for path in paths}
 
@@ -91,6 +95,6 @@ def _function_lines(code: CodeType, inside: bool = False) -> set[int]:
     found = {line for _, _, line in code.co_lines() if line} if inside else set()
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            # The body of a class is run when its module is imported.
+            # The body of a class runs when its module is imported.
             found |= _function_lines(each, bool(each.co_flags & 2))
     return found

@@ -1,4 +1,4 @@
-"""What campaigns have found worth keeping (`make fuzz`), once more: nothing is wrong with it."""
+"""Inputs kept by fuzzing campaigns (`make fuzz`) and their seeds, replayed without a failure."""
 
 from pathlib import Path
 
@@ -8,12 +8,13 @@ from fuzz import reach, targets
 from fuzz.targets import log
 
 CORPUS = Path(__file__).parent / "corpus"
-MAX_BYTES = 300_000  # bytes: everybody clones them
+MAX_BYTES = 300_000  # small, because every clone contains the corpus
 
 
 @pytest.mark.parametrize("name", targets.names())
 def test_inputs(name: str) -> None:
-    """And with what campaigns begin with, as it is and with lengths and checksums made right."""
+    """Replay the kept inputs and the seeds, the latter also with corrected lengths and
+    checksums."""
     target = targets.load(name)
     inputs = {str(path): path.read_bytes() for path in sorted((CORPUS / name).iterdir())}
     assert inputs
@@ -30,7 +31,7 @@ def test_inputs(name: str) -> None:
 
 
 def test_log_ids_are_the_same() -> None:
-    """An input may have the digits of one where the length of a body belongs."""
+    """An input may use the digits of a log_id as the length of a body."""
     data = log.negotiated(topic_log=True) + b"LOG_META t\n"
     assert log.told(data, None) == log.told(data, None)
 
@@ -41,7 +42,7 @@ def test_it_is_small() -> None:
 
 
 def test_mutations() -> None:
-    """Every target's own ways to change an input give one of the size that is allowed."""
+    """The mutator of every target respects the maximum size, and depends only on the seed."""
     for name in targets.names():
         target = targets.load(name)
         change = targets.mutator(target, lambda data, maximum: data[::-1][:maximum])
@@ -69,7 +70,7 @@ STARTED 3 5
 
 
 def test_the_least_that_reaches_as_much() -> None:
-    """Edges are 1 and 2 of a, 1 to 4 of b, and 3 of c; d has crashed."""
+    """Input a reaches edges 1 and 2, b reaches 1 to 4, and c reaches 3; d crashed."""
     assert reach.minimum(CONTROL, 2000) == ["a", "c", "b"]
     assert reach.minimum(CONTROL, 100) == ["a", "c"]
 

@@ -1,5 +1,4 @@
-"""Answers of lookupds and nsqds: whatever the bytes are, they are read or refused, and nothing
-else happens."""
+"""Answers of nsqlookupds and nsqds: any bytes are either read or refused, without other effects."""
 
 import functools
 import json
@@ -46,7 +45,7 @@ VALUES = st.recursive(
 
 
 def almost(each: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """An object that is right but for some of its values."""
+    """Return a strategy for this object with up to two changed values."""
     return st.dictionaries(st.sampled_from(sorted(each)), VALUES, max_size=2).map(
         lambda changes: {**each, **changes}
     )

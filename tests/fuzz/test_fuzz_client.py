@@ -1,6 +1,6 @@
-"""A hostile nsqd: whatever it says, a client's core goes on, and ends when it is told to.
+"""A hostile nsqd: whatever it sends, a client's core continues, and ends when it is closed.
 
-NSQCY_FUZZ_ROUNDS=100000 goes on for longer.
+NSQCY_FUZZ_ROUNDS=100000 makes a longer run.
 """
 
 import json
@@ -35,7 +35,7 @@ def quiet() -> Any:
 
 
 def settings(rng: Random) -> bytes:
-    """An answer to IDENTIFY with something odd in it."""
+    """Return an answer to IDENTIFY with some odd values."""
     odd = [None, True, False, 0, -1, 1, 10**40, 1.5, "x", [], {}, [[]] * 50]
     said: dict[str, Any] = dict(SETTINGS)
     for _ in range(rng.randint(0, 3)):
@@ -45,7 +45,7 @@ def settings(rng: Random) -> bytes:
 
 
 def something(rng: Random) -> bytes:
-    """A frame or two, mostly whole."""
+    """Return one or more frames, most of them complete."""
     kind = rng.choice([0, 0, 1, 2, 3, 0xFFFFFFFF])
     said = rng.choice(
         [
@@ -85,7 +85,7 @@ def step(net: Net, rng: Random) -> None:
         wire.open = True
         wire.peer.feed = lambda data: None  # type: ignore[method-assign]  # it says what it likes
         net.core.connected(wire.connection, net.time)
-        if rng.random() < 0.7:  # or nothing is ever heard of what comes later
+        if rng.random() < 0.7:  # otherwise the handshake never ends
             hear(net, wire, frame(0, rng.choice([b"OK", json.dumps(SETTINGS).encode()])), rng)
     elif rng.random() < 0.05:
         wire.lose()
@@ -117,7 +117,7 @@ def test_a_consumer() -> None:
 
 
 class Ended(Publish):
-    """Counts how often it ends."""
+    """Publish that counts how often it ends."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__("t", b"PUB t\n", body, None)

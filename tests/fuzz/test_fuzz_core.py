@@ -1,8 +1,9 @@
-"""Garbage into the sessions of one worker, in this process: frames come out, and nothing stays.
+"""Garbage for the sessions of one worker in this process: it answers with frames and keeps no
+objects.
 
-The clock is the test's. Every conversation is fed to a core of its own in pieces, its topics are
-deleted, and then nothing may be alive: the debug build counts objects, a release build records.
-What is answered does not depend on where the input was cut.
+The test controls the clock. Every conversation is fed in pieces to a separate core, and its topics
+are deleted; then no object may be alive. The debug build counts objects, a release build records.
+The answers do not depend on where the input was cut.
 """
 
 import random
@@ -64,7 +65,7 @@ commands = st.one_of(
     sized_bodies.map(lambda body: b"AUTH\n" + body),
     st.sampled_from([b"CLS\n", b"NOP\n", b"\n", b"\r\n", b"  V2", b"GET / HTTP/1.1\r\n\r\n"]),
 )
-# Of a client that has negotiated headers: what stands before its bodies is one header, or anything.
+# For a client with headers: before each body comes a single header, or anything else.
 one_header = st.builds(
     lambda name, value: bytes([len(name)]) + name + len(value).to_bytes(2, "big") + value,
     st.sampled_from([b"a", b"trace-id", b"", b"Up"]),
@@ -108,7 +109,8 @@ def test_a_conversation_leaves_nothing_behind(data: bytes, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", CONVERSATIONS)
 def test_garbage_beside_a_client(kind: str) -> None:
-    """Many broken peers, some of which read slowly or vanish, and one that works."""
+    """One well-behaved client works beside many broken peers, some of which read slowly or
+    vanish."""
     chance = random.Random(kind)
     core = Core(None)
     before = alive(core)

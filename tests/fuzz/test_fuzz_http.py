@@ -1,5 +1,5 @@
-"""The short way of HTTP is but a shorter one: with it and without it the same bytes, in the same
-pieces, are answered by the same bytes, and do the same."""
+"""nsqd's HTTP with and without the fast path: the same pieces of input have the same answers and
+effects."""
 
 import random
 from itertools import pairwise
@@ -27,7 +27,7 @@ PARTS = ["topic", "size", "target", "length", "other", "method", "version", "end
 
 
 def a_publish(chance: random.Random) -> bytes:
-    """Often one that takes the short way; else one in which one thing is not as usual."""
+    """Return a publish. Most take the fast path; in the others, one part is unusual."""
     odd = chance.choice([*PARTS, *[""] * 4])
     size = chance.choice(SIZES if odd == "size" else SIZES[1:7])
     body = PLAIN if odd == "body" else chance.randbytes(size)
@@ -51,12 +51,12 @@ def some_publishes(chance: random.Random) -> bytes:
 
 
 def pieces(data: bytes, chance: random.Random) -> list[bytes]:
-    """Cut anywhere, and more often where a head or a body ends."""
+    """Cut the data at random places, preferably at the ends of heads and bodies."""
     cuts = {chance.randrange(len(data) + 1) for _ in range(chance.choice([0, 0, 1, 3, 20]))}
     if chance.random() < 0.5:
         ends = [at + 4 for at in range(len(data)) if data.startswith(b"\r\n\r\n", at)]
         cuts.update(chance.sample(ends, min(len(ends), 3)))
-    # No larger than what a socket pair takes at once.
+    # No piece is larger than the buffer of a socket pair.
     whole = [data[start:end] for start, end in pairwise([0, *sorted(cuts), len(data)])]
     return [each[at : at + 50_000] for each in whole for at in range(0, len(each), 50_000)]
 

@@ -1,9 +1,9 @@
-"""Random and mutated input: the daemon stays up, serves others, and does not grow.
+"""Random and mutated input: the daemon stays up, serves other clients, and does not grow.
 
-A debug build counts its live objects: they are what they were when everything that the garbage made
-is gone, and none is left at a clean exit.
+A debug build counts its live objects. After the topics of the garbage are deleted, the counts are
+the same as before, and a clean exit leaves none.
 
-`NSQCY_FUZZ_SECONDS` and `NSQCY_FUZZ_SEED` make a longer or another run.
+`NSQCY_FUZZ_SECONDS` sets the duration of a run, `NSQCY_FUZZ_SEED` selects a different one.
 """
 
 import os
@@ -52,7 +52,8 @@ def victim(target: Nsqd) -> Iterator[Nsqd]:
 
 
 def fixed_addresses() -> dict[str, object]:
-    """Ports chosen beforehand, for a daemon too quiet to announce them."""
+    """Return options with ports chosen in advance: the daemon logs too little to announce its
+    ports."""
     ports = [free_port(), free_port()]
     return {
         "announced": False,
@@ -62,8 +63,8 @@ def fixed_addresses() -> dict[str, object]:
 
 
 def publish_from_everywhere(daemon: Nsqd) -> None:
-    """Each worker keeps a line to each other one from its first HTTP publish to it on: have them
-    all now, so that the counters are even later."""
+    """Open the streams between all workers. The first HTTP publish of a worker to another one opens
+    a permanent stream, which would change the counts later."""
 
     def connected() -> bool:
         for number in range(7):
@@ -83,7 +84,7 @@ def raze(daemon: Nsqd) -> None:
 
 
 def is_bare(found: Counters) -> bool:
-    """Whether nothing is there but what lines between workers consist of."""
+    """Return whether only the objects of streams between workers exist."""
     maximum = 2 * (len(found) - 1)
     return all(
         count <= (maximum if name in ("sessions", "outputs", "legs", "streams") else 0)
@@ -93,7 +94,7 @@ def is_bare(found: Counters) -> bool:
 
 
 def settled(daemon: Nsqd) -> Counters:
-    """The census, once nothing of deleted topics is left."""
+    """Return the counts of live objects when nothing of deleted topics is left."""
 
     def bare() -> Counters:
         found = census(daemon)
@@ -103,9 +104,9 @@ def settled(daemon: Nsqd) -> Counters:
 
 
 def attack(port: int, data: bytes, chance: random.Random) -> bytes:
-    """Send `data` in pieces, then half-close or vanish; what was answered before the end.
+    """Send `data` in pieces, then half-close or vanish; return the answer.
 
-    A connection that the daemon breaks off is as good as an end; one that never ends is not.
+    The daemon may break off the connection, but must not leave it open forever.
     """
     answer = bytearray()
     try:
@@ -128,14 +129,14 @@ def attack(port: int, data: bytes, chance: random.Random) -> bytes:
 
 
 def well_formed(answer: bytes) -> None:
-    """Nothing but whole frames of known kinds."""
+    """Check that the answer contains only complete frames of known kinds."""
     frames, rest = split_frames(answer)
     assert len(rest) < 8 or 4 <= int.from_bytes(rest[:4], "big") < 2**21, rest[:64]
     assert {frame.kind for frame in frames} <= {0, 1, 2}
 
 
 class Witness:
-    """Another client of the same daemon: its messages must go through all along."""
+    """Well-behaved client of the same daemon: its messages must always arrive."""
 
     def __init__(self, daemon: Nsqd, topic: str) -> None:
         self.topic = topic
@@ -154,7 +155,7 @@ class Witness:
 
 
 def besiege(daemon: Nsqd, topic: str, one: Callable[[random.Random], None]) -> None:
-    """Attacks for a while, each from a seed of its own, named if it fails."""
+    """Attack for a while with a different seed each time; a failure names its seed."""
     raze(daemon)
     counters = settled(daemon) if COUNTS else {}
     processes = [daemon.process.pid, *daemon.workers()]
@@ -203,7 +204,8 @@ def test_requests(victim: Nsqd, topic: str) -> None:
 
 
 def test_announced_giants(victim: Nsqd, topic: str) -> None:
-    """Lengths of gigabytes and half-sent bodies cost what has arrived, not what was announced."""
+    """Announced lengths and half-sent bodies cost only the memory of the bytes that have
+    arrived."""
     victim.connect().usable()
     before = victim.memory()
     for _ in range(100):

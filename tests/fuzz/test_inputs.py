@@ -1,4 +1,4 @@
-"""An input that fails is not lost, whatever becomes of the process that it fails in."""
+"""A failing input is not lost, however the process fails."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def test_what_raises_is_kept(tmp_path: Path) -> None:
 
 
 def test_what_kills_is_kept(tmp_path: Path) -> None:
-    """By the process that is left."""
+    """The parent process saves the input that killed its child."""
     command = [sys.executable, "-c", DEATH, str(tmp_path)]
     assert subprocess.run(command, env={"PYTHONPATH": ":".join(sys.path)}).returncode == -9
     assert inputs.failed(tmp_path) == []

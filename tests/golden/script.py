@@ -1,8 +1,8 @@
-"""The form of golden conversations: reading them, and cutting what they send.
+"""Golden conversations: the format of their files, and helpers to read and cut them.
 
-A file is read line by line: `>` is sent as it stands, `<` is expected, `#` is a comment. `\\n`,
-`\\x00` and their like stand for bytes, `{topic}` for a name of this replay. Lines sent in a row go
-out as one write.
+A file is read line by line: `>` is sent as written, `<` is expected, `#` is a comment. Escapes
+such as `\\n` and `\\x00` stand for bytes, and `{topic}` for a name that is unique to this replay.
+Consecutive lines to send are sent in one write.
 """
 
 import itertools
@@ -18,7 +18,8 @@ def conversations(folder: str = ".") -> list[Path]:
 
 
 def read(path: Path) -> Script:
-    """The lines of a conversation as (`>` or `<`, text), those sent in a row joined."""
+    """Return the lines of a conversation as (`>` or `<`, text), with consecutive sent lines
+    joined."""
     script: Script = []
     for line in path.read_text().splitlines():
         if not line or line.startswith("#"):
@@ -33,7 +34,7 @@ def read(path: Path) -> Script:
 
 
 def octets(text: str, names: dict[str, bytes]) -> bytes:
-    """The bytes a line stands for."""
+    """Return the bytes that a line stands for."""
     raw = text.encode("latin-1").decode("unicode_escape").encode("latin-1")
     for name, value in names.items():
         raw = raw.replace(b"{" + name.encode() + b"}", value)

@@ -1,8 +1,8 @@
 """Golden conversations, replayed whole, byte by byte and at random splits.
 
 An expected line (see script.py) is `response`, `error` or `message` with the frame's exact data, or
-`eof`. In a message `{timestamp}` stands for the eight bytes of a time near now, `{id:a}` for an id
-that is called `{a}` from there on. What is sent is cut as the replay wants it.
+`eof`. In a message, `{timestamp}` stands for the eight bytes of a time near now. `{id:a}` stands
+for an id; `{a}` refers to it from then on. Each replay cuts the sent bytes in its own way.
 """
 
 import contextlib
@@ -45,7 +45,8 @@ def replay(daemon: Nsqd, script: Script, topic: str, cut: str, seed: int) -> Non
     with Conn(daemon.address, magic=b"") as conn:
         for side, text in script:
             if side == ">":
-                # Cut to pieces, the last of them may come after the end, and are answered by a RST.
+                # In a cut conversation, the last pieces may arrive after nsqd has closed: it
+                # answers them with an RST.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     for piece in pieces(octets(text, names), cut, chance):
                         conn.send(piece)
@@ -76,6 +77,6 @@ def test_conversation(shared: Nsqd, topic: str, path: Path) -> None:
 def test_guarded_conversation(
     guarded: Nsqd, auth_server: AuthServer, topic: str, path: Path
 ) -> None:
-    """Any secret allows everything, but `publisher` subscribing."""
+    """Every secret permits everything, except that `publisher` may not subscribe."""
     auth_server.says("publisher", grant(permissions=["publish"]), identity="a", identity_url="b")
     replay_in_pieces(guarded, path, topic)

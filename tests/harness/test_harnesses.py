@@ -1,6 +1,6 @@
-"""Demands of other test suites and scripts on the command, beyond the protocol.
+"""Requirements of third-party test suites and scripts on the command, beyond the protocol.
 
-Their demands are numbered (H01 to H22).
+The requirements are numbered H01 to H22.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def test_version_line() -> None:
 def test_announcements(nsqd: Starter, tmp_path: Path) -> None:
     addresses = dict.fromkeys(["tcp_address", "http_address", "https_address"], "0.0.0.0:0")
     daemon = nsqd(**addresses, **SERVER.save(tmp_path).options)
-    # Each was read while the daemon runs.
+    # Each address was read while the daemon was running.
     assert all([daemon.tcp_port, daemon.http_port, daemon.https_port])
     daemon.connect().usable()
     daemon.stop()
@@ -74,13 +74,13 @@ def test_announcements(nsqd: Starter, tmp_path: Path) -> None:
 def test_stderr_ends_with_the_daemon(nsqd: Starter) -> None:
     daemon = nsqd()
     daemon.stop()
-    assert not daemon._reader.is_alive(), "something still holds stderr open"
+    assert not daemon._reader.is_alive(), "a process still has stderr open"
 
 
 @pytest.mark.case("H08")
 def test_https_opens_by_itself_with_a_certificate(nsqd: Starter, tmp_path: Path) -> None:
     with socket.socket() as taken:
-        with contextlib.suppress(OSError):  # another process already uses the port
+        with contextlib.suppress(OSError):  # another process may already use the port
             taken.bind(("0.0.0.0", 4152))
             taken.listen()
         assert "HTTPS" not in nsqd(https_address=None).log_text()
@@ -193,7 +193,8 @@ def test_both_codecs_are_an_error(tls: bool, nsqd: Starter, tmp_path: Path) -> N
 
 
 def served(daemon: Nsqd, shown: Files | None = None) -> None:
-    """A client with this certificate, and with settings for old ones, connects."""
+    """Check that a client with this certificate connects with TLS 1.2 and 1.3, at security level
+    0."""
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = client_context(shown, version, level=0)
         connect(daemon, tls=context).usable()

@@ -1,4 +1,4 @@
-"""Imports go one way: in the order of tests/support/package_order.py, and docs/ARCHITECTURE.md."""
+"""Imports follow the order of tests/support/package_order.py and docs/ARCHITECTURE.md."""
 
 import subprocess
 import sys
@@ -19,8 +19,8 @@ from support.package_order import (
     sources,
 )
 
-# Driven by a test with bytes and a clock of its own; these may not reach for the real ones. An
-# entry is a module, or all of a package.
+# A test drives these with bytes and its own clock, so they may not use real sockets or clocks. An
+# entry is a module or a whole package.
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = ["base", "broker", "ipc", "protocol", "storage", "server.publisher"]
 PURE += [f"client.{name}" for name in ("codec", "connection", "consumer", "core", "flow")]
@@ -35,7 +35,7 @@ PURE += [f"doctor.{name}" for name in ("checks", "cluster", "facts", "host", "re
 PURE += [f"tools.{name}" for name in ("destinations", "json_filter", "pieces", "status")]
 PURE += [f"tools.{name}" for name in ("throttle", "files.codecs", "files.file", "files.notes")]
 PURE += [f"tools.{name}" for name in ("files.writer",)]
-# The file times of the log, how long a sync took, and dates of times that are handed in.
+# These use the times of log files, the durations of syncs, and the dates of given times.
 WITH_CLOCKS = {"storage.io", "storage.segment_files", "nsqadmin.html.formatting"}
 CLOCKS = {"time", "datetime", "time.h"}
 
@@ -67,7 +67,8 @@ def test_the_checker_sees_an_upward_import() -> None:
 
 
 def test_spark_stands_alone() -> None:
-    """It goes to machines that have no nsqcy, and a daemon must not need what it needs."""
+    """The source runs on machines without the rest of nsqcy, and daemons must not need its
+    dependencies."""
     inside = {name: imports(path) for name, path in sources() if package(name) == "spark"}
     shared = {name: imports(path) for name, path in sources() if package(name) == "options"}
     outside = {
@@ -104,7 +105,7 @@ assert not hasattr(pyspark_nsq, "DefaultSource")
 
 @pytest.mark.slow
 def test_nsqcy_runs_where_spark_is_not_installed() -> None:
-    """Everything but the source and sink themselves can be imported, and PySpark's look at
+    """All modules except the source and the sink can be imported, and PySpark's lookup of
     `pyspark_nsq` finds nothing instead of failing."""
     names = [
         f"nsqcy.{name}"
@@ -122,7 +123,7 @@ def test_no_circles() -> None:
 
 
 def reached(entry: str, besides: Collection[str] = ()) -> set[str]:
-    """What the modules of an entry of PURE import."""
+    """Return the imports of the modules of an entry of PURE."""
     return {
         each
         for name, path in sources()

@@ -1,4 +1,4 @@
-"""What is packaged with `nsqcy capacity` is what the documents say was measured."""
+"""The figures packaged with `nsqcy capacity` are the measurements in the documents."""
 
 from loadtest.bench import measured
 

@@ -1,4 +1,4 @@
-"""Every case id has a test that carries it, or a reason; every deviation is written down."""
+"""Every case id has a test or a reason for its absence, and every deviation is documented."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ def is_case_mark(node: ast.AST) -> bool:
 
 
 def marks() -> dict[str, list[str]]:
-    """Case id -> the tests that carry it."""
+    """Return the tests of each case id."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in TESTS.rglob("test_*.py"):
         for function in ast.walk(ast.parse(path.read_text())):
@@ -31,7 +31,8 @@ def marks() -> dict[str, list[str]]:
 
 
 def rows() -> dict[str, list[str]]:
-    """Case id -> theirs, ours, why, of the table in docs/COMPATIBILITY.md."""
+    """Return NSQ's behaviour, ours and the reason for each case id in the table of
+    docs/COMPATIBILITY.md."""
     found: dict[str, list[str]] = {}
     for ids, rest in ROW.findall(COMPATIBILITY.read_text()):
         for case in ids.split(", "):

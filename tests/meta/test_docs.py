@@ -1,9 +1,8 @@
-"""What the documents tell a reader to type works, on a machine where nothing has been typed before.
+"""Commands in the documents work on a machine where no other command was typed before.
 
-A block that says so (`tests/support/doc_examples.py`) is run beside daemons of the page's own,
-which hold nothing: an nsqd, registered with an nsqlookupd, and an nsqadmin if the page calls one.
-Their ports stand in for the usual ones. Blocks of a page run in its order; nothing else touches the
-daemons.
+A block marked for testing (`tests/support/doc_examples.py`) is run with separate, empty daemons for
+each page: an nsqd registered with an nsqlookupd, and an nsqadmin if the page uses one. Their ports
+replace the usual ones. The blocks of a page run in order; no other test uses the daemons.
 """
 
 import re
@@ -70,16 +69,16 @@ def test_tests_that_it_shows_pass(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# Blocks that no test types as they are, by their page and first words, and why.
+# Blocks that no test runs as they are, by page and first words, with the reason.
 MACHINE = "sets up the machine, or runs a daemon that the test starts"
-NAMES = "names hosts and files of the reader's own"
-LATER = "an example of flags for data that a reader has by then; tests/pipeline runs the job"
+NAMES = "names the reader's own hosts and files"
+LATER = "example with data that the reader does not have yet; tests/pipeline runs the job"
 UNTYPED = {
     ("index", "pip install"): MACHINE,
     ("tutorial", "nsqcy up"): MACHINE,
     ("tutorial", "import json"): "examples/worker.py is the same worker",
     ("README", "make run"): MACHINE,
-    ("CLIENT", "NSQCY_TEST_NSQD="): "runs tests of this tree on another broker",
+    ("CLIENT", "NSQCY_TEST_NSQD="): "runs tests of this tree with another broker",
     ("DOCTOR", "nsqcy doctor"): NAMES,
     ("INSTALL", "docker build"): MACHINE,
     ("INSTALL", "kubectl apply"): MACHINE,
@@ -104,7 +103,7 @@ FENCE = re.compile(r"^```(?:sh|python|console) ?(\S*)\n(.*?)^```", re.MULTILINE 
 
 
 def reason_of(page: Path, text: str) -> tuple[str, str] | None:
-    """Why a block is not typed."""
+    """Return the key of the reason why a block is not run, or None."""
     for stem, words in UNTYPED:
         if page.stem == stem and text.startswith(words):
             return stem, words
@@ -118,7 +117,7 @@ def test_every_block_is_typed_or_has_a_reason() -> None:
         for word, text in FENCE.findall(page.read_text()):
             reason = None if word else reason_of(page, text)
             used.add(reason)
-            # Examples are files that tests/examples runs.
+            # tests/examples runs the files of examples.
             typed = word in ("test", "example") or page.stem in ELSEWHERE.get(word, [])
             on_a_host = page.parent.name == "runbooks" and f'"{page.stem}"' in others
             systemd = page.stem == "INSTALL" and "sysusers" in text  # tests/daemon/test_nodes.py
@@ -196,7 +195,7 @@ def test_every_attack_names_its_test() -> None:
 
 
 def test_tests_that_are_named_exist() -> None:
-    """A page that says which test proves what it says."""
+    """Check that every test named as proof on a page exists."""
     named = {
         each
         for page in PAGES

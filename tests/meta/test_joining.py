@@ -1,4 +1,5 @@
-"""What a contributor meets: commands that exist, files that tools can read."""
+"""What contributors depend on: documented commands exist, and tools can read their
+configuration."""
 
 import json
 import re

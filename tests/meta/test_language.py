@@ -1,4 +1,4 @@
-"""The check of the language finds what it should, and nothing in code."""
+"""The language check finds known faults in prose, and nothing in code."""
 
 import pytest
 

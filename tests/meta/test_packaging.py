@@ -1,4 +1,4 @@
-"""Of what is published: what is in it, and that its numbers and its changes fit each other."""
+"""The published packages: their content, and the consistency of versions and changelog."""
 
 import datetime
 import os
@@ -20,7 +20,7 @@ HEADING = re.compile(r"^## (\d+)\.(\d+)\.(\d+) \((unreleased|\d{4}-\d\d-\d\d)\)$
 
 
 def setup(folder: Path, *words: str) -> None:
-    """setup.py without what takes long: no module is compiled, and nothing is written here."""
+    """Run setup.py without compiling modules and without writing to this tree."""
     command = [sys.executable, "setup.py", "-q", "build", f"--build-base={folder}/build"]
     done = subprocess.run(
         [*command, "egg_info", f"--egg-base={folder}", *words],
@@ -43,7 +43,7 @@ def test_what_an_sdist_holds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_wheel_holds(tmp_path: Path) -> None:
-    """But for the extension modules."""
+    """All files except the extension modules."""
     setup(tmp_path, "bdist_wheel", f"--dist-dir={tmp_path}", f"--bdist-dir={tmp_path}/wheel")
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -98,7 +98,8 @@ def test_what_an_index_shows_of_the_project() -> None:
     promised = {f"Programming Language :: Python :: {each}" for each in pythons.VERSIONS}
     found = set(project["classifiers"])
     assert {each for each in found if re.search(r"Python :: 3\.\d", each)} == promised
-    assert not [each for each in found if each.startswith("License ::")]  # SPDX says it
+    # The SPDX expression replaces it.
+    assert not [each for each in found if each.startswith("License ::")]
 
 
 def test_every_compiled_module_has_its_source() -> None:
@@ -109,9 +110,9 @@ def test_every_compiled_module_has_its_source() -> None:
 
 
 def test_no_path_of_this_machine_gets_into_a_module() -> None:
-    """This Python's own flags may have some."""
+    """The flags of this Python may contain such paths."""
     compiler = build._compiler(Path("parallel.cfg"))
-    assert compiler.keys() >= {"CC", "CFLAGS", "LDSHARED", "LDFLAGS"}  # instead of Python's own
+    assert compiler.keys() >= {"CC", "CFLAGS", "LDSHARED", "LDFLAGS"}  # replace Python's own
     assert "rpath" not in str(compiler)
     assert not re.search(" -[IL]", str(compiler))
 

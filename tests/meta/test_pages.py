@@ -1,10 +1,10 @@
-"""Generated tables of documentation are what the code says."""
+"""Generated tables in the documentation are up to date."""
 
 from typing import Any
 
 import pytest
 
-# The tables of Spark's options need what a job needs.
+# The tables of Spark's options need the packages that a job needs.
 pages: Any = pytest.importorskip("release.pages")
 DOCS, MARKED, PAGES = pages.DOCS, pages.MARKED, pages.PAGES
 rewritten, table = pages.rewritten, pages.table

@@ -1,4 +1,4 @@
-"""`make quick`: which tests a change selects."""
+"""`make quick`: the tests that a change selects."""
 
 import subprocess
 import sys
@@ -70,7 +70,8 @@ def test_a_test_brings_itself() -> None:
 
 def test_a_helper_brings_the_tests_that_use_it() -> None:
     found = set(quick.selected(["tests/support/worker_core.py"]))
-    assert unit("broker/test_core.py", "protocol/test_session_moves.py") <= found  # one by another
+    # The second test imports the helper indirectly.
+    assert unit("broker/test_core.py", "protocol/test_session_moves.py") <= found
     assert not unit("base/test_heap.py") & found
 
 
@@ -93,7 +94,8 @@ def run(folder: Path, *words: str) -> str:
 
 
 def test_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Since the merge base, whether committed or not; what main has got since is no change."""
+    """A file has changed since the merge base, whether committed or not; later changes on main do
+    not count."""
     git = ["git", "-c", "user.name=n", "-c", "user.email=n@example.com"]
     run(tmp_path, "git", "init", "-q", "-b", "main")
     for name in ("moved", "edited", "kept"):

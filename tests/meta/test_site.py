@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, and everything public is on it."""
+"""The documentation site builds without warnings, and contains everything public."""
 
 import html
 import importlib
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("nsqcy.client", "nsqcy.client.aio", "nsqcy.spark", "nsqcy.testing")
-# Errors of these modules are those of nsqcy.errors, and types of options no reader calls.
+# Errors of these modules are documented under nsqcy.errors. Types of options are not for callers.
 UNSHOWN = {"nsqcy.testing.Option", "nsqcy.testing.DaemonError"}
 
 

@@ -1,4 +1,4 @@
-"""Stubs say what the compiled modules have: all of it, and nothing else."""
+"""Stubs match the compiled modules completely."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Habits no linter knows: of every text file, and of every module."""
+"""Style rules for all text files and all modules that no linter checks."""
 
 import ast
 import re
@@ -13,17 +13,17 @@ BUILT = {".venv", "build", "dist", "data", "node_modules", "__pycache__"}
 TEXT = {".py", ".pyx", ".pxd", ".pyi", ".h", ".md", ".txt", ".ini", ".toml", ".js", ".json", ".in"}
 TEXT |= {".conf", ".service", ".socket", ".yaml"}
 NAMES = {"Dockerfile", "Makefile", "run"}
-# What comes behind the name in brackets is a pattern for zsh, which finds no such file.
+# zsh takes the name in brackets for a pattern that no file matches.
 UNQUOTED = re.compile(r"""pip install [^`#]*?(?<!["'\w.])[\w.]+\[[\w,{}]+\]""")
 
-# Spelled so that this file does not name them itself.
+# Split so that this file does not contain the words itself.
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 MACHINE = re.compile(r"(?<![\w.])/(root|home/\w+|Users/\w+|work|tmp/w)/")
 BARE_EXCEPT = re.compile(r"^\s*except\s*:", re.MULTILINE)
 
 
 def listed() -> list[Path]:
-    """What git would take; without git, everything that is not built."""
+    """Return the tracked and the new files of git; without git, all files that are not built."""
     git = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         names = subprocess.run(git, check=True, capture_output=True).stdout.split(b"\0")

@@ -1,4 +1,4 @@
-"""What is skipped here without pyspark, pyarrow or java; and jobs with a real nsqd."""
+"""Skips without pyspark, pyarrow or java, and fixtures to run jobs with a real nsqd."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def daemon(tmp_path: Path) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Spark's own processes find nsqcy where this test found it; what was started is stopped."""
+    """Make Spark's worker processes import this nsqcy, and stop Spark at the end."""
     from pyspark.sql import SparkSession
 
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -50,7 +50,7 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def job(session: None, daemon: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Job:
-    """Runs one, which has to be fine; what it said."""
+    """Run a job, which must succeed, and return its output."""
     (tmp_path / "jobs.toml").write_text(
         f"""
         [common]

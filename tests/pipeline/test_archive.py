@@ -1,4 +1,4 @@
-"""What archive decides without Spark: names, hours, where it begins, what it sweeps."""
+"""The decisions of archive without Spark: names, hours, where it begins, and what it cleans up."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def test_a_new_query_begins_behind_what_there_is(tmp_path: Path) -> None:
     handmade.batch({LOG: range(11, 21)})
     expected = f'{{"orders": {{"{LOG}": 21, "{OTHER}": 4}}}}'
     assert archive.beginning(tmp_path, state) == expected
-    handmade.checkpoint({LOG: 11}, 0)  # Spark knows better
+    handmade.checkpoint({LOG: 11}, 0)  # Spark's checkpoint takes precedence
     assert archive.beginning(tmp_path, state) == "earliest"
 
 
@@ -52,7 +52,7 @@ def test_what_a_crash_has_left_is_swept(tmp_path: Path) -> None:
 
 
 def test_a_batch_with_a_manifest_is_not_written_again(tmp_path: Path) -> None:
-    """Its hours may have been compacted since."""
+    """The hours of the batch may have been compacted since."""
     HandmadeArchive(tmp_path).batch({LOG: range(1, 11)})
     written = []
 

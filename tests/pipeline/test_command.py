@@ -1,4 +1,4 @@
-"""The command as a whole, without Spark: help, mistakes, what is missing."""
+"""The command as a whole, without Spark: help, invalid arguments, missing packages."""
 
 import json
 import os
@@ -105,7 +105,8 @@ def test_what_spark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     told = session.settings(options)
     assert (told["spark.driver.memory"], told["spark.ui.enabled"]) == ("2g", "true")
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # spark-submit has said these already
+    # spark-submit has already set these options.
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert "spark.driver.memory" not in session.settings(options)
 
 

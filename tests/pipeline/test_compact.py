@@ -1,4 +1,4 @@
-"""Fewer files with the same rows, also when it was killed anywhere."""
+"""Compaction: fewer files with the same rows, even after a kill at any point."""
 
 import json
 import time
@@ -57,7 +57,8 @@ def test_late_rows_are_merged_into_what_was_merged(archive: HandmadeArchive) -> 
     assert rows_by_glob(archive.root) == before
     assert whole(archive)
     done = files(archive)
-    assert run(archive) == 0 and files(archive) == done  # a file of each log cannot become fewer
+    # Nothing left to merge: one file for each log.
+    assert run(archive) == 0 and files(archive) == done
 
 
 def test_which_hours(archive: HandmadeArchive) -> None:
@@ -111,7 +112,7 @@ CALLS = ["merge", "check_same", "staged", "exchange", "finish"]
 def test_killed_anywhere(
     archive: HandmadeArchive, monkeypatch: pytest.MonkeyPatch, where: str, late: bool
 ) -> None:
-    """Readers see the rows once all the time, and the next run does what is left to do."""
+    """Readers always see each row exactly once, and the next run completes the rest."""
     before = rows_by_glob(archive.root)
     original: Callable[..., Any] = getattr(compact, where)
 
@@ -135,7 +136,8 @@ def test_killed_anywhere(
 def test_what_arrives_at_the_last_moment_stays(
     archive: HandmadeArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch that is written between the look at the hour and the exchange."""
+    """A batch is written after compaction has read the hour, and before it exchanges the
+    folders."""
     original = compact.exchange
 
     def exchange(one: Path, other: Path) -> None:

@@ -1,4 +1,4 @@
-"""What dlq says, without Spark; what it reads is in test_more_jobs.py."""
+"""Output of dlq, without Spark. test_more_jobs.py tests what it reads."""
 
 import datetime
 

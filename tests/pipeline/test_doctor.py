@@ -1,4 +1,4 @@
-"""What doctor finds of nsqds that a test scripts."""
+"""Findings of doctor for scripted nsqds."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def broker() -> Iterator[LogBroker]:
 
 @pytest.fixture
 def ask(broker: LogBroker) -> Ask:
-    """What it says of nsqds."""
+    """Return doctor's findings about nsqds."""
 
     def run(**given: Any) -> list[Finding]:
         options = {"topic": "orders", "nsqd-tcp-address": (broker.address,)} | given

@@ -1,4 +1,4 @@
-"""The example of docs/PIPELINE.md, as a whole: three JVMs one after the other."""
+"""The complete example of docs/PIPELINE.md: three JVMs, one after the other."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Archives with Spark and a real nsqd: few tests, as what Spark starts takes long."""
+"""Archives with Spark and a real nsqd: few tests, because Spark is slow to start."""
 
 import shutil
 import time
@@ -48,7 +48,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert seqs() == list(range(1, COUNT + 1))
     assert job("verify", here)[-1]["rows"] == COUNT
 
-    # killed after the files were written, and before their manifest was
+    # killed after writing the files, before writing their manifest
     state = manifests.hidden(root, "checkpoint")
     last = checkpoint.read(state).committed
     (written,) = manifests.hidden(root, "manifests").glob(f"*-{last:09}.json")
@@ -70,7 +70,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert seqs() == list(range(1, COUNT + 21))
     assert job("verify", here)[-1]["problems"] == 0
 
-    # compacted, when the hours are over
+    # compacted after the hours have ended
     before = rows_by_glob(root)
     now = time.time()
     with monkeypatch.context() as patch:
@@ -83,11 +83,11 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert job("archive", "--once", here)[-1]["rows"] == 10
     assert job("verify", here)[-1]["rows"] == COUNT + 30
 
-    # doctor knows how far it is
+    # doctor reports how far the job is behind
     lines = [line["text"] for line in job("doctor", f"--checkpoint={state}")]
     assert any("the job is 0 records behind" in line for line in lines)
 
-    # what was decoded, as Spark reads it
+    # the decoded rows, read by Spark
     found = spark().read.parquet(str(root))
     assert found.count() == COUNT + 30
     assert found.where("value.number = 17 and value._corrupt is null").count() == 1
@@ -95,7 +95,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert tuple(bad) == (COUNT, "no json")
     assert found.select("topic", "dt").distinct().first()[0] == "orders"
 
-    # any JSON, as a variant, and headers, after compaction too
+    # any JSON as a variant, and headers, also after compaction
     whole = (tmp_path / "jobs.toml").read_text()
     (tmp_path / "jobs.toml").write_text(whole.partition("[archive]")[0])
     here = [f"--root={tmp_path}/variants", "--topic=variants"]
@@ -121,7 +121,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
 
 
 def test_killed_in_its_first_batch(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
-    """By SIGKILL, the whole of it: Spark has not written down then where the batch begins."""
+    """SIGKILL ends the driver and its JVM before Spark has written where the batch begins."""
     root = tmp_path / "lake" / "archive"
     root.parent.mkdir()
     publish(daemon, COUNT)

@@ -1,7 +1,7 @@
-"""Drivers of archive and nsqds killed with SIGKILL: nothing is lost, and nothing is there twice.
+"""Drivers of archive and nsqds killed with SIGKILL: nothing is lost, and nothing is duplicated.
 
-Where a driver was killed is not guessed: what it had on disk says it. These are soaks, as each kill
-is a start of Spark; `test_jobs` has one.
+The files on disk show where a driver was killed. These are soak tests, because each kill starts
+Spark again; `test_jobs` tests a single kill.
 """
 
 import json
@@ -39,7 +39,7 @@ def has_manifest(root: Path, number: int) -> bool:
 
 
 def place(root: Path) -> str:
-    """Where the driver was that is dead now."""
+    """Return where the dead driver was killed."""
     found = state(root)
     if found.planned == found.committed:
         return BETWEEN
@@ -56,13 +56,13 @@ def kill_somewhere(
     *words: str,
     behind_batch_0: bool = False,
 ) -> str:
-    """A life of a driver; where it ended."""
+    """Run a driver and kill it; return where it was killed."""
     planned, staged = state(root).planned, set(root.glob(".spark-staging-*"))
     driver = Driver(root, *at(daemon), "--every=100ms", *words)
     try:
         if behind_batch_0:
             driver.until(lambda: state(root).planned > 0)
-        # One that is repeated is not planned again.
+        # A repeated batch is not planned again.
         driver.until(
             lambda: (
                 state(root).planned > planned or not set(root.glob(".spark-staging-*")) <= staged
@@ -80,7 +80,8 @@ def archive_the_rest(root: Path, daemon: Nsqd, *words: str) -> None:
 
 
 def counted(root: Path) -> tuple[int, int, int]:
-    """Rows, and how many of them are different, as a reader sees them that knows nothing of us."""
+    """Return the number of rows, the number of distinct rows, and the next number, as an
+    independent reader sees them."""
     found = ds.dataset(root, format="parquet", partitioning="hive").to_table(["seq", "body"])
     numbers = pc.cast(
         pc.list_element(pc.split_pattern(pc.cast(found["body"], "string"), " "), 0), "int64"
@@ -124,8 +125,8 @@ def daemon(tmp_path: Path) -> Iterator[Nsqd]:
 
 
 def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:
-    """At least a fifth of them in batch 0, and a fifth between what was planned and its manifest.
-    `NSQCY_KILLS` and `NSQCY_KILLS_ROWS` are how many."""
+    """At least a fifth of the kills are in batch 0, and a fifth between a plan and its manifest.
+    `NSQCY_KILLS` sets the number of kills, `NSQCY_KILLS_ROWS` that of rows."""
     root = tmp_path / "archive"
     rng = random.Random(SEED)
     minimum = max(1, KILLS // 5)
@@ -150,7 +151,7 @@ def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:
 
 
 def test_many_kills_of_nsqd(tmp_path: Path) -> None:
-    """What was answered with OK is in the archive, once."""
+    """Every acknowledged message is in the archive exactly once."""
     path, root = tmp_path / "data", tmp_path / "archive"
     path.mkdir()
     daemon = Nsqd(path, workers=1, retention_time="24h", sync_every=1, durability="fsync").start()
@@ -188,8 +189,8 @@ def test_many_kills_of_nsqd(tmp_path: Path) -> None:
 
 
 def test_what_the_first_batch_was_to_have_is_gone(tmp_path: Path) -> None:
-    """Killed in batch 0; then retention moves on, or the topic is made anew. It stops and says so:
-    never a gap that nobody sees."""
+    """The driver is killed in batch 0; then retention removes records, or the topic is created
+    anew. The job stops with an error, so no gap goes unnoticed."""
     for what, said in [("retention", "retention removed"), ("topic", "the new log is")]:
         path, root = tmp_path / what, tmp_path / f"{what}-archive" / "archive"
         path.mkdir()

@@ -1,7 +1,7 @@
-"""Real text through everything: topic, archive, verify, replay into another topic.
+"""Real text through all stages: topic, archive, verify, and replay to another topic.
 
-`NSQCY_LINES` says how many lines; they are those of Python files that are on every machine that can
-run this, again and again.
+`NSQCY_LINES` sets the number of lines. They come from the Python files of the standard library,
+repeated as often as necessary.
 """
 
 import os
@@ -26,7 +26,7 @@ Job = Callable[..., list[dict[str, Any]]]
 
 
 def lines() -> Iterator[bytes]:
-    """Those with something in them: nsqd takes no empty messages."""
+    """Yield non-empty lines: nsqd rejects empty messages."""
     paths = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
     while True:
         for path in paths:

@@ -1,4 +1,4 @@
-"""Jobs that read what a log has kept, with Spark and a real nsqd: one test for all."""
+"""Jobs that read a topic's log, with Spark and a real nsqd: a single test for all of them."""
 
 import json
 import urllib.request
@@ -60,10 +60,10 @@ def replayed(
     daemon.connect().mpub("orders", [b"%d" % n for n in range(2500)])
     odd = Counter(b"%d" % n for n in range(1, 2000, 2))
     number = "cast(cast(body as string) as int)"
-    where = f"--where={number} % 2 = 1 and {number} < 2000"  # nothing of the last round
+    where = f"--where={number} % 2 = 1 and {number} < 2000"  # no row of the last round matches
     assert job("replay", where, "--dry-run")[-1]["rows"] == 1000
 
-    # the driver dies between a round that it has published, and its note of it
+    # the driver dies after publishing a round, before recording it
     words = ["replay", where, "--to=again", "--round-rows=800"]
     save = rounds.save
 
@@ -82,10 +82,10 @@ def replayed(
     assert said[0]["done"] == 1
     assert said[-1]["rows"] == 1000
     assert bodies(daemon, "again") == odd
-    assert job(*words)[-1]["rows"] == 1000  # which is done
+    assert job(*words)[-1]["rows"] == 1000  # the replay is already complete
     assert bodies(daemon, "again") == odd
 
-    # an archive, some of it
+    # part of an archive
     archive = HandmadeArchive(tmp_path / "archive")
     archive.batch({LOG: range(1, 101)}, "dt=2026-01-31/hr=07")
     archive.batch({LOG: range(101, 111)}, "dt=2026-01-31/hr=08")
@@ -95,7 +95,7 @@ def replayed(
 
 
 def rolled_up(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
-    """The topic of before, and what a consumer does with it."""
+    """Roll up the same topic, and what a consumer did with it."""
     conn = daemon.connect().sub("orders", "c", rdy=100)
     message = conn.message()
     conn.req(message)
@@ -127,7 +127,7 @@ def rolled_up(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
 
 
 def dead_letters(daemon: Nsqd, job: Job) -> None:
-    """Made by nsqd itself, then looked at and published again."""
+    """Check dead letters that nsqd has created: list them, and publish them again."""
     policy = {"max_attempts": 1, "dead_letter_topic": "dead"}
     daemon.web.create("bills", "c")
     answer = daemon.web.put(

@@ -1,4 +1,4 @@
-"""Flags, the file, and what is said of what they cannot be."""
+"""Options from flags and from the file, and the errors for invalid values."""
 
 from pathlib import Path
 
@@ -169,7 +169,7 @@ def test_topics_and_addresses() -> None:
     assert "startingOffsets" not in theirs.source(startingOffsets="earliest")
 
 
-# A value that cannot be, by the kind of an option, and what is expected instead.
+# An invalid value for each kind of option, and the text that names the expected value.
 BAD = {
     ADDRESSES: ("http://a:4150", "host:port, without http://"),
     DURATION: ("5", "a duration, such as 500ms, 30s, 15m, 1h or 7d"),

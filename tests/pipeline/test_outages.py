@@ -1,6 +1,6 @@
-"""One of three nsqds is away for a minute under an archive that goes on: it hangs, or is gone.
+"""One of three nsqds hangs or is stopped for a minute, while archive continues with the others.
 
-A soak, as it takes that long. `NSQCY_OUTAGE` is how many seconds.
+The test is a soak test, because it takes long. `NSQCY_OUTAGE` sets the seconds of an outage.
 """
 
 import os
@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 
 SECONDS = float(os.environ.get("NSQCY_OUTAGE", "60"))
 TRIGGERS = 2
-APART = 1_000_000  # numbers between two producers
+APART = 1_000_000  # difference between the first numbers of two producers
 
 
 def ends(*daemons: Nsqd) -> dict[str, int]:
-    """Of what is in their logs now: the seq that comes next, by log_id."""
+    """Return the next seq of each log, by log_id."""
     logs: list[dict[str, Any]] = [
         each.web.get("/topic/log", topic="orders").json() for each in daemons
     ]
@@ -35,7 +35,7 @@ def ends(*daemons: Nsqd) -> dict[str, int]:
 
 
 def is_archived(root: Path, number: int, wanted: dict[str, int]) -> bool:
-    """Whether batch `number`, or one before it, has the last of these."""
+    """Return whether the batches up to `number` contain these logs up to these ends."""
     path = manifests.hidden(root, "checkpoint") / "offsets" / str(number)
     pos = checkpoint.ends(path).get("orders", {})
     return all(pos.get(log_id, 0) >= end for log_id, end in wanted.items())
@@ -65,7 +65,7 @@ def test_a_minute_without_one_of_three(tmp_path: Path) -> None:
         try:
             archive_all(driver, root, *daemons)
             for away, outage in ((daemons[2], hanging), (daemons[1], gone)):
-                # A batch that has rows of it would have to wait for it.
+                # A batch with rows of the absent nsqd would have to wait for it.
                 producers[away].stop()
                 taken += producers.pop(away).taken
                 archive_all(driver, root, away)
@@ -79,7 +79,7 @@ def test_a_minute_without_one_of_three(tmp_path: Path) -> None:
                         driver.until(lambda within=within: state(root).committed >= within)
                         assert is_archived(root, within, wanted), driver.said()
                         turns += 1
-                print(f"{outage.__name__}: the others went on {turns} times", flush=True)
+                print(f"{outage.__name__}: the other nsqds were archived {turns} times", flush=True)
                 producers[away] = producer(away)
                 archive_all(driver, root, *daemons)
             for each in producers.values():
@@ -99,4 +99,4 @@ def test_a_minute_without_one_of_three(tmp_path: Path) -> None:
     assert Counter(text for _, _, text in found) == Counter(map(body, taken))
     assert len({log_id for log_id, _, _ in found}) == 3
     assert main(["verify", f"--root={root}"]) == 0
-    print(f"{len(found)} rows, each once", flush=True)
+    print(f"{len(found)} rows, each exactly once", flush=True)

@@ -1,4 +1,4 @@
-"""What is drawn of a rollup."""
+"""Plots of a rollup."""
 
 import datetime
 from html.parser import HTMLParser
@@ -78,7 +78,7 @@ def test_pictures_and_the_page(tmp_path: Path) -> None:
 
 
 class References(HTMLParser):
-    """What a page would fetch."""
+    """Collects what a page would fetch."""
 
     def __init__(self) -> None:
         super().__init__()

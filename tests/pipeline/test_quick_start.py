@@ -1,4 +1,4 @@
-"""The quick start of docs/PIPELINE.md, typed as it is there."""
+"""The commands of the quick start in docs/PIPELINE.md, run as printed."""
 
 import re
 import resource
@@ -35,7 +35,7 @@ def flags_of_up() -> list[str]:
 
 
 def test_the_quick_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On ports of the test's own, so the job has to be told."""
+    """The daemons use free ports, so the job needs the address of nsqd."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     typed = blocks(PAGE, "quick-start")
@@ -60,14 +60,14 @@ def taken(port: int) -> bool:
 
 
 def core_seconds() -> float:
-    """Of all processes that were waited for."""
+    """Return the CPU seconds of all child processes that have been waited for."""
     found = resource.getrusage(resource.RUSAGE_CHILDREN)
     return found.ru_utime + found.ru_stime
 
 
 @contextmanager
 def running(reader: Reader, folder: Path) -> Iterator[None]:
-    """`nsqcy up` on the usual ports."""
+    """Run `nsqcy up` on the usual ports."""
     process = subprocess.Popen(
         ["nsqcy", "up", *flags_of_up()],
         cwd=folder,
@@ -87,11 +87,11 @@ def running(reader: Reader, folder: Path) -> Iterator[None]:
 def test_the_quick_start_from_its_first_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In an environment that has nothing, with nothing but what is on the page. The bar is for a
-    machine that has time: what counts is what was used of a core, and how long it took is told."""
+    """Run all commands of the page in an empty environment. The limit is for CPU time, because
+    elapsed time depends on the machine; it is only printed."""
     for port in (4150, 4151, 4160, 4161, 4171):
         if taken(port):
-            pytest.skip(f"port {port} is taken")
+            pytest.skip(f"port {port} is in use")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     tree, home = tmp_path / "tree", tmp_path / "home"
     shutil.copytree(ROOT, tree, ignore=NOT_SOURCES)
@@ -107,6 +107,6 @@ def test_the_quick_start_from_its_first_line(
             reader.type(block, timeout=240)
     end = time.monotonic()
     used = core_seconds() - used
-    print(f"{installed - begun:.0f} s to install, {end - installed:.0f} s for the rest")
-    print(f"{used:.0f} s of a core")
+    print(f"{installed - begun:.0f} s for the installation, {end - installed:.0f} s for the rest")
+    print(f"{used:.0f} s of CPU time")
     assert used < BAR_SECONDS

@@ -1,4 +1,4 @@
-"""What replay decides without Spark: parts, rounds, how far it is, options of the sink."""
+"""The decisions of replay without Spark: parts, rounds, progress, and options of the sink."""
 
 import datetime
 import json
@@ -43,7 +43,7 @@ def test_rounds_are_parts_of_a_log() -> None:
     ]
     assert plan().after(5).after(6) == plan(done=2, rows=11)
     assert plan().producer(3) == "replay-1-3"
-    assert len(rounds.new_name() + "-" + "9" * 9) <= 64  # a name of a producer
+    assert len(rounds.new_name() + "-" + "9" * 9) <= 64  # maximum length of a producer's name
 
 
 def test_what_is_done_is_read_again(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_is_done_needs_no_java(
 
 
 class Rounds:
-    """A replay whose rounds publish nothing, and may fail."""
+    """Replay whose rounds publish nothing, and may fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, parts: tuple[Part, ...]) -> None:
         self.done: list[tuple[int, Part]] = []

@@ -1,5 +1,5 @@
-"""Drivers of replay killed with SIGKILL: every row is published once. `NSQCY_KILLS` says how often,
-`NSQCY_KILLS_ROWS` how many rows."""
+"""Drivers of replay killed with SIGKILL: every row is published exactly once. `NSQCY_KILLS` sets
+the number of kills, `NSQCY_KILLS_ROWS` that of rows."""
 
 import os
 import random
@@ -38,7 +38,7 @@ def replay(daemon: Nsqd, folder: Path) -> "subprocess.Popen[bytes]":
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """It, and all that Spark has started."""
+    """Kill the driver and all processes that Spark has started."""
     family = [psutil.Process(process.pid)]
     family += family[0].children(recursive=True)
     for each in family:
@@ -54,7 +54,7 @@ def published(daemon: Nsqd) -> int:
 
 @pytest.mark.timeout(7200)
 def test_many_kills(daemon: Nsqd, tmp_path: Path) -> None:
-    """Each while it publishes."""
+    """Each driver is killed while it publishes."""
     rng = random.Random(SEED)
     for start in range(0, ROWS, 5000):
         numbers = range(start, min(start + 5000, ROWS))
@@ -69,7 +69,7 @@ def test_many_kills(daemon: Nsqd, tmp_path: Path) -> None:
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.3))
         if process.poll() is not None:
-            break  # it is done
+            break  # the replay is complete
         kill(process)
         kills += 1
         print(f"kill {kills} at {published(daemon)}", flush=True)

@@ -1,4 +1,4 @@
-"""What a job says, to people and to programs."""
+"""Output of a job, as text and as JSON."""
 
 import json
 import sys
@@ -53,7 +53,7 @@ def test_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_on_a_terminal_without_a_total(capsys: pytest.CaptureFixture[str]) -> None:
-    """As of a stream, whose end nobody knows."""
+    """A stream has no known end."""
     with Report("archive", json_lines=False) as report:
         report.progress(done=1000, batch=1)
         report.warn("careful")

@@ -75,14 +75,14 @@ def test_a_minute_is_closed_by_its_own_log() -> None:
     step = advance(state, count(orders(0), 5), count(orders(1), 5), count(orders(0, "n2"), 5))
     assert not step.closed
     step = advance(state, count(orders(2), 5))
-    assert not step.closed  # 2:59 is 1:59 behind its end
+    assert not step.closed  # 2:59 is only 1:59 after the end of minute 0
     step = advance(state, count(orders(3), 5))
     assert list(step.closed) == [orders(0)]
     assert list(state.open) == [orders(1), orders(0, "n2"), orders(2), orders(3)]
 
 
 def test_nothing_is_late_within_a_batch() -> None:
-    """A backlog of hours comes in one, in no order."""
+    """One batch contains a backlog of several minutes, in reverse order."""
     state = State()
     step = advance(state, *(count(orders(minute), 5) for minute in range(10, -1, -1)))
     assert step.late_rows == 0 and not step.late
@@ -127,7 +127,7 @@ def test_a_day_is_a_file() -> None:
 
 
 def test_a_batch_that_is_repeated_changes_nothing(tmp_path: Path) -> None:
-    """The files of days are written, and then the driver is killed."""
+    """The driver is killed after writing the files of the days, before saving the state."""
     batches = [
         [count(orders(each), 10, 5), count(orders(17 * 60 - 2 + each), 10), count(orders(0), 9)]
         for each in range(8)

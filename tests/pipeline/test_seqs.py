@@ -1,4 +1,4 @@
-"""Gaps and duplicates of dense numbers, against counting them one by one."""
+"""Gaps and duplicates in ranges of numbers, compared with counting the numbers one by one."""
 
 import pyarrow as pa
 from hypothesis import given

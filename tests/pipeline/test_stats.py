@@ -1,4 +1,4 @@
-"""What nsqds say of themselves, as rows in files."""
+"""Statistics of nsqds as rows in files."""
 
 import datetime
 import http.server
@@ -15,7 +15,7 @@ from nsqcy.pipeline.__main__ import main
 from nsqcy.pipeline.stats import Files, http_address, rows_of
 from support.nsqd_process import Nsqd
 
-# As NSQ's nsqd 1.3 says it.
+# /stats of NSQ's nsqd 1.3.
 GO = {
     "version": "1.3.0",
     "health": "OK",
@@ -57,7 +57,7 @@ AT = datetime.datetime(2026, 1, 31, 7, tzinfo=datetime.UTC)
 
 
 class Pages:
-    """An HTTP server whose pages a test changes; `asked` are the paths."""
+    """HTTP server whose pages a test changes. `asked` contains the requested paths."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def run(*words: str) -> int:
 def test_parquet_and_json_say_the_same(
     pages: Pages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pages.pages["/stats"] = {"status_code": 200, "data": GO}  # as old ones have it
+    pages.pages["/stats"] = {"status_code": 200, "data": GO}  # format of old versions
     where = f"--nsqd-http-address={pages.address}"
     assert run(where, "--polls=3", f"--root={tmp_path}/p", "--topic=orders") == 0
     done = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Streams without Spark: what is told of batches, and what becomes of a query that fails."""
+"""Streams without Spark: what is reported about batches, and how failed queries are handled."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def test_a_batch_waits_for_the_name_of_its_query() -> None:
 
 
 class Query:
-    """One that ends so: by an exception with a text, or well."""
+    """Query that ends successfully, or with an exception with this text."""
 
     id = "query"
 
@@ -97,7 +97,7 @@ Run = Callable[..., Sink]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Queries one after the other, which end so. A `start` of one fails."""
+    """Run consecutive queries that end with these texts. `start`: error at the start of a query."""
 
     def go(*ends: str, start: str = "", **given: str) -> Sink:
         left, sink = list(ends), Sink()
@@ -131,7 +131,8 @@ def test_a_query_whose_nsqd_is_away_is_started_again(
 
 
 class Endless:
-    """A query that runs until it is stopped, and tells the process to end when it does."""
+    """Query that runs until it is stopped, and sends SIGTERM to this process while it is
+    awaited."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -155,7 +156,7 @@ def test_a_job_is_stopped_by_a_signal() -> None:
 def test_what_a_signal_broke_off_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A call to the JVM has half an answer then, and what comes next may fail anyhow."""
+    """The signal interrupts a call to the JVM, so later calls may fail in any way."""
 
     def run(_options: Options, _report: Report) -> int:
         with suppress(KeyboardInterrupt):

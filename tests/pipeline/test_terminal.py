@@ -1,4 +1,4 @@
-"""Every job once at a terminal, where it shows a bar, with a real nsqd and one Spark for all."""
+"""Every job once at a terminal, with a progress bar, a real nsqd and a single Spark session."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from support.spark_requirements import QUICK_JAVA
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
 
-# Spark starts once in a process, so that all jobs run in this one.
+# A process starts Spark only once, so all jobs run in this process.
 PROGRAM = """
 import json, sys
 from nsqcy.pipeline.__main__ import main
@@ -31,8 +31,8 @@ SECONDS = 600
 
 
 def at_a_terminal(folder: Path, lines: list[list[str]]) -> dict[str, tuple[str, str]]:
-    """What each job shows on stdout and stderr together, each state of its bar on a line of its
-    own, and its exit code."""
+    """Return the output and the exit code of each job. Each state of a progress bar is a separate
+    line."""
     pytest.importorskip("tqdm", reason="tqdm is not installed")
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (25, 200))

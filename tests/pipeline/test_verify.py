@@ -1,4 +1,4 @@
-"""What verify sees of an archive that somebody has touched."""
+"""What verify finds in an archive that was modified from outside."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ Lines = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def archive(tmp_path: Path) -> HandmadeArchive:
-    """Two logs, three batches."""
+    """Archive of two logs in three batches."""
     archive = HandmadeArchive(tmp_path)
     archive.batch({LOG: range(5, 105), OTHER: range(1, 11)})
     archive.batch({LOG: range(105, 205)})
@@ -27,7 +27,7 @@ def archive(tmp_path: Path) -> HandmadeArchive:
 
 @pytest.fixture
 def verify(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> Lines:
-    """The exit code, and what is wrong or worth a note."""
+    """Return the exit code and the problems and notes of verify."""
 
     def run(*words: str) -> tuple[int, list[str]]:
         code = main(["verify", f"--root={archive.root}", *words])
@@ -89,7 +89,7 @@ def join(rows: "pq.Table", without: int) -> "pq.Table":
 
 
 def test_a_swapped_file(archive: HandmadeArchive, verify: Lines) -> None:
-    """With the same seqs in it."""
+    """The file is replaced by another one with the same seqs."""
     path = files(archive)[2]
     save(path, table(LOG, range(105, 205), "nobod"))
     code, (changed,) = verify()
@@ -137,7 +137,7 @@ def test_a_batch_under_way(archive: HandmadeArchive, verify: Lines) -> None:
 
 
 def test_a_batch_that_has_lost_its_manifest(archive: HandmadeArchive, verify: Lines) -> None:
-    """Others of its query came after it, so nobody will write it again."""
+    """Later batches of the query exist, so the batch will not be written again."""
     manifests.manifest_path(archive.root, "1f3c9a2e-000000001").unlink()
     code, (stray, gap) = verify()
     assert (
@@ -155,7 +155,7 @@ def test_what_cannot_be_read(archive: HandmadeArchive, verify: Lines) -> None:
 
 
 def test_a_missing_end(archive: HandmadeArchive, verify: Lines) -> None:
-    """Files and manifest: only Spark knows."""
+    """The last batch's files and manifest are missing: only Spark's checkpoint shows this."""
     archive.checkpoint({LOG: 305, OTHER: 21}, 2)
     assert verify() == (0, [])
     for path in files(archive)[3:]:

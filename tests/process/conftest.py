@@ -1,4 +1,4 @@
-"""Fixtures of the process tests: a toy nsqd in a folder of its own."""
+"""Fixture of the process tests: toy nsqds in the folder of the test."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from toy import Toy
 
 @pytest.fixture
 def toy(tmp_path):
-    """Starts masters with toy engines; nothing of them outlives the test."""
+    """Factory of masters with toy engines. All of their processes end with the test."""
     made = []
 
     def start(**settings):

@@ -1,4 +1,4 @@
-"""The command itself, as far as it goes before a worker is needed."""
+"""The nsqd command, up to the point where it needs a worker."""
 
 import socket
 import subprocess

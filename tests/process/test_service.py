@@ -1,4 +1,4 @@
-"""What a service manager hears of a master and its workers."""
+"""Notifications that a service manager receives from a master and its workers."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def test_ready_comes_when_connections_are_served(toy, tmp_path, manager, workers
     ready = manager.hear()
     assert ready == {"READY": "1", "STATUS": serving(nsqd, workers)}
     assert nsqd.connect().ask("hello").endswith("hello")
-    assert manager.hear_all() == []  # no watchdog was asked for
+    assert manager.hear_all() == []  # no watchdog is configured
 
 
 def test_workers_do_not_know_of_it(toy, manager):

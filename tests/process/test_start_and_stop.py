@@ -1,4 +1,4 @@
-"""How nsqd's processes begin and end, with an engine that only echoes."""
+"""Start and end of nsqd's processes, with an engine that only echoes."""
 
 import fcntl
 import json
@@ -130,7 +130,7 @@ def test_a_stopped_worker_is_woken_to_save(toy, tmp_path):
 def test_a_worker_that_is_down_when_the_end_comes_is_not_missed(toy):
     nsqd = toy(workers=2).ready()
     nsqd.connect().worker()
-    for _ in range(4):  # until the backoff leaves time enough
+    for _ in range(4):  # until the backoff is long enough
         pids = wait_until(lambda: pids if len(pids := nsqd.worker_pids()) == 2 else None)
         os.kill(pids[1], signal.SIGKILL)
         wait_until(lambda gone=pids[1]: not is_alive(gone))
@@ -200,7 +200,7 @@ def test_a_killed_master_and_a_start_at_once_on_the_same_path(toy, tmp_path, rou
     first.process.kill()
     second = toy(workers=2).ready()
     assert second.connect().ask("hello").endswith("hello")
-    assert len(list(tmp_path.glob("saved.*"))) == 3  # it waited for the orphans
+    assert len(list(tmp_path.glob("saved.*"))) == 3  # the second master waited for the orphans
     assert second.stop() == 0
 
 

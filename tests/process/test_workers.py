@@ -1,4 +1,4 @@
-"""Workers that die, hang or stop; sockets handed over meanwhile."""
+"""Workers that die, hang or stop, and the sockets that the master hands over meanwhile."""
 
 import os
 import re
@@ -47,7 +47,7 @@ def test_two_thousand_connections(toy):
         client.send("hello")
     served = Counter(client.line().split()[0] for client in clients)
     assert sum(served.values()) == 2000
-    assert min(served.values()) >= 400  # whoever lags meanwhile is given fewer
+    assert min(served.values()) >= 400  # a lagging worker gets fewer connections
 
 
 def test_a_killed_worker_takes_only_its_own_clients(toy):
@@ -76,7 +76,7 @@ def test_rings_are_reset_only_when_all_have_let_go(toy):
     nsqd = toy(workers=3).ready()
     asking = nsqd.client_of(0)
     pids = [nsqd.pid_of(worker) for worker in range(3)]
-    os.kill(pids[2], signal.SIGSTOP)  # it cannot answer peer_down
+    os.kill(pids[2], signal.SIGSTOP)  # this worker cannot answer peer_down
     os.kill(pids[1], signal.SIGKILL)
     wait_until(lambda: "'state': 'down'" in asking.ask("!workers"))
     wait_until(lambda: "peer_down 1" in asking.ask("!events"))
@@ -95,7 +95,7 @@ def test_all_workers_killed_at_once(toy):
     for worker in range(3):
         nsqd.wait_line(f"worker {worker}: up again")
     assert {nsqd.connect().worker() for _ in range(6)} == {0, 1, 2}
-    # Whoever came up first heard of the others, whoever came later was told at once.
+    # A worker that was up early is notified of the others; a later one receives them at its start.
     for worker in range(3):
         events = nsqd.client_of(worker).ask("!events")
         for peer in {0, 1, 2} - {worker}:
@@ -129,7 +129,7 @@ def test_a_stopped_worker_is_not_murdered_and_others_serve(toy):
     asking = nsqd.client_of(0)
     pid = nsqd.pid_of(1)
     os.kill(pid, signal.SIGSTOP)
-    # Once it lags, what comes is given to the other worker.
+    # As soon as the worker lags, new connections go to the other worker.
     wait_until(lambda: all(nsqd.connect_and_ask() for _ in range(3)))
     assert eval(asking.ask("!workers"))[1]["pid"] == pid
     assert not nsqd.seen("no heartbeat for")
@@ -145,14 +145,14 @@ def test_sockets_a_dead_worker_never_took_are_served_by_another(toy):
     for client in clients:
         client.send("hello")
     master = nsqd.process.pid
-    # Ten are with the stopped worker; their sockets are held by the master as well.
+    # The stopped worker has ten of the sockets; the master also keeps them open.
     wait_until(lambda: count_sockets(master, nsqd.address()[1]) >= 11)
     os.kill(pid, signal.SIGKILL)
     assert all(client.line().endswith("hello") for client in clients)
 
 
 def count_sockets(pid, port):
-    """How many TCP sockets of this local port a process has open."""
+    """Return the number of open TCP sockets of a process with this local port."""
     inodes = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -198,7 +198,7 @@ def test_workers_killed_under_load_leave_no_client_waiting(toy):
             client = Client(where)
             try:
                 line = client.ask("hello")
-            except OSError:  # a broken pipe is an end as well; a timeout is not
+            except OSError:  # a broken pipe also counts as an end; a timeout does not
                 line = ""
             ended[line.endswith("hello") or "eof"] += 1
             client.close()
@@ -249,7 +249,8 @@ def test_no_descriptor_leaks_over_restarts(toy):
     for round_ in range(3):
         os.kill(nsqd.pid_of(1), signal.SIGKILL)
         wait_until(lambda count=round_: count_lines(nsqd, "worker 1: up again") > count)
-    wait_until(lambda: count_fds(nsqd.process.pid) <= before)  # one restart opens two and more
+    # One restart opens at least two descriptors.
+    wait_until(lambda: count_fds(nsqd.process.pid) <= before)
 
 
 def test_a_master_out_of_descriptors_pauses_and_goes_on(toy):
@@ -277,7 +278,7 @@ def test_a_worker_out_of_descriptors_loses_no_socket(toy):
     clients = [nsqd.connect() for _ in range(5)]
     for client in clients:
         client.send("hello")
-    # It refuses them; the master holds them.
+    # The worker cannot receive the sockets, so the master keeps them.
     port = nsqd.address()[1]
     wait_until(lambda: count_sockets(nsqd.process.pid, port) > 1)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
@@ -332,7 +333,7 @@ def test_metadata_follows_what_workers_tell(toy, tmp_path):
     client.ask("!create gone#ephemeral")
     channel = '{"name":"c","paused":false}'
     wait_until(lambda: content(f'[{{"name":"t","paused":false,"channels":[{channel}]}}]'))
-    client.ask("!pause t")  # answered when it is on the disk
+    client.ask("!pause t")  # answered when the change is on disk
     assert content(f'[{{"name":"t","paused":true,"channels":[{channel}]}}]')
     client.ask("!delete t")
     assert content("null")

@@ -1,4 +1,4 @@
-"""Start a master with toy engines, watch what it logs, talk to it."""
+"""A master with toy engines: start it, watch its log, and talk to it."""
 
 import json
 import os
@@ -16,7 +16,7 @@ DEADLINE = 30.0
 
 
 def wait_until(condition, what="a condition"):
-    """Wait until `condition()` is true; gives what it gave. `what` may be a function, for a text
+    """Wait until `condition()` is true, and return its value. `what` may be a function, for a text
     that is only known at the end."""
     end = time.monotonic() + DEADLINE
     while time.monotonic() < end:
@@ -24,7 +24,7 @@ def wait_until(condition, what="a condition"):
         if value:
             return value
         time.sleep(0.005)
-    raise AssertionError(f"{what() if callable(what) else what} did not come about")
+    raise AssertionError(f"timed out waiting for {what() if callable(what) else what}")
 
 
 def environment():
@@ -33,7 +33,7 @@ def environment():
 
 
 class Client:
-    """A connection that speaks in lines."""
+    """Client connection that exchanges lines."""
 
     def __init__(self, where):
         family = socket.AF_UNIX if isinstance(where, str) else socket.AF_INET
@@ -46,7 +46,7 @@ class Client:
         self.sock.sendall(text.encode() + b"\n")
 
     def line(self):
-        """The next line; "" at the end of the stream."""
+        """Return the next line; "" at the end of the stream."""
         try:
             return self._file.readline().decode().rstrip("\n")
         except ConnectionResetError:
@@ -57,7 +57,7 @@ class Client:
         return self.line()
 
     def worker(self):
-        """Which worker serves us."""
+        """Return the worker that serves this connection."""
         return int(self.ask("which").split()[0])
 
     def close(self):
@@ -95,7 +95,7 @@ class Toy:
             self.lines.append(line.decode(errors="replace").rstrip("\n"))
 
     def seen(self, pattern):
-        """The first log line the pattern is found in."""
+        """Return the first log line that matches the pattern."""
         return next((line for line in list(self.lines) if re.search(pattern, line)), None)
 
     def wait_line(self, pattern):
@@ -115,7 +115,7 @@ class Toy:
         return client
 
     def connect_and_ask(self, timeout=0.5):
-        """Whether a new connection is served at once."""
+        """Return whether a new connection is served within the timeout."""
         client = self.connect()
         client.sock.settimeout(timeout)
         try:
@@ -124,7 +124,7 @@ class Toy:
             return False
 
     def client_of(self, worker):
-        """A client that this worker serves."""
+        """Return a client that is served by this worker."""
         return wait_until(lambda: self._try_client_of(worker), f"a client of worker {worker}")
 
     def _try_client_of(self, worker):
@@ -132,14 +132,14 @@ class Toy:
         return client if client.worker() == worker else None
 
     def state(self):
-        """What the master says of its workers."""
+        """Return the master's state of its workers."""
         client = self.connect()
         line = client.ask("!workers")
         client.close()
         return eval(line)
 
     def worker_pids(self):
-        """Those alive, oldest first: one that was killed stays a zombie until it is reaped."""
+        """Return the live workers, oldest first. A killed one stays a zombie until it is reaped."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [pid for pid in map(int, path.read_text().split()) if is_alive(pid)]
 
@@ -147,7 +147,7 @@ class Toy:
         return self.state()[worker]["pid"]
 
     def stop(self, signum=signal.SIGTERM):
-        """Ask it to stop; gives the exit code."""
+        """Send a signal, and return the exit code."""
         self.process.send_signal(signum)
         return self.wait()
 

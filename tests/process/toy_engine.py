@@ -1,9 +1,10 @@
-"""An engine that echoes bytes, and does odd things when a client or a test asks for them.
+"""Engine that echoes bytes, and misbehaves when a client or a test requests it.
 
-On a connection: a line is answered by `worker peer local kind: line`; a line that begins with `!`
-is a command: `!crash`, `!hang`, `!ask N TEXT` (ask worker N's engine to echo), `!create TOPIC`,
-`!channel TOPIC CHANNEL`, `!delete TOPIC`, `!pause TOPIC`, `!place TOPIC`, `!events`, `!workers`,
-`!level`, `!sockopts`, `!environ`. What `stop` is to save is a file `saved.N` in the data path.
+On a connection, a line is answered by `worker peer local kind: line`. A line that begins with `!`
+is a command: `!crash`, `!hang`, `!ask N TEXT` (request an echo from worker N's engine),
+`!create TOPIC`, `!channel TOPIC CHANNEL`, `!delete TOPIC`, `!pause TOPIC`, `!place TOPIC`,
+`!events`, `!workers`, `!level`, `!sockopts`, `!environ`. `stop` saves a file `saved.N` in the data
+path.
 """
 
 import os
@@ -48,7 +49,7 @@ class Fail(ToyCall):
 
 @dataclass(frozen=True)
 class DescribeWorkers(MasterVerb):
-    """Served by toy_nsqd."""
+    """Request for the states of the workers. toy_nsqd serves it."""
 
     timeout: ClassVar[float] = 5.0
 
@@ -103,7 +104,7 @@ class ToyEngine:
         path.write_text("all of it")
 
     def _wait_for(self, setting):
-        """Until the file that a setting names is there."""
+        """Wait until the file named by a setting exists."""
         while setting in self.toy and not os.path.exists(self.toy[setting]):
             gevent.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""A master with toy engines: `python toy_nsqd.py SETTINGS`, where SETTINGS is JSON."""
+"""Master with toy engines: `python toy_nsqd.py SETTINGS`, where SETTINGS is JSON."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def main():
 
 
 def show_workers(nsqd):
-    """Have the master answer `!workers`."""
+    """Make the master answer `!workers`."""
     called = nsqd._requests.called
 
     def answer(index, request):

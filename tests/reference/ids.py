@@ -1,10 +1,10 @@
-"""Message ids, slow and obvious: the twin of nsqcy.base.ids."""
+"""Message ids: a slow and simple reference implementation of nsqcy.base.ids."""
 
 EPOCH_TICKS = 1288834974288
 
 
 class LeaseWord:
-    """The first tick nobody has leased."""
+    """First tick that is not leased."""
 
     def __init__(self) -> None:
         self.free = 0

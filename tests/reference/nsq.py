@@ -1,7 +1,8 @@
-"""Topics and channels, slow and obvious: the twin of nsqcy.broker.topic and nsqcy.channels.channel.
+"""Topics and channels: a slow and simple reference for nsqcy.broker.topic and
+nsqcy.channels.channel.
 
-Knows nothing of blocks, logs and turns. Time is handed in. What a client got is handed in as well,
-and must have been allowed: one of the messages at the head of its channel.
+It has no blocks, logs or turns. The caller passes the time and the messages that a client received.
+Each received message must be one of those at the head of its channel.
 """
 
 from collections.abc import Iterable
@@ -15,16 +16,16 @@ class Message:
     body: bytes
     timestamp: int
     delay: int = 0
-    id: bytes | None = None  # known when a client has seen it
+    id: bytes | None = None  # known after a client has received it
 
 
 @dataclass(eq=False)
 class Copy:
-    """A message as one channel has it."""
+    """State of a message in a channel."""
 
     message: Message
     attempts: int = 0
-    rank: int = 0  # those of equal rank may leave in any order
+    rank: int = 0  # messages of equal rank may be delivered in any order
     due: int = 0
     delivered: int = 0
     client: object = None
@@ -38,7 +39,7 @@ class Client:
 
 
 class Disallowed(AssertionError):
-    """The daemon did what no daemon may."""
+    """The daemon has violated the rules."""
 
 
 def check(condition: object, what: str) -> None:
@@ -58,23 +59,23 @@ class Channel:
         self.deferred: list[Copy] = []
         self.clients: list[Client] = []
         self.ranks = 0
-        self.arrived: list[Copy] = []  # of this turn, in an ephemeral channel
+        self.arrived: list[Copy] = []  # in an ephemeral channel, messages of this turn
         self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
         self.finish_count = 0
         self.dropped_count = 0
-        self.lost_count = 0  # emptied
-        self.missing_count = 0  # a crash left nothing of them
-        self.carried = 0  # there before a restart
-        self.latencies: list[int] = []  # of finished messages, from their publish
+        self.lost_count = 0  # removed by emptying
+        self.missing_count = 0  # lost in a crash
+        self.carried = 0  # left from before a restart
+        self.latencies: list[int] = []  # from publish to finish
 
     def next_rank(self) -> int:
         self.ranks += 1
         return self.ranks
 
     def receive(self, message: Message, now: int) -> None:
-        """The topic hands over a message."""
+        """Receive a message from the topic."""
         self.message_count += 1
         copy = Copy(message)
         if message.delay:
@@ -86,22 +87,22 @@ class Channel:
         self.arrived.append(copy)
 
     def drop_newest(self, count: int) -> None:
-        """An ephemeral channel was full when this many arrived."""
+        """Drop the newest messages: the ephemeral channel was full when they arrived."""
         check(self.ephemeral and count <= len(self.arrived), f"{self.name} dropped {count}")
         for copy in self.arrived[len(self.arrived) - count :]:
             self.waiting.remove(copy)
         self.dropped_count += count
 
     def put_back(self, copies: Iterable[Copy]) -> None:
-        """To the tail; all at once, so in any order among themselves."""
+        """Move messages to the tail together, so their relative order is undefined."""
         rank = self.next_rank()
         for copy in copies:
             copy.rank = rank
             self.waiting.append(copy)
 
     def drop(self, copies: Iterable[Copy]) -> None:
-        """An ephemeral channel was full when these were put back."""
-        check(self.ephemeral, f"{self.name} drops what was put back")
+        """Drop messages that were put back into a full ephemeral channel."""
+        check(self.ephemeral, f"{self.name} is not ephemeral, but drops messages")
         for copy in copies:
             self.waiting.remove(copy)
             self.dropped_count += 1
@@ -109,21 +110,21 @@ class Channel:
     def deliver(
         self, client: Client, id: bytes, body: bytes, attempts: int, timestamp: int, now: int
     ) -> None:
-        """A client got this; it must be one of those at the head."""
+        """Deliver a message to a client; it must be one of those at the head."""
         rank = self.waiting[0].rank
         for i, copy in enumerate(self.waiting):  # noqa: B007, used behind the loop
             check(copy.rank == rank, f"{body[:20]!r} is not at the head")
             if copy.message.body == body:
                 break
         else:
-            check(False, f"{body[:20]!r} does not wait in {self.name}")
+            check(False, f"{body[:20]!r} is not queued in {self.name}")
         del self.waiting[i]
         message = copy.message
         copy.attempts += 1
-        check(attempts == copy.attempts, f"attempt {attempts} instead of {copy.attempts}")
-        check(timestamp == message.timestamp, "the timestamp is not that of its publish")
+        check(attempts == copy.attempts, f"the attempt is {attempts} instead of {copy.attempts}")
+        check(timestamp == message.timestamp, "the timestamp differs from that of the publish")
         check(message.id in (None, id), "the id has changed")
-        check(id not in self.in_flight, "in flight twice")
+        check(id not in self.in_flight, "the message is in flight twice")
         message.id = id
         copy.delivered = now
         copy.due = now + client.msg_timeout
@@ -132,7 +133,7 @@ class Channel:
         client.in_flight += 1
 
     def may_deliver(self, body: bytes) -> bool:
-        """Whether the message with this body is one of those at the head."""
+        """Return whether the message with this body is one of those at the head."""
         return any(
             copy.message.body == body for copy in self.waiting if copy.rank == self.waiting[0].rank
         )
@@ -169,7 +170,7 @@ class Channel:
         copy = self.in_flight.get(id)
         if copy is None or copy.client is not client:
             return False
-        # What is kept of the time of delivery is exact to a millisecond.
+        # The time of delivery is stored with a precision of a millisecond.
         held = (now // MILLISECOND - copy.delivered // MILLISECOND) * MILLISECOND
         copy.due = now + client.msg_timeout
         if held + client.msg_timeout >= self.max_msg_timeout:
@@ -177,7 +178,7 @@ class Channel:
         return True
 
     def expire(self, now: int) -> list[Copy]:
-        """What is due comes to the tail."""
+        """Move messages whose deadline or delay has expired to the tail, and return them."""
         late = [copy for copy in self.in_flight.values() if copy.due <= now]
         for copy in late:
             del self.in_flight[copy.message.id or b""]
@@ -200,9 +201,9 @@ class Channel:
             client.in_flight = 0
 
     def restart(self, passed: int) -> None:
-        """A clean exit and a start: what was in flight waits again, in front of what waited; what
-        is deferred stays so. `passed`: how much the clock that deadlines are on has jumped,
-        beyond the time that passed."""
+        """Exit cleanly and start again: messages in flight are queued before all others, and
+        deferred ones stay deferred. `passed`: jump of the deadlines' clock beyond the elapsed
+        time."""
         back = sorted(self.waiting, key=lambda copy: copy.rank)
         once = list(self.in_flight.values())
         once += [copy for copy in back if copy.attempts or copy.due]
@@ -222,7 +223,7 @@ class Channel:
         self.carried = len(self.waiting) + len(self.deferred)
 
     def balance(self) -> bool:
-        """Nothing is lost, nothing appears from nowhere."""
+        """Return whether all messages are accounted for."""
         return self.message_count + self.carried == (
             len(self.waiting)
             + len(self.in_flight)
@@ -240,7 +241,7 @@ class Topic:
     mem_queue_size: int
     max_msg_timeout: int
     paused: bool = False
-    held: bool = False  # until the channels that are known elsewhere are there
+    held: bool = False  # until the channels registered elsewhere exist
     backlog: list[Message] = field(default_factory=list)
     channels: dict[str, Channel] = field(default_factory=dict)
     message_count: int = 0
@@ -251,7 +252,7 @@ class Topic:
         return self.name.endswith("#ephemeral")
 
     def publish(self, message: Message, now: int) -> None:
-        """A publish was accepted."""
+        """Accept a publish."""
         self.message_count += 1
         self.message_bytes += len(message.body)
         flowing = self.channels and not self.paused and not self.held

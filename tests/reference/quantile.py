@@ -1,4 +1,4 @@
-"""Quantiles, slow and obvious: the twin of nsqcy.base.quantile."""
+"""Quantiles: a slow and simple reference implementation of nsqcy.base.quantile."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -7,7 +7,8 @@ from typing import Any
 
 
 def exact(values: Sequence[int], quantile: float) -> int:
-    """What NSQ says of a list short enough to be kept whole: a little above the true place."""
+    """Return NSQ's result for a list that is short enough to be kept whole: slightly above the
+    exact place."""
     n = len(values)
     if not n:
         return 0
@@ -22,8 +23,9 @@ def summary(values: Sequence[int], quantiles: Sequence[float]) -> dict[str, Any]
 
 
 def rank_error(ordered: Sequence[int], quantile: float, value: int) -> int:
-    """How many places `value` is from where it should be in a sorted list; it must be in there."""
+    """Return the distance in places between `value` and its correct position in a sorted list,
+    which must contain it."""
     first, last = bisect_left(ordered, value) + 1, bisect_right(ordered, value)
-    assert first <= last, f"{value} was never seen"
+    assert first <= last, f"the list does not contain {value}"
     place = max(1, math.ceil(quantile * len(ordered)))
     return max(first - place, place - last, 0)

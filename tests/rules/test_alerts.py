@@ -1,4 +1,4 @@
-"""conf/prometheus-rules.yml: every alert can fire, can be silent, and leads to a runbook."""
+"""conf/prometheus-rules.yml: every alert can fire, can stay silent, and leads to a runbook."""
 
 import re
 import shutil
@@ -38,7 +38,7 @@ def test_each_fires_and_is_silent_when_it_should() -> None:
 
 
 def test_each_alert_is_tested_both_ways() -> None:
-    """By series for which it fires, and others for which it does not."""
+    """Each test has series for which the alert fires, and others for which it does not."""
     tests = {each["name"]: each for each in yaml.safe_load(TESTS.read_text())["tests"]}
     for name in NAMES:
         (check,) = tests[name]["promql_expr_test"]

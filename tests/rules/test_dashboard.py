@@ -1,4 +1,4 @@
-"""conf/grafana-nsqcy.json: what it asks for is there, and what it shows can be seen."""
+"""conf/grafana-nsqcy.json: its queries use existing metrics, and its panels are visible."""
 
 import json
 import re
@@ -76,7 +76,7 @@ def test_variables_lead_to_values_and_are_used() -> None:
 
 
 def test_what_is_chosen_holds_everywhere() -> None:
-    """Each metric that has the label of a variable is selected by it."""
+    """Every selector uses the dashboard's variables for all labels that the metric has."""
     variables = {"instance": "node", "topic": "topic", "channel": "channel"}
     for each in expressions():
         for name, selector in METRIC.findall(each):
@@ -90,7 +90,7 @@ def test_panels_do_not_overlap() -> None:
     for (one, a), (other, b) in combinations(places, 2):
         beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
         above = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
-        assert beside or above, f"{one} and {other}"
+        assert beside or above, f"{one} overlaps {other}"
 
 
 def test_panels_are_told_apart_and_have_units() -> None:
@@ -103,7 +103,7 @@ def test_panels_are_told_apart_and_have_units() -> None:
 
 
 def test_nothing_comes_from_outside() -> None:
-    """Neither plugins nor data sources of one Grafana, nor addresses."""
+    """The dashboard needs no plugins, no specific data source, and no addresses."""
     assert "://" not in json.dumps(DASHBOARD)
     assert {panel["type"] for panel in PANELS} == {"row", "stat", "timeseries", "heatmap"}
     for panel in PANELS:

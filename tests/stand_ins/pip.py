@@ -14,7 +14,7 @@ PROJECT = tomllib.loads(PACKAGE.with_name("pyproject.toml").read_text())
 
 
 def install(venv: Path, version: str) -> None:
-    """Files are links to those under test, except the one with the version."""
+    """Install the package as links to the files under test, except the file with the version."""
     copy = venv / "lib/nsqcy"
     shutil.copytree(PACKAGE, copy, copy_function=os.symlink)
     text = (PACKAGE / "__init__.py").read_text()

@@ -1,4 +1,4 @@
-"""python3 of a simulated host: `-m venv FOLDER` creates one with our pip."""
+"""python3 of a simulated host: `-m venv FOLDER` creates a venv with the simulated pip."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 """systemctl of a simulated host: `systemctl.py ROOT COMMAND... UNIT`.
 
-Runs the command of the unit's file, with the flags that /etc/default and ROOT/UNIT.flags add, and
-identifies a daemon by a file with its process id. Its log is ROOT/UNIT.log. Nothing is restarted
-when it ends.
+Runs the command from the unit's file, with the additional flags from /etc/default and
+ROOT/UNIT.flags. A file with the process id identifies the daemon. Its log is ROOT/UNIT.log. A
+daemon that ends is not restarted.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""What `make dist` has built, as somebody has it who has neither this tree nor a compiler.
+"""The wheels built by `make dist`, used without this tree and without a compiler.
 
-Each wheel is installed into an empty environment of its Python, in a folder of its own, with what
-it depends on from wheels only, and is used from there with a PATH that has nothing else.
+Each wheel is installed into a new environment of its Python. Its dependencies also come from wheels
+only, and its PATH contains nothing else.
 """
 
 import os
@@ -26,9 +26,10 @@ pytestmark = [pytest.mark.dist, pytest.mark.timeout(900)]
 
 DIST = distribution_files.ROOT / "dist"
 WHEELS = sorted(DIST.glob("*.whl"))
-COMMANDS = ("sh", "bash", "curl", "cat", "sleep")  # what the README types, and nothing that builds
-SMALL = 75  # MB, with everything it depends on
-# By import: what the extras bring.
+# Commands that the README uses; none of them can build anything.
+COMMANDS = ("sh", "bash", "curl", "cat", "sleep")
+SMALL = 75  # maximum size in MB, including dependencies
+# Packages of the extras, by the names to import.
 OF_EXTRAS = {"matplotlib", "prometheus_client", "pyarrow", "pyspark", "pytest", "tqdm", "zstandard"}
 IMPORT_ALL = """
 import importlib, pkgutil
@@ -45,7 +46,7 @@ for package in ("nsqcy", "pyspark_nsq"):
 
 
 class Room:
-    """An environment with one wheel in it."""
+    """Environment with one installed wheel."""
 
     def __init__(self, wheel: Path, folder: Path) -> None:
         found = re.search(r"-cp(\d)(\d+)-", wheel.name)
@@ -64,7 +65,7 @@ class Room:
         self.run("python", "-m", "pip", "uninstall", "-q", "-y", "pip", "setuptools")
 
     def run(self, *words: str) -> str:
-        """What a command prints; it must succeed."""
+        """Run a command, which must succeed, and return its output."""
         done = subprocess.run(
             [str(self.bin / words[0]), *words[1:]],
             cwd=self.folder,
@@ -121,7 +122,7 @@ def test_the_core_is_small(room: Room) -> None:
     }
     total = sum(sizes.values()) / 1e6
     largest = sorted(sizes, key=lambda name: -sizes[name])[:6]
-    print(f"\ninstalled: {total:.0f} MB, of it")
+    print(f"\ninstalled: {total:.0f} MB, including")
     print("\n".join(f"  {sizes[name] / 1e6:5.1f} {name}" for name in largest))
     assert total < SMALL
 
@@ -152,7 +153,7 @@ def test_units_and_manifests_are_installed(room: Room) -> None:
 
 @pytest.fixture
 def up(room: Room) -> Iterator[dict[int, int]]:
-    """`nsqcy up`, and where it serves what the README has on the usual ports."""
+    """Run `nsqcy up`; yield the actual port for each usual port of the README."""
     words = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
     words += [f"--nsqlookupd-{word.removeprefix('--')}" for word in words]
     words.append("--nsqadmin-http-address=127.0.0.1:0")

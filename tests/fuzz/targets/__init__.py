@@ -1,14 +1,14 @@
-"""What is fuzzed: a module a parser.
+"""Fuzzing targets: one module for each parser.
 
-Each has
-    one(data)     feeds it; raises, or a sanitizer ends the process, when something is wrong
-    seeds()       inputs that mean something, of which a campaign without a corpus begins
-    COVERS        the files whose lines are to be reached, below nsqcy/ or cext/nsqcy/
-    WORDS         what mutations may put in, beside bytes
+Each module has
+    one(data)     runs an input; it raises, or a sanitizer ends the process, if something is wrong
+    seeds()       meaningful inputs, with which a campaign without a corpus begins
+    COVERS        files whose coverage is reported, below nsqcy/ or cext/nsqcy/
+    WORDS         words that mutations may insert
 and may have
-    fresh(chance) a part of an input, which mutations put in as well
-    sound(data)   an input with its lengths and checksums made right: without that most mutations
-                  would be refused for these alone
+    fresh(chance) returns a part of an input, which mutations may insert
+    sound(data)   returns an input with correct lengths and checksums: most mutations would be
+                  refused without them
 """
 
 import importlib
@@ -25,12 +25,12 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Any:
-    """The module of a target."""
+    """Return the module of a target."""
     return importlib.import_module(f"fuzz.targets.{name}")
 
 
 def mutator(target: Any, mutate: Callable[[bytes, int], bytes]) -> Callable[..., bytes]:
-    """`mutate` is libFuzzer's; a target's own ways are taken now and then."""
+    """Return a mutator that uses libFuzzer's `mutate`, and sometimes the target's own mutations."""
     fresh = getattr(target, "fresh", None)
     sound = getattr(target, "sound", None)
 
@@ -49,5 +49,5 @@ def mutator(target: Any, mutate: Callable[[bytes, int], bytes]) -> Callable[...,
 
 
 def _edges(data: bytes) -> list[int]:
-    """Where lines end; both ends."""
+    """Return the ends of the lines, the start and the end."""
     return [0, len(data), *(at + 1 for at, byte in enumerate(data) if byte == 10)]

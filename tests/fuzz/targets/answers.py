@@ -1,7 +1,7 @@
-"""What daemons are answered: by lookupds, nsqds, auth servers. Read or refused, and what is read
-can be shown.
+"""Answers that daemons receive from nsqlookupds, nsqds and auth servers: each is read or refused,
+and every value that was read can be shown.
 
-The first byte of an input says what the rest is.
+The first byte of an input selects the kind of the rest.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What jobs and Spark keep of logs: manifests, checkpoints, offsets, and the blocks that nsqds
-send. Each is read or refused, in words.
+"""Files that jobs and Spark keep about logs (manifests, checkpoints, offsets), and blocks that
+nsqds send: each is read, or refused with an error text.
 
-The first byte of an input says what the rest is.
+The first byte of an input selects the kind of the rest.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def seeds() -> list[bytes]:
 
 
 def sound(data: bytes) -> bytes:
-    """A block has its size and checksum."""
+    """Correct the size and the checksum of a block."""
     if data[:1] != b"\3" or len(data) < 65:
         return data
     content = bytearray(data[1:])
@@ -109,7 +109,7 @@ def _checkpoint(content: bytes) -> None:
 
 
 def _offset(content: bytes) -> None:
-    """Spark has written it, so it is JSON."""
+    """Parse an offset. Spark has written it, so only JSON is tried."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -125,7 +125,7 @@ def _block(content: bytes) -> None:
     decoder = blocks.Decoder(schema, "t", "a:1", LOG_ID.hex())
     try:
         found = decoder.parse(pa.py_buffer(content))
-        if found.base_seq == 5:  # what was asked for
+        if found.base_seq == 5:  # the requested seq
             decoder.rows(found).validate(full=True)
     except CorruptBlock:
         pass

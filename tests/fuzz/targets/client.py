@@ -1,7 +1,8 @@
-"""What an nsqd may say to a client: a connection goes on or ends, however the bytes are cut.
+"""Anything that an nsqd may send to a client: the connection continues or ends, however the bytes
+are cut.
 
-What was right before the bytes that end it may be told or not, as it came with them or before. Of
-what comes together messages are told first.
+Valid frames before the bytes that end a connection may or may not be reported, depending on whether
+they arrived together. Of the frames that arrive together, messages are reported first.
 """
 
 import json
@@ -52,7 +53,7 @@ def seeds() -> list[bytes]:
 
 
 def sound(data: bytes) -> bytes:
-    """A frame that is announced as longer than what is left is what is left."""
+    """Reduce each announced frame length to the number of bytes that are left."""
     result, at = bytearray(data), 1
     while at + 8 <= len(result):
         (size,) = struct.unpack_from(">I", result, at)
@@ -63,7 +64,7 @@ def sound(data: bytes) -> bytes:
 
 
 class Owner:
-    """Writes down what it is told, and answers messages in every way."""
+    """Records everything that it receives, and answers messages in every way."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
@@ -103,7 +104,7 @@ class Owner:
 
 
 def heard(keywords: dict[str, Any], pieces: list[bytes]) -> tuple[Owner, bool]:
-    """Its owner, and whether an error has ended it."""
+    """Feed the pieces to a connection; return its owner and whether an error ended it."""
     owner, ended = Owner(), False
     connection = Connection(Address("a", 1), ConnectionOptions(**keywords), owner)
     connection.begin(0)

@@ -1,6 +1,7 @@
-"""Files of configuration, INI and TOML, and values of options: taken or refused, in words.
+"""Configuration files (INI and TOML) and option values: each is accepted, or refused with an error
+text.
 
-The first byte of an input says whose file the rest is, or that it is the words of a command line.
+The first byte of an input selects the daemon whose file the rest is, or a command line.
 """
 
 import tempfile
@@ -36,7 +37,7 @@ WORDS += [b"[topic a*]", b"[channel a*/b]", b"[nsqd]", b"1h30m", b"0x10", b"1_00
 
 
 def seeds() -> list[bytes]:
-    """Samples with every second of their settings made."""
+    """Return parts of the sample files with their settings uncommented, and other inputs."""
     found = []
     for number, text in enumerate(SAMPLES):
         lines = [line for line in text.split("\n") if not line.startswith("# ")]

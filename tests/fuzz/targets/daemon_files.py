@@ -1,7 +1,7 @@
-"""The small files of daemons: nsqd.dat, policies.json, and nsqadmin's users. Each is read or
-refused, in words; what is read is written as it means.
+"""Small files of daemons (nsqd.dat, policies.json, nsqadmin's users): each is read, or refused with
+an error text. Writing what was read does not change its meaning.
 
-The first byte of an input says which file the rest is.
+The first byte of an input selects the file.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Files that NSQ's nsqd leaves: every byte of one is a record's or told of, and what an import
-makes of them a topic can be loaded from.
+"""Files of NSQ's nsqd: every byte belongs to a record or is reported, and a topic can load the
+result of an import.
 
-An input is the metadata, a zero byte, and the content of a file; one without metadata is read, and
-not imported, which takes longer.
+An input is the metadata, a zero byte, and the content of a file. Without metadata, the file is only
+read, because an import takes longer.
 """
 
 import shutil
@@ -42,7 +42,7 @@ def seeds() -> list[bytes]:
 
 
 def sound(data: bytes) -> bytes:
-    """A record that is announced as longer than what is left is what is left."""
+    """Reduce each announced record length to the number of bytes that are left."""
     meta, _, content = data.partition(b"\0")
     result, at = bytearray(content), 0
     while at + 30 <= len(result):

@@ -1,5 +1,5 @@
-"""Headers of messages: the compiled reader and the one of Spark agree, and what is read is written
-again as it was."""
+"""Headers of messages: the compiled reader and Spark's reader agree, and encoding the result
+restores the input."""
 
 import random
 

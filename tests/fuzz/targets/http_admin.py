@@ -1,8 +1,8 @@
-"""HTTP of nsqlookupd and nsqadmin: requests of any form, and upstreams that answer anything. No
-handler fails for them, and every page is HTML that can be read.
+"""HTTP of nsqlookupd and nsqadmin: requests of any form, and upstreams with any answer. No handler
+fails, and every page is readable HTML.
 
-The first byte of an input says whose it is: nsqlookupd's, nsqadmin's, or nsqadmin's with a file of
-users. What follows three zero bytes is what nsqds and nsqlookupds answer nsqadmin.
+The first byte of an input selects nsqlookupd, nsqadmin, or nsqadmin with a users file. The bytes
+after three zero bytes are the answer of nsqds and nsqlookupds to nsqadmin.
 """
 
 import json
@@ -129,7 +129,7 @@ def fresh(chance: random.Random) -> bytes:
 
 
 def sound(data: bytes) -> bytes:
-    """A body that is announced as longer than what is left is what is left."""
+    """Reduce an announced body length to the number of bytes that are left."""
     said, split, answers = data.partition(SPLIT)
     at = said.rfind(b"Content-Length: ")
     head = said[: at + 16]
@@ -140,7 +140,7 @@ def sound(data: bytes) -> bytes:
 
 
 class Web:
-    """Answers everybody with the same."""
+    """Gives the same answer to every request."""
 
     def __init__(self) -> None:
         self.terms = Terms()
@@ -153,7 +153,7 @@ class Web:
 
 
 def at_once(keys: Sequence[Any], ask: Callable[[Any], Any], limit: float) -> Outcome[Any, Any]:
-    """ask_all() without its threads."""
+    """Replacement of ask_all() without threads."""
     found: Outcome[Any, Any] = Outcome()
     for key in dict.fromkeys(keys):
         try:
@@ -167,7 +167,7 @@ view.ask_all = at_once
 
 
 class Admin(AppContext):
-    """Its handlers run at once."""
+    """nsqadmin whose handlers run immediately."""
 
     def call(self, route: Route, request: Request) -> Any:
         return self._call(route, request)
@@ -233,12 +233,12 @@ def one(data: bytes) -> None:
 
 
 def _begin(api: Any, protocol: HttpProtocol, head: Head) -> Reply | None:
-    """The reply, or None where the body comes first."""
+    """Return the reply to a head, or None if the body must be read first."""
     route = api.router.resolve(head)
     if isinstance(route, Reply):
         return route
     if route.path.startswith("/debug/pprof"):
-        return Reply(200)  # it takes its time
+        return Reply(200)  # a profile takes time
     if route.body is None:
         reply: Reply = api.call(route, Request(head, Body(b""), "127.0.0.1:5"))
         return reply

@@ -1,5 +1,5 @@
-"""HTTP of nsqd: with the short way of publishes and without it, the same bytes in the same pieces
-are answered by the same bytes, and do the same."""
+"""HTTP of nsqd: with and without the fast path for publishes, the same pieces of input have the
+same answers and effects."""
 
 import random
 import zlib

@@ -1,4 +1,5 @@
-"""What a topic's journal says: read or refused, and what is read is written as it means."""
+"""A topic's journal: it is read or refused, and writing what was read does not change its
+meaning."""
 
 import random
 from dataclasses import replace
@@ -25,7 +26,7 @@ def state() -> TopicState:
 
 
 def seeds() -> list[bytes]:
-    """A snapshot behind a 0, a delta behind a 1."""
+    """Return a snapshot after byte 0, and deltas after byte 1."""
     snapshot = journal.encode_snapshot(state())
     deltas = [
         Delta(Kind.CHANNEL_CREATED, "e", 3),
@@ -43,7 +44,7 @@ def fresh(chance: random.Random) -> bytes:
 
 
 def sound(data: bytes) -> bytes:
-    """Sections end where what is left does, at the latest."""
+    """Reduce each announced section length to the number of bytes that are left."""
     result, at = bytearray(data), 5
     while data[:1] == b"\0" and at + 8 <= len(result):
         size = min(int.from_bytes(result[at + 4 : at + 8], "little"), len(result) - at - 8)

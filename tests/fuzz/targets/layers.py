@@ -1,5 +1,5 @@
-"""Compressed streams: pieces of a bounded size or a refusal, however they are cut; what the layers
-encode they decode."""
+"""Compressed streams: the layers return pieces of a bounded size or refuse, however the input is
+cut. They also decode everything that they encode."""
 
 import random
 import zlib
@@ -29,7 +29,7 @@ def seeds() -> list[bytes]:
 
 
 def sound(data: bytes) -> bytes:
-    """Chunks of snappy that are not compressed get their checksums and lengths."""
+    """Correct the lengths of snappy chunks, and the checksums of uncompressed ones."""
     if not data or data[0] % 2:
         return data
     result, at = bytearray(data), 1
@@ -69,7 +69,7 @@ def one(data: bytes) -> None:
     whole, end = decoded(make(), [stream])
     parts, their_end = decoded(make(), pieces)
     assert bool(end) == bool(their_end)
-    # What comes with corrupt bytes may be lost with them.
+    # Bytes that arrive together with corrupt ones may be lost.
     assert whole.startswith(parts) if len(parts) < len(whole) else parts.startswith(whole)
     assert end or whole == parts
     layer = make()

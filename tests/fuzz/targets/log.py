@@ -1,9 +1,8 @@
-"""The commands about logs (docs/PROTOCOL.md), on a topic that keeps its log: whole and cut, the
-same answers, and nothing is left of it.
+"""Log commands (docs/PROTOCOL.md) on a topic that keeps its log: whole and cut input have the same
+answers, and no object remains.
 
-`LOG_ID` in an input stands for the log_id that the topic has. That is the same in every core: where
-it stands in an input for the length of a body, its digits are that length, and with others the
-conversation is another one.
+`LOG_ID` in an input stands for the topic's log_id, which is the same in every core. It must be: the
+digits of a log_id may be read as the length of a body.
 """
 
 import random
@@ -42,7 +41,7 @@ COMMANDS += [b"LOG_CURSOR t - me -\n", b"LOG_CURSOR t - me delete\n"]
 COMMANDS += [log_pub("t", 1, [b"a", b"b"]), log_pub("u", 7, [b"c"], epoch=2, part=3)]
 COMMANDS += [log_pub("t", 2, [b"a", b"b"]), log_pub("t", 1, [b"a", b"b", b"c"])]
 OTHERS = [b"SUB t c\nRDY 9\n", b"PUB t\n" + sized(b"x"), b"DPUB t 40000\n" + sized(b"y")]
-"""What moves the end of the log, and who reads it otherwise."""
+"""Commands that move the end of the log, and a consumer."""
 WORDS = [
     b"LOG_ID",
     TURN,
@@ -52,7 +51,7 @@ WORDS = [
 WORDS += [b"timestamp", b"headers", b"body", b"4294967295", b"-1", b" - ", b"delete\n"]
 
 STORE = BlockPool(1 << 40)
-"""One for all cores, one after the other: to map its memory takes longer than most inputs do."""
+"""Shared by all cores in turn: mapping its memory takes longer than running most inputs."""
 
 __all__ = ["COVERS", "WORDS", "fresh", "one", "seeds", "sound"]
 

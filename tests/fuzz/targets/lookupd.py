@@ -1,4 +1,4 @@
-"""nsqlookupd's TCP protocol, whole and cut: the same answers, registry and log."""
+"""nsqlookupd's TCP protocol: whole and cut input have the same answers, registry and log."""
 
 import json
 import random
@@ -40,7 +40,7 @@ def fresh(chance: random.Random) -> bytes:
 
 
 def sound(data: bytes) -> bytes:
-    """A body that is announced as longer than what is left is what is left."""
+    """Reduce an announced body length to the number of bytes that are left."""
     at = data.find(b"IDENTIFY\n") + 9
     if at < 9 or at + 4 > len(data):
         return data

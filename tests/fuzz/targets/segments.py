@@ -1,8 +1,8 @@
-"""What a topic has on disk, of which a start takes what is whole: nothing fails, and the start of a
-worker says what the audit of `nsqcy data` has foretold.
+"""Files of a topic, from which a start takes the intact parts: nothing fails, and the start of a
+worker reports what `nsqcy data check` has predicted.
 
-An input is the topic's files, each behind a number, the length of its content, and that. The number
-0 is the journal; others are segments of that number.
+An input is the topic's files: for each, its number, the length of its content, and the content.
+Number 0 is the journal; other numbers are segments.
 """
 
 import shutil
@@ -32,14 +32,14 @@ COVERS = [
 WORDS = [b"SQCYSEG\0", b"SQCYEND\0", b"SQCYJNL\0", b"\1\0\0\0", b"\x30\0\0\0", b"\xff" * 8]
 FILE = struct.Struct("<BH")
 HEADER, RECORD, TRAILER = 64, 48, 16
-"""Bytes of a segment's header, of the smallest record, and behind a footer."""
+"""Sizes of a segment's header, of the smallest record, and of the trailer after a footer."""
 SETTINGS = {
     "mem_queue_size": 0,
     "log_options": {"max_bytes_per_file": 500, "sync_every": 2500, "sync_timeout": SECOND},
     "policies": Policies(TopicPolicy(retention_time=3600 * SECOND)),
 }
 STORE = BlockPool(1 << 40)
-"""One for all cores, one after the other: to map its memory takes longer than most inputs do."""
+"""Shared by all cores in turn: mapping its memory takes longer than running most inputs."""
 
 
 def packed(folder: Path) -> bytes:
@@ -62,7 +62,7 @@ def unpacked(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def seeds() -> list[bytes]:
-    """Of a topic after a kill, and after a clean exit."""
+    """Return the files of a topic after a kill and after a clean exit."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
     (folder / "data").mkdir()
     core = Core(folder / "data", **SETTINGS)
@@ -83,7 +83,7 @@ def seeds() -> list[bytes]:
 
 
 def sound(data: bytes) -> bytes:
-    """With the checksums of headers, records, footers and entries made right."""
+    """Correct the checksums of headers, records, footers and entries."""
     return b"".join(
         FILE.pack(number, len(content)) + (_sound_segment if number else _sound_journal)(content)
         for number, content in unpacked(data)
@@ -91,7 +91,7 @@ def sound(data: bytes) -> bytes:
 
 
 def _checked(content: bytearray, at: int, start: int, end: int) -> None:
-    """Put the checksum of some bytes at a place."""
+    """Write the checksum of some bytes at an offset."""
     struct.pack_into("<I", content, at, crc32c(bytes(content[start:end])))
 
 

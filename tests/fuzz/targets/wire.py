@@ -1,4 +1,4 @@
-"""The V2 protocol of nsqd, whole and cut: the same answers, and nothing is left of it."""
+"""The V2 protocol of nsqd: whole and cut input have the same answers, and no object remains."""
 
 import json
 import random
@@ -27,7 +27,7 @@ WORDS = [word + b" " for word in COMMANDS] + [word + b"\n" for word in COMMANDS]
 WORDS += [f'"{key}":'.encode() for key in [*KEYS, "headers", "durability", "topic_log"]]
 WORDS += [b"#ephemeral", b"0123456789abcdef", b'"feature_negotiation":true', b"true", b"\xff\xff"]
 CONSUME = b"SUB a c\nRDY 9\nMPUB a\n" + batch([b"one", b"two", b"three", b"four"]) + TURN
-# The same in every core that hears nothing else.
+# The ids are the same in every core without other clients.
 IDS = [data[10:26] for kind, data in told(MAGIC + CONSUME, None) if kind == MESSAGE]
 WORDS += [TURN, CONSUME, *IDS, *(b"FIN " + each + b"\n" for each in IDS)]
 WITH_BODIES = (b"IDENTIFY", b"AUTH", b"PUB", b"MPUB", b"DPUB", b"LOG_PUB")
@@ -39,7 +39,7 @@ def negotiated(**wanted: object) -> bytes:
 
 
 def answered() -> bytes:
-    """Every answer to a message, twice."""
+    """Return every kind of answer to a message, twice."""
     one, two, three, four = IDS
     once = b"FIN %b\nREQ %b 0\nREQ %b 500\nTOUCH %b\n" % (one, two, three, four)
     return once + TURN + once + b"RDY 0\nCLS\n" + TURN + b"NOP\nFIN %b\n" % four
@@ -65,7 +65,7 @@ def fresh(chance: random.Random) -> bytes:
 
 
 def sound(data: bytes) -> bytes:
-    """A body that is announced as longer than what is left is what is left."""
+    """Reduce each announced body length to the number of bytes that are left."""
     result, at = bytearray(data), 0
     while (end := result.find(b"\n", at)) >= 0:
         word = bytes(result[at:end]).split(b" ")[0]
