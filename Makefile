@@ -10,6 +10,8 @@
 #                 that they start;  TESTS="tests/daemon tests/conformance"  more of these
 #   make fuzz     campaigns against every parser, a minute each, guided by what they reach (clang);
 #                 ARGS="--minutes=10 --only=wire,headers --keep"
+#   make simulate 100 random schedules of faults around the state machine of copies;
+#                 ARGS="--schedules 100000"  more;  ARGS=--mutants  with each rule broken once
 #   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
 #   make bench    nsqd, and other brokers beside it, in a quarter of an hour: docs/BENCHMARKS.md;
 #                 FULL=1 everything;  ARGS="speed" nsqd alone, ARGS="--only latency" some of it;
@@ -63,7 +65,7 @@ PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
-.PHONY: run test quick lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist docs conf dev build stubtest clean clean-build
+.PHONY: run test quick simulate lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist docs conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -170,6 +172,9 @@ fuzz:
 	@test -n "$(CLANG)" || { echo "clang is needed: make fuzz CLANG=..."; exit 1; }
 	$(MAKE) KIND=fuzz build/fuzz.built $(VENV)/.extra-test $(VENV)/.extra-fuzz
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m fuzz.campaign $(ARGS)
+
+simulate: $(BUILT)
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m simulation $(ARGS)
 
 trace:
 	$(MAKE) KIND=trace build

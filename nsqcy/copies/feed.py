@@ -70,9 +70,7 @@ class Feed:
             end = mine.first
             extent = theirs.get(log)
             if extent is not None:
-                common = History(mine.marks).common_end(
-                    mine.end, History(extent.marks), extent.end
-                )
+                common = History(mine.marks).common_end(mine.end, History(extent.marks), extent.end)
                 end = max(end, common)
             host.send(self.node, group_id, Align(log, mine.first, end))
             self.cursors[log] = end

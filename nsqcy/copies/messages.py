@@ -1,7 +1,7 @@
 """Messages between the owner of a group and its holders.
 
 Positions count the entries that an owner has appended since it began to own the group: a position
-means nothing in another epoch. What a record, a change and a state contain is the caller's.
+means nothing in another epoch. The caller defines the contents of records, changes and states.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Align:
 
 @dataclass(slots=True)
 class Records:
-    """Append records of one epoch to a log, the first of which has the number `first`."""
+    """Append records of one epoch to a log. The first has the sequence number `first`."""
 
     log: str
     epoch: int

@@ -69,7 +69,7 @@ class Owner:
     def visible(self, now: float) -> int:
         """Return the position before which consumers may receive messages.
 
-        A closed group shows everything that this node has stored, because nobody publishes to it.
+        A closed group shows everything that this node has stored, because it accepts no publishes.
         So does a group that lacks copies for a while: its entries are answered later or never.
         """
         if self.group.closed:
@@ -90,9 +90,7 @@ class Owner:
         """Append records to a log; return the position that is committed with them."""
         first = self.copy.logs()[log].end
         self.copy.append(log, self.group.epoch, first, records)
-        return self._send(
-            Records(log, self.group.epoch, first, records, self.position + 1), now
-        )
+        return self._send(Records(log, self.group.epoch, first, records, self.position + 1), now)
 
     def change(self, log: str, change: Any, now: float) -> int:
         """Change the state of a log; return the position that is committed with it."""
@@ -277,8 +275,7 @@ class Owner:
         return [
             node
             for node in self.group.members
-            if node in self.feeds
-            and self.feeds[node].has_failed(self.position, now, self.limits)
+            if node in self.feeds and self.feeds[node].has_failed(self.position, now, self.limits)
         ]
 
     def _choose_joiner(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What the state machine needs from its caller: a copy on disk, and the world around a worker."""
+"""Interfaces that the state machine needs from its caller: a copy on disk and a worker process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class Copy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a member without a whole copy has, for the case that no member has a whole copy."""
+    """Extent of an incomplete copy. If no member has a whole copy, the best claim decides."""
 
     nonce: str
     """Nonce of the value for which the claim is made."""

@@ -13,7 +13,7 @@ from nsqcy.copies.ports import Claim, Host, Limits
 
 
 class _Member:
-    """What this worker knows of a group, and what it does for it."""
+    """A group as this worker knows it, and the worker's role in it."""
 
     __slots__ = ("claims", "group", "holder", "owner", "proposed_at", "released_at", "revision")
 

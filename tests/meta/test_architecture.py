@@ -22,7 +22,7 @@ from support.package_order import (
 # A test drives these with bytes and its own clock, so they may not use real sockets or clocks. An
 # entry is a module or a whole package.
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
-PURE = ["base", "broker", "ipc", "protocol", "storage", "server.publisher"]
+PURE = ["base", "broker", "copies", "ipc", "protocol", "storage", "server.publisher"]
 PURE += [f"client.{name}" for name in ("codec", "connection", "consumer", "core", "flow")]
 PURE += [f"client.{name}" for name in ("producer",)]
 PURE += [f"nsqlookupd.{name}" for name in ("protocol", "registry")]

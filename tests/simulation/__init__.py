@@ -1,4 +1,4 @@
 """Simulation of nsqcy.copies: nodes, disks, a registry and a network under a seeded scheduler.
 
-`python -m tests.simulation --help` runs many schedules.
+`python -m simulation --help` runs many schedules.
 """

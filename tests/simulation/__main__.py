@@ -5,12 +5,12 @@ import time
 import traceback
 from collections import Counter
 
-from tests.simulation.mutants import MUTANTS, broken
-from tests.simulation.world import World
+from simulation.mutants import MUTANTS, broken
+from simulation.world import World
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--first", type=int, default=1, help="seed of the first schedule")
     parser.add_argument("--schedules", type=int, default=100, help="number of schedules")
     parser.add_argument("--verbose", action="store_true", help="log every event")

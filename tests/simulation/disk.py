@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from nsqcy.copies.history import History
 from nsqcy.copies.messages import Extent
-from tests.simulation.clock import Clock
+from simulation.clock import Clock
 
 
 class Record(NamedTuple):
@@ -105,7 +105,8 @@ class Disk:
         self.durability = durability
         self.images: dict[str, Image] = {}
         """Copies with all operations, as the running process sees them."""
-        self.starts = 0
+        self.names: list[str] = []
+        """The last process of this disk known to be registered, and all later ones."""
         self.slowness = 1.0
         self.is_rolled_back = False
         """Whether copies look whole that are not, because no process has noticed it yet."""
@@ -143,25 +144,30 @@ class Disk:
         self._stable = {}
         self._operations.clear()
         self._restore(0, whole=True)
-        self.starts = 0
+        self.names = []
 
     def whole_image(self, group_id: str) -> Image | None:
         """Return the copy of a group if it is whole."""
         image = self.images.get(group_id)
         return image if image and image.whole and not self.is_rolled_back else None
 
-    def backup(self) -> tuple[int, dict[str, Image]]:
+    def backup(self) -> tuple[list[str], dict[str, Image]]:
         """Return an image of the disk of a stopped process, to roll back to."""
-        return self.starts, _copied(self._stable)
+        return list(self.names), _copied(self._stable)
 
-    def roll_back(self, backup: tuple[int, dict[str, Image]]) -> None:
-        self.starts, self._stable = backup[0], _copied(backup[1])
+    def roll_back(self, backup: tuple[list[str], dict[str, Image]]) -> None:
+        self.names, self._stable = list(backup[0]), _copied(backup[1])
         self.images = _copied(self._stable)
         self.is_rolled_back = True
 
-    def distrust(self) -> None:
-        """No copy has everything that it confirmed."""
+    def registered(self, name: str, *, is_current: bool) -> None:
+        """Note the registration of a process; without the current data, no copy is whole."""
+        self.names = [name]
         self.is_rolled_back = False
+        if not is_current:
+            self._distrust()
+
+    def _distrust(self) -> None:
         for images in (self.images, self._stable):
             for image in images.values():
                 image.whole = False
@@ -203,7 +209,7 @@ class Disk:
         self._is_writing = False
         self._life += 1
         if not whole:
-            self.distrust()
+            self._distrust()
         self.images = _copied(self._stable)
 
 
@@ -251,7 +257,7 @@ class DiskCopy:
             stop += 1
         return epoch, found.records[first:stop]
 
-    def align(self, log: str, first: int, end: int) -> None:  # noqa: ARG002
+    def align(self, log: str, first: int, end: int) -> None:
         found = self._image.logs.get(log)
         if found is None or len(found.records) > end:
             self._apply("align", log, end)
@@ -262,7 +268,7 @@ class DiskCopy:
     def change(self, log: str, change: Any) -> None:
         self._apply("change", log, change)
 
-    def create(self, log: str, state: Any) -> None:  # noqa: ARG002
+    def create(self, log: str, state: Any) -> None:
         self._apply("create", log)
 
     def delete(self, log: str) -> None:

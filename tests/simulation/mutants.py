@@ -11,9 +11,9 @@ from nsqcy.copies.history import History
 from nsqcy.copies.holder import Holder
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.worker import Worker
-from tests.simulation.disk import Disk, DiskCopy
-from tests.simulation.process import Process
-from tests.simulation.registry import Registry
+from simulation.disk import Disk, DiskCopy
+from simulation.process import Process
+from simulation.registry import Registry
 
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
@@ -231,9 +231,9 @@ def removes_the_other_members(original):
 @_mutant(Worker, "_take_role")
 def the_loser_deletes_its_copy(original):
     def take_role(self, member, now):
-        if member.group.closed and member.group.owner != self.node and member.owner is None:
-            if member.holder is None:
-                self.host.delete_copy(member.group.id)
+        is_loser = member.group.closed and member.group.owner != self.node
+        if is_loser and member.owner is None and member.holder is None:
+            self.host.delete_copy(member.group.id)
         original(self, member, now)
 
     return take_role
@@ -286,13 +286,9 @@ def answers_before_the_members_have_what_it_has(original):
     return advance
 
 
-@_mutant(Registry, "register")
+@_mutant(Disk, "registered")
 def does_not_notice_an_old_disk(original):
-    def register(self, node, starts, process):
-        original(self, node, starts, process)
-        return True
-
-    return register
+    return lambda self, name, **_: original(self, name, is_current=True)
 
 
 @_mutant(Process, "create_copy")
@@ -305,7 +301,7 @@ def is_whole_before_it_is_filled(original):
     return create_copy
 
 
-@_mutant(Disk, "distrust")
+@_mutant(Disk, "_distrust")
 def trusts_a_copy_after_a_power_failure(original):
     return lambda self: setattr(self, "is_rolled_back", False)
 

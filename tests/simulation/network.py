@@ -4,10 +4,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.clock import Clock
+from simulation.clock import Clock
 
 if TYPE_CHECKING:
-    from tests.simulation.process import Process
+    from simulation.process import Process
 
 REGISTRY = "registry"
 

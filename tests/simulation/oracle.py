@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from nsqcy.copies.group import Group
 from nsqcy.copies.owner import Owner
-from tests.simulation.disk import Image
+from simulation.disk import Image
 
 if TYPE_CHECKING:
-    from tests.simulation.process import OwnedLog, Process
-    from tests.simulation.world import World
+    from simulation.process import OwnedLog, Process
+    from simulation.world import World
 
 
 class Violation(Exception):
@@ -79,9 +79,8 @@ class Oracle:
         group = self.world.registry.groups[group_id][1]
         if group.done:
             return
-        if log.committed > log.checked:
-            if len(group.members) < group.min_copies:
-                raise Violation(f"{group_id} commits with the members {group.members}")
+        if log.committed > log.checked and len(group.members) < group.min_copies:
+            raise Violation(f"{group_id} commits with the members {group.members}")
         for node in group.members:
             image = self.world.disks[node].whole_image(group_id)
             if image is not None:

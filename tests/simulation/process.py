@@ -14,11 +14,11 @@ from nsqcy.copies.messages import FromHolder, FromOwner
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Copy
 from nsqcy.copies.worker import Worker
-from tests.simulation.disk import Disk, DiskCopy, Log, Record, State
-from tests.simulation.network import REGISTRY, Stream
+from simulation.disk import Disk, DiskCopy, Log, Record, State
+from simulation.network import REGISTRY, Stream
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from simulation.world import World
 
 CHANNELS = ("a", "b")
 TICK = 0.4
@@ -79,8 +79,8 @@ class Process:
         self.random = world.random
         self.node = node
         self.disk = disk
-        self.disk.starts += 1
         self.session = f"{node}/{next(world.numbers)}"
+        self.disk.names.append(self.session)
         self.is_running = True
         self.is_paused = False
         self.is_draining = False
@@ -96,6 +96,8 @@ class Process:
         """What to call when a position of the own group is committed."""
         self.worker = Worker(node, self.session, self, world.limits)
         self._is_ready = False
+        self._is_current = True
+        """Whether the disk has everything that earlier processes of the node stored."""
         self._read = False
         self._register()
         self.clock.after(self.random.uniform(0, TICK), self._tick)
@@ -120,22 +122,32 @@ class Process:
     # -- the registry
 
     def _register(self) -> None:
+        """Replace the name of the last process in the registry, and look at what it was.
+
+        If the disk does not have that name, then the disk was replaced by an older one since.
+        """
         if not self._is_ready:
-            starts, session = self.disk.starts, self.session
             self.network.request(
-                self, lambda: self.registry.register(self.node, starts, session), self._registered
+                self, lambda: self.registry.processes.get(self.node, ""), self._got_process
             )
             self.clock.after(2.0, self.run, self._register)
 
-    def _registered(self, is_known: bool) -> None:
+    def _got_process(self, known: str) -> None:
         if self._is_ready:
             return
-        self._is_ready = True
-        if not is_known:
-            self.world.log("%s: its disk went back", self.node)
-            self.disk.distrust()
-        self.disk.starts = max(self.disk.starts, self.registry.starts[self.node][0])
-        self._keep_alive()
+        if known == self.session:
+            self._is_ready = True
+            self.disk.registered(self.session, is_current=self._is_current)
+            if not self._is_current:
+                self.world.log("%s: its disk went back", self.node)
+            self._keep_alive()
+            return
+        self._is_current = self._is_current and known in ("", *self.disk.names)
+        self.network.request(
+            self,
+            lambda: self.registry.register(self.node, known, self.session),
+            self._got_process,
+        )
 
     def _keep_alive(self) -> None:
         if not self.is_running:
@@ -161,21 +173,15 @@ class Process:
 
     def watch_group(self, group: Group, revision: int) -> None:
         if (REGISTRY, self.node) not in self.network.blocked:
-            self.clock.after(
-                self.network.delay(), self.run, self._got_group, group, revision
-            )
+            self.clock.after(self.network.delay(), self.run, self._got_group, group, revision)
 
     def watch_sessions(self) -> None:
         if (REGISTRY, self.node) not in self.network.blocked:
             revision, sessions = self.registry.revision, frozenset(self.registry.sessions)
-            self.clock.after(
-                self.network.delay(), self.run, self._got_sessions, revision, sessions
-            )
+            self.clock.after(self.network.delay(), self.run, self._got_sessions, revision, sessions)
 
     def watch_claim(self, group_id: str, node: str, claim: Claim) -> None:
-        self.clock.after(
-            self.network.delay(), self.run, self.worker.claimed, group_id, node, claim
-        )
+        self.clock.after(self.network.delay(), self.run, self.worker.claimed, group_id, node, claim)
 
     def _got_group(self, group: Group, revision: int) -> None:
         if self._read:
@@ -277,7 +283,7 @@ class Process:
         call = partial(self.registry.claim, group_id, self.node, self.session, claim)
         self.network.request(self, call, None)
 
-    def candidates(self, group: Group) -> Sequence[str]:  # noqa: ARG002
+    def candidates(self, group: Group) -> Sequence[str]:
         nodes = [session.split("/")[0] for session in sorted(self.worker.sessions)]
         self.random.shuffle(nodes)
         return nodes
@@ -333,6 +339,7 @@ class Process:
             answer("refused")
             return
         number = next(self.world.numbers)
+        self.world.oracle.publishes[number] = len(messages)
         log = self.logs[owner.group.id]
         records = [Record(message, number) for message in messages]
         position = owner.append("log", records, self.clock.now)
@@ -504,10 +511,10 @@ class Process:
         self.world.oracle.moved(log, seq, channels)
         log.moving.add(seq)
         origin = (log.group_id, seq)
-        for index, record in enumerate(own.log.records):
-            if record.origin == origin:
-                break
-        else:
+        moved_to = next(
+            (i for i, record in enumerate(own.log.records) if record.origin == origin), None
+        )
+        if moved_to is None:
             record = Record(
                 log.log.records[seq].message,
                 next(self.world.numbers),
@@ -517,8 +524,7 @@ class Process:
             position = target.append("log", [record], self.clock.now)
             own.ends.append((position, len(own.log.records)))
             self._answers.append((position, partial(self._moved, log, seq)))
-            return
-        if index < own.committed:
+        elif moved_to < own.committed:
             self._moved(log, seq)
         else:
             self._answers.append((target.position, partial(self._moved, log, seq)))

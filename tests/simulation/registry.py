@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from nsqcy.copies.group import Group
 from nsqcy.copies.ports import Claim
-from tests.simulation.clock import Clock
+from simulation.clock import Clock
 
 if TYPE_CHECKING:
-    from tests.simulation.process import Process
+    from simulation.process import Process
 
 
 class Registry:
@@ -22,8 +22,8 @@ class Registry:
         self.sessions: dict[str, float] = {}
         self.claims: dict[tuple[str, str], tuple[str, Claim]] = {}
         """Claim of a node for a group, with the session that made it."""
-        self.starts: dict[str, tuple[int, str]] = {}
-        """Number of starts of a node, with the process that registered it."""
+        self.processes: dict[str, str] = {}
+        """Name of the last registered process of each node."""
         self.is_available = True
         self.watchers: dict[Process, None] = {}
         self.changed: Callable[[Group | None, Group], None] = lambda old, new: None
@@ -56,14 +56,11 @@ class Registry:
         for watcher in self.watchers:
             watcher.watch_claim(group_id, node, claim)
 
-    def register(self, node: str, starts: int, process: str) -> bool:
-        """Register a start; return whether the node's disk has seen every earlier one."""
-        known, by = self.starts.get(node, (0, ""))
-        if known >= starts and (known, by) != (starts, process):
-            self.starts[node] = (known + 1, process)
-            return False
-        self.starts[node] = (starts, process)
-        return True
+    def register(self, node: str, known: str, process: str) -> str:
+        """Replace the process of a node if it is `known`; return the process after that."""
+        if self.processes.get(node, "") == known:
+            self.processes[node] = process
+        return self.processes.get(node, "")
 
     def set_available(self, value: bool) -> None:
         """Stop or restart the registry; a restart extends every lease."""

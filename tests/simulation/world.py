@@ -7,12 +7,12 @@ from typing import Any
 
 from nsqcy.copies.group import Group
 from nsqcy.copies.ports import Limits
-from tests.simulation.clock import Clock
-from tests.simulation.disk import Disk
-from tests.simulation.network import REGISTRY, Network
-from tests.simulation.oracle import Oracle, Violation
-from tests.simulation.process import Process
-from tests.simulation.registry import Registry
+from simulation.clock import Clock
+from simulation.disk import Disk
+from simulation.network import REGISTRY, Network
+from simulation.oracle import Oracle, Violation
+from simulation.process import Process
+from simulation.registry import Registry
 
 LIMITS = Limits(
     lease=4.0,
@@ -49,9 +49,7 @@ class World:
         self.registry = Registry(self.clock, LIMITS.lease)
         self.registry.changed = self._group_changed
         self.oracle = Oracle(self)
-        self.disks = {
-            node: Disk(self.clock, random, self.durability) for node in self.nodes
-        }
+        self.disks = {node: Disk(self.clock, random, self.durability) for node in self.nodes}
         self.backups: dict[str, Any] = {}
         self.is_healed = False
         self.counts: dict[str, int] = {}
@@ -145,9 +143,7 @@ class World:
             if group.done or node not in group.members or not group.is_complete:
                 continue
             if not any(
-                self.oracle.is_intact(other, group.id)
-                for other in group.members
-                if other != node
+                self.oracle.is_intact(other, group.id) for other in group.members if other != node
             ):
                 return False
         return True
@@ -320,11 +316,11 @@ class World:
         if process is None or (self.durability == "memory" and not self._may_lose(process.node)):
             return
         self._count("kill filling", process.node)
+        for _ in range(3):
+            self._publish_to(process.node)
         for stream in list(self.network.streams):
             if stream.owner is process:
                 self.network.cut(stream)
-        for _ in range(3):
-            self._publish_to(process.node)
         self._watch_filling(process, self.clock.now + 1.0)
 
     def _watch_filling(self, process: Process, until: float) -> None:
@@ -332,18 +328,24 @@ class World:
             return
         for group in process.worker.groups():
             owner = process.worker.owner(group.id)
-            if owner is None or not any(each.unacknowledged for each in owner.feeds.values()):
-                continue
-            if self.durability == "memory" and not self._may_lose(process.node):
+            is_filling = owner and any(each.unacknowledged for each in owner.feeds.values())
+            if is_filling and self.random.random() < 0.2:
+                self._kill_for_long(process)
                 return
-            self._stop(process, silently=False, restart=False)
-            process.disk.kill()
-            self.clock.after(15.0, self._start, process.node)
-            return
         self.clock.after(0.001, self._watch_filling, process, until)
 
+    def _kill_for_long(self, process: Process) -> None:
+        if self.durability == "memory" and not self._may_lose(process.node):
+            return
+        self._stop(process, silently=False, restart=False)
+        process.disk.kill()
+        self.clock.after(15.0, self._start, process.node)
+
     def _isolate_owner(self) -> None:
-        """Cut an owner off from the registry and from some nodes, but not from all."""
+        """Cut an owner off from the registry and from some nodes, but not from all.
+
+        The process that takes over may die while the cut lasts.
+        """
         node = self.random.choice(self.nodes)
         self._count("isolate owner", node)
         others = [REGISTRY, *(other for other in self.nodes if other != node)]
@@ -351,6 +353,16 @@ class World:
             self.network.block(node, other)
             self.network.block(other, node)
         self.clock.after(self.random.choice((8.0, 14.0)), self.network.heal)
+        if self.random.random() < 0.5:
+            self.clock.after(self.random.uniform(7.0, 13.0), self._kill_successor, node)
+
+    def _kill_successor(self, node: str) -> None:
+        """Kill the process that has taken over a group of the node."""
+        for _, group in self.registry.groups.values():
+            process = self.network.processes.get(group.owner)
+            if group.id.startswith(f"{node}-") and group.owner != node and process is not None:
+                self._kill_for_long(process)
+                return
 
     def _slow_transactions(self) -> None:
         """Lose or delay most requests to the registry, while members leave and join."""

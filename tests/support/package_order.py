@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # circle.
 ROWS = [
     "nsqcy errors names base logging metrics options util",
-    "cluster config ipc net storage",
+    "cluster config copies ipc net storage",
     "channels process",
     "broker",
     "protocol",
