@@ -5,6 +5,7 @@ Error texts are built here, because library exceptions may contain the URL and t
 Does not interpret requests or responses.
 """
 
+import contextlib
 import os
 import socket
 import ssl
@@ -146,6 +147,41 @@ class _TlsConnection(_Connection, HTTPSConnection):
         self.sock.deadline = self.deadline
 
 
+class ResponseStream:
+    """Response whose pieces are read as they arrive, for at most a day. Only `close` may be called
+    in another thread."""
+
+    def __init__(self, connection: HTTPConnection, response: HTTPResponse) -> None:
+        assert isinstance(connection.sock, _Socket | _TlsSocket)
+        self._connection = connection
+        self._socket = connection.sock
+        self._socket.deadline = time.monotonic() + FOREVER
+        # A peer that disappeared without closing the connection is noticed.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        self._pieces = response.stream(PIECE, decode_content=False)
+
+    def read(self) -> bytes:
+        """Return the next bytes, or b"" at the end. Raises RequestError."""
+        piece = b""
+        try:
+            piece = next(self._pieces, b"")
+        except (OSError, HTTPError, HTTPException, ValueError) as error:
+            raise RequestError(reason(error)) from None
+        finally:
+            if not piece:
+                self._connection.close()
+        return piece
+
+    def close(self) -> None:
+        """End the response, also for a read that waits in another thread."""
+        with contextlib.suppress(OSError):
+            # Not SSLSocket's: the reading thread still needs the TLS state.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
 def reason(error: BaseException) -> str:
     """Return the text of an error, without any part of the request."""
     cause = error.__cause__ or error.__context__
@@ -259,6 +295,30 @@ class WebClient:
             return Answer(response.status, lower, _read(response, maximum))
         finally:
             connection.close()
+
+    def stream(self, url: Url, headers: Mapping[str, str], body: bytes) -> ResponseStream:
+        """Send a POST request and return its response as a stream. Raises RequestError, also for
+        a status other than 200."""
+        try:
+            return self._stream(url, headers, body)
+        except (OSError, HTTPError, HTTPException, ValueError) as error:
+            raise RequestError(reason(error)) from None
+
+    def _stream(self, url: Url, headers: Mapping[str, str], body: bytes) -> ResponseStream:
+        connection = self._connection(url, time.monotonic() + self.terms.whole)
+        headers = {"User-Agent": self.terms.user_agent, **headers}
+        try:
+            connection.connect()
+            connection.request(
+                "POST", url.request_uri, body, headers, preload_content=False, decode_content=False
+            )
+            response = connection.getresponse()
+            if response.status != 200:
+                raise unwanted(Answer(response.status, {}, _read(response, MAX_SHOWN)))
+        except BaseException:
+            connection.close()
+            raise
+        return ResponseStream(connection, response)
 
     def _connection(self, url: Url, deadline: float) -> HTTPConnection:
         if not url.host or url.scheme not in PORTS:

@@ -24,6 +24,8 @@ class Group:
     copies: int
     min_copies: int
     nonce: str
+    durability: str = "memory"
+    """Class of the group's logs: `memory`, `os` or `fsync`."""
     closed: bool = False
     """Accepts no publishes: the group was taken over, and its messages move to other logs."""
     done: bool = False

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 ROWS = [
     "nsqcy errors names base logging metrics options util",
     "cluster config copies ipc net storage",
-    "channels process",
+    "channels etcd process",
     "broker",
     "protocol",
     "client server",

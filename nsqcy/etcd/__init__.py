@@ -1,0 +1,1 @@
+"""Client of etcd's JSON gateway: blocking, for use in threads."""

@@ -1,0 +1,123 @@
+"""Members of a cluster of etcd under test."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from nsqcy.cluster.web_client import Terms, WebClient
+from nsqcy.errors import RequestError
+from nsqcy.etcd.client import Credentials, EtcdClient, parse_endpoint
+from support.logged_process import Logged
+from support.nsqd_process import START_BUDGET, free_port
+
+
+class Member(Logged):
+    """One process of etcd, which keeps its ports and data when it is restarted."""
+
+    def __init__(self, name: str, folder: Path, certificates: Path | None) -> None:
+        super().__init__()
+        self.name = name
+        self.folder = folder
+        self.certificates = certificates
+        scheme = "https" if certificates else "http"
+        self.client_url = f"{scheme}://127.0.0.1:{free_port()}"
+        self.peer_url = f"http://127.0.0.1:{free_port()}"
+
+    def start(self, members: list["Member"]) -> None:
+        words = [
+            "etcd",
+            f"--name={self.name}",
+            f"--data-dir={self.folder}",
+            f"--listen-client-urls={self.client_url}",
+            f"--advertise-client-urls={self.client_url}",
+            f"--listen-peer-urls={self.peer_url}",
+            f"--initial-advertise-peer-urls={self.peer_url}",
+            "--initial-cluster=" + ",".join(f"{each.name}={each.peer_url}" for each in members),
+            "--heartbeat-interval=100",
+            "--election-timeout=1000",
+        ]
+        if self.certificates:
+            words += [
+                f"--cert-file={self.certificates / 'server.pem'}",
+                f"--key-file={self.certificates / 'server.key'}",
+                f"--trusted-ca-file={self.certificates / 'ca.pem'}",
+                "--client-cert-auth",
+            ]
+        self._spawn(words)
+
+    def kill(self) -> None:
+        if self.alive():
+            self.process.kill()
+            self.process.wait()
+
+
+class Etcd:
+    """A cluster of etcd in a folder of its own."""
+
+    def __init__(self, members: int = 1, certificates: Path | None = None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="etcd-"))
+        self.terms = Terms(connect_timeout=2.0, request_timeout=5.0)
+        if certificates:
+            self.terms = Terms(
+                root_ca_file=str(certificates / "ca.pem"),
+                cert_file=str(certificates / "client.pem"),
+                key_file=str(certificates / "client.key"),
+            )
+        self.members = [
+            Member(f"m{index}", self._folder / str(index), certificates) for index in range(members)
+        ]
+
+    def __enter__(self) -> Self:
+        for member in self.members:
+            member.start(self.members)
+        self.await_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.members:
+            member.kill()
+        shutil.rmtree(self._folder)
+
+    def restart(self, member: Member) -> None:
+        member.start(self.members)
+        self.await_ready()
+
+    def await_ready(self) -> None:
+        """Wait until every running member has a leader."""
+        deadline = time.monotonic() + START_BUDGET
+        for member in self.members:
+            while member.alive() and not self._is_healthy(member):
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"etcd is not ready; its log:\n{member.log_text()}")
+                time.sleep(0.05)
+
+    def _is_healthy(self, member: Member) -> bool:
+        url = parse_endpoint(member.client_url)._replace(path="/health")
+        try:
+            return b'"true"' in WebClient(self.terms).ask(url, maximum=1000).body
+        except RequestError:
+            return False
+
+    def client(self, credentials: Credentials | None = None) -> EtcdClient:
+        endpoints = [parse_endpoint(member.client_url) for member in self.members]
+        return EtcdClient(endpoints, self.terms, credentials)
+
+    def control(self, *words: str) -> str:
+        """Run etcdctl."""
+        found = subprocess.run(
+            ["etcdctl", f"--endpoints={self.members[0].client_url}", *words],
+            env={**os.environ, "ETCDCTL_API": "3"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return found.stdout
+
+
+needs_etcd = pytest.mark.skipif(not shutil.which("etcd"), reason="etcd is not installed")
