@@ -1,9 +1,9 @@
 """The stream to one holder, as its owner sees it: what the holder lacks, and what it confirmed."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 
-from nsqcy.copies.history import History
-from nsqcy.copies.messages import Align, Extent, Filled, Offer, Records
+from nsqcy.copies.messages import Align, Change, Delete, Extent, Filled, Offer, Rename, Write
 from nsqcy.copies.ports import Copy, Host, Limits
 
 
@@ -16,22 +16,27 @@ class Status(IntEnum):
 
 
 class Feed:
-    """Stream to a holder. Fills the copy first; then it carries each entry as it is appended."""
+    """Stream to a holder. Fills the copy first; then it carries each change as it is made."""
 
     __slots__ = (
         "confirmed",
-        "cursors",
         "filling_since",
+        "group_id",
         "heard",
+        "host",
         "node",
         "progress",
         "refused",
+        "sent",
         "status",
         "unacknowledged",
+        "unfilled",
     )
 
-    def __init__(self, node: str, now: float) -> None:
+    def __init__(self, node: str, group_id: str, host: Host, now: float) -> None:
         self.node = node
+        self.group_id = group_id
+        self.host = host
         self.status = Status.CLOSED
         self.confirmed = -1
         self.heard = now
@@ -40,64 +45,64 @@ class Feed:
         self.filling_since = now
         self.refused = ""
         """Reason for which the holder left."""
-        self.cursors: dict[str, int] = {}
+        self.unfilled: dict[str, None] = {}
+        """Files that the holder may not have completely."""
+        self.sent: dict[str, int] = {}
+        """Size up to which the holder has a file, or is about to have it."""
         self.unacknowledged = 0
 
-    def open(self, group_id: str, host: Host) -> None:
+    def open(self) -> None:
         self.status = Status.OPENING
-        host.open(self.node, group_id)
+        self.host.open(self.node, self.group_id)
 
-    def opened(self, group_id: str, epoch: int, host: Host, now: float) -> None:
+    def opened(self, epoch: int, now: float) -> None:
         self.status = Status.OFFERED
         self.heard = now
-        host.send(self.node, group_id, Offer(epoch))
+        self._send(Offer(epoch))
 
     def closed(self, now: float) -> None:
         if self.status >= Status.FILLING:
             self.progress = now
         self.status = Status.CLOSED
 
-    def align(
-        self, group_id: str, copy: Copy, theirs: dict[str, Extent], host: Host, now: float
-    ) -> None:
+    def align(self, copy: Copy, theirs: Mapping[str, Extent], now: float) -> None:
         """Cut what the holder must not have, and begin to send what it lacks."""
         self.status = Status.FILLING
         self.progress = self.filling_since = now
         self.refused = ""
-        self.cursors = {}
         self.unacknowledged = 0
-        for log, mine in copy.logs().items():
-            end = mine.first
-            extent = theirs.get(log)
-            if extent is not None:
-                common = History(mine.marks).common_end(mine.end, History(extent.marks), extent.end)
-                end = max(end, common)
-            host.send(self.node, group_id, Align(log, mine.first, end))
-            self.cursors[log] = end
+        self.unfilled = {}
+        self.sent = {}
+        for path, mine in copy.files().items():
+            common = 0
+            extent = theirs.get(path)
+            if extent is not None and mine.identity is not None:
+                common = min(mine.size, extent.size) if extent.identity == mine.identity else 0
+            self._restart(path, common)
 
-    def fill(self, group_id: str, copy: Copy, position: int, host: Host, limits: Limits) -> None:
-        """Send records within the window, or make the feed live if the holder lacks none."""
-        logs = copy.logs()
-        while self.unacknowledged < limits.fill_window:
-            for log, extent in logs.items():
-                cursor = max(self.cursors.get(log, extent.first), extent.first)
-                if cursor < extent.end:
-                    break
-            else:
-                self._finish(group_id, copy, position, host)
-                return
-            if log not in self.cursors:
-                host.send(self.node, group_id, Align(log, extent.first, cursor))
-            epoch, records = copy.read(log, cursor, limits.fill_records)
-            host.send(self.node, group_id, Records(log, epoch, cursor, records, -1))
-            self.cursors[log] = cursor + len(records)
+    def changed(self, change: Change) -> None:
+        """Send a change, or remember that a file is to be filled again."""
+        if self.status == Status.LIVE:
+            self._send(change)
+        elif self.status == Status.FILLING:
+            self._refill(change)
+
+    def fill(self, copy: Copy, position: int, limits: Limits) -> None:
+        """Send data within the window, or make the feed live if the holder lacks none."""
+        while self.unfilled and self.unacknowledged < limits.fill_window:
+            path = next(iter(self.unfilled))
+            if path not in self.sent:
+                self._restart(path, 0)
+            size, begin = copy.size(path), self.sent[path]
+            if begin >= size:
+                del self.unfilled[path]
+                continue
+            data, end = copy.read(path, begin, limits.fill_bytes)
+            self._send(Write(path, begin, data, -1))
+            self.sent[path] = end
             self.unacknowledged += 1
-
-    def _finish(self, group_id: str, copy: Copy, position: int, host: Host) -> None:
-        if self.unacknowledged:
-            return
-        self.status = Status.LIVE
-        host.send(self.node, group_id, Filled(copy.states(), position))
+        if not self.unfilled and not self.unacknowledged:
+            self._finish(position)
 
     def has_failed(self, position: int, now: float, limits: Limits) -> bool:
         """Whether the others should stop waiting for the holder."""
@@ -108,3 +113,41 @@ class Feed:
         if self.status == Status.LIVE and self.confirmed == position:
             return False
         return now - self.progress > limits.copy_timeout
+
+    # -- inside
+
+    def _send(self, message: Offer | Align | Change | Filled) -> None:
+        self.host.send(self.node, self.group_id, message)
+
+    def _restart(self, path: str, size: int) -> None:
+        """Fill a file from a size on."""
+        self._send(Align(path, size))
+        self.sent[path] = size
+        self.unfilled[path] = None
+
+    def _refill(self, change: Change) -> None:
+        path = change.path
+        match change:
+            case Write(offset=offset):
+                # Only the parts behind the sent size are still to be read.
+                if offset < self.sent.get(path, 0):
+                    del self.sent[path]
+                self.unfilled[path] = None
+            case Rename(to=to):
+                self._forget(path)
+                self.sent.pop(to, None)
+                self.unfilled[to] = None
+            case Delete():
+                self._forget(path)
+            case _:
+                self.sent.pop(path, None)
+                self.unfilled[path] = None
+
+    def _forget(self, path: str) -> None:
+        self.sent.pop(path, None)
+        self.unfilled.pop(path, None)
+
+    def _finish(self, position: int) -> None:
+        self.status = Status.LIVE
+        self._send(Filled(list(self.sent), position))
+        self.sent = {}

@@ -2,15 +2,15 @@
 
 from nsqcy.copies.messages import (
     Align,
-    Change,
     Confirm,
-    Create,
     Delete,
     Filled,
     FromOwner,
     Have,
     Received,
-    Records,
+    Rename,
+    Truncate,
+    Write,
 )
 from nsqcy.copies.ports import Copy, Host
 
@@ -28,30 +28,32 @@ class Holder:
         self.host = host
         self.heard = now
         self._ended = False
-        host.reply(owner, group_id, Have(copy.logs()))
+        copy.begin_filling()
+        files = {path: each for path, each in copy.files().items() if each.identity is not None}
+        host.reply(owner, group_id, Have(files))
 
     def received(self, message: FromOwner, now: float) -> None:
         self.heard = now
         match message:
-            case Records(log, epoch, first, records, position):
-                self.copy.append(log, epoch, first, records)
+            case Write(path, offset, data, position):
+                self.copy.write(path, offset, data)
                 if position < 0:
                     self.host.reply(self.owner, self.group_id, Received())
                 else:
                     self._store(position)
-            case Change(log, change, position):
-                self.copy.change(log, change)
+            case Truncate(path, size, position):
+                self.copy.truncate(path, size)
                 self._store(position)
-            case Create(log, state, position):
-                self.copy.create(log, state)
+            case Rename(path, to, position):
+                self.copy.rename(path, to)
                 self._store(position)
-            case Delete(log, position):
-                self.copy.delete(log)
+            case Delete(path, position):
+                self.copy.delete(path)
                 self._store(position)
-            case Align(log, first, end):
-                self.copy.align(log, first, end)
-            case Filled(states, position):
-                self.copy.fill(states)
+            case Align(path, size):
+                self.copy.truncate(path, size)
+            case Filled(paths, position):
+                self.copy.fill(paths, self.epoch)
                 self._store(position)
 
     def end(self) -> None:

@@ -1,22 +1,24 @@
 """Messages between the owner of a group and its holders.
 
-Positions count the entries that an owner has appended since it began to own the group: a position
-means nothing in another epoch. The caller defines the contents of records, changes and states.
+A copy is a set of files. Positions count the changes of files that an owner has made since it began
+to own the group: a position means nothing in another epoch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nsqcy.copies.history import Mark
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Extent:
-    """The records of a log that a copy has: sequence numbers from `first` to before `end`."""
+    """The part of a file that a copy has.
 
-    first: int
-    end: int
-    marks: list[Mark]
+    Files with the same path and identity were created by the same process, which only appends to
+    them: the shorter one is a prefix of the other.
+    """
+
+    size: int
+    identity: Any
 
 
 # -- from the owner
@@ -31,56 +33,54 @@ class Offer:
 
 @dataclass(slots=True)
 class Align:
-    """Cut a log at `end`; create it, starting with `first`, if the rest is empty."""
+    """Cut a file, which may not exist, to a size that it has."""
 
-    log: str
-    first: int
-    end: int
+    path: str
+    size: int
 
 
 @dataclass(slots=True)
-class Records:
-    """Append records of one epoch to a log. The first has the sequence number `first`."""
+class Write:
+    """Write data at an offset of a file, which may not exist yet."""
 
-    log: str
-    epoch: int
-    first: int
-    records: list[Any]
+    path: str
+    offset: int
+    data: Any
     position: int
-    """Position that they complete; -1 while the copy is filled."""
+    """Position that it completes; -1 while the copy is filled."""
 
 
 @dataclass(slots=True)
-class Change:
-    """Change the state of a log: its channels, finished messages, cursors and producers."""
+class Truncate:
+    """Cut a file."""
 
-    log: str
-    change: Any
+    path: str
+    size: int
     position: int
 
 
 @dataclass(slots=True)
-class Create:
-    """Create a log."""
+class Rename:
+    """Rename a file, replacing another one."""
 
-    log: str
-    state: Any
+    path: str
+    to: str
     position: int
 
 
 @dataclass(slots=True)
 class Delete:
-    """Delete a log."""
+    """Delete a file."""
 
-    log: str
+    path: str
     position: int
 
 
 @dataclass(slots=True)
 class Filled:
-    """Replace the states of all logs, and delete every other log: the copy is whole now."""
+    """Complete the copy: it consists of these files."""
 
-    states: dict[str, Any]
+    paths: Sequence[str]
     position: int
 
 
@@ -94,9 +94,9 @@ class Alive:
 
 @dataclass(slots=True)
 class Have:
-    """Accept the offer, with what the copy has."""
+    """Accept the offer, with the files of the copy that have an identity."""
 
-    logs: dict[str, Extent]
+    files: dict[str, Extent]
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Refuse:
 
 @dataclass(slots=True)
 class Received:
-    """Ask for more records while the copy is filled."""
+    """Ask for more data while the copy is filled."""
 
 
 @dataclass(slots=True)
@@ -119,5 +119,6 @@ class Confirm:
     position: int
 
 
-FromOwner = Offer | Align | Records | Change | Create | Delete | Filled | Alive
+Change = Write | Truncate | Rename | Delete
+FromOwner = Offer | Align | Change | Filled | Alive
 FromHolder = Have | Refuse | Received | Confirm | Alive

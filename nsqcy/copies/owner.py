@@ -1,10 +1,9 @@
 """The owner of a group: feeds the holders, knows what is committed, and changes the members.
 
-An entry is committed when every member has stored it. While a proposal has no known outcome, the
+A change of a file is committed when every other member has stored it; the caller itself waits for
+the own disk. While a proposal has no known outcome, the
 members that it names count as well: it may already be the value of the registry.
 """
-
-from typing import Any
 
 from nsqcy.copies.feed import Feed, Status
 from nsqcy.copies.group import Group
@@ -12,14 +11,14 @@ from nsqcy.copies.messages import (
     Alive,
     Change,
     Confirm,
-    Create,
     Delete,
     FromHolder,
-    FromOwner,
     Have,
     Received,
-    Records,
     Refuse,
+    Rename,
+    Truncate,
+    Write,
 )
 from nsqcy.copies.ports import Copy, Host, Limits
 
@@ -36,9 +35,7 @@ class Owner:
         self.host = host
         self.limits = limits
         self.position = 0
-        """Number of entries appended in this epoch."""
-        self.stored = -1
-        """Position that this node's own copy has stored."""
+        """Number of changes in this epoch."""
         self.committed = -1
         self.feeds: dict[str, Feed] = {}
         self.joiner = ""
@@ -52,13 +49,13 @@ class Owner:
         """Since when fewer than `min_copies` nodes respond."""
         self._rejoin: dict[str, tuple[float, float]] = {}
         """Nodes that failed, with the time from which they may join again and the delay."""
-        self._store()
+        copy.own(group.epoch)
         self.tick(now)
 
-    # -- for the worker's logs
+    # -- for the worker's topics
 
     def accepts(self) -> bool:
-        """Whether publishes may be appended; otherwise they are refused and stored nowhere."""
+        """Whether publishes are accepted; otherwise they are refused and stored nowhere."""
         group = self.group
         return (
             not (group.closed or self.is_releasing)
@@ -66,18 +63,15 @@ class Owner:
             and self._responding() >= group.min_copies
         )
 
-    def visible(self, now: float) -> int:
-        """Return the position before which consumers may receive messages.
+    def waits(self, now: float) -> bool:
+        """Whether a record is visible only when it is committed, not as soon as it is stored here.
 
-        A closed group shows everything that this node has stored, because it accepts no publishes.
-        So does a group that lacks copies for a while: its entries are answered later or never.
+        A closed group does not wait, because it accepts no publishes. Nor does a group that lacks
+        copies for a while: publishes that are pending by then are answered later or never.
         """
-        if self.group.closed:
-            return self.stored
         short = self._short_since
-        if short is not None and now - short > self.limits.copy_timeout:
-            return self.stored
-        return self.committed
+        is_short = short is not None and now - short > self.limits.copy_timeout
+        return not (self.group.closed or is_short)
 
     def heard(self) -> float:
         """Return when a holder was last heard."""
@@ -86,24 +80,20 @@ class Owner:
             default=float("-inf"),
         )
 
-    def append(self, log: str, records: list[Any], now: float) -> int:
-        """Append records to a log; return the position that is committed with them."""
-        first = self.copy.logs()[log].end
-        self.copy.append(log, self.group.epoch, first, records)
-        return self._send(Records(log, self.group.epoch, first, records, self.position + 1), now)
+    # Changes that the caller has made in its own copy. Each method returns the position that is
+    # committed with the change.
 
-    def change(self, log: str, change: Any, now: float) -> int:
-        """Change the state of a log; return the position that is committed with it."""
-        self.copy.change(log, change)
-        return self._send(Change(log, change, self.position + 1), now)
+    def write(self, path: str, offset: int, data: object, now: float) -> int:
+        return self._changed(Write(path, offset, data, self.position + 1), now)
 
-    def create(self, log: str, state: Any, now: float) -> int:
-        self.copy.create(log, state)
-        return self._send(Create(log, state, self.position + 1), now)
+    def truncate(self, path: str, size: int, now: float) -> int:
+        return self._changed(Truncate(path, size, self.position + 1), now)
 
-    def delete(self, log: str, now: float) -> int:
-        self.copy.delete(log)
-        return self._send(Delete(log, self.position + 1), now)
+    def rename(self, path: str, to: str, now: float) -> int:
+        return self._changed(Rename(path, to, self.position + 1), now)
+
+    def delete(self, path: str, now: float) -> int:
+        return self._changed(Delete(path, self.position + 1), now)
 
     def release(self) -> None:
         """Hand the group over as soon as everything is committed."""
@@ -120,7 +110,7 @@ class Owner:
         if feed is None:
             self.host.close(node, self.group.id)
         else:
-            feed.opened(self.group.id, self.group.epoch, self.host, now)
+            feed.opened(self.group.epoch, now)
 
     def disconnected(self, node: str, now: float) -> None:
         feed = self.feeds.get(node)
@@ -143,8 +133,8 @@ class Owner:
                 feed.unacknowledged -= 1
                 feed.progress = now
                 self._fill(feed, now)
-            case Have(logs):
-                feed.align(self.group.id, self.copy, logs, self.host, now)
+            case Have(files):
+                feed.align(self.copy, files, now)
                 self._fill(feed, now)
             case Refuse(reason):
                 feed.refused = reason
@@ -183,32 +173,24 @@ class Owner:
 
     # -- inside
 
-    def _send(self, entry: FromOwner, now: float) -> int:
+    def _changed(self, change: Change, now: float) -> int:
         for feed in self.feeds.values():
             if feed.confirmed == self.position:
                 feed.progress = now
-            if feed.status == Status.LIVE:
-                self.host.send(feed.node, self.group.id, entry)
         self.position += 1
-        self._store()
+        for feed in self.feeds.values():
+            feed.changed(change)
+            self._fill(feed, now)
+        self._advance()
         return self.position
-
-    def _store(self) -> None:
-        position = self.position
-        self.copy.store(lambda: self._stored(position))
-
-    def _stored(self, position: int) -> None:
-        if position > self.stored:
-            self.stored = position
-            self._advance()
 
     def _fill(self, feed: Feed, now: float) -> None:
         if feed.status == Status.FILLING:
-            feed.fill(self.group.id, self.copy, self.position, self.host, self.limits)
+            feed.fill(self.copy, self.position, self.limits)
             self._measure(now)
 
     def _awaited(self) -> list[str]:
-        """Return the other nodes that must have an entry before it is committed."""
+        """Return the other nodes that must have a change before it is committed."""
         nodes = dict.fromkeys(self.group.members)
         for proposal in self._proposals:
             nodes |= dict.fromkeys(proposal.members)
@@ -218,7 +200,7 @@ class Owner:
     def _advance(self) -> None:
         if not self.group.is_complete:
             return
-        position = self.stored
+        position = self.position
         for node in self._awaited():
             feed = self.feeds.get(node)
             position = min(position, feed.confirmed if feed else -1)
@@ -246,7 +228,7 @@ class Owner:
             wanted.append(self.joiner)
         for node in wanted:
             if node not in self.feeds:
-                self.feeds[node] = Feed(node, now)
+                self.feeds[node] = Feed(node, self.group.id, self.host, now)
         for node in [each for each in self.feeds if each not in wanted]:
             self._drop(node)
         for feed in self.feeds.values():
@@ -255,7 +237,7 @@ class Owner:
                 feed.closed(now)
             if feed.status == Status.CLOSED:
                 feed.heard = now
-                feed.open(self.group.id, self.host)
+                feed.open()
             elif feed.status >= Status.OFFERED:
                 self.host.send(feed.node, self.group.id, Alive())
 
@@ -294,8 +276,8 @@ class Owner:
             may_join_at, _ = self._rejoin.get(node, (now, 0.0))
             if node != self.node and node not in group.members and now >= may_join_at:
                 self.joiner = node
-                self.feeds[node] = feed = Feed(node, now)
-                feed.open(group.id, self.host)
+                self.feeds[node] = feed = Feed(node, self.group.id, self.host, now)
+                feed.open()
                 return
 
     def _propose(self, now: float) -> None:

@@ -26,39 +26,53 @@ class Limits:
     rejoin_delay_limit: float = 600.0
     unclaimed_timeout: float = 30.0
     """Time after which the owner takes a released group back that no member has taken over."""
-    fill_records: int = 1000
+    fill_bytes: int = 256 << 10
+    """Size of the data in one message of a fill."""
     fill_window: int = 4
+    """Messages of a fill that may be unacknowledged."""
 
 
 class Copy(Protocol):
-    """The logs of a group on this node.
+    """The files of a group on this node.
 
-    `whole` means that the copy has everything that it ever confirmed: until the process is killed
-    (class memory), until the machine stops uncleanly (os), or always (fsync). It is stored with
-    the copy, and false after damage.
+    `whole` means that the copy has everything that it ever confirmed: until the machine stops
+    uncleanly (class os), or always (fsync). It is stored with the copy, and false after damage.
     """
 
     whole: bool
+    epoch: int
+    """Epoch of the owner that filled the copy, or that owns it."""
 
-    def logs(self) -> dict[str, Extent]: ...
-    def states(self) -> dict[str, Any]: ...
-
-    def read(self, log: str, first: int, limit: int) -> tuple[int, list[Any]]:
-        """Return an epoch, and at most `limit` records of it, beginning with number `first`."""
+    def own(self, epoch: int) -> None:
+        """Note the epoch in which this node changes its copy."""
         ...
 
-    def align(self, log: str, first: int, end: int) -> None: ...
-    def append(self, log: str, epoch: int, first: int, records: Sequence[Any]) -> None: ...
-    def change(self, log: str, change: Any) -> None: ...
-    def create(self, log: str, state: Any) -> None: ...
-    def delete(self, log: str) -> None: ...
+    def files(self) -> dict[str, Extent]:
+        """Return all files. The identity of a file is None if it may have been changed otherwise
+        than by appending."""
+        ...
 
-    def fill(self, states: dict[str, Any]) -> None:
-        """Replace all states, delete all other logs, and become whole."""
+    def size(self, path: str) -> int: ...
+
+    def read(self, path: str, offset: int, limit: int) -> tuple[Any, int]:
+        """Return about `limit` bytes of a file, and the offset of their end."""
+        ...
+
+    def begin_filling(self) -> None:
+        """Keep every file without an identity until `fill`, and write a new one beside it."""
+        ...
+
+    def write(self, path: str, offset: int, data: Any) -> None: ...
+    def truncate(self, path: str, size: int) -> None: ...
+    def rename(self, path: str, to: str) -> None: ...
+    def delete(self, path: str) -> None: ...
+
+    def fill(self, paths: Sequence[str], epoch: int) -> None:
+        """Put new files in their places, delete all files but these, and become whole."""
         ...
 
     def store(self, done: Callable[[], None]) -> None:
-        """Call `done` when everything until here is stored in the sense of the class."""
+        """Call `done` when every change until here is stored in the sense of the class."""
         ...
 
 
@@ -69,7 +83,9 @@ class Claim:
     nonce: str
     """Nonce of the value for which the claim is made."""
     epoch: int
-    records: int
+    """Epoch of the copy."""
+    size: int
+    """Bytes in all files."""
 
 
 class Host(Protocol):

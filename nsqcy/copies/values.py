@@ -21,7 +21,7 @@ _GROUP: dict[str, type] = {
     "closed": bool,
     "done": bool,
 }
-_CLAIM: dict[str, type] = {"nonce": str, "epoch": int, "records": int}
+_CLAIM: dict[str, type] = {"nonce": str, "epoch": int, "size": int}
 
 
 class InvalidValue(ValueError):

@@ -239,12 +239,8 @@ class Worker:
         """Take over with a copy that is not whole, if all members are back and none has more."""
         group = member.group
         copy = self.host.copy(group.id)
-        logs = copy.logs().values() if copy is not None else ()
-        mine = Claim(
-            group.nonce,
-            max((mark[0] for log in logs for mark in log.marks), default=0),
-            sum(log.end for log in logs),
-        )
+        size = sum(each.size for each in copy.files().values()) if copy is not None else 0
+        mine = Claim(group.nonce, copy.epoch if copy is not None else 0, size)
         member.claims[self.node] = mine
         self.host.claim(group.id, mine)
         claims = {
@@ -252,7 +248,7 @@ class Worker:
         }
         if set(claims) != set(group.members):
             return
-        best = max(claims, key=lambda node: (claims[node].epoch, claims[node].records, node))
+        best = max(claims, key=lambda node: (claims[node].epoch, claims[node].size, node))
         if best != self.node:
             return
         if group.owner == self.node:

@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from nsqcy.copies.history import History
 from nsqcy.copies.messages import Extent
 from simulation.clock import Clock
+
+STATE = "state"
+NEW_STATE = "state.tmp"
 
 
 class Record(NamedTuple):
     """A message in a log."""
 
     message: int
-    publish: int
-    """Records of one publish have the same number and are kept or lost together."""
     origin: tuple[str, int] | None = None
-    """Log and sequence number that the message was moved from."""
+    """Group and sequence number that the message was moved from."""
     channels: frozenset[str] | None = None
     """Channels that get a moved message."""
 
@@ -49,51 +49,91 @@ class State:
                 self.moved.update(seqs)
 
 
-class Log:
-    """Records and state of a log."""
-
-    __slots__ = ("history", "records", "state")
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.history = History()
-        self.state = State()
-
-
 class Image:
-    """A copy of a group, as operations have left it."""
+    """A copy of a group, as operations have left it.
 
-    __slots__ = ("logs", "whole")
+    The files `log.1`, `log.2` ... contain an identity and records, each written by one process.
+    The file `state` contains the state of the log and changes of it; a new state replaces it.
+    """
+
+    __slots__ = ("_records", "aside", "epoch", "files", "is_filling", "whole")
 
     def __init__(self) -> None:
-        self.logs: dict[str, Log] = {}
+        self.files: dict[str, list[Any]] = {}
+        self.aside: dict[str, list[Any]] = {}
+        """Files of a fill that will replace others."""
+        self.is_filling = False
         self.whole = False
+        self.epoch = 0
+        self._records: list[Record] | None = None
 
     def apply(self, operation: tuple[Any, ...]) -> None:
+        self._records = None
         match operation:
-            case ("append", log, epoch, first, records):
-                history = self.logs[log].history
-                assert len(self.logs[log].records) == first, (log, first, history.marks)
-                history.begin(epoch, first)
-                self.logs[log].records.extend(records)
-            case ("change", log, change):
-                self.logs[log].state.apply(change)
-            case ("create", log):
-                self.logs.setdefault(log, Log())
-            case ("delete", log):
-                self.logs.pop(log, None)
-            case ("align", log, end):
-                found = self.logs.setdefault(log, Log())
-                del found.records[end:]
-                found.history.cut(end)
-            case ("fill", states):
-                for log in self.logs.keys() - states.keys():
-                    del self.logs[log]
-                for log, state in states.items():
-                    self.logs.setdefault(log, Log()).state = state.copy()
+            case ("write", path, offset, items):
+                self._place(path)[offset : offset + len(items)] = items
+            case ("truncate", path, size):
+                del self._place(path)[size:]
+            case ("rename", path, to):
+                self.files[to] = self.files.pop(path)
+            case ("delete", path):
+                self.files.pop(path, None)
+            case ("begin filling",):
+                self.is_filling = True
+                self.aside = {}
+            case ("fill", paths, epoch):
+                self.files = {
+                    path: self.aside.get(path, self.files.get(path, [])) for path in paths
+                }
+                self.own(epoch)
                 self.whole = True
+            case ("own", epoch):
+                self.own(epoch)
             case ("whole",):
                 self.whole = True
+
+    def own(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.is_filling = False
+        self.aside = {}
+
+    def records(self) -> list[Record]:
+        """Return the records of all processes, in order. Do not change them."""
+        if self._records is None:
+            self._records = [
+                record
+                for path in sorted(filter(is_log, self.files), key=log_number)
+                for record in self.files[path][1:]
+            ]
+        return self._records
+
+    def state(self) -> State:
+        """Return the state with all its changes."""
+        state = State()
+        for change in self.files.get(STATE, ()):
+            if isinstance(change, State):
+                state = change.copy()
+            else:
+                state.apply(change)
+        return state
+
+    def copy(self) -> "Image":
+        other = Image()
+        other.whole, other.epoch = self.whole, self.epoch
+        other.files = {path: list(items) for path, items in self.files.items()}
+        return other
+
+    def _place(self, path: str) -> list[Any]:
+        files = self.aside if self.is_filling and not is_log(path) else self.files
+        return files.setdefault(path, [])
+
+
+def is_log(path: str) -> bool:
+    return path.startswith("log.")
+
+
+def log_number(path: str) -> int:
+    return int(path.removeprefix("log."))
 
 
 class Disk:
@@ -219,63 +259,55 @@ class DiskCopy:
     def __init__(self, disk: Disk, group_id: str) -> None:
         self.disk = disk
         self.group_id = group_id
-        self._image = disk.images.setdefault(group_id, Image())
+        self.image = disk.images.setdefault(group_id, Image())
 
     @property
     def whole(self) -> bool:
-        return self._image.whole
+        return self.image.whole
 
     @whole.setter
     def whole(self, value: bool) -> None:
         assert value
-        if not self._image.whole:
+        if not self.image.whole:
             self._apply("whole")
 
-    def log(self, log: str) -> Log:
-        return self._image.logs[log]
+    @property
+    def epoch(self) -> int:
+        return self.image.epoch
 
-    def logs(self) -> dict[str, Extent]:
+    def own(self, epoch: int) -> None:
+        self._apply("own", epoch)
+
+    def files(self) -> dict[str, Extent]:
         return {
-            name: Extent(0, len(log.records), list(log.history.marks))
-            for name, log in self._image.logs.items()
+            path: Extent(len(items), items[0] if is_log(path) and items else None)
+            for path, items in self.image.files.items()
         }
 
-    def states(self) -> dict[str, State]:
-        return {name: log.state.copy() for name, log in self._image.logs.items()}
+    def size(self, path: str) -> int:
+        return len(self.image.files[path])
 
-    def read(self, log: str, first: int, limit: int) -> tuple[int, list[Record]]:
-        """Return records of whole publishes."""
-        found = self._image.logs[log]
-        epoch, end = 0, len(found.records)
-        for mark_epoch, mark_first in found.history.marks:
-            if mark_first > first:
-                end = mark_first
-                break
-            epoch = mark_epoch
-        stop = min(first + limit, end)
-        while stop < end and found.records[stop].publish == found.records[stop - 1].publish:
-            stop += 1
-        return epoch, found.records[first:stop]
+    def read(self, path: str, offset: int, limit: int) -> tuple[list[Any], int]:
+        items = self.image.files[path][offset : offset + limit]
+        return items, offset + len(items)
 
-    def align(self, log: str, first: int, end: int) -> None:
-        found = self._image.logs.get(log)
-        if found is None or len(found.records) > end:
-            self._apply("align", log, end)
+    def begin_filling(self) -> None:
+        self._apply("begin filling")
 
-    def append(self, log: str, epoch: int, first: int, records: Sequence[Any]) -> None:
-        self._apply("append", log, epoch, first, list(records))
+    def write(self, path: str, offset: int, data: Any) -> None:
+        self._apply("write", path, offset, list(data))
 
-    def change(self, log: str, change: Any) -> None:
-        self._apply("change", log, change)
+    def truncate(self, path: str, size: int) -> None:
+        self._apply("truncate", path, size)
 
-    def create(self, log: str, state: Any) -> None:
-        self._apply("create", log)
+    def rename(self, path: str, to: str) -> None:
+        self._apply("rename", path, to)
 
-    def delete(self, log: str) -> None:
-        self._apply("delete", log)
+    def delete(self, path: str) -> None:
+        self._apply("delete", path)
 
-    def fill(self, states: dict[str, Any]) -> None:
-        self._apply("fill", states)
+    def fill(self, paths: Sequence[str], epoch: int) -> None:
+        self._apply("fill", paths, epoch)
 
     def store(self, done: Callable[[], None]) -> None:
         self.disk.store(done)
@@ -292,13 +324,4 @@ def _apply(images: dict[str, Image], group_id: str, operation: tuple[Any, ...]) 
 
 
 def _copied(images: dict[str, Image]) -> dict[str, Image]:
-    copies = {}
-    for group_id, image in images.items():
-        copies[group_id] = copy = Image()
-        copy.whole = image.whole
-        for name, log in image.logs.items():
-            copy.logs[name] = other = Log()
-            other.records = list(log.records)
-            other.history = History(log.history.marks)
-            other.state = log.state.copy()
-    return copies
+    return {group_id: image.copy() for group_id, image in images.items()}

@@ -7,11 +7,11 @@ from typing import Any
 
 from nsqcy.copies.feed import Feed, Status
 from nsqcy.copies.group import Group
-from nsqcy.copies.history import History
 from nsqcy.copies.holder import Holder
+from nsqcy.copies.messages import Extent
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.worker import Worker
-from simulation.disk import Disk, DiskCopy
+from simulation.disk import Disk, DiskCopy, is_log
 from simulation.process import Process
 from simulation.registry import Registry
 
@@ -51,20 +51,20 @@ def confirms_before_it_is_stored(original):
     return lambda self, position: self._stored(position)
 
 
-@_mutant(Owner, "_advance")
+@_mutant(Process, "_store")
 def does_not_wait_for_its_own_disk(original):
-    def advance(self):
-        self.stored = self.position
-        original(self)
+    def store(self, log, position):
+        self._stored(log, position)
+        return position
 
-    return advance
+    return store
 
 
 @_mutant(Owner, "_advance")
 def commits_when_min_copies_have_it(original):
     def advance(self):
         confirmed = [feed.confirmed for feed in self.feeds.values()]
-        position = sorted([self.stored, *confirmed], reverse=True)
+        position = sorted([self.position, *confirmed], reverse=True)
         wanted = self.group.min_copies - 1
         if len(position) > wanted and position[wanted] > self.committed:
             self.committed = position[wanted]
@@ -73,18 +73,16 @@ def commits_when_min_copies_have_it(original):
     return advance
 
 
-@_mutant(Owner, "visible")
+@_mutant(Process, "_visible")
 def shows_what_is_not_committed(original):
-    return lambda self, now: self.stored
+    return lambda self, log, owner: log.end_at(log.stored_position)
 
 
-@_mutant(Owner, "change")
+@_mutant(Owner, "write")
 def keeps_changes_to_itself(original):
-    def change(self, log, change, now):
-        self.copy.change(log, change)
-        return self.position
-
-    return change
+    return lambda self, path, *args: (
+        self.position if path == "state" else original(self, path, *args)
+    )
 
 
 # -- refused is nowhere
@@ -105,14 +103,14 @@ def refuses_what_it_has_sent(original):
 # -- one history
 
 
-@_mutant(Group, "resumed")
-def resumes_in_the_same_epoch(original):
-    return lambda self, session, nonce: replace(self, session=session, nonce=nonce)
-
-
-@_mutant(History, "common_end")
+@_mutant(DiskCopy, "truncate")
 def does_not_cut(original):
-    return lambda self, end, other, other_end: min(end, other_end)
+    return lambda self, path, size: None if is_log(path) else original(self, path, size)
+
+
+@_mutant(DiskCopy, "files")
+def takes_files_of_other_processes_for_the_same(original):
+    return lambda self: {path: Extent(each.size, 0) for path, each in original(self).items()}
 
 
 @_mutant(Worker, "_offered")
@@ -127,14 +125,6 @@ def accepts_any_epoch(original):
         member.holder = Holder(group_id, node, epoch, copy, self.host, now)
 
     return offered
-
-
-@_mutant(DiskCopy, "read")
-def cuts_within_a_publish(original):
-    return lambda self, log, first, limit: (
-        (found := original(self, log, first, limit))[0],
-        found[1][:1],
-    )
 
 
 # -- members
@@ -274,7 +264,7 @@ def resumes_although_it_is_not_whole(original):
 @_mutant(Owner, "_advance")
 def answers_before_the_members_have_what_it_has(original):
     def advance(self):
-        position = self.stored
+        position = self.position
         for node in self._awaited():
             feed = self.feeds.get(node)
             if feed is not None and feed.status == Status.LIVE:
@@ -307,12 +297,22 @@ def trusts_a_copy_after_a_power_failure(original):
 
 
 @_mutant(Feed, "_finish")
-def is_live_with_old_states(original):
-    def finish(self, group_id, copy, position, host):
-        original(self, group_id, copy, position, host)
+def is_live_before_it_has_confirmed(original):
+    def finish(self, position):
+        original(self, position)
         self.confirmed = max(self.confirmed, position)
 
     return finish
+
+
+@_mutant(Feed, "_refill")
+def does_not_fill_a_changed_file_again(original):
+    return lambda self, change: None
+
+
+@_mutant(DiskCopy, "begin_filling")
+def replaces_states_before_the_end(original):
+    return lambda self: None
 
 
 # -- nobody is whole

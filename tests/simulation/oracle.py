@@ -34,8 +34,6 @@ class Oracle:
         """Group, sequence number and channel of what every member knows to be finished."""
         self.channels: dict[str, set[str]] = {}
         """Channels of a group's log that a client knows to exist."""
-        self.publishes: dict[int, int] = {}
-        """Number of messages in each publish."""
         self.requeued = 0
         self.takeovers = 0
 
@@ -71,7 +69,7 @@ class Oracle:
                 self.finished.add((group_id, seq, name))
         contents = self.contents.setdefault(group_id, [])
         for seq in range(log.checked, log.committed):
-            message = log.log.records[seq].message
+            message = log.records[seq].message
             if seq == len(contents):
                 contents.append(message)
             elif contents[seq] != message:
@@ -112,8 +110,7 @@ class Oracle:
         if image is None:
             return False
         contents = self.contents.get(group_id, [])
-        log = image.logs.get("log")
-        return len(log.records if log else ()) >= len(contents)
+        return len(image.records()) >= len(contents)
 
     def lost(self) -> list[tuple[int, str]]:
         """Return acknowledged messages that a channel did not get."""
@@ -130,25 +127,18 @@ class Oracle:
 
     def _check_copy(self, node: str, group_id: str, image: Image) -> None:
         self._check_records(node, group_id, image, 0)
-        log = image.logs.get("log")
-        if log is None:
-            return
-        counts = Counter(record.publish for record in log.records)
-        for publish, count in counts.items():
-            if count != self.publishes.get(publish, count):
-                raise Violation(f"{node} takes over a part of a publish in {group_id}")
+        state = image.state()
         done = {(seq, name) for group, seq, name in self.finished if group == group_id}
-        done -= log.state.done | {(seq, "") for seq in log.state.moved}
+        done -= state.done | {(seq, "") for seq in state.moved}
         if done:
             raise Violation(f"{node} takes over {group_id} without knowing what was finished")
         for name in self.channels.get(group_id, ()):
-            if name not in log.state.channels:
+            if name not in state.channels:
                 raise Violation(f"{node} takes over {group_id} without channel {name}")
 
     def _check_records(self, node: str, group_id: str, image: Image, first: int) -> None:
         contents = self.contents.get(group_id, [])
-        log = image.logs.get("log")
-        records = log.records if log else []
+        records = image.records()
         for seq in range(first, len(contents)):
             if seq >= len(records) or records[seq].message != contents[seq]:
                 raise Violation(f"{node} lacks {group_id} {seq}: {contents[seq]}")

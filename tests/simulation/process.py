@@ -14,7 +14,7 @@ from nsqcy.copies.messages import FromHolder, FromOwner
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Copy
 from nsqcy.copies.worker import Worker
-from simulation.disk import Disk, DiskCopy, Log, Record, State
+from simulation.disk import NEW_STATE, STATE, Disk, DiskCopy, Record, is_log, log_number
 from simulation.network import REGISTRY, Stream
 
 if TYPE_CHECKING:
@@ -26,14 +26,20 @@ IN_FLIGHT_LIMIT = 4
 
 
 class OwnedLog:
-    """The running part of a log that this process owns."""
+    """A group that this process owns: its records and state, and what is known of them."""
 
-    def __init__(self, group_id: str, name: str, log: Log) -> None:
+    def __init__(self, group_id: str, copy: DiskCopy) -> None:
         self.group_id = group_id
-        self.name = name
-        self.log = log
-        self.ends: deque[tuple[int, int]] = deque([(0, len(log.records))])
+        self.copy = copy
+        self.records = list(copy.image.records())
+        self.state = copy.image.state()
+        numbers = [log_number(path) for path in copy.image.files if is_log(path)]
+        self.path = f"log.{max(numbers, default=0) + 1}"
+        """File for new records."""
+        self.ends: deque[tuple[int, int]] = deque([(0, len(self.records))])
         """Positions of the group, with the end of the log at each."""
+        self.stored_position = -1
+        self.committed_position = -1
         self.visible = 0
         self.committed = 0
         self.checked = 0
@@ -47,6 +53,10 @@ class OwnedLog:
         self.saved: deque[tuple[int, list[tuple[int, str]]]] = deque()
         """Positions of the group, with what is finished or moved at each."""
 
+    def position(self) -> int:
+        """Return the position up to which everything is stored here and committed."""
+        return min(self.stored_position, self.committed_position)
+
     def end_at(self, position: int) -> int:
         """Return the end of the log at a position of its group."""
         end = 0
@@ -58,7 +68,7 @@ class OwnedLog:
 
     def channels_of(self, seq: int) -> list[str]:
         """Return the channels that have not finished a message."""
-        record, state = self.log.records[seq], self.log.state
+        record, state = self.records[seq], self.state
         wanted = state.channels if record.channels is None else record.channels
         return [
             name
@@ -293,13 +303,12 @@ class Process:
 
     def owned(self, group: Group) -> None:
         copy = self.copy(group.id)
-        owner = self.worker.owner(group.id)
-        assert copy is not None and owner is not None
+        assert copy is not None
         self.world.oracle.owned(self, group)
-        now = self.clock.now
-        if "log" not in copy.logs():
-            owner.create("log", State(), now)
-        self.logs[group.id] = log = OwnedLog(group.id, "log", copy.log("log"))
+        self.logs[group.id] = log = OwnedLog(group.id, copy)
+        self.disk.store(partial(self._stored, log, 0))
+        self._save_state(log)
+        self._write(log, log.path, [f"{group.epoch} {self.session}"])
         if not group.closed and not self._own_group:
             self._use(log)
 
@@ -307,7 +316,7 @@ class Process:
         """Publish to a log from now on, and give it channels."""
         self._own_group = log.group_id
         for name in CHANNELS:
-            if name not in log.log.state.channels:
+            if name not in log.state.channels:
                 delay = self.random.uniform(0, 4)
                 self.clock.after(delay, self.run, self._create_channel, log.group_id, name)
 
@@ -322,13 +331,59 @@ class Process:
 
     def committed(self, group_id: str, position: int) -> None:
         log = self.logs.get(group_id)
-        if log is None:
-            return
+        if log is not None:
+            log.committed_position = position
+            self._advance(log)
+
+    def _stored(self, log: OwnedLog, position: int) -> None:
+        if self.is_running and self.logs.get(log.group_id) is log:
+            log.stored_position = max(log.stored_position, position)
+            self._advance(log)
+
+    def _advance(self, log: OwnedLog) -> None:
+        position = log.position()
         log.committed = log.end_at(position)
         self.world.oracle.committed(self, log, position)
-        if group_id == self._own_group:
+        if log.group_id == self._own_group:
             while self._answers and self._answers[0][0] <= position:
                 self._answers.popleft()[1]()
+
+    # -- files
+
+    def _write(self, log: OwnedLog, path: str, items: list[Any], offset: int | None = None) -> int:
+        """Write to a file, by default at its end; return the position of that."""
+        if offset is None:
+            offset = log.copy.size(path) if path in log.copy.image.files else 0
+        log.copy.write(path, offset, items)
+        owner = self.worker.owner(log.group_id)
+        assert owner is not None
+        return self._store(log, owner.write(path, offset, items, self.clock.now))
+
+    def _store(self, log: OwnedLog, position: int) -> int:
+        self.disk.store(partial(self._stored, log, position))
+        return position
+
+    def _append(self, log: OwnedLog, records: list[Record]) -> int:
+        position = self._write(log, log.path, records)
+        log.records += records
+        log.ends.append((position, len(log.records)))
+        return position
+
+    def _change(self, log: OwnedLog, *change: Any) -> int:
+        """Change the state of a log; return the position of that."""
+        log.state.apply(change)
+        if self.random.random() < 0.2:
+            return self._save_state(log)
+        return self._write(log, STATE, [change])
+
+    def _save_state(self, log: OwnedLog) -> int:
+        """Replace the file with the state of a log. What is written first is written again."""
+        self._write(log, NEW_STATE, [None], 0)
+        self._write(log, NEW_STATE, [log.state.copy()], 0)
+        log.copy.rename(NEW_STATE, STATE)
+        owner = self.worker.owner(log.group_id)
+        assert owner is not None
+        return self._store(log, owner.rename(NEW_STATE, STATE, self.clock.now))
 
     # -- publishers
 
@@ -338,12 +393,8 @@ class Process:
         if owner is None or not owner.accepts():
             answer("refused")
             return
-        number = next(self.world.numbers)
-        self.world.oracle.publishes[number] = len(messages)
         log = self.logs[owner.group.id]
-        records = [Record(message, number) for message in messages]
-        position = owner.append("log", records, self.clock.now)
-        log.ends.append((position, len(log.log.records)))
+        position = self._append(log, [Record(message) for message in messages])
         self._answers.append((position, partial(self._answer, log, messages, answer)))
 
     def _answer(self, log: OwnedLog, messages: list[int], answer: Callable[[str], None]) -> None:
@@ -358,8 +409,8 @@ class Process:
         if owner is None or group_id != self._own_group:
             return
         log = self.logs[group_id]
-        first = len(log.log.records) if log.log.state.channels else 0
-        position = owner.change("log", ("channel", name, first), self.clock.now)
+        first = len(log.records) if log.state.channels else 0
+        position = self._change(log, "channel", name, first)
         call = partial(self.world.oracle.channel_created, log, name)
         self._answers.append((position, call))
 
@@ -378,17 +429,21 @@ class Process:
         for log in list(self.logs.values()):
             owner = self.worker.owner(log.group_id)
             assert owner is not None
-            log.visible = log.end_at(owner.visible(now))
+            log.visible = self._visible(log, owner)
             self.world.oracle.shown(log, owner)
-            while len(log.ends) > 1 and log.ends[1][0] <= owner.committed:
+            while len(log.ends) > 1 and log.ends[1][0] <= log.position():
                 log.ends.popleft()
-            self._save_progress(log, owner)
+            self._save_progress(log)
             if is_cut_off:
                 continue
             if owner.group.closed:
                 self._drain(log, owner)
             elif not self.is_draining:
                 self._deliver(log)
+
+    def _visible(self, log: OwnedLog, owner: Owner) -> int:
+        waits = owner.waits(self.clock.now)
+        return log.end_at(log.position() if waits else log.stored_position)
 
     def hand_over(self) -> None:
         """Give all groups to other members, without duplicates."""
@@ -428,14 +483,13 @@ class Process:
         )
         self.propose(None, value)
 
-    def _save_progress(self, log: OwnedLog, owner: Owner) -> None:
-        now = self.clock.now
+    def _save_progress(self, log: OwnedLog) -> None:
         if log.finished:
-            position = owner.change("log", ("done", log.finished), now)
+            position = self._change(log, "done", log.finished)
             log.saved.append((position, log.finished))
             log.finished = []
         if log.moved:
-            position = owner.change("log", ("moved", log.moved), now)
+            position = self._change(log, "moved", log.moved)
             log.saved.append((position, [(seq, "") for seq in log.moved]))
             log.moved = []
 
@@ -446,7 +500,7 @@ class Process:
                 if seq is None:
                     break
                 log.in_flight.add((seq, name))
-                message = log.log.records[seq].message
+                message = log.records[seq].message
                 self.world.oracle.delivered(self, log, seq, name, message)
                 delay = self.random.expovariate(1 / 0.3)
                 self.clock.after(delay, self.run, self._end_flight, log, seq, name)
@@ -460,7 +514,7 @@ class Process:
                 log.cursors[name] = seq + 1
                 return seq
             seq += 1
-        if name in log.log.state.channels:
+        if name in log.state.channels:
             log.cursors[name] = seq
         return None
 
@@ -478,7 +532,7 @@ class Process:
 
     def _drain(self, log: OwnedLog, owner: Owner) -> None:
         """Move what channels of a closed log have not finished into the own log."""
-        state, target = log.log.state, self._publisher()
+        state, target = log.state, self._publisher()
         own = self.logs.get(self._own_group)
         moved = set(log.moved)
         while log.drained_to < log.visible:
@@ -499,8 +553,8 @@ class Process:
             if len(log.moving) >= 8:
                 break
         if (
-            log.drained_to >= len(log.log.records)
-            and log.visible == len(log.log.records)
+            log.drained_to >= len(log.records)
+            and log.visible == len(log.records)
             and not (log.moving or log.moved)
         ):
             owner.drained()
@@ -512,17 +566,11 @@ class Process:
         log.moving.add(seq)
         origin = (log.group_id, seq)
         moved_to = next(
-            (i for i, record in enumerate(own.log.records) if record.origin == origin), None
+            (i for i, record in enumerate(own.records) if record.origin == origin), None
         )
         if moved_to is None:
-            record = Record(
-                log.log.records[seq].message,
-                next(self.world.numbers),
-                origin,
-                frozenset(channels),
-            )
-            position = target.append("log", [record], self.clock.now)
-            own.ends.append((position, len(own.log.records)))
+            record = Record(log.records[seq].message, origin, frozenset(channels))
+            position = self._append(own, [record])
             self._answers.append((position, partial(self._moved, log, seq)))
         elif moved_to < own.committed:
             self._moved(log, seq)

@@ -22,7 +22,7 @@ LIMITS = Limits(
     rejoin_delay=1.0,
     rejoin_delay_limit=4.0,
     unclaimed_timeout=6.0,
-    fill_records=3,
+    fill_bytes=3,
     fill_window=2,
 )
 STARTUP = 8.0
@@ -119,6 +119,8 @@ class World:
 
     def _kill_now(self, process: Process) -> None:
         if process.is_running:
+            self.log("%s: killed", process.node)
+            self.damaged[process.node] = self.clock.now
             self._stop(process, silently=False, restart=False)
             process.disk.kill()
             process.disk.slowness = 1.0
@@ -337,6 +339,8 @@ class World:
     def _kill_for_long(self, process: Process) -> None:
         if self.durability == "memory" and not self._may_lose(process.node):
             return
+        self.log("%s: killed", process.node)
+        self.damaged[process.node] = self.clock.now
         self._stop(process, silently=False, restart=False)
         process.disk.kill()
         self.clock.after(15.0, self._start, process.node)
@@ -404,7 +408,7 @@ class World:
                 found.append(f"{group.id} has the members {group.members}")
         for node, process in self.network.processes.items():
             for log in process.logs.values():
-                if log.in_flight or log.visible < len(log.log.records):
+                if log.in_flight or log.visible < len(log.records):
                     found.append(f"{node} has not delivered {log.group_id}")
         if len(self.network.processes) < len(self.nodes):
             found.append("a node is down")
