@@ -15,7 +15,16 @@ from nsqcy.copies.ports import Claim, Host, Limits
 class _Member:
     """A group as this worker knows it, and the worker's role in it."""
 
-    __slots__ = ("claims", "group", "holder", "owner", "proposed_at", "released_at", "revision")
+    __slots__ = (
+        "absent_since",
+        "claims",
+        "group",
+        "holder",
+        "owner",
+        "proposed_at",
+        "released_at",
+        "revision",
+    )
 
     def __init__(self, group: Group, revision: int) -> None:
         self.group = group
@@ -25,6 +34,8 @@ class _Member:
         self.claims: dict[str, Claim] = {}
         self.proposed_at = float("-inf")
         self.released_at: float | None = None
+        self.absent_since: float | None = None
+        """Since when the owner's session does not exist."""
 
 
 class Worker:
@@ -69,6 +80,7 @@ class Worker:
             member.revision = revision
             member.proposed_at = float("-inf")
             member.claims.clear()
+            member.absent_since = None
         member.released_at = None if group.session else now
         self._take_role(member, now)
 
@@ -144,6 +156,7 @@ class Worker:
             member is None
             or member.owner is not None
             or member.group.done
+            or not member.group.session
             or (member.group.owner, member.group.epoch) != (node, epoch)
         ):
             self.host.reply(node, group_id, Refuse("epoch"))
@@ -172,7 +185,9 @@ class Worker:
             member.owner = None
             owner.end()
             self.host.lost(owner.group)
-        if holder is not None and (holder.owner, holder.epoch) != (group.owner, group.epoch):
+        if holder is not None and (
+            not group.session or (holder.owner, holder.epoch) != (group.owner, group.epoch)
+        ):
             self.host.hang_up(holder.owner, group.id)
             self._end_holder(member)
         if group.done:
@@ -210,6 +225,8 @@ class Worker:
                 self._claim(member, now)
             elif member.holder is None or not group.session:
                 self._take_over(member, now)
+        else:
+            member.absent_since = None
 
     def _return(self, member: _Member, is_whole: bool, now: float) -> None:
         """Resume a group that an earlier process of this node owned."""
@@ -236,8 +253,20 @@ class Worker:
         )
 
     def _claim(self, member: _Member, now: float) -> None:
-        """Take over with a copy that is not whole, if all members are back and none has more."""
+        """Take over with a copy that is not whole, if all members are back and none has more.
+
+        A claim counts only for a group without a session: as long as it has one, the owner could
+        fill the copy of a member that has already claimed.
+        """
         group = member.group
+        if group.session:
+            if member.absent_since is None:
+                member.absent_since = now
+            elif now - member.absent_since > self.limits.unclaimed_timeout:
+                member.proposed_at = now
+                value = group.released(self.host.nonce())
+                self.host.propose(group, value, absent=group.session)
+            return
         copy = self.host.copy(group.id)
         size = sum(each.size for each in copy.files().values()) if copy is not None else 0
         mine = Claim(group.nonce, copy.epoch if copy is not None else 0, size)
@@ -253,8 +282,6 @@ class Worker:
             return
         if group.owner == self.node:
             member.proposed_at = now
-            self.host.propose(
-                group, group.resumed(self.session, self.host.nonce()), absent=group.session
-            )
+            self.host.propose(group, group.resumed(self.session, self.host.nonce()))
         else:
             self._take_over(member, now)

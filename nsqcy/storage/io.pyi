@@ -4,7 +4,9 @@ from os import PathLike
 _Path = str | bytes | PathLike[str]
 _Done = Callable[[int], object] | None
 
-class IoThread:
+class FileCalls: ...
+
+class IoThread(FileCalls):
     def __new__(
         cls,
         *,

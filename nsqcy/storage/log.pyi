@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from os import PathLike
 
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io import FileCalls
 from nsqcy.storage.log_writer import LogWriter
 
 _Path = str | bytes | PathLike[str]
@@ -12,7 +12,7 @@ class Log(LogWriter):
     on_damage: Callable[[str, int, str], object] | None
     def __new__(
         cls,
-        io: IoThread,
+        io: FileCalls,
         data_path: _Path,
         topic: str,
         *,

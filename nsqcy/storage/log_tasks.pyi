@@ -1,9 +1,9 @@
 from collections.abc import Callable
 
-from nsqcy.storage.io import IoThread
+from nsqcy.storage.io import FileCalls
 
 class LogTasks:
-    io: IoThread
+    io: FileCalls
     topic: str
     directory: str
     last_error_text: str

@@ -319,6 +319,19 @@ def replaces_states_before_the_end(original):
 
 
 @_mutant(Worker, "_claim")
+def claims_while_an_owner_may_fill_it(original):
+    def claim(self, member, now):
+        group, propose = member.group, self.host.propose
+        member.group = replace(group, session="")
+        self.host.propose = lambda base, value, absent="": propose(group, value, group.session)
+        original(self, member, now)
+        member.group = group
+        del self.host.propose
+
+    return claim
+
+
+@_mutant(Worker, "_claim")
 def does_not_wait_for_all_members(original):
     def claim(self, member, now):
         original(self, member, now)

@@ -175,6 +175,7 @@ class World:
             self._kill_while_it_fills,
             self._isolate_owner,
             self._slow_transactions,
+            self._lose_one_after_the_other,
         ]
         if self.random.random() < 0.5:
             return kinds
@@ -208,13 +209,8 @@ class World:
 
     def _lose_power(self) -> None:
         process = self._some_process()
-        if process is None:
-            return
-        if self.durability != "fsync" and not self._may_lose(process.node):
-            return
-        self._count("power", process.node)
-        self._stop(process, silently=True)
-        process.disk.lose_power()
+        if process is not None:
+            self._lose_power_of(process.node)
 
     def _erase(self) -> None:
         process = self._some_process()
@@ -367,6 +363,30 @@ class World:
             if group.id.startswith(f"{node}-") and group.owner != node and process is not None:
                 self._kill_for_long(process)
                 return
+
+    def _lose_one_after_the_other(self) -> None:
+        """Cut an owner off from the registry while a member is filled again; then lose the others.
+
+        The member may have claimed the group before it was filled.
+        """
+        nodes = self.random.sample(self.nodes, len(self.nodes))
+        self._count("lose others", nodes[0])
+        self.network.block(nodes[0], REGISTRY)
+        self.network.block(REGISTRY, nodes[0])
+        self.clock.after(14.0, self.network.heal)
+        delay = LIMITS.lease + 0.5
+        self.clock.after(delay, self._lose_power_of, nodes[1])
+        delay += LIMITS.copy_timeout + self.random.uniform(1.0, 5.0)
+        for node in (nodes[0], *nodes[2:]):
+            self.clock.after(delay, self._lose_power_of, node)
+            delay += self.random.uniform(0.1, 1.0)
+
+    def _lose_power_of(self, node: str) -> None:
+        process = self.network.processes.get(node)
+        if process is not None and (self.durability == "fsync" or self._may_lose(node)):
+            self._count("power", node)
+            self._stop(process, silently=True)
+            process.disk.lose_power()
 
     def _slow_transactions(self) -> None:
         """Lose or delay most requests to the registry, while members leave and join."""

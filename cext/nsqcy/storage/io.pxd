@@ -190,12 +190,9 @@ cdef extern from "iothread.h" nogil:
     int file_drop(IoEngine *engine, File *file)
 
 
-# Only the hub's thread calls these.  Nothing here blocks but drain() and close().
+# The calls by which a log changes its files. Only the hub's thread makes them; none blocks.
 # ptr (and result) must stay until done; done and result may be NULL.
-cdef class IoThread:
-    cdef IoEngine engine
-    cdef Histogram syncs[<int>LANES]     # durations of syncs, by lane
-    cdef IoFaults *faults
+cdef class FileCalls:
     cdef IoCalls *calls            # for the few calls made on the hub before serving
 
     cdef File *file(self, const char *path, int flags) except NULL
@@ -222,6 +219,14 @@ cdef class IoThread:
                      io_done done, void *arg, IoResult *result) except -1
     # Later operations begin only after those submitted to that lane so far have ended.
     cdef int wait_for(self, IoLane lane) except -1
+
+
+# The threads that run them. Nothing blocks but drain() and close().
+cdef class IoThread(FileCalls):
+    cdef IoEngine engine
+    cdef Histogram syncs[<int>LANES]     # durations of syncs, by lane
+    cdef IoFaults *faults
+
     cdef int kick(self) except -1
     cdef int poll(self) except -1
     cdef int drain(self) except -1

@@ -36,7 +36,53 @@ cdef int lane_named(str name) except -1:
     return lanes[name]
 
 
-cdef class IoThread:
+cdef class FileCalls:
+    """The calls by which a log changes its files: see io.pxd."""
+
+    cdef File *file(self, const char *path, int flags) except NULL:
+        raise NotImplementedError
+
+    cdef int drop(self, File *file) except -1:
+        raise NotImplementedError
+
+    cdef int write(self, IoLane lane, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+                   io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
+    cdef int write_records(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+                           io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
+    cdef int read(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
+                  io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
+    cdef int read_records(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
+                          uint64_t first_seq, uint32_t count, bint dense,
+                          io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
+    cdef int pick(self, File *file, IoPick *picks, uint32_t count, IoPicked *into,
+                  io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
+    cdef int on_file(self, IoLane lane, IoKind kind, File *file, size_t n,
+                     io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
+    cdef int rename(self, IoLane lane, File *file, const char *to,
+                    io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
+    cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
+                     io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
+    cdef int wait_for(self, IoLane lane) except -1:
+        raise NotImplementedError
+
+
+cdef class IoThread(FileCalls):
     """Threads and their queues. Call `poll` when `fileno` is readable, and `kick` once per turn."""
 
     def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False,

@@ -12,7 +12,7 @@ from libc.errno cimport ENOENT
 
 from nsqcy.storage.disk_format cimport damage_text
 from nsqcy.storage.io cimport (
-    IO_RMDIR, IO_SYNC_DIR, IO_UNLINK, LANE_WRITES, NOT_PICKED, IoThread,
+    IO_RMDIR, IO_SYNC_DIR, IO_UNLINK, LANE_WRITES, NOT_PICKED, FileCalls,
 )
 from nsqcy.storage.log_tasks cimport (
     TASK_DELTA, TASK_DIRECTORY, TASK_JOURNAL, TASK_PICK, TASK_READ, TASK_RUN, TASK_SEGMENT,
@@ -33,7 +33,7 @@ def live():
 cdef class Log(LogWriter):
     """The log of one topic. Only the hub uses it; nothing here blocks."""
 
-    def __cinit__(self, IoThread io not None, data_path, str topic, *,
+    def __cinit__(self, FileCalls io not None, data_path, str topic, *,
                   uint64_t max_bytes_per_file=104857600, uint64_t sync_every=2500,
                   int64_t sync_timeout=2000000000, bytes log_id=None, on_damage=None,
                   on_failure=None, on_recovery=None):

@@ -1,7 +1,7 @@
 # Tasks: the purpose of a log's operations, from their submission to their end.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.storage.io cimport File, IoLane, IoResult, IoThread
+from nsqcy.storage.io cimport File, FileCalls, IoLane, IoResult
 from nsqcy.storage.segment cimport Segment
 
 
@@ -55,7 +55,7 @@ cdef int64_t tasks_alive() noexcept
 
 
 cdef class LogTasks:
-    cdef readonly IoThread io
+    cdef readonly FileCalls io
     cdef readonly str topic
     cdef readonly str directory
     cdef readonly str last_error_text

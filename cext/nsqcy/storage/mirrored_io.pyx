@@ -1,0 +1,216 @@
+"""File calls of a group of logs that are also made on other machines.
+
+Passes every call on to the I/O threads and every change of a file to a mirror, in the same order. A
+change is done when it was made here and the mirror has reported its position as committed. The logs
+above need not know that: a record whose write is not done is neither visible nor acknowledged.
+"""
+
+import os
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+
+from nsqcy.storage.io cimport (
+    FILE_REPLACE, IO_CLOSE, IO_RMDIR, IO_TRUNCATE, IO_UNLINK, IO_UNLINK_FILE, File, IoKind, IoLane,
+    IoPick, IoPicked, IoResult,
+)
+
+
+cdef int relay_made(void *arg, int error) except -1:
+    cdef Relay *relay = <Relay *>arg
+    cdef MirroredIo mirrored = <MirroredIo>relay.mirrored
+    Py_DECREF(mirrored)
+    return mirrored._made(relay, error)
+
+
+@cython.no_gc_clear      # files are dropped when logs are freed
+cdef class MirroredIo(FileCalls):
+    """File calls below a directory.
+
+    The mirror has the methods write(path, offset, data, are_records), truncate(path, size),
+    rename(path, to) and delete(path). Each returns the position that is committed with the change.
+    Paths are relative to the directory. Checksums in data that are records are still to be filled
+    in. It also has failed(error), which is called with the errno of the first change that could not
+    be made here. From then on, nothing is reported: others may have what is missing here.
+    """
+
+    def __cinit__(self, IoThread io not None, root, mirror):
+        self.io = io
+        self.calls = io.calls
+        self._root = os.fsencode(root) + b"/"
+        self._mirror = mirror
+        self._paths = {}
+        self.waits = True
+
+    def __dealloc__(self):
+        cdef Relay *relay = self._first
+        cdef Relay *following
+        while relay is not NULL:
+            following = relay.next
+            free(relay)
+            relay = following
+
+    # -- for the group
+
+    def committed(self, uint64_t position):
+        """Report the changes up to a position that were made here."""
+        if position > self._committed:
+            self._committed = position
+            self._report()
+
+    def wait(self, bint waits):
+        """Choose whether changes are done only when they are committed, or as soon as they were
+        made here. At the end of a process they need not be committed, because nothing is
+        acknowledged any more."""
+        self.waits = waits
+        self._report()
+
+    # -- operations that change nothing
+
+    cdef int drop(self, File *file) except -1:
+        return self.io.drop(file)
+
+    cdef int read(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
+                  io_done done, void *arg, IoResult *result) except -1:
+        return self.io.read(file, ptr, n, offset, done, arg, result)
+
+    cdef int read_records(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
+                          uint64_t first_seq, uint32_t count, bint dense,
+                          io_done done, void *arg, IoResult *result) except -1:
+        return self.io.read_records(file, ptr, n, offset, first_seq, count, dense, done, arg,
+                                    result)
+
+    cdef int pick(self, File *file, IoPick *picks, uint32_t count, IoPicked *into,
+                  io_done done, void *arg, IoResult *result) except -1:
+        return self.io.pick(file, picks, count, into, done, arg, result)
+
+    cdef int wait_for(self, IoLane lane) except -1:
+        return self.io.wait_for(lane)
+
+    # -- changes
+
+    cdef File *file(self, const char *path, int flags) except NULL:
+        cdef str below = self._below(path)
+        cdef File *file = self.io.file(path, flags)
+        self._paths[<uintptr_t>file] = below
+        if flags & FILE_REPLACE:
+            self.position = self._mirror.truncate(below, 0)
+        return file
+
+    cdef int write(self, IoLane lane, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+                   io_done done, void *arg, IoResult *result) except -1:
+        cdef bytes data = PyBytes_FromStringAndSize(<const char *>ptr, n)
+        cdef Relay *relay = self._relay(done, arg)
+        self.io.write(lane, file, ptr, n, offset, relay_made, relay, result)
+        self.position = self._mirror.write(self._paths[<uintptr_t>file], offset, data, False)
+        relay.position = self.position
+        return 0
+
+    cdef int write_records(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+                           io_done done, void *arg, IoResult *result) except -1:
+        # Copied before a thread fills in the checksums.
+        cdef bytes data = PyBytes_FromStringAndSize(<const char *>ptr, n)
+        cdef Relay *relay = self._relay(done, arg)
+        self.io.write_records(file, ptr, n, offset, relay_made, relay, result)
+        self.position = self._mirror.write(self._paths[<uintptr_t>file], offset, data, True)
+        relay.position = self.position
+        return 0
+
+    cdef int on_file(self, IoLane lane, IoKind kind, File *file, size_t n,
+                     io_done done, void *arg, IoResult *result) except -1:
+        cdef Relay *relay
+        if kind == IO_CLOSE:
+            return self.io.on_file(lane, kind, file, n, done, arg, result)
+        relay = self._relay(done, arg)
+        relay.may_fail = kind == IO_UNLINK_FILE
+        self.io.on_file(lane, kind, file, n, relay_made, relay, result)
+        if kind == IO_TRUNCATE:
+            self.position = self._mirror.truncate(self._paths[<uintptr_t>file], n)
+        elif kind == IO_UNLINK_FILE:
+            self.position = self._mirror.delete(self._paths[<uintptr_t>file])
+        relay.position = self.position
+        return 0
+
+    cdef int rename(self, IoLane lane, File *file, const char *to,
+                    io_done done, void *arg, IoResult *result) except -1:
+        cdef str target = self._below(to)
+        cdef Relay *relay = self._relay(done, arg)
+        self.io.rename(lane, file, to, relay_made, relay, result)
+        self.position = self._mirror.rename(self._paths[<uintptr_t>file], target)
+        self._paths[<uintptr_t>file] = target
+        relay.position = self.position
+        return 0
+
+    cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
+                     io_done done, void *arg, IoResult *result) except -1:
+        cdef Relay *relay = self._relay(done, arg)
+        relay.may_fail = True       # the path may not exist
+        self.io.on_path(lane, kind, path, relay_made, relay, result)
+        if kind == IO_UNLINK or kind == IO_RMDIR:
+            self.position = self._mirror.delete(self._below(path))
+        relay.position = self.position
+        return 0
+
+    cdef str _below(self, const char *path):
+        cdef bytes whole = path
+        if not whole.startswith(self._root):
+            raise ValueError(f"{os.fsdecode(whole)} is not below {os.fsdecode(self._root)}")
+        return os.fsdecode(whole[len(self._root):])
+
+    # -- completions, in the order in which operations end here
+
+    cdef Relay *_relay(self, io_done done, void *arg) except NULL:
+        cdef Relay *relay = <Relay *>malloc(sizeof(Relay))
+        if relay is NULL:
+            raise MemoryError
+        relay.mirrored = <void *>self
+        relay.done = done
+        relay.arg = arg
+        relay.error = 0
+        relay.position = 0
+        relay.may_fail = False
+        relay.next = NULL
+        Py_INCREF(self)
+        self.pending += 1
+        return relay
+
+    cdef int _made(self, Relay *relay, int error) except -1:
+        relay.error = error
+        if self._last is NULL:
+            self._first = relay
+        else:
+            self._last.next = relay
+        self._last = relay
+        if error and not relay.may_fail and not self.error and self.waits:
+            self.error = error
+            self._mirror.failed(error)
+        return self._report()
+
+    cdef int _report(self) except -1:
+        """Report what is done. If a caller's function raises, the rest is reported later."""
+        cdef Relay *relay
+        cdef io_done done
+        cdef void *arg
+        cdef int error
+        if self._is_reporting:
+            return 0
+        self._is_reporting = True
+        try:
+            while self._first is not NULL:
+                relay = self._first
+                if self.waits and (self.error or relay.position > self._committed):
+                    break
+                self._first = relay.next
+                if self._first is NULL:
+                    self._last = NULL
+                done, arg, error = relay.done, relay.arg, relay.error
+                free(relay)
+                self.pending -= 1
+                if done is not NULL:
+                    done(arg, error)
+        finally:
+            self._is_reporting = False
+        return 0

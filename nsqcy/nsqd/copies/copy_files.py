@@ -1,0 +1,244 @@
+"""The files of a copy on this node, changed as their owner says.
+
+Implements `nsqcy.copies.ports.Copy` with the I/O threads: nothing here blocks, except for opening a
+copy. The first failed change ends a copy's use by this process.
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nsqcy.copies.messages import Extent
+from nsqcy.nsqd.copies.file_table import FileTable
+from nsqcy.storage.io import FileHandle, IoThread
+
+ASIDE = ".fill"
+"""Suffix of a file that replaces another one at the end of a fill."""
+FACTS = "copy.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Data of a write."""
+
+    data: bytes
+    are_records: bool = False
+    """Whether it is a run of records whose checksums are still to be filled in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a file, to be read when it is sent."""
+
+    handle: FileHandle
+    offset: int
+    size: int
+
+    def read(self, done: Callable[[int, bytes], object]) -> None:
+        """Read it. Calls done(error, data), with an errno or 0."""
+        into = bytearray(self.size)
+        self.handle.read(into, self.offset, lambda error: done(error, bytes(into)))
+
+
+class CopyFiles:
+    """A copy of a group below a directory."""
+
+    def __init__(
+        self, io: IoThread, root: Path, boot: str, durability: str, failed: Callable[[int], object]
+    ) -> None:
+        """
+        boot: id of the machine's boot; a copy of class os is whole only until the machine stops
+        failed: called with the errno of the first change that failed
+        """
+        self._io = io
+        self.root = root
+        self._boot = boot
+        self._durability = durability
+        self._failed = failed
+        self._error = 0
+        self._handles: dict[str, FileHandle] = {}
+        self._is_filling = False
+        self._submitted = 0
+        self._made = 0
+        self._synced = 0
+        """Changes up to this one are synced."""
+        self._syncing = 0
+        """The same for the sync in progress, which has `_syncs` unfinished operations."""
+        self._syncs = 0
+        self._unsynced: dict[str, None] = {}
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        facts = _read_facts(root)
+        self._whole = facts.get("whole") is True and (
+            durability == "fsync" or facts.get("boot") == boot
+        )
+        self.epoch = facts["epoch"] if isinstance(facts.get("epoch"), int) else 0
+        self.table = FileTable.scan(root)
+
+    # -- the copy as a whole
+
+    @property
+    def whole(self) -> bool:
+        return self._whole
+
+    @whole.setter
+    def whole(self, value: bool) -> None:
+        if value != self._whole:
+            self._whole = value
+            self._save_facts()
+
+    def own(self, epoch: int) -> None:
+        """Let the logs of this process change the files from now on."""
+        self._end_filling()
+        self.epoch = epoch
+        self._handles.clear()
+        self._save_facts()
+
+    def files(self) -> dict[str, Extent]:
+        return self.table.extents()
+
+    def size(self, path: str) -> int:
+        return self.table.size(path)
+
+    def read(self, path: str, offset: int, limit: int) -> tuple[Piece, int]:
+        size = min(limit, self.table.size(path) - offset)
+        return Piece(self._handle(path), offset, size), offset + size
+
+    def begin_filling(self) -> None:
+        self._end_filling()
+        self._is_filling = True
+
+    def fill(self, paths: Sequence[str], epoch: int) -> None:
+        for path in self.table.paths():
+            if path.endswith(ASIDE):
+                self.rename(path, path.removesuffix(ASIDE))
+        wanted = set(paths)
+        for path in self.table.paths():
+            if path not in wanted:
+                self.delete(path)
+        self._is_filling = False
+        self.epoch = epoch
+        self._whole = True
+        self._save_facts()
+
+    # -- changes
+
+    def write(self, path: str, offset: int, data: Data) -> None:
+        path = self._place(path)
+        handle = self._handle(path)
+        self.table.written(path, offset, data.data)
+        if data.are_records:
+            handle.write_records(bytearray(data.data), offset, self._change(path))
+        else:
+            handle.write(data.data, offset, self._change(path))
+
+    def truncate(self, path: str, size: int) -> None:
+        path = self._place(path)
+        if path not in self.table or size < self.table.size(path):
+            self._handle(path).do("truncate", size, self._change(path))
+        self.table.truncated(path, size)
+
+    def rename(self, path: str, to: str) -> None:
+        handle = self._handles.pop(path, None) or self._open(path)
+        self._handles.pop(to, None)
+        self._handles[to] = handle
+        self.table.renamed(path, to)
+        handle.rename(self.root / to, self._change(to))
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or the empty directory of a topic."""
+        handle = self._handles.pop(path, None)
+        if path in self.table:
+            self.table.deleted(path)
+            (handle or self._open(path)).do("unlink", 0, self._change(path))
+        elif "/" not in path:
+            self._io.on_path_now("rmdir", self.root / path)
+
+    def store(self, done: Callable[[], None]) -> None:
+        self._waiting.append((self._submitted, done))
+        self._advance()
+
+    # -- inside
+
+    def _place(self, path: str) -> str:
+        """Return the path of a file, which is another one if it is to replace a file later."""
+        return path + ASIDE if self._is_filling and not path.endswith(".seg") else path
+
+    def _handle(self, path: str) -> FileHandle:
+        handle = self._handles.get(path)
+        if handle is None:
+            handle = self._handles[path] = self._open(path)
+        return handle
+
+    def _open(self, path: str) -> FileHandle:
+        is_new = path not in self.table
+        return self._io.open(self.root / path, replace=is_new, parent=is_new)
+
+    def _end_filling(self) -> None:
+        self._is_filling = False
+        for path in self.table.paths():
+            if path.endswith(ASIDE):
+                self.delete(path)
+
+    def _change(self, path: str) -> Callable[[int], None]:
+        """Return the completion of a change of a file, or of a name without a path."""
+        self._submitted += 1
+        if self._durability == "fsync":
+            self._unsynced[path] = None
+        return self._changed
+
+    def _changed(self, error: int) -> None:
+        self._made += 1
+        self._ended(error)
+
+    def _ended(self, error: int) -> None:
+        if error and not self._error:
+            self._error = error
+            self.whole = False
+            self._failed(error)
+        self._advance()
+
+    def _advance(self) -> None:
+        syncs = self._durability == "fsync"
+        stored = self._synced if syncs else self._made
+        while self._waiting and self._waiting[0][0] <= stored and not self._error:
+            self._waiting.popleft()[1]()
+        if syncs and self._waiting and not (self._syncs or self._error):
+            self._sync()
+
+    def _sync(self) -> None:
+        """Sync what was changed. Changes made meanwhile share the next sync."""
+        unsynced, self._unsynced = self._unsynced, {}
+        self._syncing = self._submitted
+        folders = {os.path.dirname(path) for path in unsynced} | {""}
+        paths = [path for path in unsynced if path in self.table]
+        self._syncs = len(folders) + len(paths)
+        for path in paths:
+            self._handle(path).do("sync", 0, self._sync_ended, "awaited")
+        for folder in folders:
+            self._io.on_path_now("sync", self.root / folder, self._sync_ended, "awaited")
+
+    def _sync_ended(self, error: int) -> None:
+        self._syncs -= 1
+        if not self._syncs:
+            self._synced = self._syncing
+        self._ended(error)
+
+    def _save_facts(self) -> None:
+        facts = {"whole": self._whole, "epoch": self.epoch, "boot": self._boot}
+        handle = self._io.open(self.root / f"{FACTS}.tmp", replace=True)
+        handle.write(json.dumps(facts).encode(), 0, self._change(""))
+        handle.do("fsync", 0, self._change(""))
+        handle.rename(self.root / FACTS, self._change(""))
+
+
+def _read_facts(root: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads((root / FACTS).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -1,0 +1,75 @@
+"""Sizes and identities of the files of a copy, kept up to date without looking at the disk.
+
+A file is identified by its first bytes if it is a segment: its header names the log, its number and
+the time of its creation. Other files are replaced or changed in place, and have no identity.
+"""
+
+import os
+from pathlib import Path
+
+from nsqcy.copies.messages import Extent
+
+HEADER = 64  # bytes of a segment's header
+SEGMENT = ".seg"
+
+
+class FileTable:
+    """Files below a directory, by their relative paths."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+        self._headers: dict[str, bytes] = {}
+
+    @classmethod
+    def scan(cls, root: Path) -> "FileTable":
+        """Return the files in the directories of topics below `root`. Blocks; raises OSError."""
+        table = cls()
+        for directory in root.iterdir():
+            if not directory.is_dir():
+                continue
+            for file in directory.iterdir():
+                path = os.fspath(file.relative_to(root))
+                header = b""
+                if path.endswith(SEGMENT):
+                    with file.open("rb") as opened:
+                        header = opened.read(HEADER)
+                table.written(path, 0, header)
+                table._sizes[path] = file.stat().st_size
+        return table
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._sizes
+
+    def paths(self) -> list[str]:
+        return list(self._sizes)
+
+    def size(self, path: str) -> int:
+        """Return the size of a file, 0 if it does not exist."""
+        return self._sizes.get(path, 0)
+
+    def extents(self) -> dict[str, Extent]:
+        return {path: Extent(size, self._headers.get(path)) for path, size in self._sizes.items()}
+
+    def total(self) -> int:
+        """Return the bytes in all files."""
+        return sum(self._sizes.values())
+
+    def written(self, path: str, offset: int, data: bytes) -> None:
+        self._sizes[path] = max(self.size(path), offset + len(data))
+        if offset == 0 and len(data) >= HEADER and path.endswith(SEGMENT):
+            self._headers[path] = data[:HEADER]
+
+    def truncated(self, path: str, size: int) -> None:
+        self._sizes[path] = size
+        if size < HEADER:
+            self._headers.pop(path, None)
+
+    def renamed(self, path: str, to: str) -> None:
+        self._sizes[to] = self._sizes.pop(path, 0)
+        header = self._headers.pop(path, None)
+        if header is not None:
+            self._headers[to] = header
+
+    def deleted(self, path: str) -> None:
+        self._sizes.pop(path, None)
+        self._headers.pop(path, None)

@@ -1,0 +1,260 @@
+"""Messages between workers as bytes.
+
+A frame is a length, a type and a payload; integers are big-endian. A connection carries the stream
+of one group. It begins with the greeting of the owner's worker, which the holder's worker answers
+with a welcome or an error.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nsqcy.copies.messages import (
+    Align,
+    Alive,
+    Confirm,
+    Delete,
+    Extent,
+    Filled,
+    FromHolder,
+    FromOwner,
+    Have,
+    Offer,
+    Received,
+    Refuse,
+    Rename,
+    Truncate,
+    Write,
+)
+from nsqcy.nsqd.copies.copy_files import Data
+
+LEVEL = 1
+"""Version of this protocol."""
+MAX_FRAME = 64 << 20  # bytes; a list of all files may be long
+MAX_GREETING = 4096
+REASONS = ("epoch", "full", "failing")
+
+_FRAME = struct.Struct(">IB")
+_WRITE = struct.Struct(">HBQq")
+_PATH_NUMBER = struct.Struct(">HQ")
+_CHANGE = struct.Struct(">HQq")
+_NUMBER = struct.Struct(">q")
+
+_RECORDS = 1  # flag of a write
+
+
+class WireError(ValueError):
+    """Bytes that are no message of this protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """First message of an owner's worker."""
+
+    cluster: str
+    node: str
+    """Node of the owner."""
+    holder: str
+    """Node that the connection is for."""
+    group: str
+    token: str = ""
+    level: int = LEVEL
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Answer to a greeting; with an error, the connection ends."""
+
+    error: str = ""
+
+
+Message = Greeting | Welcome | FromOwner | FromHolder
+
+
+def encode(message: Message) -> bytes:
+    """Return the frame of a message. The data of a Write must be Data."""
+    match message:
+        case Write(path, offset, data, position):
+            name = path.encode()
+            head = _WRITE.pack(len(name), _RECORDS if data.are_records else 0, offset, position)
+            return _frame(7, head + name + data.data)
+        case Confirm(position):
+            return _frame(14, _NUMBER.pack(position))
+        case Alive():
+            return _frame(3, b"")
+        case Received():
+            return _frame(13, b"")
+        case Offer(epoch):
+            return _frame(4, _NUMBER.pack(epoch))
+        case Align(path, size):
+            name = path.encode()
+            return _frame(5, _PATH_NUMBER.pack(len(name), size) + name)
+        case Truncate(path, size, position):
+            name = path.encode()
+            return _frame(8, _CHANGE.pack(len(name), size, position) + name)
+        case Rename(path, to, position):
+            name = path.encode()
+            return _frame(9, _CHANGE.pack(len(name), 0, position) + name + to.encode())
+        case Delete(path, position):
+            name = path.encode()
+            return _frame(10, _CHANGE.pack(len(name), 0, position) + name)
+        case Filled(paths, position):
+            return _frame(6, _NUMBER.pack(position) + "\n".join(paths).encode())
+        case Have(files):
+            lines = [f"{each.size} {each.identity.hex()} {path}" for path, each in files.items()]
+            return _frame(11, "\n".join(lines).encode())
+        case Refuse(reason):
+            return _frame(12, reason.encode())
+        case Greeting():
+            fields = {name: getattr(message, name) for name in Greeting.__slots__}
+            return _frame(1, json.dumps(fields).encode())
+        case Welcome(error):
+            return _frame(2, error.encode())
+    raise TypeError(message)
+
+
+class Decoder:
+    """Messages in a stream of bytes."""
+
+    def __init__(self, maximum: int = MAX_GREETING) -> None:
+        """
+        maximum: bytes of the payload of a frame. Raise it when the other side is known.
+        """
+        self.maximum = maximum
+        self._input = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Return the messages that are complete. Raises WireError, after which the stream cannot
+        be read on."""
+        self._input += data
+        at = 0
+        try:
+            while len(self._input) - at >= _FRAME.size:
+                length, kind = _FRAME.unpack_from(self._input, at)
+                if length > self.maximum:
+                    raise WireError(f"frame of {length} bytes, at most {self.maximum} are allowed")
+                end = at + _FRAME.size + length
+                if len(self._input) < end:
+                    break
+                payload = bytes(memoryview(self._input)[at + _FRAME.size : end])
+                at = end
+                yield _decode(kind, payload)
+        finally:
+            del self._input[:at]
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    return _FRAME.pack(len(payload), kind) + payload
+
+
+def _decode(kind: int, payload: bytes) -> Message:
+    try:
+        return _READERS[kind](payload)
+    except KeyError:
+        raise WireError(f"unknown type {kind}") from None
+    except (struct.error, UnicodeDecodeError):
+        raise WireError(f"malformed message of type {kind}") from None
+
+
+def _path(payload: bytes, begin: int, length: int) -> str:
+    """Return a path of one or two names below the directory of a group."""
+    if len(payload) < begin + length:
+        raise WireError("the path is longer than its message")
+    return checked_path(payload[begin : begin + length].decode())
+
+
+def checked_path(path: str) -> str:
+    """Return a path of one or two names. Raises WireError for every other one."""
+    names = path.split("/")
+    if not 1 <= len(names) <= 2 or any(name in ("", ".", "..") or "\0" in name for name in names):
+        raise WireError(f"invalid path {path[:100]!r}")
+    return path
+
+
+def _write(payload: bytes) -> Write:
+    length, flags, offset, position = _WRITE.unpack_from(payload)
+    path = _path(payload, _WRITE.size, length)
+    data = payload[_WRITE.size + length :]
+    return Write(path, offset, Data(data, bool(flags & _RECORDS)), position)
+
+
+def _align(payload: bytes) -> Align:
+    length, size = _PATH_NUMBER.unpack_from(payload)
+    return Align(_path(payload, _PATH_NUMBER.size, length), size)
+
+
+def _change(payload: bytes) -> tuple[str, int, int, bytes]:
+    length, size, position = _CHANGE.unpack_from(payload)
+    path = _path(payload, _CHANGE.size, length)
+    return path, size, position, payload[_CHANGE.size + length :]
+
+
+def _truncate(payload: bytes) -> Truncate:
+    path, size, position, _ = _change(payload)
+    return Truncate(path, size, position)
+
+
+def _rename(payload: bytes) -> Rename:
+    path, _, position, to = _change(payload)
+    return Rename(path, checked_path(to.decode()), position)
+
+
+def _delete(payload: bytes) -> Delete:
+    path, _, position, _ = _change(payload)
+    return Delete(path, position)
+
+
+def _filled(payload: bytes) -> Filled:
+    (position,) = _NUMBER.unpack_from(payload)
+    text = payload[_NUMBER.size :].decode()
+    return Filled([checked_path(each) for each in text.split("\n")] if text else [], position)
+
+
+def _have(payload: bytes) -> Have:
+    files = {}
+    for line in payload.decode().split("\n") if payload else ():
+        try:
+            size, identity, path = line.split(" ", 2)
+            files[checked_path(path)] = Extent(int(size), bytes.fromhex(identity))
+        except ValueError:
+            raise WireError("malformed list of files") from None
+    return Have(files)
+
+
+def _refuse(payload: bytes) -> Refuse:
+    reason = payload.decode()
+    if reason not in REASONS:
+        raise WireError(f"unknown reason {reason[:100]!r}")
+    return Refuse(reason)
+
+
+def _greeting(payload: bytes) -> Greeting:
+    try:
+        fields: Any = json.loads(payload)
+        greeting = Greeting(**fields)
+    except (ValueError, TypeError, RecursionError):
+        raise WireError("malformed greeting") from None
+    texts = (greeting.cluster, greeting.node, greeting.holder, greeting.group, greeting.token)
+    if not all(isinstance(text, str) for text in texts) or type(greeting.level) is not int:
+        raise WireError("malformed greeting")
+    return greeting
+
+
+_READERS: dict[int, Callable[[bytes], Message]] = {
+    1: _greeting,
+    2: lambda payload: Welcome(payload.decode()),
+    3: lambda payload: Alive(),
+    4: lambda payload: Offer(*_NUMBER.unpack(payload)),
+    5: _align,
+    6: _filled,
+    7: _write,
+    8: _truncate,
+    9: _rename,
+    10: _delete,
+    11: _have,
+    12: _refuse,
+    13: lambda payload: Received(),
+    14: lambda payload: Confirm(*_NUMBER.unpack(payload)),
+}

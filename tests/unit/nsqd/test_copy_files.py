@@ -1,0 +1,172 @@
+"""The files of a copy on a disk: filling, damage, and what is left after a restart."""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqcy.nsqd.copies.copy_files import CopyFiles, Data, Piece
+from nsqcy.nsqd.copies.file_table import HEADER
+from nsqcy.storage.io import IoThread
+from support.disk_format import messages, run, walk
+
+SEGMENT = "t.topic/00000000000000000001.seg"
+JOURNAL = "t.topic/journal"
+
+
+@pytest.fixture
+def io() -> Iterator[IoThread]:
+    io = IoThread(faults=True)
+    yield io
+    io.close()
+
+
+class Disk:
+    """Opens copies in one directory, one after the other."""
+
+    def __init__(self, io: IoThread, root: Path) -> None:
+        self.io = io
+        self.root = root
+        self.failures: list[int] = []
+
+    def open(self, boot: str = "b", durability: str = "os") -> CopyFiles:
+        return CopyFiles(self.io, self.root, boot, durability, self.failures.append)
+
+    def contents(self) -> dict[str, bytes]:
+        return {
+            os.fspath(path.relative_to(self.root)): path.read_bytes()
+            for path in self.root.glob("*.topic/*")
+        }
+
+    def stored(self, copy: CopyFiles) -> bool:
+        done: list[bool] = []
+        copy.store(lambda: done.append(True))
+        self.io.drain_now()
+        return bool(done)
+
+
+@pytest.fixture
+def disk(io: IoThread, tmp_path: Path) -> Disk:
+    return Disk(io, tmp_path / "copies" / "g")
+
+
+def filled(disk: Disk, **options: Any) -> CopyFiles:
+    copy = disk.open(**options)
+    copy.begin_filling()
+    copy.truncate(SEGMENT, 0)
+    copy.write(SEGMENT, 0, Data(b"h" * HEADER))
+    copy.write(SEGMENT, HEADER, Data(b"records"))
+    copy.truncate(JOURNAL, 0)
+    copy.write(JOURNAL, 0, Data(b"journal"))
+    copy.fill([SEGMENT, JOURNAL], 3)
+    assert disk.stored(copy)
+    return copy
+
+
+def test_a_filled_copy(disk: Disk) -> None:
+    copy = filled(disk)
+    assert disk.contents() == {SEGMENT: b"h" * HEADER + b"records", JOURNAL: b"journal"}
+    assert (copy.whole, copy.epoch) == (True, 3)
+    extents = copy.files()
+    assert extents[SEGMENT].identity == b"h" * HEADER and extents[SEGMENT].size == HEADER + 7
+    assert extents[JOURNAL].identity is None
+
+
+def test_a_restart_within_the_same_boot_keeps_a_copy_whole(disk: Disk) -> None:
+    extents = filled(disk).files()
+    copy = disk.open()
+    assert (copy.whole, copy.epoch) == (True, 3)
+    assert copy.files() == extents
+
+
+def test_only_class_fsync_survives_another_boot(disk: Disk) -> None:
+    filled(disk)
+    assert not disk.open(boot="c").whole
+    assert disk.open(boot="c", durability="fsync").whole
+
+
+def test_an_unfinished_fill_changes_no_journal(disk: Disk) -> None:
+    copy = filled(disk)
+    copy.begin_filling()
+    copy.truncate(JOURNAL, 0)
+    copy.write(JOURNAL, 0, Data(b"another"))
+    assert disk.stored(copy)
+    assert disk.contents()[JOURNAL] == b"journal"
+    copy.own(4)
+    assert disk.stored(copy)
+    assert disk.contents() == {SEGMENT: b"h" * HEADER + b"records", JOURNAL: b"journal"}
+    assert disk.open().epoch == 4
+
+
+def test_the_end_of_a_fill_removes_all_other_files(disk: Disk) -> None:
+    copy = filled(disk)
+    copy.begin_filling()
+    copy.write(JOURNAL, 0, Data(b"another"))
+    copy.fill([JOURNAL], 4)
+    assert disk.stored(copy)
+    assert disk.contents() == {JOURNAL: b"another"}
+
+
+def test_a_file_is_cut_and_continued(disk: Disk) -> None:
+    copy = filled(disk)
+    copy.truncate(SEGMENT, HEADER + 3)
+    copy.write(SEGMENT, HEADER + 3, Data(b"new"))
+    assert disk.stored(copy)
+    assert disk.contents()[SEGMENT] == b"h" * HEADER + b"recnew"
+    assert copy.size(SEGMENT) == HEADER + 6
+    copy.truncate(SEGMENT, 0)
+    assert copy.files()[SEGMENT].identity is None
+
+
+def test_a_file_that_was_cut_to_nothing_may_not_exist(disk: Disk) -> None:
+    copy = filled(disk)
+    copy.truncate("u.topic/00000000000000000001.seg", 0)
+    assert disk.stored(copy) and disk.failures == []
+
+
+def test_checksums_of_records_are_filled_in(disk: Disk) -> None:
+    copy = filled(disk)
+    copy.write(SEGMENT, HEADER + 7, Data(bytes(run(messages(1, 3))), are_records=True))
+    assert disk.stored(copy)
+    found = walk(disk.contents()[SEGMENT][HEADER + 7 :])
+    assert [each.damaged for each in found] == [False] * 3
+
+
+def test_pieces_are_read_when_they_are_sent(disk: Disk) -> None:
+    copy = filled(disk)
+    piece, end = copy.read(SEGMENT, HEADER, 4)
+    assert isinstance(piece, Piece) and end == HEADER + 4
+    read: list[tuple[int, bytes]] = []
+    piece.read(lambda error, data: read.append((error, data)))
+    disk.io.drain_now()
+    assert read == [(0, b"reco")]
+    assert copy.read(SEGMENT, end, 100)[1] == HEADER + 7
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_failed_write_is_never_stored(disk: Disk, durability: str) -> None:
+    copy = filled(disk, durability=durability)
+    disk.io.fault("pwrite", error=errno.ENOSPC)
+    copy.write(SEGMENT, HEADER + 7, Data(b"more"))
+    assert not disk.stored(copy)
+    assert disk.failures == [errno.ENOSPC]
+    disk.io.drain_now()
+    assert not disk.open(durability=durability).whole
+
+
+def test_a_failed_sync_is_never_stored(disk: Disk) -> None:
+    copy = filled(disk, durability="fsync")
+    disk.io.fault("fdatasync", error=errno.EIO)
+    copy.write(SEGMENT, HEADER + 7, Data(b"more"))
+    assert not disk.stored(copy)
+    assert disk.failures == [errno.EIO]
+
+
+def test_damaged_facts_leave_a_copy_that_is_not_whole(disk: Disk) -> None:
+    filled(disk)
+    for content in (b"", b"[]", b'{"whole": 1, "boot": "b"}', b"\xff"):
+        (disk.root / "copy.json").write_bytes(content)
+        assert not disk.open().whole

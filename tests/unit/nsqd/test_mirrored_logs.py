@@ -1,0 +1,182 @@
+"""A log whose changes are also made elsewhere: when they are done, and that both places have the
+same files."""
+
+import errno
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.log import Log
+from nsqcy.storage.mirrored_io import MirroredIo
+from nsqcy.storage.standalone_log import LogProbe
+from support.disk_format import messages, run
+
+BOOT = "0" * 32
+
+
+class Mirror:
+    """Passes changes to a copy, and notes their positions."""
+
+    def __init__(self, copy: CopyFiles) -> None:
+        self.copy = copy
+        self.position = 0
+        self.errors: list[int] = []
+
+    def write(self, path: str, offset: int, data: bytes, are_records: bool) -> int:
+        self.copy.write(path, offset, Data(data, are_records))
+        return self._next()
+
+    def truncate(self, path: str, size: int) -> int:
+        self.copy.truncate(path, size)
+        return self._next()
+
+    def rename(self, path: str, to: str) -> int:
+        self.copy.rename(path, to)
+        return self._next()
+
+    def delete(self, path: str) -> int:
+        self.copy.delete(path)
+        return self._next()
+
+    def failed(self, error: int) -> None:
+        self.errors.append(error)
+
+    def _next(self) -> int:
+        self.position += 1
+        return self.position
+
+
+class Mirrored:
+    """A log below `here` and its copy below `there`."""
+
+    def __init__(self, path: Path, durability: str = "os", **options: Any) -> None:
+        self.here, self.there = path / "here", path / "there"
+        self.here.mkdir()
+        self.io = IoThread(faults=True)
+        self.failures: list[int] = []
+        self.copy = CopyFiles(self.io, self.there, BOOT, durability, self.failures.append)
+        self.mirror = Mirror(self.copy)
+        self.mirrored = MirroredIo(self.io, self.here, self.mirror)
+        self.log = Log(self.mirrored, self.here, "t", **options)
+        self.probe = LogProbe(self.log)
+        self.done: list[int] = []
+
+    def append(self, first: int, count: int = 3, **options: Any) -> Any:
+        data = run(messages(first, count))
+        return self.probe.append(
+            data, first, first + count - 1, count, done=self.done.append, **options
+        )
+
+    def commit(self) -> None:
+        """Make everything, and commit it."""
+        while self.io.outstanding or self.mirrored.pending:
+            self.io.drain_now()
+            self.mirrored.committed(self.mirror.position)
+
+    def contents(self, root: Path) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(root)): path.read_bytes()
+            for path in root.rglob("*")
+            if path.is_file() and path.name != "copy.json"
+        }
+
+    def close(self) -> None:
+        self.mirrored.wait(False)
+        self.io.drain_now()
+        self.probe = self.log = self.copy = self.mirror = None
+        self.io.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Mirrored]:
+    disk = Mirrored(tmp_path)
+    yield disk
+    disk.close()
+
+
+def test_a_run_is_done_when_it_is_committed(disk: Mirrored) -> None:
+    disk.append(1)
+    disk.io.drain_now()
+    assert disk.done == []
+    disk.mirrored.committed(disk.mirror.position - 1)
+    assert disk.done == []
+    disk.mirrored.committed(disk.mirror.position)
+    assert disk.done == [0]
+
+
+def test_a_committed_run_is_done_when_it_was_made_here(disk: Mirrored) -> None:
+    disk.append(1)
+    disk.mirrored.committed(disk.mirror.position)
+    assert disk.done == []
+    disk.io.drain_now()
+    assert disk.done == [0]
+
+
+def test_nothing_waits_at_the_end_of_a_process(disk: Mirrored) -> None:
+    disk.append(1)
+    disk.io.drain_now()
+    disk.mirrored.wait(False)
+    assert disk.done == [0]
+    disk.append(4)
+    disk.io.drain_now()
+    assert disk.done == [0, 0]
+
+
+def test_a_failed_change_is_reported_to_the_mirror_only(disk: Mirrored) -> None:
+    disk.append(1)
+    disk.commit()
+    disk.io.fault("pwrite", error=errno.EIO)
+    disk.append(4)
+    disk.io.drain_now()
+    disk.mirrored.committed(disk.mirror.position)
+    assert disk.mirror.errors == [errno.EIO]
+    assert disk.done == [0]
+    disk.mirrored.wait(False)
+    assert disk.done == [0, errno.EIO]
+
+
+def test_a_missing_file_is_no_failure(disk: Mirrored) -> None:
+    disk.append(1)
+    disk.commit()
+    ends: list[int] = []
+    disk.probe.delete(ends.append)
+    disk.commit()
+    assert ends == [0] and disk.mirror.errors == []
+    assert disk.contents(disk.there) == {}
+    assert not (disk.there / "t.topic").exists()
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("seed", range(12))
+def test_both_have_the_same_files(tmp_path: Path, seed: int, durability: str) -> None:
+    chance = random.Random(seed)
+    disk = Mirrored(tmp_path, durability, max_bytes_per_file=3000, sync_every=7)
+    runs: list[Any] = []
+    seq = 1
+    for _ in range(120):
+        match chance.randrange(7):
+            case 0 | 1 | 2:
+                count = chance.randint(1, 12)
+                runs.append(disk.append(seq, count, durable=chance.random() < 0.3))
+                seq += count
+                disk.probe.commit()
+            case 3:
+                disk.probe.write_snapshot(chance.randbytes(chance.randint(1, 500)))
+            case 4:
+                disk.probe.append_delta(chance.randbytes(chance.randint(1, 50)))
+            case 5 if runs:
+                disk.probe.release(runs.pop(chance.randrange(len(runs))))
+            case 6:
+                disk.commit()
+                assert disk.contents(disk.here) == disk.contents(disk.there)
+    disk.probe.close()
+    disk.commit()
+    assert set(disk.done) <= {0} and disk.failures == []
+    assert disk.contents(disk.here) == disk.contents(disk.there)
+    assert disk.copy.table.extents() == type(disk.copy.table).scan(disk.there).extents()
+    disk.close()
