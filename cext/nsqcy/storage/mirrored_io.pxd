@@ -23,6 +23,7 @@ cdef class MirroredIo(FileCalls):
     cdef readonly uint64_t position
     cdef uint64_t _committed
     cdef readonly bint waits
+    cdef readonly bint stopped
     cdef readonly int error
     cdef readonly uint64_t pending
     cdef Relay *_first             # made here, but not yet reported
@@ -30,6 +31,7 @@ cdef class MirroredIo(FileCalls):
     cdef bint _is_reporting
 
     cdef str _below(self, const char *path)
+    cdef int _refuse(self, Relay *relay) except -1
     cdef Relay *_relay(self, io_done done, void *arg) except NULL
     cdef int _made(self, Relay *relay, int error) except -1
     cdef int _report(self) except -1

@@ -10,12 +10,13 @@ import os
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport ESTALE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 
 from nsqcy.storage.io cimport (
-    FILE_REPLACE, IO_CLOSE, IO_RMDIR, IO_TRUNCATE, IO_UNLINK, IO_UNLINK_FILE, File, IoKind, IoLane,
-    IoPick, IoPicked, IoResult,
+    FILE_REPLACE, IO_CLOSE, IO_RMDIR, IO_SYNC_DIR, IO_TRUNCATE, IO_UNLINK, IO_UNLINK_FILE,
+    LANE_WRITES, File, IoKind, IoLane, IoPick, IoPicked, IoResult,
 )
 
 
@@ -68,6 +69,13 @@ cdef class MirroredIo(FileCalls):
         self.waits = waits
         self._report()
 
+    def stop(self):
+        """Make no more changes: the files belong to another process now. Those that follow fail
+        here, and are reported at once, so that the logs can be closed."""
+        self.stopped = True
+        self.waits = False
+        self._report()
+
     # -- operations that change nothing
 
     cdef int drop(self, File *file) except -1:
@@ -96,7 +104,7 @@ cdef class MirroredIo(FileCalls):
         cdef str below = self._below(path)
         cdef File *file = self.io.file(path, flags)
         self._paths[<uintptr_t>file] = below
-        if flags & FILE_REPLACE:
+        if flags & FILE_REPLACE and not self.stopped:
             self.position = self._mirror.truncate(below, 0)
         return file
 
@@ -104,6 +112,8 @@ cdef class MirroredIo(FileCalls):
                    io_done done, void *arg, IoResult *result) except -1:
         cdef bytes data = PyBytes_FromStringAndSize(<const char *>ptr, n)
         cdef Relay *relay = self._relay(done, arg)
+        if self.stopped:
+            return self._refuse(relay)
         self.io.write(lane, file, ptr, n, offset, relay_made, relay, result)
         self.position = self._mirror.write(self._paths[<uintptr_t>file], offset, data, False)
         relay.position = self.position
@@ -114,6 +124,8 @@ cdef class MirroredIo(FileCalls):
         # Copied before a thread fills in the checksums.
         cdef bytes data = PyBytes_FromStringAndSize(<const char *>ptr, n)
         cdef Relay *relay = self._relay(done, arg)
+        if self.stopped:
+            return self._refuse(relay)
         self.io.write_records(file, ptr, n, offset, relay_made, relay, result)
         self.position = self._mirror.write(self._paths[<uintptr_t>file], offset, data, True)
         relay.position = self.position
@@ -125,6 +137,8 @@ cdef class MirroredIo(FileCalls):
         if kind == IO_CLOSE:
             return self.io.on_file(lane, kind, file, n, done, arg, result)
         relay = self._relay(done, arg)
+        if self.stopped:
+            return self._refuse(relay)
         relay.may_fail = kind == IO_UNLINK_FILE
         self.io.on_file(lane, kind, file, n, relay_made, relay, result)
         if kind == IO_TRUNCATE:
@@ -138,6 +152,8 @@ cdef class MirroredIo(FileCalls):
                     io_done done, void *arg, IoResult *result) except -1:
         cdef str target = self._below(to)
         cdef Relay *relay = self._relay(done, arg)
+        if self.stopped:
+            return self._refuse(relay)
         self.io.rename(lane, file, to, relay_made, relay, result)
         self.position = self._mirror.rename(self._paths[<uintptr_t>file], target)
         self._paths[<uintptr_t>file] = target
@@ -147,6 +163,8 @@ cdef class MirroredIo(FileCalls):
     cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1:
         cdef Relay *relay = self._relay(done, arg)
+        if self.stopped:
+            return self._refuse(relay)
         relay.may_fail = True       # the path may not exist
         self.io.on_path(lane, kind, path, relay_made, relay, result)
         if kind == IO_UNLINK or kind == IO_RMDIR:
@@ -161,6 +179,12 @@ cdef class MirroredIo(FileCalls):
         return os.fsdecode(whole[len(self._root):])
 
     # -- completions, in the order in which operations end here
+
+    cdef int _refuse(self, Relay *relay) except -1:
+        """Let an operation fail later, as if the I/O threads had tried it."""
+        relay.error = ESTALE
+        relay.may_fail = True
+        return self.io.on_path(LANE_WRITES, IO_SYNC_DIR, self._root, relay_made, relay, NULL)
 
     cdef Relay *_relay(self, io_done done, void *arg) except NULL:
         cdef Relay *relay = <Relay *>malloc(sizeof(Relay))
@@ -178,7 +202,7 @@ cdef class MirroredIo(FileCalls):
         return relay
 
     cdef int _made(self, Relay *relay, int error) except -1:
-        relay.error = error
+        relay.error = relay.error or error
         if self._last is NULL:
             self._first = relay
         else:

@@ -98,6 +98,15 @@ class CopyFiles:
         self._handles.clear()
         self._save_facts()
 
+    def remove(self) -> None:
+        """Delete the copy."""
+        for path in self.table.paths():
+            self.delete(path)
+        for folder in self.root.glob("*.topic"):
+            self._io.on_path_now("rmdir", folder)
+        self._io.on_path_now("unlink", self.root / FACTS)
+        self._io.on_path_now("rmdir", self.root)
+
     def files(self) -> dict[str, Extent]:
         return self.table.extents()
 
@@ -106,7 +115,8 @@ class CopyFiles:
 
     def read(self, path: str, offset: int, limit: int) -> tuple[Piece, int]:
         size = min(limit, self.table.size(path) - offset)
-        return Piece(self._handle(path), offset, size), offset + size
+        # Not the handle of earlier changes: logs of this process may have replaced the file.
+        return Piece(self._open(path), offset, size), offset + size
 
     def begin_filling(self) -> None:
         self._end_filling()

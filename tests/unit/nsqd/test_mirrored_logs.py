@@ -140,6 +140,23 @@ def test_a_failed_change_is_reported_to_the_mirror_only(disk: Mirrored) -> None:
     assert disk.done == [0, errno.EIO]
 
 
+def test_a_stopped_log_changes_nothing(disk: Mirrored) -> None:
+    disk.append(1)
+    disk.commit()
+    before, position = disk.contents(disk.here), disk.mirror.position
+    disk.append(4)
+    disk.mirrored.stop()
+    disk.append(7)
+    disk.probe.write_snapshot(b"snapshot")
+    disk.probe.close()
+    disk.io.drain_now()
+    assert disk.done == [0, 0, errno.ESTALE]
+    assert disk.mirror.errors == []
+    assert disk.mirror.position == position + 1
+    assert disk.contents(disk.here).keys() == before.keys()
+    assert disk.contents(disk.here) == disk.contents(disk.there)
+
+
 def test_a_missing_file_is_no_failure(disk: Mirrored) -> None:
     disk.append(1)
     disk.commit()

@@ -1,0 +1,399 @@
+"""The copies of a worker process: what its state machine needs of the world.
+
+Joins the state machine, the registry, the streams and the files. Does not know topics: it calls
+`Topics` when the process begins or ceases to own a group.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import gevent
+from gevent import socket, ssl
+
+from nsqcy.copies.group import Group
+from nsqcy.copies.messages import FromHolder, FromOwner
+from nsqcy.copies.owner import Owner
+from nsqcy.copies.ports import Claim, Limits
+from nsqcy.copies.worker import Worker
+from nsqcy.etcd.client import EtcdClient
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
+from nsqcy.nsqd.copies.node import Node
+from nsqcy.nsqd.copies.registry import Registry, Session
+from nsqcy.nsqd.copies.streams import Listener, Stream, connect
+from nsqcy.nsqd.copies.wire import Decoder, Greeting
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.mirrored_io import MirroredIo
+
+Key = tuple[str, str]
+"""A node and a group."""
+
+
+class Topics(Protocol):
+    """The topics of the worker."""
+
+    def owned(self, group: Group, files: MirroredIo, directory: Path) -> None:
+        """Open the topics of a group."""
+        ...
+
+    def lost(self, group: Group) -> None:
+        """Close the topics of a group, whose files can no longer be changed."""
+        ...
+
+
+class Settings(Protocol):
+    """The options that the host uses."""
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def listen(self) -> tuple[str, int]: ...
+    @property
+    def advertise(self) -> str: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def server_tls(self) -> ssl.SSLContext | None: ...
+    @property
+    def client_tls(self) -> ssl.SSLContext | None: ...
+
+
+class _Mirror:
+    """Passes the changes of an owned group to its owner."""
+
+    def __init__(self, host: "CopiesHost", group_id: str, copy: CopyFiles) -> None:
+        self._host = host
+        self._group_id = group_id
+        self._table = copy.table
+
+    def write(self, path: str, offset: int, data: bytes, are_records: bool) -> int:
+        self._table.written(path, offset, data)
+        return self._owner().write(path, offset, Data(data, are_records), time.monotonic())
+
+    def truncate(self, path: str, size: int) -> int:
+        self._table.truncated(path, size)
+        return self._owner().truncate(path, size, time.monotonic())
+
+    def rename(self, path: str, to: str) -> int:
+        self._table.renamed(path, to)
+        return self._owner().rename(path, to, time.monotonic())
+
+    def delete(self, path: str) -> int:
+        self._table.deleted(path)
+        return self._owner().delete(path, time.monotonic())
+
+    def failed(self, error: int) -> None:
+        self._host.disk_failed(self._group_id, error)
+
+    def _owner(self) -> Owner:
+        owner = self._host.worker.owner(self._group_id)
+        assert owner is not None, "the files are stopped when the group is lost"
+        return owner
+
+
+class CopiesHost:
+    """The process of a worker (`nsqcy.copies.ports.Host`)."""
+
+    def __init__(
+        self,
+        io: IoThread,
+        root: Path,
+        node: Node,
+        settings: Settings,
+        etcd: EtcdClient,
+        topics: Topics,
+        log: Lines,
+    ) -> None:
+        """
+        root: directory of the copies; each group has its own below it
+        """
+        self._io = io
+        self._root = root
+        self._node = node
+        self._settings = settings
+        self._limits = settings.limits
+        self._topics = topics
+        self._log = log
+        self._copies: dict[str, CopyFiles] = {}
+        self._files: dict[str, MirroredIo] = {}
+        self._opening: dict[Key, gevent.Greenlet[Any, Any]] = {}
+        self._opened: dict[Key, Stream] = {}
+        self._accepted: dict[Key, Stream] = {}
+        self._sessions: dict[str, Session] = {}
+        self._is_ready = False
+        self._listener = Listener(
+            settings.listen, settings.server_tls, self._refusal, self._stream_accepted
+        )
+        advertised = settings.advertise or settings.listen[0]
+        self.session = Session(
+            node.process, node.name, node.machine, f"{advertised}:{self._listener.port}"
+        )
+        self.worker = Worker(node.name, self.session.id, self, settings.limits)
+        self._registry = Registry(
+            etcd, settings.cluster, self.session, self, settings.limits.lease, self, log
+        )
+        self._ticker = gevent.spawn(self._tick)
+
+    def stop(self) -> None:
+        """End all streams. Groups stay owned until the lease of the process ends."""
+        self._ticker.kill()
+        self._listener.close()
+        for streams in (self._opened, self._accepted):
+            for stream in list(streams.values()):
+                stream.close()
+            streams.clear()
+        for files in self._files.values():
+            files.wait(False)
+        self._registry.close()
+
+    def create_group(self, durability: str, copies: int, min_copies: int) -> str:
+        """Begin to create a group that this process owns; return its id."""
+        group = Group(
+            id=secrets.token_hex(8),
+            epoch=1,
+            owner=self._node.name,
+            session=self.session.id,
+            members=(self._node.name,),
+            copies=copies,
+            min_copies=min_copies,
+            nonce=self.nonce(),
+            durability=durability,
+        )
+        self.propose(None, group)
+        return group.id
+
+    def disk_failed(self, group_id: str, error: int) -> None:
+        """Give a group whose files cannot be changed here to another member."""
+        self._log.error(f"COPIES: group {group_id} cannot be written: {os.strerror(error).lower()}")
+        owner = self.worker.owner(group_id)
+        if owner is not None:
+            owner.release()
+
+    # -- time
+
+    def _tick(self) -> None:
+        while True:
+            gevent.sleep(self._limits.alive_interval)
+            if not self._is_ready:
+                continue
+            now = time.monotonic()
+            self.worker.tick(now)
+            for group_id, files in self._files.items():
+                owner = self.worker.owner(group_id)
+                if owner is not None:
+                    files.wait(owner.waits(now))
+            self._io.kick_now()
+
+    # -- the registry reads (registry.Reader and NodeNames)
+
+    def registry_read(
+        self, revision: int, groups: Sequence[tuple[Group, int]], sessions: Sequence[Session]
+    ) -> None:
+        now = time.monotonic()
+        self._is_ready = True
+        self._sessions = {session.node: session for session in sessions}
+        self.worker.registry_heard(now)
+        self.worker.sessions = frozenset(session.id for session in sessions)
+        for group, changed_at in groups:
+            self.worker.updated(group, changed_at, now)
+        self._io.kick_now()
+
+    def group_changed(self, group: Group, revision: int) -> None:
+        if self._is_ready:
+            self.worker.updated(group, revision, time.monotonic())
+            self._io.kick_now()
+
+    def claimed(self, group_id: str, node: str, claim: Claim) -> None:
+        self.worker.claimed(group_id, node, claim)
+
+    def names(self) -> Sequence[str]:
+        return self._node.names
+
+    def registered(self, *, is_current: bool) -> None:
+        self._node.registered()
+        if not is_current:
+            self._log.warn("COPIES: the disk is older than the registry: its copies are not whole")
+            for path in self._root.iterdir():
+                if path.is_dir():
+                    self._open_copy(path.name, "fsync").whole = False
+            self._copies.clear()
+
+    # -- what the state machine calls (ports.Host)
+
+    def copy(self, group_id: str) -> CopyFiles | None:
+        found = self._copies.get(group_id)
+        group = self.worker.group(group_id)
+        if found is None and group is not None and (self._root / group_id).is_dir():
+            found = self._open_copy(group_id, group.durability)
+        return found
+
+    def create_copy(self, group: Group) -> CopyFiles:
+        return self._open_copy(group.id, group.durability)
+
+    def _open_copy(self, group_id: str, durability: str) -> CopyFiles:
+        copy = CopyFiles(
+            self._io,
+            self._root / group_id,
+            self._node.boot,
+            durability,
+            lambda error: self._copy_failed(group_id, error),
+        )
+        self._copies[group_id] = copy
+        return copy
+
+    def _copy_failed(self, group_id: str, error: int) -> None:
+        self._log.error(f"COPIES: copy {group_id} cannot be written: {os.strerror(error).lower()}")
+
+    def delete_copy(self, group_id: str) -> None:
+        copy = self.copy(group_id)
+        if copy is not None:
+            del self._copies[group_id]
+            copy.remove()
+
+    def open(self, node: str, group_id: str) -> None:
+        key = (node, group_id)
+        self._opening[key] = gevent.spawn(self._connect, key)
+
+    def _connect(self, key: Key) -> None:
+        node, group_id = key
+        session = self._sessions.get(node)
+        try:
+            if session is None:
+                raise ConnectionError("the node has no session")
+            host, _, port = session.address.rpartition(":")
+            greeting = Greeting(
+                self._settings.cluster, self._node.name, node, group_id, self._settings.token
+            )
+            sock, decoder = connect((host, int(port)), greeting, self._settings.client_tls)
+        except (OSError, ValueError) as error:
+            if self._opening.pop(key, None) is not None:
+                self._log.info(f"COPIES: no stream to {node} for {group_id}: {error}")
+                self.worker.disconnected(node, group_id, time.monotonic())
+            return
+        if self._opening.pop(key, None) is None:
+            sock.close()
+            return
+        stream = Stream(
+            sock,
+            decoder,
+            lambda message: self._from_holder(key, message),
+            lambda reason: self._stream_lost(key, reason),
+        )
+        self._opened[key] = stream
+        self.worker.opened(node, group_id, time.monotonic())
+        stream.run()
+
+    def _from_holder(self, key: Key, message: FromHolder) -> None:
+        self.worker.from_holder(*key, message, time.monotonic())
+        self._io.kick_now()
+
+    def _stream_lost(self, key: Key, reason: str) -> None:
+        self._log.info(f"COPIES: stream to {key[0]} for {key[1]} ended: {reason}")
+        if self._opened.pop(key, None) is not None:
+            self.worker.disconnected(*key, time.monotonic())
+
+    def close(self, node: str, group_id: str) -> None:
+        self._opening.pop((node, group_id), None)
+        stream = self._opened.pop((node, group_id), None)
+        if stream is not None:
+            stream.close()
+
+    def send(self, node: str, group_id: str, message: FromOwner) -> None:
+        stream = self._opened.get((node, group_id))
+        if stream is not None:
+            stream.send(message)
+
+    def reply(self, node: str, group_id: str, message: FromHolder) -> None:
+        stream = self._accepted.get((node, group_id))
+        if stream is not None:
+            stream.send(message)
+
+    def hang_up(self, node: str, group_id: str) -> None:
+        stream = self._accepted.pop((node, group_id), None)
+        if stream is not None:
+            stream.close()
+
+    def _refusal(self, greeting: Greeting) -> str:
+        if greeting.cluster != self._settings.cluster:
+            return f"this is cluster {self._settings.cluster}"
+        if greeting.holder != self._node.name:
+            return f"this is node {self._node.name}"
+        if not secrets.compare_digest(greeting.token.encode(), self._settings.token.encode()):
+            return "wrong token"
+        return "" if self._is_ready else "not ready"
+
+    def _stream_accepted(self, greeting: Greeting, sock: socket.socket, decoder: Decoder) -> None:
+        key = (greeting.node, greeting.group)
+        self.hang_up(*key)
+        stream = Stream(
+            sock,
+            decoder,
+            lambda message: self._from_owner(key, stream, message),
+            lambda reason: self._hung_up(key, stream, reason),
+        )
+        self._accepted[key] = stream
+        stream.run()
+
+    def _from_owner(self, key: Key, stream: Stream, message: FromOwner) -> None:
+        if self._accepted.get(key) is stream:
+            self.worker.from_owner(*key, message, time.monotonic())
+            self._io.kick_now()
+
+    def _hung_up(self, key: Key, stream: Stream, reason: str) -> None:
+        self._log.info(f"COPIES: stream from {key[0]} for {key[1]} ended: {reason}")
+        if self._accepted.get(key) is stream:
+            del self._accepted[key]
+            self.worker.hung_up(*key)
+
+    def propose(self, base: Group | None, value: Group, absent: str = "") -> None:
+        self._registry.propose(base, value, absent)
+
+    def end_session(self, session: str) -> None:
+        self._registry.end_session(session)
+
+    def claim(self, group_id: str, claim: Claim) -> None:
+        self._registry.claim(group_id, claim)
+
+    def candidates(self, group: Group) -> Sequence[str]:
+        """Return nodes on other machines than the members', those with the fewest groups first."""
+        machines = {
+            session.machine for node in group.members if (session := self._sessions.get(node))
+        } | {self._node.machine}
+        counts = {
+            node: 0
+            for node, session in self._sessions.items()
+            if session.machine not in machines and node not in group.members
+        }
+        for other in self.worker.groups():
+            for node in other.members:
+                if node in counts:
+                    counts[node] += 1
+        return sorted(counts, key=lambda node: (counts[node], node))
+
+    def nonce(self) -> str:
+        return secrets.token_hex(8)
+
+    def owned(self, group: Group) -> None:
+        copy = self.copy(group.id)
+        assert copy is not None
+        directory = self._root / group.id
+        files = MirroredIo(self._io, directory, _Mirror(self, group.id, copy))
+        self._files[group.id] = files
+        self._log.info(f"COPIES: this process owns group {group.id}, epoch {group.epoch}")
+        self._topics.owned(group, files, directory)
+
+    def lost(self, group: Group) -> None:
+        self._log.warn(f"COPIES: this process no longer owns group {group.id}")
+        self._files.pop(group.id).stop()
+        self._topics.lost(group)
+
+    def committed(self, group_id: str, position: int) -> None:
+        files = self._files.get(group_id)
+        if files is not None:
+            files.committed(position)

@@ -1,0 +1,78 @@
+"""The identity of a worker among the nodes of a cluster, stored beside its copies.
+
+An empty disk is another node. A node's file has the names of its processes, so that a disk that was
+replaced by an older one is noticed: the registry then has a name that the file does not have.
+"""
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from nsqcy.errors import StartError
+from nsqcy.util import files
+
+
+class Node:
+    """The node of a worker, for the life of its process. Its methods block."""
+
+    def __init__(self, root: Path, worker: int, boot: str) -> None:
+        """
+        root: directory of the copies of all workers
+        boot: id of the machine's boot
+
+        Raises StartError if a file is damaged, and OSError.
+        """
+        self.boot = boot
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.machine = _machine(root)
+        self.name = f"{self.machine}.{worker}"
+        self.process = f"{self.name}.{secrets.token_hex(4)}"
+        self._root = root
+        self._file = f"node.{worker}.json"
+        self.names = [*_names(root / self._file), self.process]
+        self._save()
+
+    def registered(self) -> None:
+        """Forget all earlier processes: the registry has this one."""
+        self.names = [self.process]
+        self._save()
+
+    def _save(self) -> None:
+        content = json.dumps({"processes": self.names}).encode()
+        files.replace(os.fspath(self._root), self._file, content)
+
+
+def _machine(root: Path) -> str:
+    """Return the id of a data path, which the first start creates."""
+    path = root / "machine.json"
+    found = _read(path)
+    if found is None:
+        found = {"id": secrets.token_hex(8)}
+        files.replace(os.fspath(root), path.name, json.dumps(found).encode())
+    if not isinstance(found.get("id"), str):
+        raise StartError(f"{path} is damaged: restore it, or remove it to make this a new node")
+    machine: str = found["id"]
+    return machine
+
+
+def _names(path: Path) -> list[str]:
+    found = _read(path)
+    if found is None:
+        return []
+    names = found.get("processes")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return []  # the registry has a name that is not here: no copy counts as whole
+    return names
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file; None if there is no file, and an empty one if it is damaged."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,267 @@
+"""The registry of groups in etcd, as a worker uses it.
+
+Owns the keys below a cluster's prefix, the lease of this process, and the threads that wait for
+etcd. Passes values on as they are read; the state machine decides what they mean.
+
+    processes/<node>       name of the last process of a node
+    sessions/<session>     where a running process can be reached; deleted with its lease
+    groups/<group>         value of a group
+    claims/<group>/<node>  claim of a member; deleted with the lease of its process
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import gevent
+from gevent.event import Event
+from gevent.threadpool import ThreadPool
+
+from nsqcy.copies.group import Group
+from nsqcy.copies.ports import Claim
+from nsqcy.copies.values import (
+    InvalidValue,
+    decode_claim,
+    decode_group,
+    encode_claim,
+    encode_group,
+)
+from nsqcy.etcd.client import EtcdClient
+from nsqcy.etcd.messages import Change, EtcdError, Expected, Put
+from nsqcy.etcd.watch import Watch
+from nsqcy.logging.types import Lines
+
+THREADS = 4
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A running process, as others see it."""
+
+    id: str
+    node: str
+    machine: str
+    """Processes on the same machine fail together."""
+    address: str
+    """Host and port of its listener for streams."""
+
+
+class Reader(Protocol):
+    """Receives the values of the registry."""
+
+    def registry_read(
+        self, revision: int, groups: Sequence[tuple[Group, int]], sessions: Sequence[Session]
+    ) -> None:
+        """Take all groups, each with its revision, and all sessions."""
+        ...
+
+    def group_changed(self, group: Group, revision: int) -> None: ...
+    def claimed(self, group_id: str, node: str, claim: Claim) -> None: ...
+
+
+class NodeNames(Protocol):
+    """The names of processes on a node's disk."""
+
+    def names(self) -> Sequence[str]:
+        """Return the last registered process and all later ones, this one included."""
+        ...
+
+    def registered(self, *, is_current: bool) -> None:
+        """Note that this process is registered, and whether the disk has all earlier data."""
+        ...
+
+
+class Registry:
+    """Connection of a process to the registry. Its methods return at once."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        cluster: str,
+        session: Session,
+        names: NodeNames,
+        lease: float,
+        reader: Reader,
+        log: Lines,
+    ) -> None:
+        self._client = client
+        self._prefix = f"/nsqcy/{cluster}/"
+        self._session = session
+        self._names = names
+        self._lease_seconds = lease
+        self._reader = reader
+        self._log = log
+        self._pool = ThreadPool(THREADS)
+        self._lease = 0
+        self._is_current = True
+        self._wake = Event()
+        self._watch: Watch | None = None
+        self._revision = 0
+        self._is_away = False
+        self._greenlets = [gevent.spawn(self._run)]
+
+    def close(self) -> None:
+        """End the session. Blocks for at most a second."""
+        gevent.killall(self._greenlets)
+        if self._watch is not None:
+            self._watch.close()
+        self._pool.kill()
+
+    # -- changes, whose outcomes are read later
+
+    def propose(self, base: Group | None, value: Group, absent: str) -> None:
+        """Begin a transaction that replaces the value of a group."""
+        key = self._key("groups", value.id)
+        expected = [Expected(key, None if base is None else encode_group(base))]
+        if absent:
+            expected.append(Expected(self._key("sessions", absent), None))
+        self._begin(self._client.transact, expected, [Put(key, encode_group(value))])
+
+    def claim(self, group_id: str, claim: Claim) -> None:
+        key = self._key("claims", f"{group_id}/{self._session.node}")
+        self._begin(self._client.transact, [], [Put(key, encode_claim(claim), self._lease)])
+
+    def end_session(self, session: str) -> None:
+        self._begin(self._client.transact, [], [], [self._key("sessions", session)])
+
+    def _begin(self, call: Callable[..., Any], *args: Any) -> None:
+        gevent.spawn(self._attempt, call, *args)
+
+    def _attempt(self, call: Callable[..., Any], *args: Any) -> None:
+        try:
+            self._ask(call, *args)
+        except EtcdError:
+            return  # the state machine repeats it
+        self._wake.set()
+
+    # -- reading
+
+    def _run(self) -> None:
+        while True:
+            try:
+                if not self._lease:
+                    self._register()
+                self._renew()
+                self._note_answer()
+            except EtcdError as error:
+                self._note_failure(error)
+            self._wake.clear()
+            self._wake.wait(self._lease_seconds / 4)
+
+    def _register(self) -> None:
+        """Register this process, then create its session."""
+        key = self._key("processes", self._session.node)
+        while True:
+            found, _ = self._ask(self._client.read, key)
+            known = next((each.value for each in found if each.key == key), None)
+            if known == self._session.id.encode():
+                break
+            names = self._names.names()
+            self._is_current = self._is_current and (known is None or known.decode() in names)
+            put = Put(key, self._session.id.encode())
+            self._ask(self._client.transact, [Expected(key, known)], [put])
+        self._names.registered(is_current=self._is_current)
+        self._lease = self._ask(self._client.grant, int(self._lease_seconds))
+
+    def _renew(self) -> None:
+        if not self._ask(self._client.keep_alive, self._lease):
+            self._lease = self._ask(self._client.grant, int(self._lease_seconds))
+            self._put_session()
+        found, revision = self._ask(self._client.read, self._prefix)
+        groups, sessions, claims = [], [], []
+        for each in found:
+            kind, _, name = each.key.removeprefix(self._prefix).partition("/")
+            try:
+                if kind == "groups":
+                    groups.append((decode_group(name, each.value), each.revision))
+                elif kind == "sessions":
+                    sessions.append(_decoded_session(name, each.value))
+                elif kind == "claims":
+                    group_id, _, node = name.partition("/")
+                    claims.append((group_id, node, decode_claim(each.value)))
+            except InvalidValue as error:
+                self._log.error(f"COPIES: {each.key} in etcd is invalid: {error}")
+        if self._session.id not in {each.id for each in sessions}:
+            self._put_session()
+        self._reader.registry_read(revision, groups, sessions)
+        for claim in claims:
+            self._reader.claimed(*claim)
+        if self._watch is None:
+            self._watch = self._ask(self._client.watch, self._prefix, revision + 1)
+            self._greenlets.append(gevent.spawn(self._follow, self._watch))
+
+    def _put_session(self) -> None:
+        value = json.dumps(
+            {
+                "node": self._session.node,
+                "machine": self._session.machine,
+                "address": self._session.address,
+            }
+        )
+        key = self._key("sessions", self._session.id)
+        put = Put(key, value.encode(), self._lease)
+        self._ask(self._client.transact, [], [put])
+        self._wake.set()
+
+    def _follow(self, watch: Watch) -> None:
+        """Pass on changes of groups, and read everything if anything else changes."""
+        try:
+            while True:
+                for change in self._ask(watch.read):
+                    self._changed(change)
+        except EtcdError:
+            self._watch = None  # the next reading begins another one
+            self._greenlets.remove(gevent.getcurrent())
+
+    def _changed(self, change: Change) -> None:
+        kind, _, name = change.key.removeprefix(self._prefix).partition("/")
+        try:
+            if kind == "groups" and change.value is not None:
+                self._reader.group_changed(decode_group(name, change.value), change.revision)
+            elif kind == "claims" and change.value is not None:
+                group_id, _, node = name.partition("/")
+                self._reader.claimed(group_id, node, decode_claim(change.value))
+            elif kind == "sessions":
+                self._wake.set()
+        except InvalidValue as error:
+            self._log.error(f"COPIES: {change.key} in etcd is invalid: {error}")
+
+    def _ask(self, call: Callable[..., T], *args: Any) -> T:
+        """Call in a thread. Raises EtcdError here, because the pool logs what is raised there."""
+        found: T | EtcdError = self._pool.apply(_outcome, (call, *args))
+        if isinstance(found, EtcdError):
+            raise found
+        return found
+
+    def _note_answer(self) -> None:
+        if self._is_away:
+            self._is_away = False
+            self._log.info("COPIES: etcd answers again")
+
+    def _note_failure(self, error: EtcdError) -> None:
+        if not self._is_away:
+            self._is_away = True
+            self._log.error(f"COPIES: etcd does not answer: {error}")
+
+    def _key(self, kind: str, name: str) -> str:
+        return f"{self._prefix}{kind}/{name}"
+
+
+def _outcome(call: Callable[..., T], *args: Any) -> T | EtcdError:
+    try:
+        return call(*args)
+    except EtcdError as error:
+        return error
+
+
+def _decoded_session(name: str, data: bytes) -> Session:
+    try:
+        value = json.loads(data)
+        session = Session(name, value["node"], value["machine"], value["address"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise InvalidValue("not a session") from None
+    if not all(isinstance(each, str) for each in (session.node, session.machine, session.address)):
+        raise InvalidValue("not a session")
+    return session

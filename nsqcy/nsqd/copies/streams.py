@@ -1,0 +1,255 @@
+"""Connections between workers: one for each group and holder.
+
+Owns sockets, greetings and the order of outgoing messages. What the messages mean is decided by the
+state machine; who may connect is decided by the caller.
+"""
+
+import errno
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from gevent import socket, ssl
+from gevent.event import Event
+from gevent.server import StreamServer
+
+from nsqcy.copies.messages import FromHolder, FromOwner, Write
+from nsqcy.nsqd.copies.copy_files import Data, Piece
+from nsqcy.nsqd.copies.wire import (
+    LEVEL,
+    MAX_FRAME,
+    Decoder,
+    Greeting,
+    Message,
+    Welcome,
+    WireError,
+    encode,
+)
+
+TIMEOUT = 5.0  # seconds for a connection and its greeting
+MAX_QUEUED = 128 << 20  # bytes that the other side does not read
+PIECE = 256 << 10  # bytes read at a time
+
+
+class _Slot:
+    """Place of a message in the queue, until its data was read from disk."""
+
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data = b""
+
+
+class Stream:
+    """A greeted connection. Sends messages in order and passes on what it receives."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        decoder: Decoder,
+        received: Callable[[Any], object],
+        ended: Callable[[str], object],
+    ) -> None:
+        """
+        received: called with each message
+        ended: called once with the reason, unless `close` was called before
+        """
+        self._sock = sock
+        self._decoder = decoder
+        self._received = received
+        self._ended = ended
+        self._queue: deque[bytes | _Slot] = deque()
+        self._queued = 0
+        self._wake = Event()
+        self._is_closed = False
+        decoder.maximum = MAX_FRAME
+
+    def run(self) -> None:
+        """Send and receive until the connection ends."""
+        writer = gevent.spawn(self._write)
+        self._read()
+        writer.join()
+
+    def send(self, message: FromOwner | FromHolder) -> None:
+        """Queue a message. A Write may have a Piece, which is read now and sent in its turn."""
+        if self._is_closed:
+            return
+        if isinstance(message, Write) and isinstance(message.data, Piece):
+            self._send_piece(message, message.data)
+            return
+        data = encode(message)
+        self._queue.append(data)
+        self._add(len(data))
+
+    def close(self) -> None:
+        """Close the connection, without a call of `ended`."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._queue.clear()
+            self._wake.set()
+            # Wakes a greenlet that reads, which closing the socket would not do.
+            try:
+                self._sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            self._sock.close()
+
+    def _end(self, reason: str) -> None:
+        if not self._is_closed:
+            self.close()
+            self._ended(reason)
+
+    def _add(self, size: int) -> None:
+        self._queued += size
+        self._wake.set()
+        if self._queued > MAX_QUEUED:
+            self._end(f"more than {MAX_QUEUED} bytes are queued")
+
+    def _send_piece(self, message: Write, piece: Piece) -> None:
+        slot = _Slot()
+        self._queue.append(slot)
+
+        def done(error: int, data: bytes) -> None:
+            if error:
+                self._end(f"a file cannot be read: {errno.errorcode.get(error, error)}")
+                return
+            slot.data = encode(Write(message.path, message.offset, Data(data), message.position))
+            self._add(len(slot.data))
+
+        piece.read(done)
+
+    def _write(self) -> None:
+        try:
+            while not self._is_closed:
+                data = self._sendable()
+                if data:
+                    self._sock.sendall(data)
+                    self._queued -= len(data)
+                else:
+                    self._wake.clear()
+                    self._wake.wait()
+        except OSError as error:
+            self._end(error.strerror or type(error).__name__)
+
+    def _sendable(self) -> bytes:
+        """Remove and return the messages before the first whose data is still being read."""
+        found = []
+        while self._queue:
+            first = self._queue[0]
+            data = first.data if isinstance(first, _Slot) else first
+            if not data:
+                break
+            found.append(data)
+            self._queue.popleft()
+        return b"".join(found)
+
+    def _read(self) -> None:
+        try:
+            while not self._is_closed:
+                data = self._sock.recv(PIECE)
+                if not data:
+                    self._end("connection closed")
+                    return
+                for message in self._decoder.feed(data):
+                    if self._is_closed:
+                        return
+                    self._received(message)
+        except WireError as error:
+            self._end(str(error))
+        except OSError as error:
+            self._end(error.strerror or type(error).__name__)
+
+
+def connect(
+    address: tuple[str, int], greeting: Greeting, tls: ssl.SSLContext | None
+) -> tuple[socket.socket, Decoder]:
+    """Connect to a holder's worker and exchange greetings. Blocks its greenlet; raises OSError."""
+    sock = None
+    try:
+        with gevent.Timeout(TIMEOUT, TimeoutError("timed out")):
+            sock = socket.create_connection(address, TIMEOUT)
+            sock.settimeout(None)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                sock = tls.wrap_socket(sock, server_hostname=address[0])
+            sock.sendall(encode(greeting))
+            decoder = Decoder()
+            answer = _one(sock, decoder)
+            if not isinstance(answer, Welcome):
+                raise ConnectionError("the answer to the greeting is no welcome")
+            if answer.error:
+                raise ConnectionError(answer.error)
+            return sock, decoder
+    except WireError as error:
+        _close(sock)
+        raise ConnectionError(str(error)) from None
+    except BaseException:
+        _close(sock)
+        raise
+
+
+class Listener:
+    """Accepts the connections of owners' workers."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        tls: ssl.SSLContext | None,
+        refusal: Callable[[Greeting], str],
+        accepted: Callable[[Greeting, socket.socket, Decoder], object],
+    ) -> None:
+        """
+        refusal: returns why a greeting is refused, or an empty text
+        accepted: called with a greeted connection, which is closed when it returns
+        """
+        self._tls = tls
+        self._refusal = refusal
+        self._accepted = accepted
+        self._server = StreamServer(address, self._handle)
+        self._server.start()
+
+    @property
+    def port(self) -> int:
+        port: int = self._server.server_port
+        return port
+
+    def close(self) -> None:
+        self._server.stop()
+
+    def _handle(self, sock: socket.socket, _: Any) -> None:
+        try:
+            with gevent.Timeout(TIMEOUT, TimeoutError("timed out")):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    sock = self._tls.wrap_socket(sock, server_side=True)
+                decoder = Decoder()
+                greeting = _one(sock, decoder)
+                if not isinstance(greeting, Greeting):
+                    raise WireError("the first message is no greeting")
+                error = self._refusal(greeting)
+                if greeting.level != LEVEL:
+                    error = f"level {greeting.level} is not supported, only {LEVEL}"
+                sock.sendall(encode(Welcome(error)))
+        except (OSError, WireError):
+            sock.close()
+            return
+        if error:
+            sock.close()
+        else:
+            self._accepted(greeting, sock, decoder)
+
+
+def _one(sock: socket.socket, decoder: Decoder) -> Message:
+    """Receive the first message. The other side waits for an answer, so nothing follows it."""
+    while True:
+        data = sock.recv(PIECE)
+        if not data:
+            raise ConnectionError("connection closed")
+        for message in decoder.feed(data):
+            return message
+
+
+def _close(sock: socket.socket | None) -> None:
+    if sock is not None:
+        sock.close()

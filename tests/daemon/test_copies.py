@@ -1,0 +1,92 @@
+"""Workers that hold copies for each other, with real files, sockets and etcd."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.copies_cluster import Machine, OwnedLog, until
+from support.etcd_process import Etcd, needs_etcd
+
+pytestmark = needs_etcd
+
+
+@pytest.fixture
+def etcd() -> Iterator[Etcd]:
+    with Etcd() as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def machines(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
+    machines = [Machine(tmp_path / str(number), etcd) for number in range(3)]
+    yield machines
+    for machine in machines:
+        machine.stop()
+
+
+def new_log(owner: Machine, copies: int) -> OwnedLog:
+    """Return a log of a group that has all its members."""
+    until(lambda: len(owner.host.worker.sessions) == 3)
+    group_id = owner.host.create_group("os", copies, 2)
+    until(lambda: (group := owner.group(group_id)) and len(group.members) == copies)
+    return owner.logs[group_id]
+
+
+def test_every_member_has_what_is_acknowledged(machines: list[Machine]) -> None:
+    log = new_log(machines[0], 3)
+    for first in range(1, 100, 3):
+        log.append(first)
+    until(lambda: log.done == [0] * 33)
+    contents = machines[0].contents(log.group.id)
+    assert contents
+    for machine in machines:
+        assert machine.contents(log.group.id) == contents
+
+
+def test_a_member_takes_over_and_the_owner_returns(machines: list[Machine]) -> None:
+    owner = machines[0]
+    log = new_log(owner, 3)
+    group_id = log.group.id
+    log.append(1)
+    until(lambda: log.done == [0])
+    contents = owner.contents(group_id)
+    owner.stop()
+    until(lambda: any(group_id in machine.logs for machine in machines[1:]))
+    successor = next(machine for machine in machines[1:] if group_id in machine.logs)
+    assert successor.contents(group_id) == contents
+    assert successor.logs[group_id].group.closed
+    owner.start()
+    successor.logs[group_id].append(4)
+    until(lambda: owner.contents(group_id) == successor.contents(group_id) != contents)
+    group = successor.group(group_id)
+    assert group is not None
+    until(lambda: owner.name in (successor.group(group_id) or group).members)
+
+
+def test_a_restart_within_the_lease_resumes(machines: list[Machine]) -> None:
+    owner = machines[0]
+    log = new_log(owner, 2)
+    log.append(1)
+    until(lambda: log.done == [0])
+    contents = owner.contents(log.group.id)
+    owner.stop()
+    owner.start()
+    until(lambda: log.group.id in owner.logs)
+    again = owner.logs[log.group.id]
+    assert again.group.epoch == 2 and not again.group.closed
+    assert owner.contents(log.group.id) == contents
+
+
+def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:
+    owner = machines[0]
+    log = new_log(owner, 2)
+    group = owner.group(log.group.id)
+    assert group is not None
+    holder = next(each for each in machines[1:] if each.name in group.members)
+    other = next(each for each in machines[1:] if each is not holder)
+    holder.stop()
+    log.append(1)
+    until(lambda: log.done == [0])
+    assert other.contents(log.group.id) == owner.contents(log.group.id)
+    holder.start()

@@ -1,0 +1,128 @@
+"""Workers with copies in one process: real files, sockets and etcd, and logs without topics."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gevent
+
+from nsqcy.copies.group import Group
+from nsqcy.copies.ports import Limits
+from nsqcy.nsqd.copies.host import CopiesHost
+from nsqcy.nsqd.copies.node import Node
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.log import Log
+from nsqcy.storage.mirrored_io import MirroredIo
+from nsqcy.storage.standalone_log import LogProbe
+from support.disk_format import messages, run
+from support.etcd_process import Etcd
+
+BUDGET = 30.0  # seconds until a condition must hold
+LIMITS = Limits(
+    lease=2.0,
+    copy_timeout=2.0,
+    alive_interval=0.1,
+    retry_interval=0.5,
+    rejoin_delay=0.5,
+    unclaimed_timeout=2.0,
+)
+
+
+@dataclass
+class Settings:
+    """The options of a worker."""
+
+    cluster: str = "test"
+    limits: Limits = LIMITS
+    listen: tuple[str, int] = ("127.0.0.1", 0)
+    advertise: str = ""
+    token: str = "secret"
+    server_tls: Any = None
+    client_tls: Any = None
+
+
+class Lines:
+    """Keeps log lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str, **_: object) -> None:
+        self.lines.append(text)
+
+    warn = error = info
+
+
+@dataclass
+class OwnedLog:
+    """A log in an owned group."""
+
+    group: Group
+    files: MirroredIo
+    log: Log
+    probe: LogProbe
+    done: list[int] = field(default_factory=list)
+
+    def append(self, first: int, count: int = 3) -> None:
+        data = run(messages(first, count))
+        self.probe.append(data, first, first + count - 1, count, done=self.done.append)
+
+
+class Machine:
+    """A worker on a machine of its own, which can be stopped and started again."""
+
+    def __init__(self, path: Path, etcd: Etcd, settings: Settings | None = None) -> None:
+        self.root = path / "copies"
+        self.etcd = etcd
+        self.settings = settings or Settings()
+        self.lines = Lines()
+        self.boot = "b"
+        self.logs: dict[str, OwnedLog] = {}
+        self.start()
+
+    def start(self) -> None:
+        self.io = IoThread()
+        self._watcher = gevent.get_hub().loop.io(self.io.fileno(), 1)
+        self._watcher.start(self.io.poll_now)
+        node = Node(self.root, 0, self.boot)
+        self.name = node.name
+        self.host = CopiesHost(
+            self.io, self.root, node, self.settings, self.etcd.client(), self, self.lines
+        )
+
+    def stop(self) -> None:
+        """End the process without a word to the others."""
+        self.host.stop()
+        self.io.drain_now()
+        self._watcher.stop()
+        self.logs.clear()
+        self.io.close()
+
+    # host.Topics
+
+    def owned(self, group: Group, files: MirroredIo, directory: Path) -> None:
+        log = Log(files, directory, "t", sync_every=0)
+        self.logs[group.id] = OwnedLog(group, files, log, LogProbe(log))
+
+    def lost(self, group: Group) -> None:
+        del self.logs[group.id]
+
+    # for tests
+
+    def group(self, group_id: str) -> Group | None:
+        return self.host.worker.group(group_id)
+
+    def contents(self, group_id: str) -> dict[str, bytes]:
+        root = self.root / group_id
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.glob("*.topic/*")}
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Run the hub until a condition holds."""
+    deadline = time.monotonic() + BUDGET
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("the condition does not hold")
+        gevent.sleep(0.02)
