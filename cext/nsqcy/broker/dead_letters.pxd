@@ -21,6 +21,7 @@ cdef class DeadLetterTransfer(Transfer):
     cdef RecordWindow window
     cdef object topic                   # the same object, for the topic's methods
     cdef Channel source
+    cdef bytes producer                 # id for the chunks of its transfers
     cdef readonly list runs             # ranges of numbers (journal.TransferRun), ascending
     cdef bint begun                     # the last run belongs to this process
     cdef uint64_t next_number
@@ -35,4 +36,5 @@ cdef class DeadLetterTransfer(Transfer):
     cdef object run_of(self, uint64_t number)
     cdef int journal_entry(self, Entry *entry) except -1
     cdef bint is_delayed(self, const Entry *entry) noexcept
+    cdef object origin_of(self, bytes own)
     cdef int send(self, Entry *entry, const Record *record) except -1

@@ -56,6 +56,9 @@ cdef class DeadLetterTransfer(Transfer):
         self.journaling = set()
         self.next_number = 1
         self.client_id = ""
+        self.producer = producer_of(
+            self.topic.name if self.topic.moved_from is None
+            else f"{self.topic.moved_from}/{self.topic.name}", source.name)
 
     # -- messages come in --
 
@@ -63,7 +66,7 @@ cdef class DeadLetterTransfer(Transfer):
         return self.begin(entry, reason, client, self.source.dead_letter_topic)
 
     cdef bint send_back(self, Entry *entry, const Record *record) except -1:
-        if dead_letters.origin_of(own_headers(record)) is None:
+        if self.origin_of(own_headers(record)) is None:
             return False
         self.begin(entry, REDRIVEN, "", BACK)
         return True
@@ -171,17 +174,24 @@ cdef class DeadLetterTransfer(Transfer):
         run = self.runs[0]
         target = run.target
         if entry.node.tag == REDRIVEN:
-            origin = dead_letters.origin_of(own)
+            origin = self.origin_of(own)
             target = origin.topic
             headers = dead_letters.addressed(origin)
         else:
             headers = self.headers_of(entry, record, own)
         self.sending = True
         self.source.scheduler.publish_once(
-            target.encode(), (producer_of(self.topic.name, self.source.name), run.epoch, number),
+            target.encode(), (self.producer, run.epoch, number),
             headers, record_body(record)[:record.body_length], self.topic.durability,
             lambda error: self.sent(number, error))
         return 0
+
+    cdef object origin_of(self, bytes own):
+        """Return where a message returns to, or None. A message of a closed group goes to the same
+        channel of the open topic."""
+        if self.topic.moved_from is not None:
+            return dead_letters.Origin(self.topic.name, self.source.name, own)
+        return dead_letters.origin_of(own)
 
     cdef bytes headers_of(self, const Entry *entry, const Record *record, bytes own):
         return dead_letters.headers_of(
@@ -198,6 +208,8 @@ cdef class DeadLetterTransfer(Transfer):
         self.source.touch_dirty()
         if error == dead_letters.NO_CHANNEL and entry != NULL and entry.node.tag == REDRIVEN:
             self.source.return_transfer(entry)
+            if self.topic.moved_from is not None:
+                self.rests_until = self.source.scheduler.now + REST
             return
         if error is not None:
             self.rests_until = self.source.scheduler.now + REST

@@ -7,6 +7,7 @@ from nsqcy.broker.topic_host cimport TopicHost
 
 cdef class Scheduler(TopicHost):
     cdef readonly dict topics               # bytes name -> Topic
+    cdef readonly dict closed               # (group, bytes name) -> Topic that is being drained
     cdef list ticking                       # topics whose tick is due
     cdef list checkpointing                 # topics still to check for a due checkpoint
     cdef int64_t checkpoint_period
@@ -32,6 +33,7 @@ cdef class Scheduler(TopicHost):
     cdef int free_discarded(self) except -1
     cdef int read_on(self) except -1
     cdef int write_hurried(self) except -1
+    cdef list all_topics(self)
     cdef int tick(self) except -1
     cdef int tick_on(self) except -1
     cdef int begin_checkpoints(self) except -1

@@ -33,6 +33,7 @@ cdef int64_t HURRY = SECOND // 10   # time between two writes for waiting log re
 cdef class Scheduler(TopicHost):
     def __cinit__(self):
         self.topics = {}
+        self.closed = {}
         self.ticking = []
         self.checkpointing = []
         self.next_checkpoint = INT64_MAX
@@ -224,11 +225,14 @@ cdef class Scheduler(TopicHost):
                     self.report(topic.name, error)
         return 0
 
+    cdef list all_topics(self):
+        return [*self.topics.values(), *self.closed.values()]
+
     cdef int tick(self) except -1:
         """Start the work that is done once a second without exact timing."""
         self.next_tick = self.scheduler.now + SECOND
         self.pool.trim(self.scheduler.now)
-        self.ticking = list(self.topics.values())
+        self.ticking = self.all_topics()
         return 0
 
     cdef int tick_on(self) except -1:
@@ -248,7 +252,7 @@ cdef class Scheduler(TopicHost):
     cdef int begin_checkpoints(self) except -1:
         """Check all topics for due checkpoints, if --sync-timeout is shorter than a tick."""
         self.next_checkpoint = self.scheduler.now + self.checkpoint_period
-        self.checkpointing = list(self.topics.values())
+        self.checkpointing = self.all_topics()
         return 0
 
     cdef int go_on_with_checkpoints(self) except -1:

@@ -9,7 +9,7 @@ from nsqcy.channels.scheduler_state cimport SchedulerState
 from nsqcy.channels.channel cimport Channel
 from nsqcy.broker.recovery cimport restore
 from nsqcy.broker.topic cimport Topic
-from nsqcy.storage.io cimport IoThread
+from nsqcy.storage.io cimport FileCalls, IoThread
 from nsqcy.storage.log cimport Log
 
 from nsqcy.broker.topic_host import DRAINING as _DRAINING
@@ -104,6 +104,28 @@ cdef class Shard(Scheduler):
                 topic.channel(name).pause(channel_paused)
         return topic
 
+    def open_closed(self, str group not None, bytes key not None, FileCalls files not None,
+                    str directory not None):
+        """Open a log of a group that was taken over, and move its messages to the open topic of the
+        same name: each to the channels that have not finished it. These channels must exist. The
+        log accepts no publishes."""
+        cdef Topic topic = Topic(self, key)
+        cdef Channel channel
+        topic.moved_from = group
+        topic.log = Log(files, directory, topic.name, on_damage=self.report_damage,
+                        on_failure=self.report_failed_write,
+                        on_recovery=self.report_written_again, **self.log_options)
+        self.closed[group, key] = topic
+        restore(topic, {})
+        for channel in topic.channels.values():
+            channel.move()
+        return topic
+
+    def close_closed(self, str group not None, bytes key not None, bint delete):
+        """Close such a log, and delete its files if it was drained."""
+        cdef Topic topic = self.closed.pop((group, key))
+        topic.close(delete)
+
     def delete_topic(self, bytes key not None):
         """Delete a topic with its channels, messages and files."""
         cdef Topic topic = self.topics.pop(key, None)
@@ -184,15 +206,15 @@ cdef class Shard(Scheduler):
             self.free_discarded()
         if self.io is not None:
             self.io.drain()         # ends a running compaction
-        for topic in list(self.topics.values()):
+        for topic in self.all_topics():
             topic.save_records()
         if self.io is not None:
             self.io.drain()
-        for topic in list(self.topics.values()):
+        for topic in self.all_topics():
             topic.save_journal()
         if self.io is not None:
             self.io.drain()
-        for topic in list(self.topics.values()):
+        for topic in self.all_topics():
             topic.close(False)
         if self.io is not None:
             self.io.drain()

@@ -21,6 +21,7 @@ cdef class Topic(Publishing):
     cdef uint64_t *gone_ephemerals      # counters of deleted ones; NULL: none
     cdef bint prunes                    # it or one of its channels may be pruned
     cdef int64_t used_at                # last time when it had channels
+    cdef readonly str moved_from        # id of the closed group that it is drained from, or None
 
     cdef void add_figures(self, uint64_t *figures) noexcept
     cdef int forget_channel(self, Channel channel) except -1

@@ -217,13 +217,15 @@ cdef class Topic(Publishing):
         channel = self.channels.get(name)
         if channel is None:
             channel = self.new_channel(name)
-            self.shard.give_channel_policy(self, channel)
+            if self.moved_from is None:
+                self.shard.give_channel_policy(self, channel)
             self.channels[name] = channel
             self.set_bounds()
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
-            self.shard.event("channel_created", self.name, name)
+            if self.moved_from is None:
+                self.shard.event("channel_created", self.name, name)
         return channel
 
     cdef Channel new_channel(self, str name):
@@ -507,6 +509,15 @@ cdef class Topic(Publishing):
         self.is_last = True
         self.write_journal(False)
         self.finish_journal()
+
+    @property
+    def is_moved(self):
+        """Whether no channel has a message left."""
+        cdef Channel channel
+        for channel in self.channels.values():
+            if channel.depth() or channel.in_flight_count or channel.deferred_count:
+                return False
+        return True
 
     cdef bint needs_nothing(self) noexcept:
         cdef Channel channel

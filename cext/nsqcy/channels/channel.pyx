@@ -395,6 +395,12 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
         return count
 
+    cdef void move(self) noexcept:
+        """Send every message to the same channel of the open topic, as soon as it is due."""
+        self.moves = True
+        self.redriving = <uint64_t>-1 >> 1
+        self.touch_dirty()
+
     def empty(self):
         """Drop all messages: waiting, in flight and deferred."""
         cdef Consumer consumer

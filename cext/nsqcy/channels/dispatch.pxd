@@ -17,6 +17,7 @@ cdef class Dispatch(Expiry):
     cdef bint held_back                     # the last dispatch sent everything that the rate allows
     cdef Timer pacer                        # in the scheduler, until the rate allows more
     cdef uint64_t redriving                 # number of waiting messages to redrive
+    cdef bint moves                         # its messages always move to the open topic
     cdef uint64_t full_count                # dropped oldest messages, because there were too many
     cdef readonly uint64_t sampled_count    # consumed without delivery
 

@@ -227,7 +227,7 @@ cdef class Dispatch(Expiry):
                 self.transfer is None or self.transfer.in_flight < REDRIVEN_AT_ONCE):
             entry = self.take(budget)
             if entry == NULL:
-                if self.depth() == 0:
+                if self.depth() == 0 and not self.moves:
                     self.redriving = 0
                 break
             budget -= 1

@@ -1,7 +1,7 @@
 """Connections between workers: one for each group and holder.
 
-Owns sockets, greetings and the order of outgoing messages. What the messages mean is decided by the
-state machine; who may connect is decided by the caller.
+Owns sockets, greetings and the order of outgoing messages. The state machine decides what messages mean,
+and the caller who may connect.
 """
 
 import errno
