@@ -7,6 +7,7 @@ from nsqcy.storage.io import IoThread
 
 EXITING: str
 DRAINING: str
+UNKNOWN: str
 
 class TopicHost:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...

@@ -15,6 +15,7 @@ from nsqcy.names import EPHEMERAL, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
 from nsqcy.options.option import Option, Rule
 
 DURABILITIES = ("memory", "os", "fsync")
+MAX_COPIES = 7
 ON_FULL = ("reject", "drop-oldest", "drop-newest")
 
 # Sources of a value.
@@ -38,6 +39,23 @@ DURABILITY = Option(
     "what a publish waits for: memory: nothing; os: written to a file; fsync: synced to disk",
     example="fsync",
     rule=Rule("memory, os or fsync", lambda value: value in DURABILITIES),
+)
+COPIES = Option(
+    "copies",
+    INT,
+    1,
+    "number of machines that keep each message, this one included; above 1, the durability is at "
+    "least os",
+    example=3,
+    rule=Rule(f"[1,{MAX_COPIES}]", lambda value: 1 <= value <= MAX_COPIES),
+)
+MIN_COPIES = Option(
+    "min-copies",
+    INT,
+    0,
+    "with fewer machines responding, publishes are refused; 0 for more than half of copies",
+    example=2,
+    rule=Rule(f"[0,{MAX_COPIES}]", lambda value: 0 <= value <= MAX_COPIES),
 )
 RETENTION_TIME = Option(
     "retention-time",
@@ -174,6 +192,8 @@ def _by_name(*options: Option) -> dict[str, Option]:
 
 TOPIC_KEYS = _by_name(
     DURABILITY,
+    COPIES,
+    MIN_COPIES,
     RETENTION_TIME,
     RETENTION_BYTES,
     MEM_QUEUE_SIZE,
@@ -204,6 +224,8 @@ class TopicPolicy(NamedTuple):
     """One topic's value for each key of TOPIC_KEYS; None means the flag with that name."""
 
     durability: str = "memory"
+    copies: int = 1
+    min_copies: int = 0
     retention_time: int = 0
     retention_bytes: int = 0
     mem_queue_size: int | None = None
@@ -233,7 +255,13 @@ class ChannelPolicy(NamedTuple):
 
 
 # Values of an ephemeral topic for keys that need a log.
-WITHOUT_LOG: dict[str, Any] = {"durability": "memory", "retention_time": 0, "retention_bytes": 0}
+WITHOUT_LOG: dict[str, Any] = {
+    "durability": "memory",
+    "copies": 1,
+    "min_copies": 0,
+    "retention_time": 0,
+    "retention_bytes": 0,
+}
 # Keys that a channel inherits from its topic unless the channel has its own value.
 INHERITED = ("mem_queue_size", "msg_timeout")
 
@@ -272,7 +300,7 @@ class Policies:
             self._set.pop(name, None)
 
     def topic(self, name: str) -> TopicPolicy:
-        return self._usual(name)._replace(**_merged(self._of_topic(name)))
+        return _completed(self._usual(name)._replace(**_merged(self._of_topic(name))))
 
     def channel(self, topic: str, name: str) -> ChannelPolicy:
         inherited = self.topic(topic)
@@ -338,6 +366,16 @@ class Policies:
         for name, values in data["set"].items():
             found.set(name, values)
         return found
+
+
+def _completed(policy: TopicPolicy) -> TopicPolicy:
+    """Return the policy with the values that follow from others."""
+    if policy.copies == 1:
+        return policy
+    return policy._replace(
+        durability="os" if policy.durability == "memory" else policy.durability,
+        min_copies=min(policy.min_copies or policy.copies // 2 + 1, policy.copies),
+    )
 
 
 def _merged(said: Iterable[tuple[str, Values]]) -> dict[str, Any]:

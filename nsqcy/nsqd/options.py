@@ -60,7 +60,7 @@ from nsqcy.config.policies import (
     can_match_channels,
 )
 from nsqcy.errors import ConfigError
-from nsqcy.names import EVENTS_TOPIC, quote
+from nsqcy.names import EVENTS_TOPIC, is_valid_name, quote
 from nsqcy.options.option import Option, Rule
 from nsqcy.process.limits import available_memory, usable_cpus
 
@@ -447,6 +447,82 @@ ENCRYPTION = (
     Option("snappy", BOOL, True, "allow snappy compression"),
 )
 
+COPIES_OPTIONS = (
+    Option(
+        "etcd-endpoints",
+        WORDS,
+        (),
+        "URL of an etcd that coordinates topics with copies on other machines",
+    ),
+    Option("etcd-user", STRING, "", "user of etcd; empty: no authentication"),
+    Option("etcd-password-file", STRING, "", "path of a file with the password of this user"),
+    Option(
+        "etcd-ca-file",
+        STRING,
+        "",
+        "path of the CAs for etcd's certificate (PEM); empty: those of the system",
+        guard=True,
+    ),
+    Option("etcd-cert-file", STRING, "", "path of the client certificate for etcd (PEM)"),
+    Option("etcd-key-file", STRING, "", "path of the key of this certificate (PEM)"),
+    Option(
+        "cluster",
+        STRING,
+        "default",
+        "name of the nsqds that keep each other's copies; clusters can share an etcd",
+        rule=Rule("a name like a topic's", is_valid_name),
+    ),
+    Option(
+        "copies-address",
+        STRING,
+        "0.0.0.0:4154",
+        "host:port for copies from other nsqds; worker N listens on port + N, or with port 0 on "
+        "any free port",
+    ),
+    Option(
+        "copies-broadcast-address",
+        STRING,
+        "",
+        "address at which other nsqds reach this one for copies; empty: broadcast-address",
+    ),
+    Option(
+        "copies-secret-file",
+        STRING,
+        "",
+        "path of a file with the secret that all nsqds of the cluster share",
+        guard=True,
+    ),
+    Option(
+        "copies-tls-cert",
+        STRING,
+        "",
+        "path of this node's certificate for copies (PEM); with it, both sides verify each other",
+        guard=True,
+    ),
+    Option("copies-tls-key", STRING, "", "path of the key of this certificate (PEM)", guard=True),
+    Option(
+        "copies-tls-root-ca-file",
+        STRING,
+        "",
+        "path of the CAs for the certificates of all nodes (PEM)",
+        guard=True,
+    ),
+    Option(
+        "copies-lease",
+        DURATION,
+        10 * SECOND,
+        "time without a sign of life after which other machines take over a node's topics",
+        rule=Rule("[2s,10m]", lambda value: 2 * SECOND <= value <= 10 * MINUTE),
+    ),
+    Option(
+        "copies-timeout",
+        DURATION,
+        10 * SECOND,
+        "time that a machine may take to confirm messages before it is replaced",
+        rule=Rule("[1s,10m]", lambda value: SECOND <= value <= 10 * MINUTE),
+    ),
+)
+
 NSQD = OptionTable(
     "nsqd",
     {
@@ -457,6 +533,7 @@ NSQD = OptionTable(
         "Limits for client requests": CLIENTS,
         "Statistics": STATISTICS,
         "TLS and compression": ENCRYPTION,
+        "Copies": COPIES_OPTIONS,
     },
     {"topic": TOPIC_KEYS, "channel": CHANNEL_KEYS},
 )
@@ -541,6 +618,21 @@ class NsqdOptions(Options):
     deflate: bool
     max_deflate_level: int
     snappy: bool
+    etcd_endpoints: tuple[str, ...]
+    etcd_user: str
+    etcd_password_file: str
+    etcd_ca_file: str
+    etcd_cert_file: str
+    etcd_key_file: str
+    cluster: str
+    copies_address: str
+    copies_broadcast_address: str
+    copies_secret_file: str
+    copies_tls_cert: str
+    copies_tls_key: str
+    copies_tls_root_ca_file: str
+    copies_lease: int
+    copies_timeout: int
 
     @property
     def wants_auth(self) -> bool:
@@ -594,6 +686,8 @@ def policy_rule(options: NsqdOptions, key: str) -> Rule | None:
         return _between(1, options.max_msg_size, "--max-msg-size")
     if key == "min_msg_size":
         return _between(0, options.max_msg_size, "--max-msg-size")
+    if key == "copies" and not options.etcd_endpoints:
+        return Rule("1, because --etcd-endpoints is not set", lambda value: value == 1)
     if key == "msg_timeout":
         return _between(MILLISECOND, options.max_msg_timeout, "--max-msg-timeout")
     return (TOPIC_KEYS.get(key) or CHANNEL_KEYS[key]).rule

@@ -87,6 +87,7 @@ def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:
     other = next(each for each in machines[1:] if each is not holder)
     holder.stop()
     log.append(1)
+    until(lambda: (group := owner.group(log.group.id)) and other.name in group.members)
     until(lambda: log.done == [0])
     assert other.contents(log.group.id) == owner.contents(log.group.id)
     holder.start()

@@ -83,7 +83,7 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        self.io = IoThread()
+        self.io = self.make_io()
         self._watcher = gevent.get_hub().loop.io(self.io.fileno(), 1)
         self._watcher.start(self.io.poll_now)
         node = Node(self.root, 0, self.boot)
@@ -91,6 +91,9 @@ class Machine:
         self.host = CopiesHost(
             self.io, self.root, node, self.settings, self.etcd.client(), self, self.lines
         )
+
+    def make_io(self) -> IoThread:
+        return IoThread()
 
     def stop(self) -> None:
         """End the process without a word to the others."""
@@ -108,6 +111,12 @@ class Machine:
 
     def lost(self, group: Group) -> None:
         del self.logs[group.id]
+
+    def degraded(self, group_id: str) -> None:
+        pass
+
+    def tick(self, owners: object) -> None:
+        pass
 
     # for tests
 

@@ -235,6 +235,8 @@ cdef class Publishing(LogAccess):
         """Return the same for a publish that is accepted even while draining."""
         if self.gone:
             return _EXITING
+        if self.refused is not None:
+            return self.refused
         if self.shard.refused is not None and self.needs_disk(minimum):
             return self.shard.refused
         if self.bounded:

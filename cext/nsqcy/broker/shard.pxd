@@ -4,6 +4,8 @@ from libc.stdint cimport int64_t
 
 from nsqcy.broker.scheduler cimport Scheduler
 from nsqcy.broker.topic cimport Topic
+from nsqcy.storage.io cimport FileCalls
+from nsqcy.storage.log cimport Log
 
 
 cdef class Shard(Scheduler):
@@ -18,4 +20,5 @@ cdef class Shard(Scheduler):
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)
     cdef Topic make_topic(self, bytes key)
+    cdef Log make_log(self, str name, FileCalls files, str directory)
     cdef int give_policy(self, Topic topic) except -1

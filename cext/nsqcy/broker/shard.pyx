@@ -86,12 +86,30 @@ cdef class Shard(Scheduler):
     cdef Topic make_topic(self, bytes key):
         cdef Topic topic = Topic(self, key)
         if self.io is not None and not topic.ephemeral:
-            topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
-                            on_failure=self.report_failed_write,
-                            on_recovery=self.report_written_again, **self.log_options)
+            topic.log = self.make_log(topic.name, self.io, self.data_path)
         self.give_policy(topic)
         self.topics[key] = topic
         return topic
+
+    cdef Log make_log(self, str name, FileCalls files, str directory):
+        return Log(files, directory, name, on_damage=self.report_damage,
+                   on_failure=self.report_failed_write, on_recovery=self.report_written_again,
+                   **self.log_options)
+
+    def open_topic(self, bytes key not None, FileCalls files not None, str directory not None):
+        """Open a topic whose files are elsewhere: create it, or restore it from them."""
+        cdef Topic topic = Topic(self, key)
+        topic.log = self.make_log(topic.name, files, directory)
+        self.give_policy(topic)
+        self.topics[key] = topic
+        restore(topic, {})
+        return topic
+
+    def lose_topic(self, bytes key not None):
+        """Close a topic whose files belong to another process now. Publishers with pending
+        publishes are disconnected."""
+        cdef Topic topic = self.topics.pop(key)
+        topic.lose()
 
     def load_topic(self, bytes key not None, bint paused, channels):
         """Load a topic at startup from its log and its metadata."""
@@ -112,19 +130,22 @@ cdef class Shard(Scheduler):
         cdef Topic topic = Topic(self, key)
         cdef Channel channel
         topic.moved_from = group
-        topic.log = Log(files, directory, topic.name, on_damage=self.report_damage,
-                        on_failure=self.report_failed_write,
-                        on_recovery=self.report_written_again, **self.log_options)
+        topic.log = self.make_log(topic.name, files, directory)
         self.closed[group, key] = topic
         restore(topic, {})
         for channel in topic.channels.values():
             channel.move()
         return topic
 
-    def close_closed(self, str group not None, bytes key not None, bint delete):
-        """Close such a log, and delete its files if it was drained."""
+    def close_closed(self, str group not None, bytes key not None):
+        """Close a log that was drained, and delete its files."""
         cdef Topic topic = self.closed.pop((group, key))
-        topic.close(delete)
+        topic.close(True)
+
+    def lose_closed(self, str group not None, bytes key not None):
+        """Close such a log whose files belong to another process now."""
+        cdef Topic topic = self.closed.pop((group, key))
+        topic.lose()
 
     def delete_topic(self, bytes key not None):
         """Delete a topic with its channels, messages and files."""

@@ -28,6 +28,7 @@ cdef class Topic(Publishing):
     cdef void forget_figures(self) noexcept
     cdef Channel new_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
+    cdef int end(self, bint delete, str reason) except -1
     cdef int settle_turn(self) except -1
     cdef int tick(self) except -1
     cdef bint prune(self) except -1

@@ -47,6 +47,8 @@ from nsqcy.channels.counters cimport (
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.storage.block cimport Block
 
+from nsqcy.broker.topic_host import EXITING as _EXITING
+from nsqcy.broker.topic_host import UNKNOWN as _UNKNOWN
 from nsqcy.channels import events as _events
 from nsqcy.config.durations import short_duration
 from nsqcy.names import EVENTS_TOPIC as _EVENTS_TOPIC
@@ -320,9 +322,21 @@ cdef class Topic(Publishing):
 
     def close(self, bint delete):
         """Close the topic and its channels; close its files, or delete them."""
+        self.end(delete, _EXITING)
+
+    def leave_unanswered(self):
+        """Disconnect publishers with pending publishes, which may yet be lost or accepted."""
+        self.acks.answer(<uint64_t>-1, _UNKNOWN)
+
+    def lose(self):
+        """Close the topic and its channels. Its files belong to another process, which may have
+        accepted the publishes that are pending here."""
+        self.end(False, _UNKNOWN)
+
+    cdef int end(self, bint delete, str reason) except -1:
         cdef Channel channel
         if self.gone:
-            return
+            return 0
         if self.log is not None and not delete:
             # First, so that the files stay whatever is released afterwards.
             self.log.close(NULL, NULL)
@@ -337,11 +351,12 @@ cdef class Topic(Publishing):
         self.end_compaction()
         self.let_go_of_kept()
         self.discard()
-        self.acks.answer(<uint64_t>-1, "exiting")
+        self.acks.answer(<uint64_t>-1, reason)
         for read in list(self.reads or ()):
             (<LogRead>read).abandon(b"E_LOG_NO_TOPIC")
         if self.log is not None and delete:
             self.log.delete(NULL, NULL)
+        return 0
 
     # -- turns and seconds --
 

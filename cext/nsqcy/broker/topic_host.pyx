@@ -14,6 +14,10 @@ cdef enum:
 EXITING = "exiting"
 DRAINING = "draining"
 
+# Passed instead of a reason if it is unknown whether a message was published. The publisher's
+# connection then ends without an answer.
+UNKNOWN = "unknown"
+
 
 cdef class TopicHost:
     def __cinit__(self):

@@ -11,6 +11,8 @@ from nsqcy.base.debug cimport NSQCY_DEBUG
 from nsqcy.protocol.connection cimport STOPPED
 from nsqcy.protocol.wire cimport BY_REFERENCE, ERROR, RESPONSE, Output
 
+from nsqcy.broker.topic_host import UNKNOWN as _UNKNOWN
+
 
 cdef extern from "Python.h":
     void Py_INCREF(object)
@@ -217,6 +219,10 @@ cdef class AnswerQueue(Connection):
         if error is None:
             return self.answer(number, ANSWERED, None)
         if self.closed or number < self.ticket_base:
+            return 0
+        if error is _UNKNOWN:
+            self.drop_tickets()
+            self.stop()
             return 0
         ticket = &self.tickets[
             (self.ticket_first + <uint32_t>(number - self.ticket_base)) % self.ticket_room]

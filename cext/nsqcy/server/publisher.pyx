@@ -20,6 +20,7 @@ from nsqcy.broker.topic cimport Topic
 from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, Output
 
 from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
+from nsqcy.broker.topic_host import UNKNOWN
 
 
 cdef enum:
@@ -28,9 +29,6 @@ cdef enum:
 cdef int64_t MILLISECOND = 1000000
 
 NO_ROOM = "E_BAD_TOPIC"             # beginning of the error for a topic above the maximum number
-
-# Passed instead of a reason if it is unknown whether the message was published.
-UNKNOWN = "unknown"
 
 
 cdef class Callback(Waiter):

@@ -44,6 +44,15 @@ class Topics(Protocol):
         """Close the topics of a group, whose files can no longer be changed."""
         ...
 
+    def degraded(self, group_id: str) -> None:
+        """Leave pending publishes unanswered: from now on, records of the group are visible when
+        they are stored here."""
+        ...
+
+    def tick(self, owners: Worker) -> None:
+        """Do what depends on the state of the groups."""
+        ...
+
 
 class Settings(Protocol):
     """The options that the host uses."""
@@ -187,7 +196,11 @@ class CopiesHost:
             for group_id, files in self._files.items():
                 owner = self.worker.owner(group_id)
                 if owner is not None:
-                    files.wait(owner.waits(now))
+                    waits = owner.waits(now)
+                    if files.waits and not waits:
+                        self._topics.degraded(group_id)
+                    files.wait(waits)
+            self._topics.tick(self.worker)
             self._io.kick_now()
 
     # -- the registry reads (registry.Reader and NodeNames)

@@ -96,7 +96,7 @@ def test_messages_move_to_the_channels_that_have_not_finished_them(taken_over: P
     second.advance(2 * SECOND)
     assert received(second, "a") == Counter([b"8"])
     assert closed.is_moved
-    second.shard.close_closed(GROUP, b"t", True)
+    second.shard.close_closed(GROUP, b"t")
     second.settle()
     assert not (taken_over / "copies" / GROUP / "t.topic").exists()
     end(second)
