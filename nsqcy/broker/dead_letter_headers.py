@@ -31,12 +31,17 @@ NAMES = frozenset(
 ADDRESS = "nsqcy-channel"
 NO_CHANNEL = "its channel is gone"
 
+# Channel of a closed log for the messages that its topic kept for future channels. No client can
+# use the name.
+BACKLOG = "~backlog"
+
 
 class Origin(NamedTuple):
     """Origin of a dead letter, and its headers at the origin."""
 
     topic: str
     channel: str
+    """Empty: the message belongs to the topic itself."""
     headers: bytes
 
 
@@ -101,6 +106,8 @@ def origin_of(headers: bytes) -> Origin | None:
 
 def addressed(origin: Origin) -> bytes:
     """Return the headers of a message that returns to its origin."""
+    if not origin.channel:
+        return origin.headers
     return _bytes({ADDRESS: origin.channel}) + origin.headers
 
 

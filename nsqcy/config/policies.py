@@ -307,6 +307,13 @@ class Policies:
         values = {key: getattr(inherited, key) for key in INHERITED}
         return ChannelPolicy(**values | _merged(self._of_channel(topic, name)))
 
+    def copied(self) -> Iterator[TopicPolicy]:
+        """Yield a policy for each section, and each topic with values set over HTTP, that asks for
+        copies. Other sections may change the other values of a topic."""
+        for values in (*(values for _, values in self._sections), *self._set.values()):
+            if values.get("copies", 1) > 1:
+                yield _completed(self.default._replace(**values))
+
     def topic_sources(self, name: str) -> dict[str, str]:
         """Return the source of each key: a section of the file, "http" or "default"."""
         found = dict.fromkeys(TOPIC_KEYS, DEFAULT)

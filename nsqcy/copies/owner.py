@@ -1,8 +1,8 @@
 """The owner of a group: feeds the holders, knows what is committed, and changes the members.
 
-A change of a file is committed when every other member has stored it; the caller itself waits for
-the own disk. While a proposal has no known outcome, the
-members that it names count as well: it may already be the value of the registry.
+A change of a file is committed when every other member has stored it; the caller waits for its own
+disk. While the outcome of a proposal is unknown, the members that it names count as well, because it
+may already be the value in the registry.
 """
 
 from nsqcy.copies.feed import Feed, Status
@@ -60,8 +60,17 @@ class Owner:
         return (
             not (group.closed or self.is_releasing)
             and group.is_complete
-            and self._responding() >= group.min_copies
+            and self.responding() >= group.min_copies
         )
+
+    def responding(self) -> int:
+        """Return the number of members that respond, this node included."""
+        live = 1
+        for node in self.group.members:
+            feed = self.feeds.get(node)
+            if feed is not None and feed.status == Status.LIVE:
+                live += 1
+        return live
 
     def waits(self, now: float) -> bool:
         """Whether a record is visible only when it is committed, not as soon as it is stored here.
@@ -208,16 +217,8 @@ class Owner:
             self.committed = position
             self.host.committed(self.group.id, position)
 
-    def _responding(self) -> int:
-        live = 1
-        for node in self.group.members:
-            feed = self.feeds.get(node)
-            if feed is not None and feed.status == Status.LIVE:
-                live += 1
-        return live
-
     def _measure(self, now: float) -> None:
-        if self._responding() >= self.group.min_copies:
+        if self.responding() >= self.group.min_copies:
             self._short_since = None
         elif self._short_since is None:
             self._short_since = now

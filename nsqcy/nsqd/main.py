@@ -65,6 +65,7 @@ def _run(argv: Sequence[str]) -> int:
     try:
         tls = _load_tls(settings, options)
         users = _load_users(settings, options)
+        copies = _load_copies(settings, options)
         for warning in settings.warnings:
             lines.warn(warning, event="config_warning")
         openfiles.raise_limit().tell(lines)
@@ -75,7 +76,7 @@ def _run(argv: Sequence[str]) -> int:
         saved = policy_file.load(data_path, lines)
         for name, values in saved.values(options, lines).items():
             by_name.set(name, values)
-        context = _context(options, by_name, bound, tls, users)
+        context = _context(options, by_name, bound, tls, users, copies)
         return _serve(options, context, argv, lines, bound, lock_fd, notifier, saved)
     except BaseException:
         for each in bound:
@@ -122,6 +123,20 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
             "--tls-client-auth-policy=require-verify"
         )
     return text
+
+
+def _load_copies(settings: loader.Settings, options: NsqdOptions) -> dict[str, str] | None:
+    """Return what the workers need for copies, with all settings checked; None without etcd."""
+    if not options.etcd_endpoints:
+        return None
+    from nsqcy.nsqd.copies.settings import prepare
+
+    if not options.copies_secret_file and not options.copies_tls_cert:
+        settings.warnings.append(
+            "--etcd-endpoints without --copies-secret-file or --copies-tls-cert: everyone who can "
+            f"connect to {options.copies_address} can read and change the copies"
+        )
+    return prepare(options)
 
 
 def _addresses(options: NsqdOptions) -> dict[str, str]:
@@ -199,6 +214,7 @@ def _context(
     bound: list[listeners.Listener],
     tls: dict[str, Any] | None,
     users: str | None,
+    copies: dict[str, str] | None,
 ) -> dict[str, Any]:
     """Return the context that every worker receives."""
     return {
@@ -216,6 +232,7 @@ def _context(
         "started": time.time_ns(),
         "tls": tls,
         "users": users,
+        "copies": copies,
         "refusal": None,
         "draining": False,
     }

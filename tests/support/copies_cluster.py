@@ -11,7 +11,7 @@ import gevent
 from nsqcy.copies.group import Group
 from nsqcy.copies.ports import Limits
 from nsqcy.nsqd.copies.host import CopiesHost
-from nsqcy.nsqd.copies.node import Node
+from nsqcy.nsqd.copies.node import Node, machine_id
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.log import Log
 from nsqcy.storage.mirrored_io import MirroredIo
@@ -86,7 +86,7 @@ class Machine:
         self.io = self.make_io()
         self._watcher = gevent.get_hub().loop.io(self.io.fileno(), 1)
         self._watcher.start(self.io.poll_now)
-        node = Node(self.root, 0, self.boot)
+        node = Node(self.root, machine_id(self.root), 0, self.boot)
         self.name = node.name
         self.host = CopiesHost(
             self.io, self.root, node, self.settings, self.etcd.client(), self, self.lines
@@ -115,7 +115,10 @@ class Machine:
     def degraded(self, group_id: str) -> None:
         pass
 
-    def tick(self, owners: object) -> None:
+    def begun(self, group: Group, files: MirroredIo, directory: Path) -> None:
+        pass
+
+    def tick(self) -> None:
         pass
 
     # for tests

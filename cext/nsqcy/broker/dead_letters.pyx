@@ -188,9 +188,10 @@ cdef class DeadLetterTransfer(Transfer):
 
     cdef object origin_of(self, bytes own):
         """Return where a message returns to, or None. A message of a closed group goes to the same
-        channel of the open topic."""
+        channel of the open topic, or to the topic itself if no channel had it."""
         if self.topic.moved_from is not None:
-            return dead_letters.Origin(self.topic.name, self.source.name, own)
+            channel = "" if self.source.name == dead_letters.BACKLOG else self.source.name
+            return dead_letters.Origin(self.topic.name, channel, own)
         return dead_letters.origin_of(own)
 
     cdef bytes headers_of(self, const Entry *entry, const Record *record, bytes own):
@@ -207,9 +208,11 @@ cdef class DeadLetterTransfer(Transfer):
             return
         self.source.touch_dirty()
         if error == dead_letters.NO_CHANNEL and entry != NULL and entry.node.tag == REDRIVEN:
-            self.source.return_transfer(entry)
-            if self.topic.moved_from is not None:
-                self.rests_until = self.source.scheduler.now + REST
+            if self.topic.moved_from is None:
+                self.source.return_transfer(entry)
+            else:
+                # The channel existed when the moves began, so it was deleted since.
+                self.source.drop_transfer(entry)
             return
         if error is not None:
             self.rests_until = self.source.scheduler.now + REST

@@ -15,6 +15,7 @@ cdef class Shard(Scheduler):
     cdef object has_room                    # callable: may another topic be created; or None
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object failures                    # nsqcy.storage.write_failures.WriteFailures, or None
+    cdef public object copies               # nsqcy.nsqd.copies.topics.CopiedTopics, or None
     cdef public int64_t hold_new            # ns; maximum hold of a new topic; 0: none
 
     cdef Topic find(self, bytes key)

@@ -85,10 +85,15 @@ cdef class Shard(Scheduler):
 
     cdef Topic make_topic(self, bytes key):
         cdef Topic topic = Topic(self, key)
-        if self.io is not None and not topic.ephemeral:
+        copied = None if self.copies is None else self.copies.files(topic.name)
+        if copied is not None:
+            topic.log = self.make_log(topic.name, copied[0], copied[1])
+        elif self.io is not None and not topic.ephemeral:
             topic.log = self.make_log(topic.name, self.io, self.data_path)
         self.give_policy(topic)
         self.topics[key] = topic
+        if copied is not None:
+            self.copies.created(topic)
         return topic
 
     cdef Log make_log(self, str name, FileCalls files, str directory):
@@ -97,12 +102,15 @@ cdef class Shard(Scheduler):
                    **self.log_options)
 
     def open_topic(self, bytes key not None, FileCalls files not None, str directory not None):
-        """Open a topic whose files are elsewhere: create it, or restore it from them."""
+        """Open a topic whose files are elsewhere, and restore it from them."""
         cdef Topic topic = Topic(self, key)
         topic.log = self.make_log(topic.name, files, directory)
         self.give_policy(topic)
         self.topics[key] = topic
         restore(topic, {})
+        self.event("topic_created", topic.name, None)
+        for name in topic.channels:
+            self.event("channel_created", topic.name, name)
         return topic
 
     def lose_topic(self, bytes key not None):
@@ -110,6 +118,7 @@ cdef class Shard(Scheduler):
         publishes are disconnected."""
         cdef Topic topic = self.topics.pop(key)
         topic.lose()
+        self.event("topic_deleted", topic.name, None)
 
     def load_topic(self, bytes key not None, bint paused, channels):
         """Load a topic at startup from its log and its metadata."""
@@ -124,18 +133,20 @@ cdef class Shard(Scheduler):
 
     def open_closed(self, str group not None, bytes key not None, FileCalls files not None,
                     str directory not None):
-        """Open a log of a group that was taken over, and move its messages to the open topic of the
-        same name: each to the channels that have not finished it. These channels must exist. The
-        log accepts no publishes."""
+        """Open a log of a group that was taken over, whose messages are to be moved. It accepts no
+        publishes."""
         cdef Topic topic = Topic(self, key)
-        cdef Channel channel
         topic.moved_from = group
         topic.log = self.make_log(topic.name, files, directory)
         self.closed[group, key] = topic
         restore(topic, {})
-        for channel in topic.channels.values():
-            channel.move()
         return topic
+
+    def move_closed(self, str group not None, bytes key not None):
+        """Move the messages of such a log to the open topic of the same name: each to the channels
+        that have not finished it. These channels must exist."""
+        cdef Topic topic = self.closed[group, key]
+        topic.move()
 
     def close_closed(self, str group not None, bytes key not None):
         """Close a log that was drained, and delete its files."""
@@ -153,6 +164,8 @@ cdef class Shard(Scheduler):
         if topic is None:
             return False
         topic.close(True)
+        if self.copies is not None:
+            self.copies.deleted(key)
         self.event("topic_deleted", topic.name, None)
         return True
 

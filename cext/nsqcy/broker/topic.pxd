@@ -21,6 +21,7 @@ cdef class Topic(Publishing):
     cdef uint64_t *gone_ephemerals      # counters of deleted ones; NULL: none
     cdef bint prunes                    # it or one of its channels may be pruned
     cdef int64_t used_at                # last time when it had channels
+    cdef bint moves                     # whether its messages move to the open topic
     cdef readonly str moved_from        # id of the closed group that it is drained from, or None
 
     cdef void add_figures(self, uint64_t *figures) noexcept
@@ -28,6 +29,7 @@ cdef class Topic(Publishing):
     cdef void forget_figures(self) noexcept
     cdef Channel new_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
+    cdef int move(self) except -1
     cdef int end(self, bint delete, str reason) except -1
     cdef int settle_turn(self) except -1
     cdef int tick(self) except -1

@@ -47,6 +47,7 @@ from nsqcy.channels.counters cimport (
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.storage.block cimport Block
 
+from nsqcy.broker.dead_letter_headers import BACKLOG as _BACKLOG
 from nsqcy.broker.topic_host import EXITING as _EXITING
 from nsqcy.broker.topic_host import UNKNOWN as _UNKNOWN
 from nsqcy.channels import events as _events
@@ -525,14 +526,33 @@ cdef class Topic(Publishing):
         self.write_journal(False)
         self.finish_journal()
 
+    cdef int move(self) except -1:
+        """Move all messages to the open topic of the same name, as soon as they are due."""
+        cdef Channel channel
+        self.pause(False)
+        if not self.channels and (self.fanout.seq != self.next_seq or self.delayed_count):
+            self.channel(_BACKLOG)
+        for channel in self.channels.values():
+            channel.move()
+        self.moves = True
+        return 0
+
     @property
     def is_moved(self):
-        """Whether no channel has a message left."""
+        """Whether all messages of a closed log have moved."""
         cdef Channel channel
+        if not self.moves or self.fanout.seq != self.next_seq or self.delayed_count:
+            return False
         for channel in self.channels.values():
             if channel.depth() or channel.in_flight_count or channel.deferred_count:
                 return False
         return True
+
+    @property
+    def moved_channels(self):
+        """Return the channels that the open topic needs before the messages of a closed log move
+        to it."""
+        return [name for name in self.channels if name != _BACKLOG]
 
     cdef bint needs_nothing(self) noexcept:
         cdef Channel channel

@@ -19,6 +19,10 @@ from nsqcy.storage.io import FileHandle, IoThread
 ASIDE = ".fill"
 """Suffix of a file that replaces another one at the end of a fill."""
 FACTS = "copy.json"
+FOLDER = "copies"
+"""Directory of all copies in the data path."""
+SUFFIX = ".topic"
+"""Suffix of the directory of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class CopyFiles:
             durability == "fsync" or facts.get("boot") == boot
         )
         self.epoch = facts["epoch"] if isinstance(facts.get("epoch"), int) else 0
+        self._serves = facts.get("serves") is True
         self.table = FileTable.scan(root)
 
     # -- the copy as a whole
@@ -91,6 +96,17 @@ class CopyFiles:
             self._whole = value
             self._save_facts()
 
+    @property
+    def serves(self) -> bool:
+        """Whether this node serves the topics of the copy: it owns the group, which is open."""
+        return self._serves
+
+    @serves.setter
+    def serves(self, value: bool) -> None:
+        if value != self._serves:
+            self._serves = value
+            self._save_facts()
+
     def own(self, epoch: int) -> None:
         """Let the logs of this process change the files from now on."""
         self._end_filling()
@@ -102,7 +118,7 @@ class CopyFiles:
         """Delete the copy."""
         for path in self.table.paths():
             self.delete(path)
-        for folder in self.root.glob("*.topic"):
+        for folder in self.root.glob(f"*{SUFFIX}"):
             self._io.on_path_now("rmdir", folder)
         self._io.on_path_now("unlink", self.root / FACTS)
         self._io.on_path_now("rmdir", self.root)
@@ -133,6 +149,7 @@ class CopyFiles:
         self._is_filling = False
         self.epoch = epoch
         self._whole = True
+        self._serves = False
         self._save_facts()
 
     # -- changes
@@ -239,11 +256,32 @@ class CopyFiles:
         self._ended(error)
 
     def _save_facts(self) -> None:
-        facts = {"whole": self._whole, "epoch": self.epoch, "boot": self._boot}
+        facts = {
+            "whole": self._whole,
+            "epoch": self.epoch,
+            "boot": self._boot,
+            "serves": self._serves,
+        }
         handle = self._io.open(self.root / f"{FACTS}.tmp", replace=True)
         handle.write(json.dumps(facts).encode(), 0, self._change(""))
         handle.do("fsync", 0, self._change(""))
         handle.rename(self.root / FACTS, self._change(""))
+
+
+def root_of(data_path: Path, worker: int) -> Path:
+    """Return the directory of a worker's copies."""
+    return data_path / FOLDER / str(worker)
+
+
+def served_topics(data_path: Path, workers: int) -> dict[str, int]:
+    """Return the workers of the topics that a node serves from its copies. Blocks."""
+    found = {}
+    for worker in range(workers):
+        for directory in root_of(data_path, worker).glob("*/"):
+            if _read_facts(directory).get("serves") is True:
+                for path in directory.glob(f"*{SUFFIX}/"):
+                    found[path.name.removesuffix(SUFFIX)] = worker
+    return found
 
 
 def _read_facts(root: Path) -> dict[str, Any]:

@@ -7,9 +7,9 @@ Joins the state machine, the registry, the streams and the files. Does not know 
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gevent
 from gevent import socket, ssl
@@ -29,12 +29,18 @@ from nsqcy.nsqd.copies.wire import Decoder, Greeting
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.mirrored_io import MirroredIo
 
+FLUSH_INTERVAL = 0.01  # seconds
+
 Key = tuple[str, str]
 """A node and a group."""
 
 
 class Topics(Protocol):
     """The topics of the worker."""
+
+    def begun(self, group: Group, files: MirroredIo, directory: Path) -> None:
+        """Use the files of a group that is being created."""
+        ...
 
     def owned(self, group: Group, files: MirroredIo, directory: Path) -> None:
         """Open the topics of a group."""
@@ -49,7 +55,7 @@ class Topics(Protocol):
         they are stored here."""
         ...
 
-    def tick(self, owners: Worker) -> None:
+    def tick(self) -> None:
         """Do what depends on the state of the groups."""
         ...
 
@@ -74,36 +80,64 @@ class Settings(Protocol):
 
 
 class _Mirror:
-    """Passes the changes of an owned group to its owner."""
+    """Passes the changes of an owned group to its owner.
+
+    A group that is being created has no owner yet. Its first changes are counted: the owner's
+    position 0 includes them, because each holder is filled with all files first.
+    """
 
     def __init__(self, host: "CopiesHost", group_id: str, copy: CopyFiles) -> None:
         self._host = host
         self._group_id = group_id
         self._table = copy.table
+        self.first = 0
+        """Number of changes before the group existed."""
 
     def write(self, path: str, offset: int, data: bytes, are_records: bool) -> int:
         self._table.written(path, offset, data)
-        return self._owner().write(path, offset, Data(data, are_records), time.monotonic())
+        owner = self._owner()
+        if owner is None:
+            return self._count()
+        change = Data(data, are_records)
+        return self.first + owner.write(path, offset, change, time.monotonic())
 
     def truncate(self, path: str, size: int) -> int:
         self._table.truncated(path, size)
-        return self._owner().truncate(path, size, time.monotonic())
+        owner = self._owner()
+        if owner is None:
+            return self._count()
+        return self.first + owner.truncate(path, size, time.monotonic())
 
     def rename(self, path: str, to: str) -> int:
         self._table.renamed(path, to)
-        return self._owner().rename(path, to, time.monotonic())
+        owner = self._owner()
+        if owner is None:
+            return self._count()
+        return self.first + owner.rename(path, to, time.monotonic())
 
     def delete(self, path: str) -> int:
         self._table.deleted(path)
-        return self._owner().delete(path, time.monotonic())
+        owner = self._owner()
+        if owner is None:
+            return self._count()
+        return self.first + owner.delete(path, time.monotonic())
 
     def failed(self, error: int) -> None:
         self._host.disk_failed(self._group_id, error)
 
-    def _owner(self) -> Owner:
-        owner = self._host.worker.owner(self._group_id)
-        assert owner is not None, "the files are stopped when the group is lost"
-        return owner
+    def _owner(self) -> Owner | None:
+        return self._host.worker.owner(self._group_id)
+
+    def _count(self) -> int:
+        self.first += 1
+        return self.first
+
+
+class _Files(NamedTuple):
+    """Files of an owned group, or of one that is being created."""
+
+    io: MirroredIo
+    mirror: _Mirror
 
 
 class CopiesHost:
@@ -118,9 +152,11 @@ class CopiesHost:
         etcd: EtcdClient,
         topics: Topics,
         log: Lines,
+        enter: Callable[[], None] = lambda: None,
     ) -> None:
         """
         root: directory of the copies; each group has its own below it
+        enter: called whenever topics may be touched
         """
         self._io = io
         self._root = root
@@ -129,8 +165,11 @@ class CopiesHost:
         self._limits = settings.limits
         self._topics = topics
         self._log = log
+        self._enter = enter
         self._copies: dict[str, CopyFiles] = {}
-        self._files: dict[str, MirroredIo] = {}
+        self._files: dict[str, _Files] = {}
+        self._begun: dict[str, Group] = {}
+        """Groups that are being created."""
         self._opening: dict[Key, gevent.Greenlet[Any, Any]] = {}
         self._opened: dict[Key, Stream] = {}
         self._accepted: dict[Key, Stream] = {}
@@ -157,12 +196,41 @@ class CopiesHost:
             for stream in list(streams.values()):
                 stream.close()
             streams.clear()
-        for files in self._files.values():
-            files.wait(False)
+        self.stop_waiting()
         self._registry.close()
 
+    def stop_waiting(self) -> None:
+        """Report changes as soon as they are made here: the process is about to end."""
+        for files in self._files.values():
+            files.io.wait(False)
+
+    def flush(self, limit: float) -> None:
+        """Wait at most `limit` seconds until the holders have all changes of the owned groups."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline and not self._is_flushed():
+            self._io.kick_now()
+            gevent.sleep(FLUSH_INTERVAL)
+
+    def _is_flushed(self) -> bool:
+        owners = [self.worker.owner(group_id) for group_id in self._files]
+        return all(owner is None or owner.committed == owner.position for owner in owners)
+
+    # -- groups (topics.Groups)
+
+    def owner(self, group_id: str) -> Owner | None:
+        return self.worker.owner(group_id)
+
+    def unopened(self, opened: Iterable[str]) -> bool | None:
+        if not self._is_ready:
+            return None
+        mine = {
+            group.id
+            for group in self.worker.groups()
+            if group.owner == self._node.name and not group.done
+        }
+        return not mine <= set(opened)
+
     def create_group(self, durability: str, copies: int, min_copies: int) -> str:
-        """Begin to create a group that this process owns; return its id."""
         group = Group(
             id=secrets.token_hex(8),
             epoch=1,
@@ -174,8 +242,21 @@ class CopiesHost:
             nonce=self.nonce(),
             durability=durability,
         )
-        self.propose(None, group)
+        self._begun[group.id] = group
+        files = self._make_files(self.create_copy(group), group.id)
+        self._topics.begun(group, files.io, self._root / group.id)
+        self._propose_begun(group)
         return group.id
+
+    def _propose_begun(self, group: Group) -> None:
+        if self._is_ready:
+            self.propose(None, group)
+
+    def _make_files(self, copy: CopyFiles, group_id: str) -> _Files:
+        mirror = _Mirror(self, group_id, copy)
+        files = _Files(MirroredIo(self._io, self._root / group_id, mirror), mirror)
+        self._files[group_id] = files
+        return files
 
     def disk_failed(self, group_id: str, error: int) -> None:
         """Give a group whose files cannot be changed here to another member."""
@@ -189,19 +270,23 @@ class CopiesHost:
     def _tick(self) -> None:
         while True:
             gevent.sleep(self._limits.alive_interval)
-            if not self._is_ready:
-                continue
-            now = time.monotonic()
-            self.worker.tick(now)
-            for group_id, files in self._files.items():
-                owner = self.worker.owner(group_id)
-                if owner is not None:
-                    waits = owner.waits(now)
-                    if files.waits and not waits:
-                        self._topics.degraded(group_id)
-                    files.wait(waits)
-            self._topics.tick(self.worker)
+            self._enter()
+            if self._is_ready:
+                self._watch_groups(time.monotonic())
+            self._topics.tick()
             self._io.kick_now()
+
+    def _watch_groups(self, now: float) -> None:
+        self.worker.tick(now)
+        for group in list(self._begun.values()):
+            self._propose_begun(group)
+        for group_id, files in self._files.items():
+            owner = self.worker.owner(group_id)
+            if owner is not None:
+                waits = owner.waits(now)
+                if files.io.waits and not waits:
+                    self._topics.degraded(group_id)
+                files.io.wait(waits)
 
     # -- the registry reads (registry.Reader and NodeNames)
 
@@ -209,17 +294,21 @@ class CopiesHost:
         self, revision: int, groups: Sequence[tuple[Group, int]], sessions: Sequence[Session]
     ) -> None:
         now = time.monotonic()
+        self._enter()
         self._is_ready = True
         self._sessions = {session.node: session for session in sessions}
         self.worker.registry_heard(now)
         self.worker.sessions = frozenset(session.id for session in sessions)
         for group, changed_at in groups:
             self.worker.updated(group, changed_at, now)
+        self._topics.tick()
         self._io.kick_now()
 
     def group_changed(self, group: Group, revision: int) -> None:
         if self._is_ready:
+            self._enter()
             self.worker.updated(group, revision, time.monotonic())
+            self._topics.tick()
             self._io.kick_now()
 
     def claimed(self, group_id: str, node: str, claim: Claim) -> None:
@@ -283,10 +372,11 @@ class CopiesHost:
             greeting = Greeting(
                 self._settings.cluster, self._node.name, node, group_id, self._settings.token
             )
-            sock, decoder = connect((host, int(port)), greeting, self._settings.client_tls)
+            sock, decoder = connect((host.strip("[]"), int(port)), greeting, self._settings.client_tls)
         except (OSError, ValueError) as error:
             if self._opening.pop(key, None) is not None:
                 self._log.info(f"COPIES: no stream to {node} for {group_id}: {error}")
+                self._enter()
                 self.worker.disconnected(node, group_id, time.monotonic())
             return
         if self._opening.pop(key, None) is None:
@@ -299,16 +389,19 @@ class CopiesHost:
             lambda reason: self._stream_lost(key, reason),
         )
         self._opened[key] = stream
+        self._enter()
         self.worker.opened(node, group_id, time.monotonic())
         stream.run()
 
     def _from_holder(self, key: Key, message: FromHolder) -> None:
+        self._enter()
         self.worker.from_holder(*key, message, time.monotonic())
         self._io.kick_now()
 
     def _stream_lost(self, key: Key, reason: str) -> None:
         self._log.info(f"COPIES: stream to {key[0]} for {key[1]} ended: {reason}")
         if self._opened.pop(key, None) is not None:
+            self._enter()
             self.worker.disconnected(*key, time.monotonic())
 
     def close(self, node: str, group_id: str) -> None:
@@ -355,6 +448,7 @@ class CopiesHost:
 
     def _from_owner(self, key: Key, stream: Stream, message: FromOwner) -> None:
         if self._accepted.get(key) is stream:
+            self._enter()
             self.worker.from_owner(*key, message, time.monotonic())
             self._io.kick_now()
 
@@ -362,6 +456,7 @@ class CopiesHost:
         self._log.info(f"COPIES: stream from {key[0]} for {key[1]} ended: {reason}")
         if self._accepted.get(key) is stream:
             del self._accepted[key]
+            self._enter()
             self.worker.hung_up(*key)
 
     def propose(self, base: Group | None, value: Group, absent: str = "") -> None:
@@ -393,20 +488,28 @@ class CopiesHost:
         return secrets.token_hex(8)
 
     def owned(self, group: Group) -> None:
+        self._begun.pop(group.id, None)
         copy = self.copy(group.id)
         assert copy is not None
-        directory = self._root / group.id
-        files = MirroredIo(self._io, directory, _Mirror(self, group.id, copy))
-        self._files[group.id] = files
-        self._log.info(f"COPIES: this process owns group {group.id}, epoch {group.epoch}")
-        self._topics.owned(group, files, directory)
+        copy.serves = not group.closed
+        files = self._files.get(group.id) or self._make_files(copy, group.id)
+        self._log.info(
+            f"COPIES: owning group {group.id}, epoch {group.epoch}",
+            event="copies_owned",
+            group=group.id,
+            epoch=group.epoch,
+            closed=group.closed,
+        )
+        self._topics.owned(group, files.io, self._root / group.id)
 
     def lost(self, group: Group) -> None:
-        self._log.warn(f"COPIES: this process no longer owns group {group.id}")
-        self._files.pop(group.id).stop()
+        self._log.warn(
+            f"COPIES: no longer owning group {group.id}", event="copies_lost", group=group.id
+        )
+        self._files.pop(group.id).io.stop()
         self._topics.lost(group)
 
     def committed(self, group_id: str, position: int) -> None:
         files = self._files.get(group_id)
         if files is not None:
-            files.committed(position)
+            files.io.committed(files.mirror.first + position)

@@ -17,16 +17,16 @@ from nsqcy.util import files
 class Node:
     """The node of a worker, for the life of its process. Its methods block."""
 
-    def __init__(self, root: Path, worker: int, boot: str) -> None:
+    def __init__(self, root: Path, machine: str, worker: int, boot: str) -> None:
         """
         root: directory of the copies of all workers
+        machine: see `machine_id`
         boot: id of the machine's boot
 
-        Raises StartError if a file is damaged, and OSError.
+        Raises OSError.
         """
         self.boot = boot
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.machine = _machine(root)
+        self.machine = machine
         self.name = f"{self.machine}.{worker}"
         self.process = f"{self.name}.{secrets.token_hex(4)}"
         self._root = root
@@ -44,8 +44,14 @@ class Node:
         files.replace(os.fspath(self._root), self._file, content)
 
 
-def _machine(root: Path) -> str:
-    """Return the id of a data path, which the first start creates."""
+def machine_id(root: Path) -> str:
+    """Return the id of a data path, which the first start creates. No worker may run.
+
+    root: directory of the copies of all workers
+
+    Raises StartError if the file is damaged, and OSError.
+    """
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = root / "machine.json"
     found = _read(path)
     if found is None:

@@ -62,6 +62,9 @@ class Stream:
         self._queue: deque[bytes | _Slot] = deque()
         self._queued = 0
         self._wake = Event()
+        # Setting the event at the end of a turn would wake the greenlet much later.
+        self._alarm = gevent.get_hub().loop.async_()
+        self._alarm.start(self._wake.set)
         self._is_closed = False
         decoder.maximum = MAX_FRAME
 
@@ -88,6 +91,8 @@ class Stream:
             self._is_closed = True
             self._queue.clear()
             self._wake.set()
+            self._alarm.stop()
+            self._alarm.close()
             # Wakes a greenlet that reads, which closing the socket would not do.
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)
@@ -102,7 +107,7 @@ class Stream:
 
     def _add(self, size: int) -> None:
         self._queued += size
-        self._wake.set()
+        self._alarm.send()
         if self._queued > MAX_QUEUED:
             self._end(f"more than {MAX_QUEUED} bytes are queued")
 

@@ -1,100 +1,227 @@
-"""The copied topics of a worker: opened with their group, refused without enough copies, drained
-after a takeover.
+"""The copied topics of a worker: which group has a topic, when a topic can be used, and when the
+log of a group that was taken over is drained.
 
 Knows groups and the shard, but no streams and no registry.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
+from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.copies.group import Group
 from nsqcy.copies.owner import Owner
-from nsqcy.storage.mirrored_io import MirroredIo
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.copies.copy_files import SUFFIX
+from nsqcy.storage.io import FileCalls
 
-TOO_FEW = "TOO_FEW_COPIES"
-SUFFIX = ".topic"
+HERE = ""
+"""Group of the logs without copies, which are drained if their topics have copies now."""
 
 
-class Owners(Protocol):
-    """The groups that this process owns."""
+class Groups(Protocol):
+    """The groups of this process (`nsqcy.nsqd.copies.host.CopiesHost`)."""
+
+    def create_group(self, durability: str, copies: int, min_copies: int) -> str:
+        """Begin to create a group; return its id. `CopiedTopics.begun` is called at once."""
+        ...
 
     def owner(self, group_id: str) -> Owner | None: ...
 
+    def unopened(self, opened: Iterable[str]) -> bool | None:
+        """Return whether this node owns other groups than these; None if that is not known yet."""
+        ...
+
+
+class Files(Protocol):
+    """The files of a group (`nsqcy.storage.mirrored_io.MirroredIo`)."""
+
+    @property
+    def waits(self) -> bool: ...
+    def wait(self, waits: bool) -> None: ...
+
+
+class _Kind(NamedTuple):
+    """The part of a policy that all topics of a group share."""
+
+    durability: str
+    copies: int
+    min_copies: int
+
+    @classmethod
+    def of(cls, values: TopicPolicy | Group) -> "_Kind":
+        return cls(values.durability, values.copies, values.min_copies)
+
 
 class _OwnedGroup:
-    """A group, from the moment this process owns it."""
+    """A group from the moment this process owns it, or begins to create it."""
 
-    def __init__(self, group: Group, files: MirroredIo, directory: Path) -> None:
+    def __init__(self, group: Group, files: Any, directory: Path) -> None:
         self.group = group
         self.files = files
         self.directory = directory
         self.topics: dict[bytes, Topic] = {}
+        self.drained: dict[bytes, Topic] = {}
+        """Topics whose messages move to another log."""
         self.is_open = False
-        self.is_drained = False
+        self.is_finished = False
+
+    def takes(self, kind: _Kind) -> bool:
+        return self.is_open and not self.group.closed and _Kind.of(self.group) == kind
 
 
 class CopiedTopics:
     """The topics of all groups of a worker (`nsqcy.nsqd.copies.host.Topics`)."""
 
     def __init__(
-        self, shard: Shard, create_channels: Callable[[str, Iterable[str]], object]
+        self,
+        shard: Shard,
+        policies: Policies,
+        create_channels: Callable[[str, list[str], Callable[[], object]], object],
+        usable: Callable[[bytes], object],
+        log: Lines,
     ) -> None:
         """
-        create_channels: called with a topic, which may belong to another worker, and the channels
-            that it must have to receive the messages of a closed group
+        create_channels: called with a topic, which may belong to another worker, the channels that
+            it needs to receive the messages of a drained log, and what to call once it has them
+        usable: called with each topic that `may_use` has denied, once it can be used
         """
         self._shard = shard
+        self._policies = policies
         self._create_channels = create_channels
+        self._usable = usable
+        self._log = log
+        self._groups_of: Groups | None = None
         self._groups: dict[str, _OwnedGroup] = {}
+        self._plain: dict[bytes, Topic] = {}
+        self._loaded: dict[bytes, tuple[bool, Mapping[str, bool]]] = {}
+        """Topics of nsqd.dat, until they can be opened."""
+        self._denied: set[bytes] = set()
+        self._is_ready = False
 
-    def open(self, group_id: str, key: bytes) -> Topic:
-        """Create a topic in an open group."""
-        owned = self._groups[group_id]
-        topic = self._shard.open_topic(key, owned.files, str(owned.directory))
-        owned.topics[key] = topic
-        return topic
+    def attach(self, groups: Groups) -> None:
+        self._groups_of = groups
 
-    def is_open(self, group_id: str) -> bool:
-        """Return whether topics can be created in a group."""
-        owned = self._groups.get(group_id)
-        return owned is not None and owned.is_open and not owned.group.closed
+    # -- before the topics can be used
+
+    def is_copied(self, topic: str) -> bool:
+        return self._policies.topic(topic).copies > 1
+
+    def may_use(self, topic: str) -> bool:
+        """Return whether a topic may be created or used. It must not be before the process knows
+        which groups it owns: one of them may have the topic."""
+        if self._is_ready or not self.is_copied(topic):
+            return True
+        self._denied.add(topic.encode())
+        return False
+
+    @property
+    def is_ready(self) -> bool:
+        return self._is_ready
+
+    def load(self, topic: str, paused: bool, channels: Mapping[str, bool]) -> None:
+        """Load a topic of nsqd.dat as soon as the groups are known."""
+        self._loaded[topic.encode()] = (paused, channels)
+        if self._is_ready:
+            self._load_all()
+
+    def become_ready(self) -> None:
+        """Use copied topics from now on: those that no group has are created."""
+        if self._is_ready:
+            return
+        self._is_ready = True
+        self._load_all()
+        for policy in self._policies.copied():  # so that the first publish finds a group
+            self._group_for(_Kind.of(policy))
+        denied, self._denied = self._denied, set()
+        for key in denied:
+            self._usable(key)
+
+    def _load_all(self) -> None:
+        loaded, self._loaded = self._loaded, {}
+        for key, (paused, channels) in loaded.items():
+            if self._shard.topic(key) is None:
+                self._shard.load_topic(key, paused, channels)
+            self._drain_plain(key)
+
+    def _drain_plain(self, key: bytes) -> None:
+        """Move the messages that a topic has in a log without copies."""
+        data_path = Path(self._shard.data_path or "")
+        if key not in self._plain and (data_path / f"{key.decode()}{SUFFIX}").is_dir():
+            io = self._shard.io
+            assert io is not None
+            self._plain[key] = self._open_drained(HERE, key, io, str(data_path))
+
+    # -- what the shard calls
+
+    def files(self, topic: str) -> tuple[FileCalls, str] | None:
+        """Return where a new topic has its log; None if it has no copies."""
+        policy = self._policies.topic(topic)
+        if policy.copies == 1:
+            return None
+        owned = self._group_for(_Kind.of(policy))
+        return owned.files, str(owned.directory)
+
+    def created(self, topic: Topic) -> None:
+        """Take a topic whose log is in the files that `files` returned."""
+        owned = self._group_for(_Kind.of(self._policies.topic(topic.name)))
+        owned.topics[topic.name.encode()] = topic
+        self._refuse(owned)
+
+    def deleted(self, key: bytes) -> None:
+        for owned in self._groups.values():
+            owned.topics.pop(key, None)
+
+    def _group_for(self, kind: _Kind) -> _OwnedGroup:
+        for owned in self._groups.values():
+            if owned.takes(kind):
+                return owned
+        assert self._groups_of is not None
+        return self._groups[self._groups_of.create_group(*kind)]
 
     # -- host.Topics
 
-    def owned(self, group: Group, files: MirroredIo, directory: Path) -> None:
-        self._groups[group.id] = _OwnedGroup(group, files, directory)
+    def begun(self, group: Group, files: Any, directory: Path) -> None:
+        """Use a group that is being created. Its topics accept publishes when it exists."""
+        owned = self._groups[group.id] = _OwnedGroup(group, files, directory)
+        owned.is_open = True
+
+    def owned(self, group: Group, files: Any, directory: Path) -> None:
+        found = self._groups.get(group.id)
+        if found is None:
+            self._groups[group.id] = _OwnedGroup(group, files, directory)
+        else:
+            found.group = group
 
     def lost(self, group: Group) -> None:
         owned = self._groups.pop(group.id)
         for key in owned.topics:
-            if group.closed:
-                self._shard.lose_closed(group.id, key)
-            else:
-                self._shard.lose_topic(key)
+            self._shard.lose_topic(key)
+        for key in owned.drained:
+            self._shard.lose_closed(group.id, key)
 
     def degraded(self, group_id: str) -> None:
         for topic in self._groups[group_id].topics.values():
             topic.leave_unanswered()
 
-    def tick(self, owners: Owners) -> None:
+    def tick(self) -> None:
         """Open the topics of groups that may be served, and watch those that are open."""
-        now = time.monotonic()
-        for group_id, owned in self._groups.items():
-            owner = owners.owner(group_id)
-            if owner is None:
-                continue
-            if not owned.is_open:
-                # The records of an earlier process may be known to no other member yet.
-                if owner.committed == owner.position or not owner.waits(now):
-                    self._open_all(owned)
-            elif owned.group.closed:
-                self._drain(owned, owner)
-            else:
-                self._refuse(owned, owner)
+        assert self._groups_of is not None
+        for owned in list(self._groups.values()):
+            owner = self._groups_of.owner(owned.group.id)
+            if owned.is_open:
+                self._refuse(owned)
+                self._end_drained(owned, owner)
+            elif owner is not None and _may_open(owner):
+                self._open_all(owned)
+        self._end_plain()
+        if not self._is_ready:
+            opened = [owned.group.id for owned in self._groups.values() if owned.is_open]
+            if self._groups_of.unopened(opened) is False:
+                self.become_ready()
 
     # -- inside
 
@@ -104,28 +231,78 @@ class CopiedTopics:
         waits = owned.files.waits
         owned.files.wait(False)
         for path in sorted(owned.directory.glob(f"*{SUFFIX}")):
-            key = path.name.removesuffix(SUFFIX).encode()
-            directory = str(owned.directory)
-            if owned.group.closed:
-                topic = self._shard.open_closed(owned.group.id, key, owned.files, directory)
-                self._create_channels(topic.name, list(topic.channels))
-            else:
-                topic = self._shard.open_topic(key, owned.files, directory)
-            owned.topics[key] = topic
+            self._open(owned, path.name.removesuffix(SUFFIX).encode())
         owned.files.wait(waits)
+        self._refuse(owned)
 
-    def _refuse(self, owned: _OwnedGroup, owner: Owner) -> None:
+    def _open(self, owned: _OwnedGroup, key: bytes) -> None:
+        """Open a topic of a group. Its messages move to another log if it may not stay here."""
+        group, directory = owned.group, str(owned.directory)
+        kind = _Kind.of(self._policies.topic(key.decode()))
+        if group.closed or kind != _Kind.of(group) or self._shard.topic(key) is not None:
+            owned.drained[key] = self._open_drained(group.id, key, owned.files, directory)
+        else:
+            owned.topics[key] = self._shard.open_topic(key, owned.files, directory)
+
+    def _open_drained(self, group_id: str, key: bytes, files: FileCalls, directory: str) -> Topic:
+        topic = self._shard.open_closed(group_id, key, files, directory)
+        self._log.info(
+            f"COPIES: moving the messages of topic {topic.name} from its earlier log",
+            event="copies_draining",
+            topic=topic.name,
+            group=group_id,
+        )
+        self._create_channels(
+            topic.name, topic.moved_channels, lambda: self._move(group_id, key, topic)
+        )
+        return topic
+
+    def _move(self, group_id: str, key: bytes, topic: Topic) -> None:
+        """Move the messages of a drained log, unless the group was lost meanwhile."""
+        owned = self._groups.get(group_id)
+        drained = self._plain if group_id == HERE else owned.drained if owned else {}
+        if drained.get(key) is topic:
+            self._shard.move_closed(group_id, key)
+
+    def _refuse(self, owned: _OwnedGroup) -> None:
         """Accept publishes while there are enough copies."""
-        refused = None if owner.accepts() else TOO_FEW
+        assert self._groups_of is not None
+        owner = self._groups_of.owner(owned.group.id)
+        refused = None if owner is not None and owner.accepts() else _too_few(owned.group, owner)
         for topic in owned.topics.values():
             topic.refused = refused
 
-    def _drain(self, owned: _OwnedGroup, owner: Owner) -> None:
-        """End a closed group whose messages have all moved."""
-        if owned.is_drained or not all(topic.is_moved for topic in owned.topics.values()):
-            return
-        owned.is_drained = True
-        for key in owned.topics:
-            self._shard.close_closed(owned.group.id, key)
-        owned.topics.clear()
-        owner.drained()
+    def _end_drained(self, owned: _OwnedGroup, owner: Owner | None) -> None:
+        """Delete the logs whose messages have all moved, and end a closed group that has none."""
+        for key, topic in list(owned.drained.items()):
+            if topic.is_moved:
+                del owned.drained[key]
+                self._end_log(owned.group.id, topic)
+        if owned.group.closed and not owned.drained and owner and not owned.is_finished:
+            owned.is_finished = True
+            owner.drained()
+
+    def _end_plain(self) -> None:
+        for key, topic in list(self._plain.items()):
+            if topic.is_moved:
+                del self._plain[key]
+                self._end_log(HERE, topic)
+
+    def _end_log(self, group_id: str, topic: Topic) -> None:
+        self._shard.close_closed(group_id, topic.name.encode())
+        self._log.info(
+            f"COPIES: all messages of topic {topic.name} have moved",
+            event="copies_drained",
+            topic=topic.name,
+            group=group_id,
+        )
+
+
+def _may_open(owner: Owner) -> bool:
+    # The records of an earlier process may be known to no other member yet.
+    return owner.committed == owner.position or not owner.waits(time.monotonic())
+
+
+def _too_few(group: Group, owner: Owner | None) -> str:
+    responding = owner.responding() if owner is not None else 1
+    return f"too few copies: {responding} of {group.copies}, at least {group.min_copies} are needed"

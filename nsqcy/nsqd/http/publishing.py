@@ -30,6 +30,7 @@ _REFUSALS = (
     (re.compile("E_BAD_MESSAGE .* message too small (.*)"), 400, "MSG_TOO_SMALL {}"),
     (re.compile("E_BAD_TOPIC.*"), 400, TOO_MANY_TOPICS),
     (re.compile(DRAINING), 503, "DRAINING"),
+    (re.compile("too few copies: (.*)"), 503, "TOO_FEW_COPIES {}"),
     (re.compile("((?:topic|channel) .* is full .*)"), 503, "FULL {}"),
 )
 

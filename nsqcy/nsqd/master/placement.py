@@ -26,6 +26,11 @@ class Placement:
             self._counts[worker] += 1
         return worker
 
+    def pin(self, topic: str, worker: int) -> None:
+        """Place a topic whose files only one worker can use."""
+        if topic not in self._placed and worker < len(self._counts):
+            self._placed[topic] = worker
+
     def retire(self, topic: str) -> None:
         """Mark a topic as deleted: it keeps its worker but no longer counts."""
         if topic in self._live:

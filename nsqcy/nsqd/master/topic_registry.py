@@ -4,6 +4,7 @@ nsqlookupds.
 Owns the order in which these three change. Does not handle messages.
 """
 
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -36,6 +37,12 @@ class TopicRegistry:
         self._workers = alive
         self._log = log
         self._discovery: ChannelDiscovery | None = None
+        self._copied: dict[str, int] = {}
+        """Workers of the topics that this nsqd serves from its copies."""
+        if options is not None and options.etcd_endpoints:
+            from nsqcy.nsqd.copies.copy_files import served_topics
+
+            self._copied = served_topics(Path(data_path), workers)
         if options is not None:
             self.lookup = Lookup(
                 self.known_topics, protocol.identity(options), options.max_body_size, log
@@ -44,6 +51,8 @@ class TopicRegistry:
 
     def load(self) -> None:
         """Read nsqd.dat and place its topics."""
+        for topic, worker in self._copied.items():
+            self.placement.pin(topic, worker)
         self.known_topics.replace(metadata.load(self._data_path, self._log))
         for topic in sorted(self.known_topics):
             self.placement.place(topic)

@@ -50,6 +50,7 @@ from nsqcy.util import debug
 
 if TYPE_CHECKING:
     from nsqcy.nsqd.auth.users import FileUsers
+    from nsqcy.nsqd.copies.service import Copies
     from nsqcy.nsqd.worker import tls
 
 HOLD_LIMIT = 60_000_000_000
@@ -211,6 +212,7 @@ class Engine:
             users=self._users,
             give_way=self._give_way,
         )
+        self._copies = self._make_copies(boot, backend)
         self._stopped = False
         self._loop.start()
         self._live_objects = None
@@ -224,10 +226,14 @@ class Engine:
     ) -> None:
         self._loop.enter()
         for name, worker in table.items():
-            self._manager.placed(name.encode(), worker)
+            if self._may_use(name, worker):
+                self._manager.placed(name.encode(), worker)
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
-            self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
+            if self._copies is not None and self._copies.topics.is_copied(topic["name"]):
+                self._copies.topics.load(topic["name"], topic["paused"], channels)
+            else:
+                self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
             gevent.sleep(0)  # lets the heartbeat run: many topics, or a log to scan, take time
             if self._stopped:  # topics that are not loaded stay on disk unchanged
                 return
@@ -236,6 +242,8 @@ class Engine:
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
+        if self._copies is not None:
+            self._copies.wait()
 
     def adopt(self, fd: int, kind: str, peer: str, local: str) -> None:
         self._loop.enter()
@@ -251,7 +259,16 @@ class Engine:
 
     def placed(self, topic: str, worker: int) -> None:
         self._loop.enter()
-        key = topic.encode()
+        if self._may_use(topic, worker):
+            self._place(topic.encode(), worker)
+
+    def _may_use(self, topic: str, worker: int) -> bool:
+        """Return whether sessions may use a topic already. If not, they wait for `_place`, as for
+        the placement of the topic."""
+        copies = self._copies
+        return copies is None or worker != self._index or copies.topics.may_use(topic)
+
+    def _place(self, key: bytes, worker: int) -> None:
         self._manager.placed(key, worker)
         self._publisher.placed(key)
 
@@ -306,11 +323,34 @@ class Engine:
         self._manager.close_sessions()
         if self._handshakes is not None:
             self._handshakes.close()
+        if self._copies is not None:
+            self._copies.stop_waiting()
         self._shard.save()
+        if self._copies is not None:
+            self._copies.stop()
         self._io.close()
         if self._live_objects is not None:
             self._live_objects.tell()
         self._notifier.finish()  # nsqd.dat must contain all acknowledged changes
+
+    # -- copies
+
+    def _make_copies(self, boot: Boot, backend: HttpBackend) -> "Copies | None":
+        """Return the copies of topics on other machines; None without etcd."""
+        if not self._options.etcd_endpoints:
+            return None
+        from nsqcy.nsqd.copies.service import Copies
+
+        return Copies(
+            self._index,
+            self._options,
+            boot.context["copies"],
+            self._shard,
+            self._loop.enter,
+            backend.at_owner,
+            lambda key: self._place(key, self._index),
+            boot.log,
+        )
 
     # -- authorization
 

@@ -1,0 +1,110 @@
+"""Copies in a worker: joins the copied topics, the host of their groups, and the worker's engine.
+
+The engine imports this module only if etcd is configured.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gevent
+
+from nsqcy.broker.shard import Shard, boot_id
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.calls import Refused
+from nsqcy.nsqd.copies import settings
+from nsqcy.nsqd.copies.copy_files import FOLDER, root_of
+from nsqcy.nsqd.copies.host import CopiesHost
+from nsqcy.nsqd.copies.node import Node
+from nsqcy.nsqd.copies.topics import CopiedTopics
+from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.worker.topic_verbs import CreateChannel, CreateTopic, TopicVerb
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
+
+READY_INTERVAL = 0.01  # seconds between checks whether the groups are open
+LOAD_LIMIT = 3.0  # seconds that a start waits for the groups
+FLUSH_LIMIT = 2.0  # seconds that an exit waits for the holders
+RETRY_INTERVAL = 1.0  # seconds between attempts to create channels
+
+
+class Copies:
+    """The copies of one worker."""
+
+    def __init__(
+        self,
+        worker: int,
+        options: NsqdOptions,
+        secrets: dict[str, Any],
+        shard: Shard,
+        enter: Callable[[], None],
+        at_owner: Callable[[TopicVerb[None]], None],
+        usable: Callable[[bytes], object],
+        log: Lines,
+    ) -> None:
+        """
+        secrets: see `settings.prepare`
+        enter: called before topics are touched
+        at_owner: runs a verb in the worker that owns its topic
+        usable: called with each topic that `topics.may_use` has denied, once it can be used
+        """
+        assert shard.policies is not None and shard.io is not None
+        self._at_owner = at_owner
+        self._log = log
+        self._enter = enter
+        self.topics = CopiedTopics(shard, shard.policies, self._create_channels, usable, log)
+        found = settings.settings(options, secrets, worker)
+        folder = Path(options.data_path) / FOLDER
+        node = Node(folder, secrets["machine"], worker, boot_id().hex())
+        root = root_of(Path(options.data_path), worker)
+        root.mkdir(exist_ok=True, mode=0o700)
+        self._host = CopiesHost(
+            shard.io, root, node, found, settings.etcd(options, secrets), self.topics, log, enter
+        )
+        self.topics.attach(self._host)
+        shard.copies = self.topics
+        limits = found.limits
+        # The members of this node's groups may be gone, so it must not wait for them forever.
+        gevent.spawn_later(limits.lease + limits.copy_timeout + LOAD_LIMIT, self._become_ready)
+
+    def wait(self) -> None:
+        """Wait a short while until the copied topics can be used."""
+        with gevent.Timeout(LOAD_LIMIT, False):
+            while not self.topics.is_ready:
+                gevent.sleep(READY_INTERVAL)
+
+    def stop_waiting(self) -> None:
+        """Save from now on without waiting for the holders."""
+        self._host.stop_waiting()
+
+    def stop(self) -> None:
+        """Let the holders have what was saved, and end."""
+        self._host.flush(FLUSH_LIMIT)
+        self._host.stop()
+
+    def _become_ready(self) -> None:
+        if not self.topics.is_ready:
+            self._log.warn(
+                "COPIES: not all groups of this node could be opened; copied topics begin empty",
+                event="copies_not_opened",
+            )
+            self._enter()
+            self.topics.become_ready()
+
+    def _create_channels(
+        self, topic: str, channels: list[str], done: Callable[[], object]
+    ) -> None:
+        gevent.spawn(self._create_until_done, topic, channels, done)
+
+    def _create_until_done(
+        self, topic: str, channels: list[str], done: Callable[[], object]
+    ) -> None:
+        while True:
+            try:
+                self._at_owner(CreateTopic(topic))
+                for channel in channels:
+                    self._at_owner(CreateChannel(topic, channel))
+                break
+            except (Refused, CallTimeout, ChannelClosed, RemoteError):
+                gevent.sleep(RETRY_INTERVAL)
+        self._enter()
+        done()

@@ -1,0 +1,125 @@
+"""Settings of copies: from nsqd's options and the files that they name.
+
+The master checks them at the start and passes the secrets on, so that a worker that is restarted
+later does not depend on files that may be gone.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gevent import ssl
+
+from nsqcy.cluster.web_client import Terms
+from nsqcy.config import files
+from nsqcy.copies.ports import Limits
+from nsqcy.errors import StartError
+from nsqcy.etcd.client import Credentials, EtcdClient, parse_endpoint
+from nsqcy.names import quote
+from nsqcy.net import listeners
+from nsqcy.nsqd.copies.copy_files import FOLDER
+from nsqcy.nsqd.copies.node import machine_id
+from nsqcy.nsqd.options import NsqdOptions
+
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class CopiesSettings:
+    """The settings of one worker (`nsqcy.nsqd.copies.host.Settings`)."""
+
+    cluster: str
+    limits: Limits
+    listen: tuple[str, int]
+    advertise: str
+    token: str
+    server_tls: ssl.SSLContext | None
+    client_tls: ssl.SSLContext | None
+
+
+def prepare(options: NsqdOptions) -> dict[str, str]:
+    """Check all settings of copies, and return what every worker needs besides the options: the
+    secrets, and the id of this machine. Raises StartError."""
+    try:
+        secrets = {
+            "machine": machine_id(Path(options.data_path) / FOLDER),
+            "token": _read(options.copies_secret_file),
+            "password": _read(options.etcd_password_file),
+        }
+        settings(options, secrets, 0)
+        etcd(options, secrets)
+    except (OSError, ValueError) as error:
+        raise StartError(f"failed to instantiate nsqd - copies: {error}") from None
+    return secrets
+
+
+def settings(options: NsqdOptions, secrets: dict[str, Any], worker: int) -> CopiesSettings:
+    """Return the settings of a worker. Raises ValueError and OSError."""
+    host, port = _address(options.copies_address)
+    server, client = _tls(options)
+    return CopiesSettings(
+        cluster=options.cluster,
+        limits=Limits(
+            lease=options.copies_lease / SECOND,
+            copy_timeout=options.copies_timeout / SECOND,
+            alive_interval=min(1.0, options.copies_timeout / SECOND / 4),
+            unclaimed_timeout=3 * options.copies_lease / SECOND,
+        ),
+        listen=(host, port + worker if port else 0),
+        advertise=options.copies_broadcast_address or options.broadcast_address,
+        token=secrets["token"],
+        server_tls=server,
+        client_tls=client,
+    )
+
+
+def etcd(options: NsqdOptions, secrets: dict[str, Any]) -> EtcdClient:
+    """Return a client of etcd. Raises ValueError for an invalid endpoint."""
+    lease = options.copies_lease / SECOND
+    terms = Terms(
+        connect_timeout=min(2.0, lease / 5),
+        request_timeout=min(5.0, lease / 4),
+        root_ca_file=options.etcd_ca_file,
+        cert_file=options.etcd_cert_file,
+        key_file=options.etcd_key_file,
+    )
+    credentials = None
+    if options.etcd_user:
+        credentials = Credentials(options.etcd_user, secrets["password"])
+    return EtcdClient([parse_endpoint(each) for each in options.etcd_endpoints], terms, credentials)
+
+
+def _address(text: str) -> tuple[str, int]:
+    address = listeners.parse(text)
+    if address.path is not None or not address.port.isdecimal() or int(address.port) > 65535:
+        raise ValueError(f"invalid --copies-address {quote(text)}: expected host:port")
+    return address.host, int(address.port)
+
+
+def _read(path: str) -> str:
+    return files.read_text(path).strip() if path else ""
+
+
+def _tls(options: NsqdOptions) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """Return the contexts for accepted and for opened connections.
+
+    Certificates of nodes need not name their addresses: an authority that signs certificates for
+    this purpose only decides who is a node.
+    """
+    given = (options.copies_tls_cert, options.copies_tls_key, options.copies_tls_root_ca_file)
+    if not any(given):
+        return None, None
+    if not all(given):
+        raise ValueError(
+            "--copies-tls-cert, --copies-tls-key and --copies-tls-root-ca-file need each other"
+        )
+    contexts = []
+    for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(options.copies_tls_cert, options.copies_tls_key)
+        context.load_verify_locations(options.copies_tls_root_ca_file)
+        contexts.append(context)
+    return contexts[0], contexts[1]
