@@ -51,6 +51,19 @@ class Worker:
         self._registry_heard = float("-inf")
         self._members: dict[str, _Member] = {}
 
+    # -- for reports
+
+    def role(self, group_id: str) -> str:
+        """Return `owner`, `holder` (an owner feeds this copy), `member`, or "" for none."""
+        member = self._members.get(group_id)
+        if member is None or member.group.done:
+            return ""
+        if member.owner is not None:
+            return "owner"
+        if member.holder is not None:
+            return "holder"
+        return "member" if self.node in member.group.members else ""
+
     # -- the registry
 
     def group(self, group_id: str) -> Group | None:

@@ -215,6 +215,44 @@ class CopiesHost:
         owners = [self.worker.owner(group_id) for group_id in self._files]
         return all(owner is None or owner.committed == owner.position for owner in owners)
 
+    # -- reports
+
+    def status(self) -> dict[str, Any]:
+        """Return the groups that this worker owns or keeps a copy of."""
+        roles = [(group, self.worker.role(group.id)) for group in self.worker.groups()]
+        groups = [self._describe(group, role) for group, role in roles if role]
+        groups += [self._describe(group, "new") for group in self._begun.values()]
+        return {
+            "node": self._node.name,
+            "etcd": not self._registry.is_away,
+            "sessions": sorted(self._sessions),
+            "groups": sorted(groups, key=lambda each: str(each["group"])),
+        }
+
+    def _describe(self, group: Group, role: str) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "group": group.id,
+            "role": role,
+            "owner": group.owner,
+            "members": list(group.members),
+            "epoch": group.epoch,
+            "copies": group.copies,
+            "min_copies": group.min_copies,
+            "durability": group.durability,
+            "closed": group.closed,
+        }
+        copy = self._copies.get(group.id)
+        if copy is not None:
+            found["bytes"] = copy.table.total()
+            found["whole"] = copy.whole
+        owner = self.worker.owner(group.id)
+        if owner is not None:
+            found["responding"] = owner.responding()
+            found["accepts"] = owner.accepts()
+            found["joining"] = owner.joiner
+            found["waiting"] = owner.position - max(owner.committed, 0)
+        return found
+
     # -- groups (topics.Groups)
 
     def owner(self, group_id: str) -> Owner | None:

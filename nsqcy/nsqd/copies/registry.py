@@ -99,7 +99,9 @@ class Registry:
         self._wake = Event()
         self._watch: Watch | None = None
         self._revision = 0
-        self._is_away = False
+        self.is_away = True
+        """Whether the latest request to etcd failed, or none was answered yet."""
+        self._is_reported = False
         self._greenlets = [gevent.spawn(self._run)]
 
     def close(self) -> None:
@@ -236,14 +238,17 @@ class Registry:
         return found
 
     def _note_answer(self) -> None:
-        if self._is_away:
-            self._is_away = False
-            self._log.info("COPIES: etcd answers again")
+        if self.is_away:
+            self.is_away = self._is_reported = False
+            self._log.info("COPIES: etcd responds", event="etcd_responds")
 
     def _note_failure(self, error: EtcdError) -> None:
-        if not self._is_away:
-            self._is_away = True
-            self._log.error(f"COPIES: etcd does not answer: {error}")
+        if not self._is_reported:
+            self._is_reported = True
+            self._log.error(
+                f"COPIES: etcd does not respond: {error}", event="etcd_away", error=str(error)
+            )
+        self.is_away = True
 
     def _key(self, kind: str, name: str) -> str:
         return f"{self._prefix}{kind}/{name}"

@@ -72,6 +72,13 @@ class Copies:
             while not self.topics.is_ready:
                 gevent.sleep(READY_INTERVAL)
 
+    def status(self) -> dict[str, Any]:
+        """Return the state of the worker's copies (docs/REPLICATION.md)."""
+        found = self._host.status()
+        for group in found["groups"]:
+            group["topics"] = self.topics.names(group["group"])
+        return found | {"ready": self.topics.is_ready}
+
     def stop_waiting(self) -> None:
         """Save from now on without waiting for the holders."""
         self._host.stop_waiting()

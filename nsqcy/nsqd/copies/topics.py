@@ -105,6 +105,11 @@ class CopiedTopics:
     def attach(self, groups: Groups) -> None:
         self._groups_of = groups
 
+    def names(self, group_id: str) -> list[str]:
+        """Return the topics of a group that this process owns, those that are drained included."""
+        owned = self._groups.get(group_id)
+        return sorted(key.decode() for key in (*owned.topics, *owned.drained)) if owned else []
+
     # -- before the topics can be used
 
     def is_copied(self, topic: str) -> bool:

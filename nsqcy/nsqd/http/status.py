@@ -7,6 +7,7 @@ from nsqcy.http.parser import JSON, PLAIN, Reply
 from nsqcy.http.router import Request, whole
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS
+from nsqcy.nsqd.master.verbs import GetAllCopies
 from nsqcy.nsqd.stats.forms import Query
 
 
@@ -48,6 +49,11 @@ def stats(api: Context, request: Request) -> Reply:
         ledger=BOOLEANS.get(params.get("ledger", ""), False),
     )
     return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
+
+
+def copies(api: Context, request: Request) -> dict[str, Any]:
+    """Return the groups of copies that this nsqd owns or keeps, per worker."""
+    return api.backend.at_master(GetAllCopies())
 
 
 def metrics(api: Context, request: Request) -> Reply:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from nsqcy.nsqd.calls import Call, Result
 from nsqcy.nsqd.stats.forms import Query
+from nsqcy.nsqd.worker.messages import GetCopies
 from nsqcy.options.option import Value
 from nsqcy.process.control import Answer
 
@@ -101,6 +102,18 @@ class GetDrain(MasterVerb[dict[str, Any]]):
 
     def run(self, target: MasterSide) -> dict[str, Any]:
         return target.drain.state()
+
+
+@dataclass(frozen=True)
+class GetAllCopies(MasterVerb[dict[str, Any]]):
+    """Return the /copies object."""
+
+    timeout: ClassVar[float] = GATHER_TIMEOUT
+
+    def run(self, target: MasterSide) -> dict[str, Any]:
+        found = target.workers.ask_ready(GetCopies())
+        workers = [{"worker": index, **each} for index, each in sorted(found.items()) if each]
+        return {"workers": workers}
 
 
 @dataclass(frozen=True)

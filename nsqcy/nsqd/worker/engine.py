@@ -425,6 +425,9 @@ class Engine:
     def health(self) -> dict[str, Any]:
         return self._owned.health()
 
+    def copies(self) -> dict[str, Any] | None:
+        return None if self._copies is None else self._copies.status()
+
     def _give_way(self) -> None:
         """Let one event-loop iteration pass; the counts are exact when this returns."""
         self._turns.wait()

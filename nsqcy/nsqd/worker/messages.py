@@ -129,6 +129,7 @@ class Engine(Protocol):
     def remains(self) -> Any: ...
     def inspect(self, what: str) -> bytes: ...
     def health(self) -> dict[str, Any]: ...
+    def copies(self) -> dict[str, Any] | None: ...
 
 
 class EngineMessage(Call[Engine, Result]):
@@ -247,6 +248,16 @@ class GetRemains(EngineMessage[Any]):
 
     def run(self, target: Engine) -> Any:
         return target.remains()
+
+
+@dataclass(frozen=True)
+class GetCopies(EngineMessage[dict[str, Any] | None]):
+    """Return the worker's groups of copies; None if copies are off."""
+
+    timeout: ClassVar[float] = SHARE_LIMIT
+
+    def run(self, target: Engine) -> dict[str, Any] | None:
+        return target.copies()
 
 
 @dataclass(frozen=True)

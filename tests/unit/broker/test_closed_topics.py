@@ -77,6 +77,7 @@ def open_closed(found: Core) -> None:
     topic.channel("a")
     topic.channel("b")
     found.shard.open_closed(GROUP, b"t", found.shard.io, str(found.path / "copies" / GROUP))
+    found.shard.move_closed(GROUP, b"t")
     found.settle()
 
 
@@ -113,15 +114,18 @@ def test_no_client_sees_a_closed_log(taken_over: Path) -> None:
 
 def test_a_restart_moves_each_message_once(taken_over: Path) -> None:
     second = core(taken_over, 10)
-    topic = second.create("t")
-    topic.channel("b")  # messages of a have nowhere to go yet
+    second.create("t").channel("b")
     second.shard.open_closed(GROUP, b"t", second.shard.io, str(taken_over / "copies" / GROUP))
+    second.settle()
+    assert received(second, "b") == Counter()  # nothing moves before its channels exist
+    second.shard.topic(b"t").channel("a")
+    second.shard.move_closed(GROUP, b"t")
     second.settle()
     assert received(second, "b") == Counter(b"%d" % number for number in range(10))
     end(second)
 
     third = core(taken_over, 20)
-    third.shard.load_topic(b"t", False, {"b": False})
+    third.shard.load_topic(b"t", False, {"a": False, "b": False})
     open_closed(third)
     assert received(third, "b") == Counter()
     third.advance(2 * SECOND)
@@ -129,17 +133,44 @@ def test_a_restart_moves_each_message_once(taken_over: Path) -> None:
     end(third)
 
 
+def test_messages_of_a_channel_that_was_deleted_meanwhile_are_dropped(taken_over: Path) -> None:
+    second = core(taken_over, 10)
+    second.create("t").channel("b")
+    second.shard.open_closed(GROUP, b"t", second.shard.io, str(taken_over / "copies" / GROUP))
+    second.shard.move_closed(GROUP, b"t")
+    second.advance(120 * SECOND)
+    assert second.shard.closed[GROUP, b"t"].is_moved
+    assert received(second, "b") == Counter(b"%d" % number for number in range(10))
+    end(second)
+
+
+def test_messages_without_a_channel_move_to_the_topic(tmp_path: Path) -> None:
+    first = core(tmp_path)
+    first.create("t")
+    for number in range(3):
+        assert first.client().publish("t", b"%d" % number)
+    end(first)
+    (tmp_path / "copies" / GROUP).mkdir(parents=True)
+    shutil.move(tmp_path / "t.topic", tmp_path / "copies" / GROUP / "t.topic")
+    second = core(tmp_path, 10)
+    topic = second.create("t")
+    closed = second.shard.open_closed(GROUP, b"t", second.io, str(tmp_path / "copies" / GROUP))
+    assert closed.moved_channels == []
+    assert not closed.is_moved
+    second.shard.move_closed(GROUP, b"t")
+    second.settle()
+    assert closed.is_moved
+    assert list(topic.channels) == []
+    assert received(second, "new") == Counter([b"0", b"1", b"2"])
+    end(second)
+
+
 def test_policies_that_drop_do_not_apply(taken_over: Path) -> None:
     POLICIES["t"]["ttl"] = 5 * SECOND
     POLICIES["t/a"] = {"max_attempts": 1}
     try:
         second = core(taken_over, 3600)
-        topic = second.create("t")
-        second.shard.open_closed(GROUP, b"t", second.shard.io, str(taken_over / "copies" / GROUP))
-        second.settle()
-        assert not second.shard.closed[GROUP, b"t"].is_moved
-        topic.channel("a")
-        topic.channel("b")
+        open_closed(second)
         second.advance(2 * SECOND)
         assert second.shard.closed[GROUP, b"t"].is_moved
         assert received(second, "b") == Counter(b"%d" % number for number in range(10))
