@@ -192,8 +192,6 @@ def _by_name(*options: Option) -> dict[str, Option]:
 
 TOPIC_KEYS = _by_name(
     DURABILITY,
-    COPIES,
-    MIN_COPIES,
     RETENTION_TIME,
     RETENTION_BYTES,
     MEM_QUEUE_SIZE,
@@ -206,6 +204,8 @@ TOPIC_KEYS = _by_name(
     FULL,
     PRUNE_AFTER,
     PRUNE_MESSAGES,
+    COPIES,
+    MIN_COPIES,
 )
 CHANNEL_KEYS = _by_name(
     MEM_QUEUE_SIZE,
@@ -224,8 +224,6 @@ class TopicPolicy(NamedTuple):
     """One topic's value for each key of TOPIC_KEYS; None means the flag with that name."""
 
     durability: str = "memory"
-    copies: int = 1
-    min_copies: int = 0
     retention_time: int = 0
     retention_bytes: int = 0
     mem_queue_size: int | None = None
@@ -238,6 +236,8 @@ class TopicPolicy(NamedTuple):
     on_full: str = "reject"
     prune_after: int = 0
     prune_messages: bool = False
+    copies: int = 1
+    min_copies: int = 0
 
 
 class ChannelPolicy(NamedTuple):

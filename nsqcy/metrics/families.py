@@ -141,6 +141,31 @@ EVENTS_DROPPED = Family(
 )
 
 
+def _copies(name: str, kind: Kind, help: str, *labels: str) -> Family:
+    return Family(f"nsqd_copies_{name}", kind, help, ("worker", *labels))
+
+
+COPIES_GROUPS = _copies("groups", "gauge", "Groups of copied topics, by this node's role.", "role")
+# By their names in the worker's share.
+COPIES = {
+    "short": _copies(
+        "short_groups", "gauge", "Owned groups that refuse publishes, because copies are missing."
+    ),
+    "missing": _copies(
+        "missing", "gauge", "Copies of owned groups that are missing or do not respond."
+    ),
+    "waiting": _copies(
+        "waiting_changes", "gauge", "Changes of files that not all members have confirmed yet."
+    ),
+    "bytes": _copies("bytes", "gauge", "Size of the files of all copies on this node, in bytes."),
+    "draining": _copies(
+        "draining_topics", "gauge", "Topics whose messages are moving to another log."
+    ),
+    "takeovers": _copies("takeovers", "counter", "Groups taken over from other nodes."),
+    "etcd": _copies("etcd_up", "gauge", "1 while etcd responds."),
+}
+
+
 def _user(name: str, kind: Kind, help: str) -> Family:
     return Family(f"nsqd_user_{name}", kind, help, ("user",))
 
@@ -217,6 +242,8 @@ OF_NSQD = (
     CPU,
     EVENTS,
     EVENTS_DROPPED,
+    COPIES_GROUPS,
+    *COPIES.values(),
     *USERS,
     DISK_SIZE,
     DISK_FREE,

@@ -115,6 +115,9 @@ class Machine:
     def degraded(self, group_id: str) -> None:
         pass
 
+    def cut_off(self, is_cut_off: bool) -> None:
+        pass
+
     def begun(self, group: Group, files: MirroredIo, directory: Path) -> None:
         pass
 

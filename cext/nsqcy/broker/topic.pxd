@@ -21,6 +21,7 @@ cdef class Topic(Publishing):
     cdef uint64_t *gone_ephemerals      # counters of deleted ones; NULL: none
     cdef bint prunes                    # it or one of its channels may be pruned
     cdef int64_t used_at                # last time when it had channels
+    cdef bint cut_off                   # delivers nothing for now
     cdef bint moves                     # whether its messages move to the open topic
     cdef readonly str moved_from        # id of the closed group that it is drained from, or None
 

@@ -233,6 +233,7 @@ cdef class Topic(Publishing):
 
     cdef Channel new_channel(self, str name):
         cdef Channel channel = Channel(self.scheduler, self, name)
+        channel.cut_off = self.cut_off
         channel.ages = &self.ages       # the channel references the topic as its window
         if self.scheduler.events is not None and self.name != _EVENTS_TOPIC:
             channel.report_to(self.scheduler.events, _events.names_of(self.name, name))
@@ -324,6 +325,13 @@ cdef class Topic(Publishing):
     def close(self, bint delete):
         """Close the topic and its channels; close its files, or delete them."""
         self.end(delete, _EXITING)
+
+    def set_cut_off(self, bint cut_off):
+        """Stop deliveries, because another process may deliver the messages; or continue them."""
+        cdef Channel channel
+        self.cut_off = cut_off
+        for channel in self.channels.values():
+            channel.set_cut_off(cut_off)
 
     def leave_unanswered(self):
         """Disconnect publishers with pending publishes, which may yet be lost or accepted."""

@@ -54,6 +54,7 @@ cdef class Channel(Dispatch):
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept
     cdef int expire(self, int budget) except -1
     cdef int expire_in_flight_list(self, InFlightList *in_flight_list, int budget) except -1
+    cdef void set_cut_off(self, bint cut_off) noexcept
     cdef void move(self) noexcept
     cdef int drop_everything(self) except -1
     cdef Entry *drop_in_flight(self) noexcept

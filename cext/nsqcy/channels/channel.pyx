@@ -372,6 +372,11 @@ cdef class Channel(Dispatch):
         self.paused = paused
         self.touch_dirty()
 
+    cdef void set_cut_off(self, bint cut_off) noexcept:
+        """Stop deliveries, or continue them."""
+        self.cut_off = cut_off
+        self.touch_dirty()
+
     def set_rate(self, double rate):
         """Limit deliveries to this many messages per second; 0: no limit."""
         if not 0 <= rate <= MAX_RATE:

@@ -12,6 +12,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 cdef class Dispatch(Expiry):
     cdef readonly bint paused
+    cdef bint cut_off               # delivers nothing for now; unlike paused, not part of its state
     cdef readonly double rate               # messages per second that may be sent; 0: any number
     cdef double next_send                   # when the rate allows the next message; monotonic, ns
     cdef bint held_back                     # the last dispatch sent everything that the rate allows

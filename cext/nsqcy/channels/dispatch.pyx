@@ -35,7 +35,7 @@ cdef class Dispatch(Expiry):
         if more could be delivered now."""
         if self.redriving:
             budget = self.redrive_some(budget)
-        if self.paused:
+        if self.paused or self.cut_off:
             pass
         elif self.rate:
             budget = self.dispatch_at_rate(budget)

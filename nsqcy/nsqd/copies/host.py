@@ -7,6 +7,7 @@ Joins the state machine, the registry, the streams and the files. Does not know 
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -30,6 +31,7 @@ from nsqcy.storage.io import IoThread
 from nsqcy.storage.mirrored_io import MirroredIo
 
 FLUSH_INTERVAL = 0.01  # seconds
+ROLES = ("owner", "holder", "member")
 
 Key = tuple[str, str]
 """A node and a group."""
@@ -53,6 +55,10 @@ class Topics(Protocol):
     def degraded(self, group_id: str) -> None:
         """Leave pending publishes unanswered: from now on, records of the group are visible when
         they are stored here."""
+        ...
+
+    def cut_off(self, is_cut_off: bool) -> None:
+        """Stop deliveries, because other processes may own the groups; or continue them."""
         ...
 
     def tick(self) -> None:
@@ -175,6 +181,9 @@ class CopiesHost:
         self._accepted: dict[Key, Stream] = {}
         self._sessions: dict[str, Session] = {}
         self._is_ready = False
+        self._is_cut_off = False
+        self.takeovers = 0
+        """Groups that this process has taken over from other nodes."""
         self._listener = Listener(
             settings.listen, settings.server_tls, self._refusal, self._stream_accepted
         )
@@ -227,6 +236,19 @@ class CopiesHost:
             "etcd": not self._registry.is_away,
             "sessions": sorted(self._sessions),
             "groups": sorted(groups, key=lambda each: str(each["group"])),
+        }
+
+    def figures(self) -> dict[str, Any]:
+        roles = Counter(self.worker.role(group.id) for group in self.worker.groups())
+        owners = [owner for each in self._files if (owner := self.worker.owner(each))]
+        return {
+            "groups": {role: roles[role] for role in ROLES},
+            "short": sum(not owner.group.closed and not owner.accepts() for owner in owners),
+            "missing": sum(owner.group.copies - owner.responding() for owner in owners),
+            "waiting": sum(owner.position - max(owner.committed, 0) for owner in owners),
+            "bytes": sum(copy.table.total() for copy in self._copies.values()),
+            "takeovers": self.takeovers,
+            "etcd": int(not self._registry.is_away),
         }
 
     def _describe(self, group: Group, role: str) -> dict[str, Any]:
@@ -298,7 +320,7 @@ class CopiesHost:
 
     def disk_failed(self, group_id: str, error: int) -> None:
         """Give a group whose files cannot be changed here to another member."""
-        self._log.error(f"COPIES: group {group_id} cannot be written: {os.strerror(error).lower()}")
+        self._report_failure(group_id, "owned", error)
         owner = self.worker.owner(group_id)
         if owner is not None:
             owner.release()
@@ -316,6 +338,7 @@ class CopiesHost:
 
     def _watch_groups(self, now: float) -> None:
         self.worker.tick(now)
+        self._note_cut_off(self.worker.is_cut_off(now))
         for group in list(self._begun.values()):
             self._propose_begun(group)
         for group_id, files in self._files.items():
@@ -325,6 +348,17 @@ class CopiesHost:
                 if files.io.waits and not waits:
                     self._topics.degraded(group_id)
                 files.io.wait(waits)
+
+    def _note_cut_off(self, is_cut_off: bool) -> None:
+        if is_cut_off != self._is_cut_off:
+            self._is_cut_off = is_cut_off
+            if is_cut_off:
+                self._log.warn(
+                    "COPIES: neither etcd nor another node responds: deliveries of copied topics "
+                    "stop, because other nodes may have taken over",
+                    event="copies_cut_off",
+                )
+            self._topics.cut_off(is_cut_off)
 
     # -- the registry reads (registry.Reader and NodeNames)
 
@@ -358,7 +392,10 @@ class CopiesHost:
     def registered(self, *, is_current: bool) -> None:
         self._node.registered()
         if not is_current:
-            self._log.warn("COPIES: the disk is older than the registry: its copies are not whole")
+            self._log.warn(
+                "COPIES: the disk is older than the registry: its copies are not whole",
+                event="copies_disk_is_older",
+            )
             for path in self._root.iterdir():
                 if path.is_dir():
                     self._open_copy(path.name, "fsync").whole = False
@@ -388,7 +425,16 @@ class CopiesHost:
         return copy
 
     def _copy_failed(self, group_id: str, error: int) -> None:
-        self._log.error(f"COPIES: copy {group_id} cannot be written: {os.strerror(error).lower()}")
+        self._report_failure(group_id, "held", error)
+
+    def _report_failure(self, group_id: str, role: str, error: int) -> None:
+        reason = os.strerror(error).lower()
+        self._log.error(
+            f"COPIES: {role} group {group_id} cannot be written: {reason}",
+            event="copies_write_failed",
+            group=group_id,
+            error=reason,
+        )
 
     def delete_copy(self, group_id: str) -> None:
         copy = self.copy(group_id)
@@ -410,7 +456,9 @@ class CopiesHost:
             greeting = Greeting(
                 self._settings.cluster, self._node.name, node, group_id, self._settings.token
             )
-            sock, decoder = connect((host.strip("[]"), int(port)), greeting, self._settings.client_tls)
+            sock, decoder = connect(
+                (host.strip("[]"), int(port)), greeting, self._settings.client_tls
+            )
         except (OSError, ValueError) as error:
             if self._opening.pop(key, None) is not None:
                 self._log.info(f"COPIES: no stream to {node} for {group_id}: {error}")
@@ -530,6 +578,7 @@ class CopiesHost:
         copy = self.copy(group.id)
         assert copy is not None
         copy.serves = not group.closed
+        self.takeovers += group.closed
         files = self._files.get(group.id) or self._make_files(copy, group.id)
         self._log.info(
             f"COPIES: owning group {group.id}, epoch {group.epoch}",

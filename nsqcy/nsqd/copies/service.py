@@ -79,6 +79,10 @@ class Copies:
             group["topics"] = self.topics.names(group["group"])
         return found | {"ready": self.topics.is_ready}
 
+    def figures(self) -> dict[str, Any]:
+        """Return the worker's figures for /metrics, by `metrics.families.COPIES`."""
+        return self._host.figures() | {"draining": self.topics.draining()}
+
     def stop_waiting(self) -> None:
         """Save from now on without waiting for the holders."""
         self._host.stop_waiting()
@@ -97,9 +101,7 @@ class Copies:
             self._enter()
             self.topics.become_ready()
 
-    def _create_channels(
-        self, topic: str, channels: list[str], done: Callable[[], object]
-    ) -> None:
+    def _create_channels(self, topic: str, channels: list[str], done: Callable[[], object]) -> None:
         gevent.spawn(self._create_until_done, topic, channels, done)
 
     def _create_until_done(

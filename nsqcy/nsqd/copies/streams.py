@@ -1,7 +1,7 @@
 """Connections between workers: one for each group and holder.
 
-Owns sockets, greetings and the order of outgoing messages. The state machine decides what messages mean,
-and the caller who may connect.
+Owns sockets, greetings and the order of outgoing messages. The state machine decides what messages
+mean, and the caller decides who may connect.
 """
 
 import errno

@@ -110,6 +110,10 @@ class CopiedTopics:
         owned = self._groups.get(group_id)
         return sorted(key.decode() for key in (*owned.topics, *owned.drained)) if owned else []
 
+    def draining(self) -> int:
+        """Return the number of logs whose messages move to another one."""
+        return len(self._plain) + sum(len(owned.drained) for owned in self._groups.values())
+
     # -- before the topics can be used
 
     def is_copied(self, topic: str) -> bool:
@@ -211,6 +215,11 @@ class CopiedTopics:
     def degraded(self, group_id: str) -> None:
         for topic in self._groups[group_id].topics.values():
             topic.leave_unanswered()
+
+    def cut_off(self, is_cut_off: bool) -> None:
+        for owned in self._groups.values():
+            for topic in owned.topics.values():
+                topic.set_cut_off(is_cut_off)
 
     def tick(self) -> None:
         """Open the topics of groups that may be served, and watch those that are open."""

@@ -57,7 +57,10 @@ class Page:
         """Return the plan of the page: the workers' lines in the buffer, and the lines that the
         master now adds."""
         writer = Writer(shared.fd, 0)
-        others = write(self._form, [*self._of_workers(), *self._of_users(), *self._of_nsqd()])
+        others = write(
+            self._form,
+            [*self._of_workers(), *self._of_copies(), *self._of_users(), *self._of_nsqd()],
+        )
         return plan([*self._of_topics(writer), writer.write(self._pack(others))])
 
     def _pack(self, text: bytes) -> bytes:
@@ -116,6 +119,20 @@ class Page:
         events = {name: its["events"] for name, its in found.items() if its["events"]}
         for key, family in _OF_EVENTS.items():
             yield metric(family, (([name], its[key]) for name, its in events.items()))
+
+    def _of_copies(self) -> Iterator[Metric]:
+        """Yield the metrics of workers with copies."""
+        found = {name: its["copies"] for name, its in self._workers.items() if its["copies"]}
+        yield metric(
+            families.COPIES_GROUPS,
+            (
+                ([name, role], count)
+                for name, its in found.items()
+                for role, count in its["groups"].items()
+            ),
+        )
+        for key, family in families.COPIES.items():
+            yield metric(family, (([name], its[key]) for name, its in found.items()))
 
     def _of_users(self) -> Iterator[Metric]:
         """Yield the metrics of users with quotas."""

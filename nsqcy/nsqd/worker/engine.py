@@ -200,6 +200,7 @@ class Engine:
         if options.tls_required == TLS_REQUIRED:
             self._http.tls_only = tls_required(backend.port("https"))
         self._https = _https(self._handshakes)
+        self._copies = self._make_copies(boot, backend)
         self._stats = WorkerStats(
             self._shard,
             self._manager,
@@ -210,9 +211,9 @@ class Engine:
             workers=boot.workers,
             events=scheduler.events,
             users=self._users,
+            copies=self._copies,
             give_way=self._give_way,
         )
-        self._copies = self._make_copies(boot, backend)
         self._stopped = False
         self._loop.start()
         self._live_objects = None

@@ -27,6 +27,7 @@ from nsqcy.util import debug
 
 if TYPE_CHECKING:
     from nsqcy.nsqd.auth.users import FileUsers
+    from nsqcy.nsqd.copies.service import Copies
 
 
 class WorkerStats:
@@ -44,6 +45,7 @@ class WorkerStats:
         workers: int,
         events: Events | None,
         users: "FileUsers | None",
+        copies: "Copies | None",
         give_way: Callable[[], None],
     ) -> None:
         """give_way: lets other work run; the counts are exact when it returns."""
@@ -56,6 +58,7 @@ class WorkerStats:
         self._workers = workers
         self._events = events
         self._users = users
+        self._copies = copies
         self._give_way = give_way
 
     def share(self, query: Query) -> Answer:
@@ -93,6 +96,7 @@ class WorkerStats:
             "memory": self._shard.pool.resident_bytes,
             "memory_limit": self._shard.pool.budget,
             "events": self._event_counts(),
+            "copies": None if self._copies is None else self._copies.figures(),
             "quotas": [] if self._users is None else self._users.quotas_told(),
         }
         return metrics.share(lines, figures, writer, compress, self._give_way)

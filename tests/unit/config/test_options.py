@@ -57,6 +57,11 @@ OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memor
 OUR_FLAGS += ["debug-remote", "durability", "retention-time", "retention-bytes"]
 OUR_FLAGS += ["log-hold-max-bytes", "log-cursor-expiry"]
 OUR_FLAGS += ["min-free-disk", "events", "events-sample", "max-topics"]
+OUR_FLAGS += ["etcd-endpoints", "etcd-user", "etcd-password-file"]
+OUR_FLAGS += ["etcd-ca-file", "etcd-cert-file", "etcd-key-file", "cluster"]
+OUR_FLAGS += ["copies-address", "copies-broadcast-address", "copies-secret-file"]
+OUR_FLAGS += ["copies-tls-cert", "copies-tls-key", "copies-tls-root-ca-file"]
+OUR_FLAGS += ["copies-lease", "copies-timeout"]
 OUR_FLAGS += ["max-defer-timeout", "metrics-max-series", "peek-without-auth", "auth-file"]
 
 
