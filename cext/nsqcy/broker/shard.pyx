@@ -1,7 +1,7 @@
 """The topics of one worker: by name, with their policies and logs, from start to shutdown.
 
-A shard is also the scheduler of its topics (nsqcy.broker.scheduler). It does not know workers or
-placement: the caller decides which topics belong here.
+A shard is also the scheduler of its topics (nsqcy.broker.scheduler). A shard knows nothing about
+workers or placement: the caller decides which topics belong here.
 """
 
 from nsqcy.base.ids cimport IdSource
@@ -40,7 +40,7 @@ cdef class Shard(Scheduler):
         policies: topic(name) returns the policy of a topic; None: all topics use the default
         has_room: has_room() returns whether another topic may be created; None: always
         on_event: called as on_event(kind, topic, channel) when one is created or deleted
-        log: object with info(), warn() and error(), for operators
+        log: object with info(), warn() and error() methods, for operators
         """
         self.scheduler = scheduler
         self.pool = scheduler.pool
@@ -78,8 +78,8 @@ cdef class Shard(Scheduler):
     def topic(self, bytes key not None, *, create=False):
         """Return the topic `key`, creating it if `create` is true.
 
-        Return None if it does not exist and is not created, for example because of the maximum
-        number of topics.
+        Return None if it does not exist and is not created, for example because the maximum number
+        of topics is reached.
         """
         return self.find_or_create(key) if create else self.find(key)
 
@@ -97,7 +97,8 @@ cdef class Shard(Scheduler):
                    **self.log_options)
 
     def open_topic(self, bytes key not None, FileCalls files not None, str directory not None):
-        """Open a topic whose files are elsewhere: create it, or restore it from them."""
+        """Open a topic whose files are in a different place: create the topic, or restore it from
+        them."""
         cdef Topic topic = Topic(self, key)
         topic.log = self.make_log(topic.name, files, directory)
         self.give_policy(topic)
@@ -124,9 +125,9 @@ cdef class Shard(Scheduler):
 
     def open_closed(self, str group not None, bytes key not None, FileCalls files not None,
                     str directory not None):
-        """Open a log of a group that was taken over, and move its messages to the open topic of the
-        same name: each to the channels that have not finished it. These channels must exist. The
-        log accepts no publishes."""
+        """Open a log from a group that was taken over, and move its messages to the open topic with
+        the same name, each to the channels that have not finished it. These channels must exist.
+        The log accepts no publishes."""
         cdef Topic topic = Topic(self, key)
         cdef Channel channel
         topic.moved_from = group
@@ -138,12 +139,12 @@ cdef class Shard(Scheduler):
         return topic
 
     def close_closed(self, str group not None, bytes key not None):
-        """Close a log that was drained, and delete its files."""
+        """Close a drained log, and delete its files."""
         cdef Topic topic = self.closed.pop((group, key))
         topic.close(True)
 
     def lose_closed(self, str group not None, bytes key not None):
-        """Close such a log whose files belong to another process now."""
+        """Close a log being drained whose files belong to another process now."""
         cdef Topic topic = self.closed.pop((group, key))
         topic.lose()
 
@@ -184,7 +185,7 @@ cdef class Shard(Scheduler):
         return 0
 
     def policies_changed(self, str name not None):
-        """Apply a changed policy of a topic or of `topic/channel`; neither needs to exist."""
+        """Apply a changed policy for a topic or for `topic/channel`; neither needs to exist."""
         cdef Topic topic = self.find(name.partition("/")[0].encode())
         cdef Channel channel
         if topic is None:
@@ -198,7 +199,7 @@ cdef class Shard(Scheduler):
     # -- refusing publishes, and disk failures --
 
     def set_refusal(self, reason):
-        """Refuse publishes that must be written, for this reason; None accepts them again."""
+        """Refuse publishes that must be written, giving this reason; None accepts them again."""
         self.refused = reason
 
     def set_draining(self, bint draining):
@@ -218,7 +219,8 @@ cdef class Shard(Scheduler):
     def save(self):
         """Save everything that is not ephemeral; block until it is on disk.
 
-        This includes queued, in-flight (delivered again) and deferred messages, and all positions.
+        This includes queued, in-flight (to be redelivered) and deferred messages, and all
+        positions.
         """
         cdef Topic topic
         self.closing = True

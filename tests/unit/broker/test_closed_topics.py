@@ -1,4 +1,5 @@
-"""Logs that were taken over: each message moves once, to the channels that have not finished it."""
+"""Logs that were taken over: each message is transferred once, to the channels that have not
+finished it."""
 
 import shutil
 from collections import Counter
@@ -48,7 +49,7 @@ def consume(found: Core, channel: str, count: int) -> list[bytes]:
 
 @pytest.fixture
 def taken_over(tmp_path: Path) -> Path:
-    """A data path with the log of topic `t` in the directory of a group.
+    """Data path with the log of topic `t` in the directory of a group.
 
     Channel a has finished 0 to 2 and has 8 deferred; channel b has finished nothing.
     """
@@ -114,7 +115,7 @@ def test_no_client_sees_a_closed_log(taken_over: Path) -> None:
 def test_a_restart_moves_each_message_once(taken_over: Path) -> None:
     second = core(taken_over, 10)
     topic = second.create("t")
-    topic.channel("b")  # messages of a have nowhere to go yet
+    topic.channel("b")  # messages of channel a must wait
     second.shard.open_closed(GROUP, b"t", second.shard.io, str(taken_over / "copies" / GROUP))
     second.settle()
     assert received(second, "b") == Counter(b"%d" % number for number in range(10))
