@@ -1,41 +1,41 @@
-# The words a person types; .ci/run says the same ones.
+# Commands for developers; .ci/run uses the same ones.
 #
 #   make run      nsqcy up: nsqlookupd, nsqd, nsqadmin on 127.0.0.1; ARGS="--workers=4" adds flags
-#   make test     every test;  TESTS=tests/unit  some of them;  PYTEST="-k ring"  more for pytest
-#   make quick    the unit tests that belong to what has changed since main;
-#                 BASE=branch compares with another one;  ARGS=--list only names them
-#   make lint     ruff, mypy, cython-lint, stubtest, and a check of the language (release/language.py)
-#   make debug    the tests on a build with its invariants checked and live objects counted
-#   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan, with the daemons
-#                 that they start;  TESTS="tests/daemon tests/conformance"  more of these
-#   make fuzz     campaigns against every parser, a minute each, guided by what they reach (clang);
+#   make test     all tests;  TESTS=tests/unit  some of them;  PYTEST="-k ring"  pytest options
+#   make quick    the unit tests for what has changed since main;
+#                 BASE=branch compares with a different branch;  ARGS=--list only lists them
+#   make lint     ruff, mypy, cython-lint, stubtest, and a language check (release/language.py)
+#   make debug    the tests on a build that checks invariants and counts live objects
+#   make asan     the tests of the compiled parts, and the daemons that they start, under
+#                 AddressSanitizer and UBSan;  TESTS="tests/daemon tests/conformance"  these instead
+#   make fuzz     coverage-guided campaigns against every parser, a minute each (needs clang);
 #                 ARGS="--minutes=10 --only=wire,headers --keep"
-#   make simulate 100 random schedules of faults around the state machine of copies;
+#   make simulate the copy state machine under 100 random fault schedules;
 #                 ARGS="--schedules 100000"  more;  ARGS=--mutants  with each rule broken once
 #   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
-#   make bench    nsqd, and other brokers beside it, in a quarter of an hour: docs/BENCHMARKS.md;
-#                 FULL=1 everything;  ARGS="speed" nsqd alone, ARGS="--only latency" some of it;
-#                 ARGS="memory" the memory of things;  ARGS="clients" Python clients side by side
-#   make load     a minute of mixed load by locust on a private cluster: docs/LOADTEST.md;
+#   make bench    nsqd compared with other brokers, in 15 minutes: docs/BENCHMARKS.md;
+#                 FULL=1 everything;  ARGS="speed" nsqd alone, ARGS="--only latency" part of it;
+#                 ARGS="memory" memory per object;  ARGS="clients" Python clients side by side
+#   make load     a minute of mixed load from locust on a private cluster: docs/LOADTEST.md;
 #                 ARGS="--users=50 --shape=knee"
-#   make perfcheck  instructions per message, counted by valgrind, against what is recorded;
-#                 UPDATE=1 records them;  ARGS=--functions shows where they go
+#   make perfcheck  instructions per message, counted by valgrind, compared with the baseline;
+#                 UPDATE=1 updates the baseline;  ARGS=--functions shows where they go
 #   make soak     half an hour of chaos on a private cluster under load: docs/LOADTEST.md;
-#                 ARGS="--minutes=10 --seed=7";  TESTS=tests/crash  the tests there that take long
-#   make clients  what npm has for the tests of third-party clients
-#   make docs     the documentation site, in build/site; ARGS=serve shows it on 127.0.0.1:8000 and
-#                 follows changes
-#   make dist     sdist and a wheel for each Python, tried outside of this tree without a compiler;
-#                 ARGS="3.12"  for some Pythons (docs/RELEASING.md)
-#   make audit    known vulnerabilities of what nsqcy needs;  ARGS=--strict  as for a release
-#   make conf     write the samples of conf/ and the generated tables of docs/ (release/pages.py) from
-#                 the tables of options, metrics, events and checks; and the figures that
-#                 `nsqcy capacity` has of docs/benchmarks.json
-#   make dev      set up what `make quick` needs, and the linters, without Spark, browsers and locust,
-#                 and run nothing;  make clean: as it was cloned
+#                 ARGS="--minutes=10 --seed=7";  TESTS=tests/crash  the long tests in that directory
+#   make clients  install the npm packages that the tests of third-party clients need
+#   make docs     the documentation site, in build/site; ARGS=serve serves it on 127.0.0.1:8000 and
+#                 rebuilds it on changes
+#   make dist     an sdist, and a wheel for each Python version, tested outside this tree without a
+#                 compiler;  ARGS="3.12"  for some versions (docs/RELEASING.md)
+#   make audit    known vulnerabilities in nsqcy's dependencies;  ARGS=--strict  as for a release
+#   make conf     generate the samples in conf/ and the tables in docs/ (release/pages.py) from the
+#                 option, metric, event and check tables; and copy the figures that
+#                 `nsqcy capacity` uses from docs/benchmarks.json
+#   make dev      install what `make quick` and the linters need, without Spark, browsers and locust
+#   make clean    remove everything that was built or installed
 #
-# A build is of one kind at a time: release, debug, trace, asan or fuzz. Going from one to another
-# cleans first, as neither Cython nor distutils sees that macros and directives have changed.
+# There is one build at a time, of type release, debug, trace, asan or fuzz. Changing the type
+# cleans first, because neither Cython nor distutils detects changed macros and directives.
 
 PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -60,8 +60,8 @@ env_fuzz := NSQCY_FUZZ=1 NSQCY_DEBUG=1 CC=$(CLANG) LDSHARED="$(CLANG) -shared"
 BUILD_ENV := $(env_$(KIND))
 PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 
-# Daemons start by the thousand in the tests. Where Python is told to keep no bytecode, each of their
-# processes would compile every module again, which is a third of what a start costs.
+# The tests start thousands of daemons. If PYTHONDONTWRITEBYTECODE were set, each process would
+# compile every module again, which takes a third of the startup time.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
@@ -73,7 +73,7 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# What setup.py itself needs; a venv of Python 3.11 comes with older ones.
+# The packages that setup.py itself needs; a Python 3.11 venv comes with older versions.
 $(VENV)/.tools: | $(BIN)/python
 	$(PIP) "pip>=25.1" "setuptools>=77.0.3" "Cython>=3.1,<4"
 	@touch $@
@@ -89,7 +89,7 @@ $(BUILT): $(SOURCES) $(VENV)/.tools
 
 build: $(BUILT)
 
-# The package, editable, with what it needs to run; the extension modules are there already.
+# An editable install of the package and its dependencies; the extension modules are already built.
 INSTALL = NSQCY_BUILT=1 $(PIP) --no-build-isolation -e
 
 $(VENV)/.run: pyproject.toml | $(BUILT)
@@ -113,13 +113,13 @@ bench: $(BUILT) $(VENV)/.run $(if $(filter clients,$(ARGS)),$(VENV)/.extra-load)
 load: $(BUILT) $(VENV)/.run $(VENV)/.extra-load
 	$(BIN)/python -m loadtest.swarm $(ARGS)
 
-# Needs valgrind. It counts the build that users get, so a build of another kind makes way for it.
+# Needs valgrind. It measures the release build, so a build of a different type is cleaned first.
 perfcheck: $(BUILT) $(VENV)/.run
 	$(BIN)/python -m loadtest.perfcheck $(if $(UPDATE),--update) $(ARGS)
 
 # -- testing
 
-# Most tests wait most of their time. PYTEST=-n0 runs them one after the other.
+# Most tests spend most of their time waiting. PYTEST=-n0 runs them one after the other.
 test: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal $(TESTS) $(PYTEST)
 
@@ -143,9 +143,9 @@ node_modules/.ready: Makefile
 debug:
 	$(MAKE) KIND=debug test
 
-# Python's own allocator would hide errors, and Python leaks on purpose at its exit. What is found goes
-# to files: a test captures what its process says, and a fixture what its daemon does. Of the stack of
-# a greenlet only what frame pointers lead to can be read: docs/internals/testing.md.
+# Python's own allocator would hide errors, and Python leaks deliberately at exit. Reports go to
+# files, because tests capture the output of their process, and fixtures that of their daemon. A
+# greenlet's stack can only be unwound by frame pointers: docs/internals/testing.md.
 REPORTS := $(CURDIR)/build/sanitizer
 SAYING = fast_unwind_on_fatal=1:log_path=$(REPORTS)/report
 ASAN_LIBRARIES = $$($(CC) -print-file-name=libasan.so) $(CURDIR)/build/ubsan_report.so \
@@ -159,7 +159,7 @@ build/ubsan_report.so: tests/support/ubsan_report.c
 	@mkdir -p build
 	$(CC) -O1 -Wall -fPIC -shared -o $@ $<
 
-# A report fails it also when no test does: a worker that ends is started again.
+# A report makes this fail even if no test fails, because nsqd restarts a worker that dies.
 asan: build/ubsan_report.so
 	$(MAKE) KIND=asan $(BUILT:$(KIND).built=asan.built) $(VENV)/.extra-test
 	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
@@ -167,7 +167,7 @@ asan: build/ubsan_report.so
 	for report in $$(ls $(REPORTS)); do code=1; echo "== $(REPORTS)/$$report"; cat $(REPORTS)/$$report; done; \
 	exit $$code
 
-# -shared: clang links no runtime of its own, so the one that atheris brings is the only one.
+# With -shared, clang links no sanitizer runtime of its own, so only the one from atheris is used.
 fuzz:
 	@test -n "$(CLANG)" || { echo "clang is needed: make fuzz CLANG=..."; exit 1; }
 	$(MAKE) KIND=fuzz build/fuzz.built $(VENV)/.extra-test $(VENV)/.extra-fuzz
@@ -195,12 +195,12 @@ lint: $(BUILT) $(VENV)/.extra-dev
 	$(BIN)/python -m release.language
 	@$(MAKE) --no-print-directory stubtest
 
-# Stubs against what was built: names, signatures, and nothing left out.
+# Compare the stubs with the build: names, signatures, completeness.
 stubtest:
 	$(BIN)/python -m mypy.stubtest --ignore-disjoint-bases --mypy-config-file pyproject.toml \
 		--allowlist tests/meta/stubtest.allow $(STUBS)
 
-# What it cannot find out for want of a network is no failure, unless ARGS=--strict.
+# Checks that need an unavailable network do not fail, except with ARGS=--strict.
 audit: $(BUILT) $(VENV)/.extra-audit
 	$(BIN)/python -m release.audit $(ARGS)
 
@@ -213,11 +213,11 @@ conf: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m release.pages
 	$(BIN)/python -m loadtest.bench.measured
 
-# A dead link, and a page without a place, fail it (mkdocs.yml).
+# Fails on a dead link, and on a page that the navigation does not list (mkdocs.yml).
 docs: $(BUILT) $(VENV)/.extra-docs
 	PYTHONPATH="$(CURDIR)" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(ARGS),build) -q
 
-# Wheels are compiled by their own compiler, from a copy: the build of this tree is left alone.
+# Wheels are compiled from a copy, with their own compiler: the build in this tree does not change.
 dist: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-dist
 	$(BIN)/python -m release.build $(ARGS)
 	$(BIN)/python -m pytest -m dist -s tests/wheels $(PYTEST)

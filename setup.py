@@ -6,17 +6,17 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-# Line tracing, for coverage of the .pyx files.  coverage.py looks for the .c
-# next to the .pyx, so only a traced build may write there.
+# Line tracing, for coverage of the .pyx files. coverage.py looks for the .c file next to the .pyx
+# file, so only a traced build may write there.
 TRACE = os.environ.get("NSQCY_TRACE") == "1"
 # Invariant checks and live-object counters, asserted by the test suite.
 DEBUG = os.environ.get("NSQCY_DEBUG") == "1"
 # AddressSanitizer and UndefinedBehaviorSanitizer (see `make asan`).
 ASAN = os.environ.get("NSQCY_ASAN") == "1"
-# For the campaigns of tests/fuzz: clang tells libFuzzer what is reached (see `make fuzz`).
+# For the fuzzing campaigns in tests/fuzz: clang reports coverage to libFuzzer (see `make fuzz`).
 FUZZ = os.environ.get("NSQCY_FUZZ") == "1"
-# For an editable install beside modules that `build_ext --inplace` has built: on its own it would
-# compile them all once more, into a temporary folder.
+# For an editable install next to modules that `build_ext --inplace` has built: otherwise the
+# install would compile all of them again, into a temporary directory.
 BUILT = os.environ.get("NSQCY_BUILT") == "1"
 
 macros: list[tuple[str, str | None]] = []

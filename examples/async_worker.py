@@ -16,9 +16,9 @@ TCP = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 
 
 async def resize(message: Message) -> None:
-    """Handle one picture. A return finishes the message."""
+    """Handle one picture. Returning finishes the message."""
     if message.body == b"busy" and message.attempts == 1:
-        raise Requeue(delay=0.5, backoff=False)  # try this one again later, and go on with others
+        raise Requeue(delay=0.5, backoff=False)  # retry it later; continue with others
     await asyncio.sleep(0.01)  # the work
     print(f"{message.body.decode()}: resized, attempt {message.attempts}", flush=True)
 

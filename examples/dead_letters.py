@@ -1,10 +1,10 @@
 """Read dead letters, and put them back into the channel that they came from.
 
     nsqcy up                      # in another terminal
-    python examples/worker.py     # in a third one; it makes dead letters of orders that fail
+    python examples/worker.py     # in a third terminal; orders that fail become dead letters
     python examples/dead_letters.py
 
-Headers of a dead letter say where it came from, how often it was delivered, and why it is here.
+The headers of a dead letter state its origin, its number of attempts, and why it was moved.
 """
 
 import base64
@@ -30,6 +30,6 @@ for message in peeked["messages"]:
         f"{base64.b64decode(message['body'])!r}"
     )
 
-# Once the cause is mended, put all of them back.
+# Once the cause is fixed, put all of them back.
 answer = request("POST", "/channel/redrive?topic=orders-dead&channel=inspect")
 print(f"redriven: {json.loads(answer)['redriven']}")

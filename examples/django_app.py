@@ -6,8 +6,8 @@
     python examples/django_app.py consume                 # the worker
     curl -X POST 'http://127.0.0.1:8000/orders/7'
 
-Each web process has one producer, which every thread shares. In a real project the command lives in
-management/commands/consume.py; run it as a service of its own, beside the web server.
+Each web process has one producer, which every thread shares. In a real project, the command belongs
+in management/commands/consume.py; run it as a separate service.
 """
 
 import os
@@ -38,14 +38,14 @@ settings.configure(
 
 @cache
 def producer() -> Producer:
-    """Return the producer of this process. It connects with its first publish, after any fork."""
+    """Return this process's producer. It connects on its first publish, after any fork."""
     return Producer(settings.NSQD)
 
 
 @csrf_exempt
 @require_POST
 def create_order(request: HttpRequest, number: int) -> JsonResponse:
-    # In a transaction, publish when it has been committed: transaction.on_commit(...).
+    # In a transaction, publish after the commit: transaction.on_commit(...).
     producer().publish("shop-orders", str(number).encode())
     return JsonResponse({"id": number}, status=202)
 

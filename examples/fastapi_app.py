@@ -7,7 +7,7 @@
     curl 'http://127.0.0.1:8000/orders/7'
 
 The producer and the consumer live as long as the app. A request returns when nsqd has accepted its
-message, and a shutdown of the app waits for handlers that are running.
+message, and the app waits for running handlers when it shuts down.
 """
 
 import json

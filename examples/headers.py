@@ -3,8 +3,8 @@
     nsqcy up                      # in another terminal
     python examples/headers.py
 
-Producers and consumers ask for headers. A consumer that does not gets the body alone, so clients
-without headers read the same topic.
+Producers and consumers must request headers. A consumer that does not request them receives only
+the body, so clients without support for headers can read the same topic.
 """
 
 import os

@@ -1,12 +1,12 @@
-"""A Spark job that writes a topic to Parquet, each message once for readers in Spark.
+"""A Spark job that writes a topic to Parquet, each message exactly once for Spark readers.
 
-    pip install "nsqcy[spark]"             # and java 17
+    pip install "nsqcy[spark]"             # and Java 17
     nsqcy up --retention-time=24h          # in another terminal
     python examples/parquet.py clicks clicks.parquet clicks.checkpoint
 
-The job writes the messages of the topic and ends. Started again with the same checkpoint, it
-writes those that have come since. Without `availableNow` it runs until stopped. The first batch
-may take a minute, as Spark starts.
+The job writes the topic's messages and exits. When it is restarted with the same checkpoint, it
+writes the messages that have arrived since. Without `availableNow`, it runs until it is stopped.
+The first batch may take a minute, because Spark has to start.
 """
 
 import os

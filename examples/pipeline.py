@@ -1,11 +1,12 @@
-"""A topic from both ends of Spark, as a notebook in plain Python: cells begin with `# %%`.
+"""Reading and writing topics with Spark, as a notebook in plain Python: cells begin with `# %%`.
 
-    pip install "nsqcy[spark,plots]"       # and java 17
+    pip install "nsqcy[spark,plots]"       # and Java 17
     nsqcy up --retention-time=24h          # in another terminal
     python examples/pipeline.py
 
-Words are counted while they are published, rates are drawn by window, and the topic is archived and
-replayed into another one. Editors that know `# %%` run it cell by cell.
+The notebook counts words while they are published, plots the rates per window, archives the topic,
+and replays a part of the archive to a different topic. Editors that support `# %%` run it cell by
+cell.
 """
 
 # %% A topic, and a thread that publishes to it
@@ -33,7 +34,7 @@ done = threading.Event()
 
 
 def publish() -> None:
-    """A line after the other, in waves: faster, then slower."""
+    """Publish one line after the other, in waves: faster, then slower."""
     for number, line in enumerate(itertools.cycle(lines)):
         url = f"http://{HTTP}/pub?topic=zen"
         urllib.request.urlopen(urllib.request.Request(url, line.encode())).close()
@@ -70,12 +71,12 @@ words = zen.select(f.explode(f.split(f.lower(zen.body.cast("string")), "[^a-z]+"
 counts = words.where("word != ''").groupBy("word").count()
 counting = counts.writeStream.outputMode("complete").format("memory").queryName("words").start()
 
-# %% Rates, by windows of two seconds
+# %% Rates, in windows of two seconds
 windows = zen.withWatermark("timestamp", "5 seconds").groupBy(f.window("timestamp", "2 seconds"))
 rates = windows.agg(f.count(f.lit(1)).alias("messages"), f.sum(f.length("body")).alias("bytes"))
 rating = rates.writeStream.outputMode("update").format("memory").queryName("rates").start()
 
-# %% Wait a while, and look
+# %% Wait a while, then show the results
 done.wait(SECONDS)
 done.set()
 publish_thread.join()
@@ -84,7 +85,7 @@ rating.processAllAvailable()
 print("The words most often used:")
 for row in spark.table("words").orderBy(f.desc("count"), "word").limit(8).collect():
     print(f"{row['count']:>8,}  {row['word']}")
-found = (  # the last that was said of each window
+found = (  # the latest row of each window
     spark.table("rates")
     .groupBy("window.start")
     .agg(f.max("messages").alias("messages"), f.max("bytes").alias("bytes"))
@@ -111,7 +112,7 @@ else:
 spark.stop()
 
 
-# %% Archive, proof, and replay: the same as in a shell
+# %% Archive, verify and replay, as in a shell
 def job(*words: str) -> None:
     print("$ nsqcy-pipeline", *words, flush=True)
     subprocess.run([sys.executable, "-m", "nsqcy.pipeline", *words], check=True)

@@ -1,7 +1,7 @@
 """Three ways to publish: one message, a batch, and as many as possible.
 
-nsqcy up                      # in another terminal
-python examples/publish.py
+    nsqcy up                      # in another terminal
+    python examples/publish.py
 """
 
 import os
@@ -14,13 +14,13 @@ with Producer(TCP) as producer:
     # publish() returns when nsqd has accepted the message.
     producer.publish("events", b"one")
 
-    # A batch is one command: nsqd accepts all of it or nothing.
+    # A batch is one command: nsqd accepts all of it or none of it.
     producer.multipublish("events", [b"two", b"three"])
 
     # publish_all() sends any number of messages in batches of a sensible size.
     producer.publish_all("events", (f"event {number}".encode() for number in range(10_000)))
 
-    # publish_nowait() returns a future: hundreds of publishes can be under way.
+    # publish_nowait() returns a future: hundreds of publishes can be in progress.
     futures = [producer.publish_nowait("events", b"later") for _ in range(100)]
     for future in futures:
         future.result(timeout=10)

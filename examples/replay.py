@@ -3,8 +3,8 @@
     nsqcy up --retention-time=24h     # in another terminal
     python examples/replay.py
 
-A topic with retention keeps messages that every channel has finished. A channel may begin anywhere
-in what is kept, and any NSQ client can consume it.
+A topic with retention keeps messages that every channel has finished. A channel can begin anywhere
+in the kept log, and any NSQ client can consume it.
 """
 
 import json
@@ -33,16 +33,16 @@ def consume(channel: str, count: int) -> list[str]:
     return bodies
 
 
-# Retention of one topic; --retention-time sets it for all of them.
+# Set the retention of one topic; --retention-time sets it for all topics.
 request("PUT", "/topic/config?topic=clicks", json.dumps({"retention_time": "24h"}).encode())
 with Producer(TCP) as producer:
     producer.multipublish("clicks", [b"first", b"second", b"third"])
 print("live:", consume("live", 3))
 
-# Everything is finished, and still there for a channel that begins at the start ...
+# All messages are finished, but still available to a channel that begins at the start ...
 request("POST", "/channel/create?topic=clicks&channel=report&start=earliest")
 print("report:", consume("report", 3))
 
-# ... and for the same channel again, from the second message on.
+# ... and to the same channel again, from the second message on.
 request("POST", "/channel/seek?topic=clicks&channel=report&to=2")
 print("again:", consume("report", 2))

@@ -1,9 +1,9 @@
-"""Tests with a private nsqd: the fixture `nsqd` comes with nsqcy.
+"""Tests with a private nsqd: the `nsqd` fixture comes with nsqcy.
 
     pip install pytest
     pytest examples/test_orders.py
 
-Each test has an nsqd of its own, on free ports. It starts in a third of a second.
+Each test has its own nsqd on free ports, which starts in a third of a second.
 """
 
 from nsqcy.client import Consumer, Producer

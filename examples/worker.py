@@ -23,7 +23,7 @@ POLICY = {"max_attempts": 3, "dead_letter_topic": "orders-dead"}
 
 
 def configure_nsqd() -> None:
-    """Set the policy of the channel, and create a channel that keeps its dead letters."""
+    """Set the channel's policy, and create a second channel that keeps the dead letters."""
     request("POST", "/topic/create?topic=orders-dead")
     request("POST", "/channel/create?topic=orders-dead&channel=inspect")
     request("PUT", "/channel/config?topic=orders&channel=billing", json.dumps(POLICY).encode())
@@ -34,7 +34,7 @@ def request(method: str, path: str, body: bytes | None = None) -> None:
 
 
 def send_invoice(message: Message) -> None:
-    """Handle one order. An exception requeues the message; a return finishes it."""
+    """Handle one order. Raising an exception requeues the message; returning finishes it."""
     order = json.loads(message.body)
     if order["total"] < 0:
         raise ValueError(f"order {order['id']} has a negative total")
@@ -51,7 +51,7 @@ def main() -> None:
         message_handler=send_invoice,
         concurrency=4,
         max_tries=0,  # nsqd counts the attempts: see POLICY
-        requeue_delay=1,  # seconds, times the attempts
+        requeue_delay=1,  # seconds, multiplied by the number of attempts
         max_backoff_duration=0,  # keep working on other orders when one fails
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.close(wait=False))

@@ -1,10 +1,10 @@
-"""Effect of abusive clients on others: message rates during each kind of abuse, compared with
-undisturbed rates.
+"""Effect of abusive clients on other clients: message rates during each kind of abuse, compared
+with undisturbed rates.
 
     PYTHONPATH=. python loadtest/abuse.py [--workers 4] [--pairs 5] [--seconds 2]
 
-A producer and a consumer of one topic run all the time, alternately undisturbed and next to an
-abuser. Prints the messages per second of both, and the median ratio; it marks ratios below 0.8.
+A producer and a consumer of one topic run all the time, alternately undisturbed and alongside an
+abuser. Prints the messages per second in both cases, and the median ratio; marks ratios below 0.8.
 """
 
 import argparse

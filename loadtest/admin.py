@@ -1,12 +1,12 @@
-"""Cost in nsqadmin of a page of many topics, and of its history.
+"""Cost of a page with many topics in nsqadmin, and of nsqadmin's history.
 
     PYTHONPATH=. python loadtest/admin.py [--nodes 10] [--topics 500] [--channels 2] [--pages 10]
         [--samples 4] [--interval 10s]
 
-Scripted nsqds and an nsqlookupd answer from a separate process, so that nsqadmin alone is measured.
-Prints the time and the CPU time of a page, the number of requests per page to each nsqd, the CPU
-time of a sample, and the memory of all samples. With 10 nsqds of 500 topics, a page should take
-less than 300 ms.
+Scripted nsqds and an nsqlookupd respond from a separate process, so that only nsqadmin is measured.
+Prints the time and CPU time per page, the number of requests per page to each nsqd, the CPU time
+per sample, and the memory of all samples. With 10 nsqds and 500 topics, a page should take less
+than 300 ms.
 """
 
 import argparse
@@ -82,8 +82,8 @@ def stats(topics: int, channels: int, beat: int) -> bytes:
 
 
 def cluster(args: argparse.Namespace, told: Connection) -> None:
-    """Serve an nsqlookupd and nsqds until the process is ended. Sends the address of the nsqlookupd
-    and then, on request, the number of queries to each nsqd."""
+    """Serve an nsqlookupd and nsqds until the process is terminated. Sends the address of the
+    nsqlookupd and then, on request, the number of queries to each nsqd."""
     asked: Counter[int] = Counter()
     pages = [stats(args.topics, args.channels, 1000 * beat) for beat in range(20)]
 
@@ -140,7 +140,7 @@ def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
 
 
 def cpu(process: psutil.Process) -> float:
-    """Milliseconds so far."""
+    """Milliseconds elapsed so far."""
     times = process.cpu_times()
     return 1000 * float(times.user + times.system)
 

@@ -1,9 +1,10 @@
-"""A million deferred messages: due within 30 days and kept over a kill -9, and due within a minute.
+"""A million deferred messages: due within 30 days and kept across a kill -9, and due within a
+minute.
 
     PYTHONPATH=. python -m loadtest.deferred [--count 1000000] [--size 100] [--memory 67108864]
 
-Prints the memory of each message, what a start after a kill finds and how long it takes, and how
-late messages are that become due within a minute while snapshots of the journal are written.
+Prints the memory per message, the duration and result of a restart after a kill, and the lateness
+of messages that become due within a minute while journal snapshots are written.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from nsqcy.testing.wire_client import RESPONSE
 MONTH_MS = 30 * 24 * 3600 * 1000
 AHEAD = 200
 PAGE = 1000
-SETTLED = 3.0  # seconds without work before memory is measured
+SETTLED = 3.0  # seconds of idleness before memory is measured
 
 
 def get(daemon: Nsqd, path: str) -> Any:
@@ -83,7 +84,7 @@ def over_a_month(daemon: Nsqd, messages: int, size: int) -> None:
     known = listing(daemon, "month")
     print(f"listed in {time.monotonic() - start:.1f} s, {PAGE} a page")
     assert len(known) == messages and len({seq for seq, _ in known}) == messages
-    time.sleep(SETTLED + 2.0 * (1 + messages / 100_000))  # the journal is written
+    time.sleep(SETTLED + 2.0 * (1 + messages / 100_000))  # until the journal is written
     for again in ("", ", once more"):
         start = time.monotonic()
         daemon.crash()

@@ -1,10 +1,10 @@
-"""Cost of keeping messages for readers of the log, and of such a reader for consumers.
+"""Cost of keeping messages for log readers, and of such a reader for consumers.
 
     PYTHONPATH=. python -m loadtest.kept [--rounds 5] [--scale 1]
 
 Publishes to an nsqd that keeps nothing and to one that keeps everything for a day, in turns, in two
-durability classes. Then it measures consumers with and without a reader of another topic's log.
-Prints a line with the median of the rounds for each.
+durability classes. Then measures consumers with and without a reader of a different topic's log.
+Prints one line per measurement, with the median of the rounds.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from loadtest.bench.speed import (
 )
 
 CLASSES = ("memory", "os")
-READ = 4 << 20  # bytes of a block
+READ = 4 << 20  # maximum bytes of a block
 COLUMNS = "timestamp,id,body"
-COUNT = slice(40, 44)  # of a block's header: the number of its records
+COUNT = slice(40, 44)  # in a block's header: the number of its records
 
 
 def kept(settings: Settings) -> Iterator[Result]:
@@ -99,7 +99,7 @@ def beside(result: Result, first: Result, durability: str) -> Result:
 
 
 def read(settings: Settings, nsqd: Daemon) -> Iterator[Result]:
-    """Measure consumers of a busy topic, without a reader of another log and with one."""
+    """Measure consumers of a busy topic, without and with a reader of a different topic's log."""
     messages = settings.count(1_000_000)
     with settings.topics(nsqd, 3) as (old, *topics):
         speed.publish(settings, nsqd, old, messages)

@@ -1,4 +1,4 @@
-"""Helpers for tests and load tests with many raw connections: threads, commands, owners of topics.
+"""Helpers for tests and load tests with many raw connections: threads, commands, topic owners.
 
 Starts no daemon.
 """
@@ -12,7 +12,8 @@ from nsqcy.testing.wire_client import Conn, sized
 
 
 def owners(workers: int, names: Iterable[str]) -> dict[str, int]:
-    """Return the worker of each topic, if the topics are created in this order in a new daemon."""
+    """Return the worker that owns each topic if the topics are created in this order in a new
+    daemon."""
     placement = Placement(workers)
     return {name: placement.place(name) for name in names}
 

@@ -1,4 +1,4 @@
-"""An nsqd of a load test: the product's own launcher, with raw connections to it.
+"""An nsqd for load tests: the product's own launcher, with raw connections to nsqd.
 
 Independent of load and figures.
 """
@@ -14,7 +14,7 @@ from nsqcy.testing.wire_client import Address, Conn
 
 
 class Nsqd(testing.Nsqd):
-    """An nsqd that keeps its data in `data_path`, or in a temporary folder."""
+    """An nsqd that keeps its data in `data_path`, or in a temporary directory."""
 
     @property
     def tcp_port(self) -> int:
@@ -41,11 +41,12 @@ class Nsqd(testing.Nsqd):
 
     @property
     def workers(self) -> list[int]:
-        """Return the process ids of the workers, oldest first as long as none was restarted."""
+        """Return the process ids of the workers, in the order of their start unless one was
+        restarted."""
         return sorted(procfs.family(self.process.pid)[1:])
 
     def pss(self) -> int:
-        """Return the memory of all processes in bytes, with shared memory counted once."""
+        """Return the memory of all processes, in bytes, with shared memory counted once."""
         return procfs.memory(procfs.family(self.process.pid))["Pss"]
 
     def home(self, conn: Conn) -> int:

@@ -1,13 +1,14 @@
-"""Cost of jobs, against a real nsqd on this machine.
+"""Cost of pipeline jobs, against a real nsqd on this machine.
 
     PYTHONPATH=. python -m loadtest.pipeline archive [--count 4000000] [--size 100]
     PYTHONPATH=. python -m loadtest.pipeline cold
     PYTHONPATH=. python -m loadtest.pipeline memory [--count 2000]
     PYTHONPATH=. python -m loadtest.pipeline seek [--gigabytes 10]
 
-archive: rows per second into Parquet, with and without the JVM's start. cold: an empty topic, from
-the command to its end. memory: messages of 1 MB with a heap of 2 GB, and the maximum memory of a
-Python worker. seek: a place by time in a log. Prints a line of JSON with the figure and its bar.
+archive: rows per second to Parquet, with and without the JVM startup. cold: duration of the entire
+command for an empty topic. memory: 1 MB messages with a heap of 2 GB, and the maximum memory of a
+Python worker. seek: finding a position in a log by time. Prints a line of JSON with the figure and
+its bar.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from loadtest.nsqd import Nsqd
 from nsqcy.process import spawn
 
 MB = 1_000_000
-PIECE = 4 * MB  # of an MPUB
+PIECE = 4 * MB  # bytes of an MPUB
 SAMPLES = 0.2
 
 
@@ -56,7 +57,7 @@ def publish(daemon: Nsqd, topic: str, count: int, size: int) -> None:
 
 
 class Family:
-    """Maximum memory of the processes below one, by kind."""
+    """Maximum memory of a process's descendants, by kind."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.maximum = {"java": 0, "python": 0}
@@ -96,7 +97,7 @@ def archive(daemon: Nsqd, root: Path, topic: str, *words: str) -> tuple[float, l
 
 
 def speed(daemon: Nsqd, folder: Path, given: argparse.Namespace) -> None:
-    """Return the rate without the first batch, in which Spark warms up."""
+    """Return the rate excluding the first batch, in which Spark warms up."""
     publish(daemon, "t", given.count, given.size)
     seconds, lines, _ = archive(daemon, folder / "archive", "t", "--driver-memory=4g")
     batches = [(line["rows"], line["seconds"]) for line in lines if line["event"] == "progress"]
@@ -132,7 +133,7 @@ def memory(daemon: Nsqd, folder: Path, given: argparse.Namespace) -> None:
 
 
 def seek(daemon: Nsqd, _: Path, given: argparse.Namespace) -> None:
-    """Seek to random places in a log of this size, over separate connections."""
+    """Seek to random positions in a log of this size, over separate connections."""
     from nsqcy.spark.v2 import Access, Connection
 
     publish(daemon, "long", given.gigabytes * 1000, MB)

@@ -3,7 +3,7 @@
      PYTHONPATH=. python -m loadtest.replays replay [--count 4000000] [--size 100]
     PYTHONPATH=. python -m loadtest.replays rollup [--count 4000000] [--size 100]
 
-Measures rows per second, from the times in the job's own output: without the JVM's start and the
+Measures rows per second from the times in the job's own output, excluding the JVM startup and the
 first round or batch, in which Spark warms up. Prints a line of JSON.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 from loadtest.pipeline import MB, nsqd, publish, told
 from nsqcy.process import spawn
 
-STEPS = 8  # rounds, or batches
+STEPS = 8  # rounds or batches
 WORDS = {
     "replay": ("--to=again", "--round-rows={}", "--state=state.json"),
     "rollup": ("--once", "--root=rollup", "--plots=no", "--option=maxOffsetsPerTrigger={}"),

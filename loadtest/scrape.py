@@ -1,10 +1,10 @@
-"""Cost of a scrape of /metrics: CPU time of all of nsqd's processes, and latency of deliveries.
+"""Cost of a /metrics scrape: CPU time of all nsqd processes, and delivery latency.
 
     PYTHONPATH=. python -m loadtest.scrape [--workers 1 3] [--topics 1000] [--channels 3]
         [--clients 0] [--rounds 3] [--seconds 10] [--every 1.0] [--rate 1000] [--scrapes 20]
 
-First, scrapes one after another, with the headers of Prometheus (OpenMetrics, compressed) and as
-plain text. Then windows with and without a scraper alternate in one nsqd, while a producer
+First, scrapes run one after another, with Prometheus's request headers (OpenMetrics, compressed)
+and as plain text. Then windows with and without a scraper alternate in one nsqd, while a producer
 publishes on a schedule and a consumer records how late each message is. Every topic has finished
 messages, so that each has its histogram.
 """
@@ -70,7 +70,7 @@ def use(nsqd: Daemon, topics: int) -> None:
 
 
 def costs(nsqd: Daemon, count: int) -> None:
-    """Return the CPU time of consecutive scrapes."""
+    """Return the CPU time for consecutive scrapes."""
     assert nsqd.http is not None
     link = http.client.HTTPConnection(*nsqd.http)
     for name, headers in (("Prometheus", PROMETHEUS), ("plain text", PLAIN)):

@@ -3,12 +3,12 @@
     PYTHONPATH=. python -m loadtest.spark read|write|latency|idle [--rows 4000000] [--size 100]
         [--rounds 5] [--memory 4g] [--durability os] [--seconds 30] [--workers 1]
 
-read      a batch of all rows, to nowhere: rows per second, the median of the rounds after one more
-write     a batch of rows that Spark has in memory, each round to a topic of its own
-latency   1,000 messages per second: from the OK of a publish to the row in foreachBatch
-idle      a stream with nothing to read: requests that nsqd gets, and what the JVM takes of a core
+read      a batch of all rows, discarded: rows per second, the median of the rounds after a warm-up
+write     a batch of rows that Spark has in memory, to a new topic in each round
+latency   1,000 messages per second: from the OK for a publish to its row in foreachBatch
+idle      a stream with nothing to read: requests to nsqd, and the JVM's share of a core
 
-Prints a line for each round and JSON with the figures at the end. Heavy: one JVM, both ends.
+Prints a line for each round and, at the end, JSON with the figures. Heavy: one JVM, both ends.
 """
 
 import argparse
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 
 
 RATE = 1000  # messages per second, for latency
-PIECE = 4_000_000  # bytes of an MPUB
+PIECE = 4_000_000  # bytes per MPUB
 Figures = dict[str, Any]
 
 
@@ -66,7 +66,7 @@ def at(daemon: Nsqd, topic: str) -> dict[str, str]:
 
 
 def fill(daemon: Nsqd, topic: str, rows: int, size: int) -> None:
-    """Return random hex bodies, which compress as little as real ones."""
+    """Return random hex bodies, which compress as little as real bodies."""
     conn = daemon.connect(timeout=120)
     each = max(1, PIECE // (size + 4))
     for begin in range(0, rows, each):
@@ -76,7 +76,7 @@ def fill(daemon: Nsqd, topic: str, rows: int, size: int) -> None:
 
 
 def rounds(name: str, count: int, rows: int, size: int, run: Callable[[int], object]) -> Figures:
-    """Run once without counting, and then return the median."""
+    """Run once as a warm-up, then return the median of the rounds."""
     found = []
     for number in range(count + 1):
         start = time.monotonic()
@@ -143,7 +143,7 @@ def latency(daemon: Nsqd, spark: "SparkSession", args: argparse.Namespace) -> Fi
         )
         try:
             producer.start()
-            time.sleep(10)  # of warming up
+            time.sleep(10)  # warm-up
             late.clear()
             time.sleep(args.seconds)
         finally:
@@ -208,7 +208,7 @@ def idle(daemon: Nsqd, spark: "SparkSession", args: argparse.Namespace) -> Figur
             .start()
         )
         try:
-            time.sleep(10)  # of warming up
+            time.sleep(10)  # warm-up
             asked = proxy.commands
             used = sum(java.cpu_times()[:2])
             time.sleep(args.seconds)

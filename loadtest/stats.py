@@ -1,10 +1,10 @@
-"""Cost of /stats for others: delivery latency with and without a client that polls it.
+"""Cost of /stats for other clients: delivery latency with and without a client that polls it.
 
     PYTHONPATH=. python loadtest/stats.py [--workers 1 3] [--topics 1000] [--channels 3]
         [--clients 1000] [--rounds 3] [--seconds 10] [--every 1.0]
 
 Windows with and without polling alternate in one nsqd with these topics, channels and subscribed
-clients. A producer publishes on a schedule, a consumer records how late each message is.
+clients. A producer publishes on a schedule, and a consumer records how late each message is.
 """
 
 import argparse
@@ -27,7 +27,7 @@ TOPIC = "measured"
 def crowd(
     address: Address, places: list[tuple[str, str]], team: load.Team, index: int
 ) -> Callable[[], load.Report]:
-    """Clients subscribed to one channel each, which answer heartbeats until they are killed."""
+    """Clients that each subscribe to one channel and answer heartbeats until they are killed."""
     poll = select.epoll()
     socks = {}
     for topic, channel in places:
@@ -50,7 +50,7 @@ def inhabited(nsqd: Daemon, args: argparse.Namespace) -> Iterator[None]:
     """Topics, channels and clients, for the duration of the context."""
     assert nsqd.http is not None
     link = http.client.HTTPConnection(*nsqd.http)
-    # Processes are forked from here: the thread that reads the log must be idle.
+    # The clients' processes are forked here: the thread that reads the log must be idle.
     link.request("PUT", "/config/log_level", b"warn")
     link.getresponse().read()
     for topic in range(args.topics):
@@ -93,7 +93,7 @@ class Poller(threading.Thread):
             due += self._every
 
     def stop(self) -> tuple[int, list[float]]:
-        """Return the size of the last page, and the duration of each request."""
+        """Return the size of the last response, and the duration of each request."""
         self._halt.set()
         self.join()
         return self._size, self._seconds

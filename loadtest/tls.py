@@ -1,15 +1,16 @@
-"""Cost of TLS: for others while thousands of clients connect, and for a consumer far from its
-topic.
+"""Cost of TLS: for other clients while thousands connect, and for a consumer on another worker than
+its topic.
 
 PYTHONPATH=. python loadtest/tls.py [--workers 2] [--pairs 5] [--arrivals 2000]
 
-Arrivals: a plain consumer's delivery latency and heartbeats, alone and while this number of clients
-begin their TLS handshakes at the same moment, in pairs. The clients run in a separate process and
-have already sent everything before the handshake. The 99th percentile should not grow by more than
-50 ms.
+Arrivals: a plain consumer's delivery latency and heartbeats, alone and while `--arrivals` clients
+begin their TLS handshakes at the same moment, in pairs of runs. The clients run in a separate
+process and have already sent everything that precedes the handshake. The 99th percentile should not
+grow by more than 50 ms.
 
-Rates: messages per second of a TLS consumer whose topic is in another worker, compared with one in
-its own, in pairs. The ratio should be at least 0.6. The same for plain, snappy and deflate.
+Rates: messages per second of a TLS consumer whose topic is on another worker, compared with one
+whose topic is on its own worker, in pairs of runs. The ratio should be at least 0.6. The same is
+measured for plain, snappy and deflate connections.
 """
 
 import argparse
@@ -43,7 +44,7 @@ BODY = bytes(200)
 
 
 def arrive(port: int, count: int) -> None:
-    """In the other process: do everything before the handshakes; then, on request, do the
+    """Run in the other process: do everything up to the handshakes; then, on request, do the
     handshakes."""
     context = client_context()
     hellos = []
@@ -73,7 +74,7 @@ def arrive(port: int, count: int) -> None:
 def finish_handshake(
     conn: Conn, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
 ) -> bytes:
-    """Return the frame that ends a handshake."""
+    """Return the frame that completes a handshake."""
     done = False
     while True:
         received = conn.socket.recv(65536)
@@ -104,7 +105,7 @@ class Probe:
         self.beat = 0.0
 
     def run(self, ended: Callable[[], bool]) -> tuple[list[float], list[float]]:
-        """Return latencies of messages, and the delays of heartbeats, until it has ended."""
+        """Return message latencies and heartbeat delays, measured until it has ended."""
         latencies: list[float] = []
         late: list[float] = []
         due = time.monotonic()
@@ -200,7 +201,7 @@ def measure_way(daemon: Nsqd, placed: dict[str, int], pairs: int, tls: bool, cod
         ratios.append(rates[False] / rates[True])
         home_rates.append(rates[True])
     ratio = statistics.median(ratios)
-    # Plain sessions are here for comparison: they would have migrated.
+    # Plain sessions are included for comparison: they would have migrated.
     mark = "" if ratio >= MIN_RATIO or not (tls or codec) else "   <-- too little"
     name = "+".join(filter(None, ["TLS" if tls else "", codec])) or "plain"
     print(
@@ -211,7 +212,7 @@ def measure_way(daemon: Nsqd, placed: dict[str, int], pairs: int, tls: bool, cod
 
 
 def consume(daemon: Nsqd, topic: str, owner: int, at_home: bool, tls: bool, codec: str) -> float:
-    """Return the messages per second of one consumer, from a backlog."""
+    """Return one consumer's messages per second, from a backlog."""
     producer = daemon.connect()
     for _ in range(MESSAGES // 500):
         producer.mpub(topic, [BODY] * 500)

@@ -2,8 +2,8 @@
 
 PYTHONPATH=. python loadtest/topics.py [--topics 10000] [--workers 1 3]
 
-Prints bytes of memory for each topic over all processes, and the duration of publishing and of a
-restart.
+Prints the memory per topic in bytes, over all processes, and how long publishing and a restart
+take.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The `nsqcy` command: version, configuration files, daemons and tools.
 
-Owns the words of the command line. Imports a program only to run it.
+Owns the command-line syntax. Imports a program only when it runs it.
 """
 
 import importlib
@@ -18,11 +18,11 @@ USAGE = """\
 Usage: nsqcy COMMAND
 
   version                     print the version
-  config sample [DAEMON]      print an INI file of every option with its default
+  config sample [DAEMON]      print an INI file with every option and its default
   config check FILE [DAEMON]  read a configuration file as the daemon would
-  data import PATH            import the files of NSQ's nsqd in a data path
-  data export PATH DIR        export a stopped data path to files of NSQ's nsqd
-  data check PATH             read every message in a data path, and report what a start will find
+  data import PATH            import NSQ's files in a data path
+  data export PATH DIR        export the data path of a stopped nsqd to NSQ's files
+  data check PATH             read every message in PATH, and report what nsqd will find at startup
   doctor [FLAGS]              check this host and a cluster, and recommend actions (--help)
   capacity [FLAGS]            compute how many nsqds a load needs, and how large (--help)
   passwd NAME                 print a user section for --auth-file (--help)
@@ -44,7 +44,7 @@ _TOOLS = {
     "to_nsq": "publish messages from stdin",
 }
 
-# The module that has the options of each daemon, and the name of its table there.
+# The module with each daemon's options, and the name of the option table in it.
 _OPTIONS = {
     "nsqd": ("nsqcy.nsqd.options", "NSQD"),
     "nsqlookupd": ("nsqcy.nsqlookupd.options", "NSQLOOKUPD"),
@@ -98,7 +98,7 @@ def usage() -> str:
 
 
 def write_all(text: str) -> None:
-    """Write all of a text, also to a pipe that accepts it only in parts."""
+    """Write the complete text, even to a pipe that accepts it only in parts."""
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -1,14 +1,14 @@
-"""Exceptions of nsqcy.
+"""The exceptions that nsqcy raises.
 
 Define the error code and fatality for clients, the status for HTTP callers, and the exit code and
 final message of a daemon that cannot start. Independent of sockets and logs: handlers read the
 attributes of an error, never its class.
 """
 
-# Errors that do not close the connection.
+# Error codes that do not close the connection.
 NON_FATAL_CODES = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 
-# Formats of the final message of a process.
+# Formats of a process's final message.
 AS_IS = "as is"  # the text and nothing else
 DATED = "dated"  # "2026/11/20 11:18:31 text"
 LOGGED = "logged"  # a FATAL log line
@@ -52,7 +52,7 @@ NOT_WRITTEN = "NOT_WRITTEN"
 class NotWritten(NsqError):
     """Data that must outlive nsqd was not written to disk.
 
-    The text is NOT_WRITTEN, also in the error of a caller in another process.
+    The text is NOT_WRITTEN, and a caller in another process gets the same text.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,8 @@ class NotWritten(NsqError):
 
 
 class RequestError(NsqError):
-    """Failed outgoing request: status and body of the response, or status 0 without one."""
+    """Failed outgoing request: the status and body of the response, or status 0 if there was no
+    response."""
 
     def __init__(self, text: str, status: int = 0, body: bytes = b"") -> None:
         super().__init__(text)
@@ -69,7 +70,7 @@ class RequestError(NsqError):
 
 
 class InvalidName(NsqError, ValueError):
-    """Invalid name of a topic or channel."""
+    """Invalid topic or channel name."""
 
 
 class LayerError(NsqError):
@@ -81,7 +82,7 @@ class LayerEnd(NsqError):
 
 
 class Stop(NsqError):
-    """End of the process before it serves clients; str() is its final message."""
+    """The process ends before it serves clients; str() is its final message."""
 
     exit_code = 1
     fd = 2
@@ -111,7 +112,7 @@ class UsageError(Stop):
 
 
 class FloatListError(Stop):
-    """Invalid number in a list of numbers on the command line."""
+    """Invalid number in a list on the command line."""
 
     shape = DATED
 
@@ -176,4 +177,4 @@ class CoerceError(ConfigError):
 
 
 class DaemonError(NsqError):
-    """Failed start or end of a daemon in a test, with the last lines of its log."""
+    """Failed start or stop of a daemon in a test, with the last lines of its log."""

@@ -1,7 +1,7 @@
-"""Names of topics and channels, and quoting of untrusted text.
+"""Topic and channel names, and quoting of untrusted text.
 
-Owns the rule that both kinds of name follow. Errors and the log show text from clients as Go's %q
-does, so that no byte of it can be mistaken for something else.
+Owns the rule that both kinds of name follow. Errors and log lines show client text as Go's %q does,
+so that none of its bytes can be mistaken for something else.
 """
 
 import re

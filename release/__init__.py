@@ -1,1 +1,1 @@
-"""Publishing a version: builds of archives, and audits of their dependencies."""
+"""Tools for releases: builds of the published archives, and audits of their dependencies."""

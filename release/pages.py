@@ -1,4 +1,4 @@
-"""Generated tables of the documentation: their sources, and the command that writes them.
+"""Generated tables in the documentation: their sources, and the command that writes them.
 
     python -m release.pages      writes all, as `make conf` does
 
@@ -75,7 +75,7 @@ def table(head: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(text: str) -> str:
-    """Return text as code; a line feed would end the row of a table."""
+    """Return text as code; a line feed would end the table row."""
     return "`{}`".format(text.replace("\n", "\\n")) if text else ""
 
 
@@ -108,7 +108,7 @@ def _daemon_row(options: OptionTable, option: Option) -> list[str]:
     if kinds:
         meaning += f"; can be set per {' and '.join(kinds)}"
     if option.kind.many:
-        meaning += "; may be given many times"
+        meaning += "; may be given multiple times"
     return [code(f"--{option.flag}"), ", ".join(map(code, keys)) or "–", default, meaning]
 
 

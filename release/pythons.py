@@ -1,6 +1,7 @@
 """Python versions that get wheels, and their interpreters on this machine.
 
-Finds those installed by pyenv, uv and Debian. uv, if it is installed, downloads a missing version.
+Finds the versions that pyenv, uv and Debian have installed. If uv is installed, it downloads
+missing versions.
 """
 
 import os
@@ -15,12 +16,12 @@ UV = Path(os.environ.get("UV_PYTHON_INSTALL_DIR", Path.home() / ".local/share/uv
 
 
 def find(version: str) -> Path | None:
-    """Return an interpreter of that version that works and can be compiled for."""
+    """Return an interpreter of that version that works and for which extensions can be compiled."""
     return next((path for path in _candidates(version) if _is(path, version)), None)
 
 
 def fetch(version: str) -> Path | None:
-    """Return the same, installed by uv if necessary."""
+    """Return such an interpreter; uv installs it if necessary."""
     found = find(version)
     if found is None and shutil.which("uv"):
         subprocess.run(["uv", "python", "install", "--no-bin", version], check=False)

@@ -1,7 +1,7 @@
-"""Hooks of MkDocs for the documentation site (mkdocs.yml).
+"""MkDocs hooks for the documentation site (mkdocs.yml).
 
 Owns the differences between a page in the repository and the same page on the site: links that
-leave docs/, words of the tests in code fences, and the changelog, which lies beside docs/.
+leave docs/, test annotations in code fences, and the changelog, which is outside docs/.
 """
 
 import re
@@ -30,7 +30,7 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
 
 
 def _on_site(link: re.Match[str], folder: Path) -> str:
-    """Return a link as it is; or the name of its file if that is outside of docs/."""
+    """Return a link unchanged, or the name of its file if the file is outside docs/."""
     target = (folder / link["target"]).resolve()
     if target.is_relative_to(ROOT / "docs"):
         return link[0]

@@ -49,8 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests. Tests marked `late` come last: they check something that has been running
-    beside all others. Spark tests come first: early tests stay in one process, so they share a JVM,
-    whose start and first query take as long as one of them."""
+    during all others. Spark tests come first: early tests stay in one process, so they share a JVM,
+    whose startup and first query take as long as a test."""
 
     def place(item: pytest.Item) -> int:
         return 2 if item.get_closest_marker("late") else not item.get_closest_marker("spark")
@@ -208,7 +208,7 @@ class Idler:
 
 @pytest.fixture(scope="session")
 def idler(shared_daemon: Callable[[], Nsqd]) -> Iterator[Idler]:
-    """Connection opened when the shared daemon starts: its minute of idling passes beside other
+    """Connection opened when the shared daemon starts: its minute of idling passes during other
     tests."""
     idler = Idler(shared_daemon())
     yield idler
@@ -249,7 +249,7 @@ def guarded(guarded_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder whose path is short enough for a unix socket."""
+    """A directory whose path is short enough for a unix socket."""
     path = tempfile.mkdtemp(prefix="nsq", dir="/tmp")
     yield Path(path)
     shutil.rmtree(path)

@@ -3,7 +3,7 @@
     python tests/quick.py [--base main] [--list] [PYTEST ARGUMENTS]
 
 A file has changed if it differs from the merge base with main, committed or not. The tests of a
-package are in its folder in tests/unit. Tests of higher packages that import a changed file,
+package are in its directory in tests/unit. Tests of higher packages that import a changed file,
 directly or not, run as well, and so does tests/meta. No daemon starts. `make test` runs the tests
 marked `slow`.
 """
@@ -24,7 +24,7 @@ from support.package_order import imports, ours, package, sources  # noqa: E402
 ALWAYS = ["tests/meta", "tests/unit/test_names.py"]
 EVERYTHING = ["tests/meta", "tests/unit"]
 LEFT_OUT = "not slow and not soak and not dist and not spark"
-# Paths outside the packages, each with the folder of tests/unit that tests it.
+# Paths outside the packages, each with the directory in tests/unit that tests it.
 OUTSIDE = {
     "Dockerfile": "conf",
     "conf": "conf",
@@ -55,7 +55,7 @@ def changed(base: str) -> list[str]:
     try:
         start = git("merge-base", base, "HEAD").strip()
     except subprocess.CalledProcessError:
-        sys.exit(f"quick: no common commit with {base}: name another branch by --base")
+        sys.exit(f"quick: no common commit with {base}: specify a different branch with --base")
     names = git("diff", "--name-only", "--no-renames", "-z", start)
     return sorted(set((names + git("ls-files", "-oz", "--exclude-standard")).split("\0")) - {""})
 
@@ -66,7 +66,7 @@ def git(*words: str) -> str:
 
 
 def selected(paths: Iterable[str]) -> list[str]:
-    """Return the paths of the test files and folders to run for these changed paths."""
+    """Return the paths of the test files and directories to run for these changed paths."""
     paths = list(paths)
     if not paths:
         return ALWAYS

@@ -1,5 +1,5 @@
-/* Integers to and from bytes at any address: big-endian for the wire, little-endian for our own
- * records, and the 16 hex digits of a message id. */
+/* Conversion of integers to and from bytes at any address: big-endian on the wire, little-endian in
+ * our records; and the 16 hex digits of a message id. */
 #ifndef NSQCY_BYTES_H
 #define NSQCY_BYTES_H
 
@@ -14,7 +14,7 @@
 #define NSQCY_LE(bits, v) __builtin_bswap##bits(v)
 #endif
 
-/* memcpy is how C spells an unaligned access; it compiles to one instruction. */
+/* In C, memcpy expresses an unaligned access; it compiles to one instruction. */
 #define NSQCY_BYTES(order, ORDER, bits)                                \
     static inline uint##bits##_t load_##order##bits(const void *p)     \
     {                                                                  \
@@ -39,8 +39,9 @@ NSQCY_BYTES(le, LE, 64)
 #undef NSQCY_BE
 #undef NSQCY_LE
 
-/* The digits of an id all at once, in vectors, which GCC and Clang have for every processor. Two
- * digits are one word, the first of them its low byte: words lie as record.h demands of integers. */
+/* All digits of an id at once, in vectors, which GCC and Clang support on every processor. Two
+ * digits form one word whose low byte is the first digit: words are little-endian, as record.h
+ * requires. */
 typedef int8_t hex16_digits __attribute__((vector_size(16)));
 typedef uint16_t hex16_words __attribute__((vector_size(16)));
 typedef uint8_t hex16_bytes __attribute__((vector_size(8)));
@@ -62,8 +63,8 @@ static inline void hex16_format(void *out, uint64_t v)
     memcpy(out, &digits, sizeof digits);
 }
 
-/* 0, or -1 (and `*v` untouched) unless `text` is 16 lower-case hex digits: others do not read back
- * as what they were. */
+/* Returns 0, or -1 (leaving `*v` unchanged) if `text` is not 16 lower-case hex digits: other digits
+ * would be formatted differently than they were written. */
 static inline int hex16_parse(const void *text, uint64_t *v)
 {
     hex16_digits digits, nibbles;

@@ -1,6 +1,7 @@
-/* CRC-32C (Castagnoli): the processor's instruction where there is one, else slicing-by-8.
+/* CRC-32C (Castagnoli): the processor's instruction if available, otherwise slicing-by-8.
  *
- * crc32c(0, "123456789", 9) == 0xE3069283; crc32c(crc32c(0, a), b) is the checksum of a then b.
+ * crc32c(0, "123456789", 9) == 0xE3069283; crc32c(crc32c(0, a), b) is the checksum of a followed by
+ * b.
  */
 #ifndef NSQCY_CRC32C_H
 #define NSQCY_CRC32C_H
@@ -13,7 +14,7 @@
 #include <cpuid.h>
 #include <nmmintrin.h>
 #define CRC32C_HARDWARE 1
-#ifdef __clang__ /* has the instruction apart from the rest of SSE 4.2 */
+#ifdef __clang__ /* has the instruction separately from the rest of SSE 4.2 */
 #define CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
 #else
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
@@ -32,7 +33,7 @@ struct crc32c_tables {
     uint32_t at[8][256];
 };
 
-/* Built on the first call, which the modules make while they are imported (one thread). */
+/* Built on the first call, which the modules make at import time (in a single thread). */
 static inline const struct crc32c_tables *crc32c_tables(void) {
     static struct crc32c_tables tables;
     static int ready = 0;
@@ -90,8 +91,8 @@ CRC32C_TARGET static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *at, s
 #if defined(__x86_64__)
 static int crc32c_sse42;
 
-/* Not __builtin_cpu_supports: its variable belongs to the compiler's own library, and a wheel is
- * linked with another one, which never sets it. */
+/* Do not use __builtin_cpu_supports: its variable belongs to the compiler's own library, but a
+ * wheel is linked with a different one, which never sets it. */
 __attribute__((constructor)) static void crc32c_detect(void) {
     unsigned int a, b, c, d;
     crc32c_sse42 = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2);
@@ -116,7 +117,7 @@ static inline uint32_t crc32c(uint32_t crc, const void *data, size_t n) {
     return crc32c_software(crc, (const uint8_t *)data, n);
 }
 
-/* The product of two polynomials, bits reversed as in a checksum, modulo Castagnoli's. */
+/* The product of two polynomials modulo Castagnoli's, with bits reversed as in a checksum. */
 static inline uint32_t crc32c_times(uint32_t a, uint32_t b) {
     uint32_t product = 0;
     for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
@@ -127,7 +128,7 @@ static inline uint32_t crc32c_times(uint32_t a, uint32_t b) {
     return product;
 }
 
-/* The checksum of a then b, from theirs, where b has n bytes. */
+/* The checksum of a followed by b, computed from their checksums; b has n bytes. */
 static inline uint32_t crc32c_join(uint32_t a, uint32_t b, uint64_t n) {
     uint32_t square = 0x00800000u;    /* x^8: a byte */
     for (; n; n >>= 1) {

@@ -1,4 +1,4 @@
-/* NSQCY_DEBUG=1 compiles invariant checks and live-object counters in. */
+/* NSQCY_DEBUG=1 compiles in invariant checks and live-object counters. */
 #ifndef NSQCY_DEBUG
 #define NSQCY_DEBUG 0
 #endif

@@ -1,7 +1,7 @@
-/* How long things took: counts of durations by powers of four.
+/* Histogram of durations, counted by powers of four.
  *
  *   counts[0]    up to 2^first ns
- *   counts[i]    up to 2^(first + 2i) ns, and more than the one before
+ *   counts[i]    up to 2^(first + 2i) ns, and more than the previous bound
  *   counts[HISTOGRAM_BOUNDS]   more than that
  */
 #ifndef NSQCY_HISTOGRAM_H
@@ -13,10 +13,10 @@
 
 typedef struct Histogram {
     uint64_t counts[HISTOGRAM_BOUNDS + 1];
-    double sum;              /* ns; as an integer it could overflow: many messages, each days old */
+    double sum;              /* ns; an integer could overflow: many messages, each days old */
 } Histogram;
 
-/* `count` durations of `ns` each; a negative one counts as none at all. */
+/* Adds `count` durations of `ns` each; a negative duration counts as zero. */
 static inline void histogram_add(Histogram *h, int first, int64_t ns, uint64_t count) {
     int bits = ns > 1 ? 64 - __builtin_clzll((uint64_t)ns - 1) : 0;
     int i = bits <= first ? 0 : (bits - first + 1) / 2;

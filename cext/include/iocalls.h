@@ -1,8 +1,8 @@
-/* Every file call the I/O threads make goes through this table: the seam where tests put faults.
+/* The table for every file operation of the I/O threads: the seam where tests inject faults.
  *
- * A call returns what the system call returns and leaves errno.  `io_calls_real` is the system;
- * `struct IoFaults` wraps it: fails the n-th call of a kind, writes short, parks the caller, or
- * keeps a record of what was changed.
+ * Each call returns what the system call returns and sets errno. `io_calls_real` contains the real
+ * system calls; `struct IoFaults` wraps them: it fails the n-th call of a kind, makes short writes,
+ * parks the caller, or records the changes.
  */
 #ifndef NSQCY_IOCALLS_H
 #define NSQCY_IOCALLS_H
@@ -81,10 +81,10 @@ __attribute__((unused)) static struct IoCalls io_calls_real = {
     real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat,
 };
 
-/* ---- reading only ---- */
+/* ---- read-only ---- */
 
-/* A path may be opened for reading, whatever it was to be opened for; all that changes something
- * fails as it would on a file system that is mounted so. */
+/* Every open opens for reading only; all calls that would change something fail as they would on a
+ * read-only file system. */
 static int refused_open(struct IoCalls *self, int at, const char *path, int flags, int mode) {
     if (flags & (O_CREAT | O_TRUNC)) {
         errno = EROFS;
@@ -125,7 +125,7 @@ static const char *const io_call_names[CALL_KINDS] = {
     "rmdir", "ftruncate", "fstat",
 };
 
-/* The verb Go's os package uses for the same failure; it starts the health text. */
+/* The verb that Go's os package uses for the same failure; the health message begins with it. */
 static const char *const io_call_verbs[CALL_KINDS] = {
     "io", "open", "close", "write", "read", "sync", "sync", "rename", "remove", "mkdir", "remove",
     "truncate", "stat",
@@ -137,19 +137,19 @@ static const char *const io_call_verbs[CALL_KINDS] = {
 
 struct IoFault {
     int call;            /* CALL_NONE: any call */
-    uint64_t nth;        /* how many more such calls until it strikes; 1 = the next */
-    uint64_t times;      /* how often it strikes from there on */
+    uint64_t nth;        /* number of such calls until the fault occurs; 1: the next call */
+    uint64_t times;      /* number of consecutive calls that fail from then on */
     int error;           /* 0: only `limit` applies */
-    int64_t limit;       /* at most so many bytes of a pwrite or pread; -1: no limit */
+    int64_t limit;       /* maximum bytes of a pwrite or pread; -1: no limit */
 };
 
-/* A call that was made and may have changed the disk. */
+/* A call that may have changed the disk. */
 struct IoMade {
     struct IoMade *next;
     int call;
-    int fd;                  /* what it was made on, or what an open returned */
+    int fd;                  /* file descriptor of the call, or the result of an open */
     int flags;               /* of an open */
-    int error;               /* only of a sync, which may have done a part of its work */
+    int error;               /* only of a sync, which may have been partially done */
     int64_t offset;          /* of a pwrite; the size of an ftruncate */
     size_t n;                /* bytes of `data` */
     char *path, *to;
@@ -157,23 +157,23 @@ struct IoMade {
 };
 
 struct IoFaults {
-    struct IoCalls calls;    /* first: a table that knows its faults */
+    struct IoCalls calls;    /* must be first: a pointer to it is a pointer to the faults */
     pthread_mutex_t lock;
     pthread_cond_t moved;
     struct IoFault rules[IO_FAULT_RULES];
     int rules_used;
-    uint64_t made[CALL_KINDS];   /* calls made of each kind; [CALL_NONE] counts all */
+    uint64_t made[CALL_KINDS];   /* number of calls of each kind; [CALL_NONE]: all calls */
     uint64_t bytes_read;
-    int hold_call;               /* -1: no hold armed */
+    int hold_call;               /* -1: no hold is set */
     uint64_t hold_nth;
     int parked;
     int released;
     int recording;
-    int record_failed;           /* out of memory: the record is not whole */
+    int record_failed;           /* out of memory: the record is incomplete */
     struct IoMade *first, *last;
 };
 
-/* Counts the call, parks if it is held, and returns the errno to fail with or 0. */
+/* Counts the call, parks if it is held, and returns the errno to fail with, or 0. */
 static int faults_strike(struct IoFaults *f, int call, int64_t *limit) {
     int error = 0;
     pthread_mutex_lock(&f->lock);
@@ -225,7 +225,7 @@ static int made_copy(char **into, const char *text) {
     return text && !*into ? -1 : 0;
 }
 
-/* Puts a call that was made into the record. */
+/* Adds a call to the record. */
 static void faults_record(struct IoFaults *f, struct IoMade what) {
     struct IoMade *made = calloc(1, sizeof(struct IoMade));
     int lost = made == NULL;
@@ -276,7 +276,7 @@ static int fault_open(struct IoCalls *self, int at, const char *path, int flags,
         RECORD(.call = CALL_OPEN, .fd = fd, .flags = flags, .path = (char *)path);
     return fd;
 }
-/* A close that fails has closed all the same, as on Linux. */
+/* A close that fails has still closed the descriptor, as on Linux. */
 static int fault_close(struct IoCalls *self, int fd) {
     int error = faults_strike((struct IoFaults *)self, CALL_CLOSE, NULL);
     int rc = real_close(self, fd);
@@ -304,7 +304,7 @@ static ssize_t fault_pread(struct IoCalls *self, int fd, void *ptr, size_t n, in
         faults_count_read((struct IoFaults *)self, (uint64_t)had);
     return had;
 }
-/* While a record is kept nothing is synced: what would survive is for its reader to say. */
+/* While recording, nothing is synced: the reader of the record determines what would survive. */
 static int fault_sync(struct IoCalls *self, int fd, int call, int (*sync)(struct IoCalls *, int)) {
     struct IoFaults *faults = (struct IoFaults *)self;
     int error = faults_strike(faults, call, NULL);
@@ -372,7 +372,7 @@ static void faults_init(struct IoFaults *f) {
     pthread_cond_init(&f->moved, NULL);
 }
 
-/* 0, or -1 when there is no room for another rule. */
+/* Returns 0, or -1 if there is no room for another rule. */
 static int faults_add(struct IoFaults *f, int call, uint64_t nth, int error, uint64_t times,
                       int64_t limit) {
     struct IoFault rule = {call, nth, times, error, limit};
@@ -415,7 +415,7 @@ static void faults_hold(struct IoFaults *f, int call, uint64_t nth) {
     pthread_mutex_unlock(&f->lock);
 }
 
-/* Waits until the thread is parked; 1, or 0 when `seconds` have passed first. */
+/* Waits until the thread is parked; returns 1, or 0 if `seconds` pass first. */
 static int faults_wait_parked(struct IoFaults *f, int seconds) {
     struct timespec until;
     int parked;

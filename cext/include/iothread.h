@@ -1,7 +1,8 @@
-/* The threads that make every file call of a process.
+/* The threads that perform every file operation of a process.
  *
- * The hub submits ops to a list of its own, kicks once per turn, and collects finished ops when the
- * eventfd says so.  The sides meet under one mutex held for a few pointer moves.
+ * The hub submits operations (ops) to its own list, kicks once per turn, and collects finished ops
+ * when the eventfd is readable. Both sides share one mutex, which is held only to move a few
+ * pointers.
  *
  *   hub:     submit -> [submitted] -- kick --> [writes]       (wakes the thread only if it sleeps)
  *   writes:  [writes] -> run -> [finished]                    (eventfd written if it was empty)
@@ -9,21 +10,21 @@
  *   others:  [their lane] -> run -> [finished]
  *   hub:     [finished] -- collect --> done(arg, error)
  *
- * A lane is a queue and the thread that works it off, in order.  Every op passes the lane of the
- * writes; what may take as long as a disk likes goes on from there to one of the others: so it
- * comes after all that was submitted before it, and what is submitted behind it does not wait.
- * Whoever submits says which lane, and sees to it that two lanes do not work on one file in ways
- * that depend on their order: all syncs of a file belong into one lane as long as any is under way
- * (the kernel tells a write-back error of an open file once), and so do all ops that name a path.
- * IO_WAIT holds the writes until the lane it names is empty.
+ * A lane is a queue and the thread that processes it, in order. Every op first goes through the
+ * write queue; an op that may take a long time then moves on to one of the other lanes. So it comes
+ * after all earlier ops, and later ops do not wait for it. The caller chooses the lane, and ensures
+ * that no two lanes work on the same file in an order-dependent way: all syncs of a file must be in
+ * one lane while any is in progress (the kernel reports a write-back error of an open file only
+ * once), and so must all ops that name a path. IO_WAIT holds the writes until the lane that it
+ * names is empty.
  *
- * A File belongs to the threads but for its reference count.  Open files are kept in an LRU.  Its
- * error is sticky: after a write, sync or truncate that failed, writes, syncs and renames of it
- * fail with the same errno (reads go on: what was written is still there).  A failed sync is never
- * tried again.
+ * A File belongs to the threads, except for its reference count. Open files are kept in an LRU
+ * list. A file's error is sticky: after a failed write, sync or truncate, its writes, syncs and
+ * renames fail with the same errno (reads continue: earlier data is still there). A failed sync is
+ * never retried.
  *
- * Tests may have an engine without threads, whose ops are run one by one by engine_step(), on the
- * hub: then nothing depends on who is faster.
+ * Tests may use an engine without threads: engine_step() runs its ops one by one, on the hub, so
+ * nothing depends on timing.
  */
 #ifndef NSQCY_IOTHREAD_H
 #define NSQCY_IOTHREAD_H
@@ -36,22 +37,22 @@
 #include "iocalls.h"
 #include "segment.h"
 
-#define FILE_CREATE 1        /* the first open makes it; it must not exist */
-#define FILE_REPLACE 2       /* the first open makes it or empties it */
-#define FILE_PARENT 4        /* the first open may make its directory */
+#define FILE_CREATE 1        /* the first open creates it; it must not exist */
+#define FILE_REPLACE 2       /* the first open creates or truncates it */
+#define FILE_PARENT 4        /* the first open may create its directory */
 
 typedef struct File {
     struct File *newer, *older;   /* LRU, while open */
     char *path;
-    int at;                  /* directory fd `path` is relative to */
+    int at;                  /* directory fd that `path` is relative to */
     int flags;
-    int fd;                  /* -1: not open; under the lock of the files, and so are the next five */
-    int users;               /* ops at work on it: it is not closed for others */
+    int fd;                  /* -1: not open; this and the next five are under the files' lock */
+    int users;               /* ops using it: it is not closed to make room for other files */
     int error;               /* sticky */
     int error_call;
-    int opened;              /* the first open has been made */
+    int opened;              /* whether the file has been opened once */
     int refs;                /* hub side: owner and ops */
-    int failed;              /* hub side: the sticky error as far as completions told */
+    int failed;              /* hub side: the sticky error as reported by completions */
 } File;
 
 enum IoKind {
@@ -60,34 +61,34 @@ enum IoKind {
 };
 
 enum IoLane {
-    LANE_WRITES,             /* nothing in it takes long, as long as the page cache takes it */
-    LANE_AWAITED,            /* syncs that somebody waits for */
-    LANE_BACKGROUND,         /* and those that nobody does */
+    LANE_WRITES,             /* its ops are fast while the page cache has room */
+    LANE_AWAITED,            /* syncs that a caller waits for */
+    LANE_BACKGROUND,         /* syncs that no caller waits for */
     LANES
 };
 
-/* What an op found out, for those who ask. */
+/* Results of an op, for callers that request them. */
 typedef struct IoResult {
     RunFacts facts;          /* of a run written */
     Damages damages;         /* of a run read */
     int call;                /* the call that failed */
 } IoResult;
 
-/* A record that is picked out of a run. */
+/* A record to be read from a run. */
 typedef struct IoPick {
-    void *block, *segment;   /* hub side: what it lies in */
+    void *block, *segment;   /* hub side: its block and segment */
     uint64_t seq;
     uint64_t offset;         /* in its file */
     uint32_t maximum;        /* bytes up to the end of its run */
-    uint32_t guess;          /* bytes it is thought to have: it is read with one call if it has no
-                                more. At least MIN_RECORD, at most `maximum` */
-    uint32_t at;             /* where it has been put; NOT_PICKED: there was no room */
+    uint32_t guess;          /* expected size: one call reads it if it is no larger. At least
+                                MIN_RECORD, at most `maximum` */
+    uint32_t at;             /* where it was stored; NOT_PICKED: there was no room */
 } IoPick;
 
 #define NOT_PICKED UINT32_MAX
-#define NOT_SOUND (UINT32_MAX - 1)    /* the run has to be read to know what is wrong */
+#define NOT_SOUND (UINT32_MAX - 1)    /* the run must be read to find out what is wrong */
 
-/* Where they are put, one behind the other: by several ops, all of them in one lane. */
+/* Destination of the records, one after the other; used by several ops, all in one lane. */
 typedef struct IoPicked {
     uint8_t *memory;
     uint32_t size;
@@ -101,7 +102,7 @@ typedef struct IoOp {
     io_done done;
     void *arg;
     File *file;
-    char *path;              /* owned: of an op on a path, or the target of a rename */
+    char *path;              /* owned: path of an op, or target of a rename */
     IoResult *result;
     uint8_t *ptr;
     IoPicked *picked;
@@ -111,9 +112,9 @@ typedef struct IoOp {
     uint32_t count;
     int dense;
     int kind;
-    int lane;                /* of an IO_WAIT: the one waited for */
+    int lane;                /* of an IO_WAIT: the lane to wait for */
     int error;
-    int64_t took;            /* ns, of a sync; 0: it was none */
+    int64_t took;            /* ns, of a sync; 0: no sync */
 } IoOp;
 
 typedef struct IoList {
@@ -124,8 +125,8 @@ typedef struct Lane {
     struct IoEngine *engine;
     pthread_t thread;
     pthread_cond_t work;
-    IoList queued;           /* under the engine's lock, and so is the rest */
-    uint64_t under_way;      /* ops passed on to it and not finished */
+    IoList queued;           /* this and the rest are under the engine's lock */
+    uint64_t under_way;      /* unfinished ops that were passed on to it */
     int sleeping;
     int stop;
 } Lane;
@@ -135,7 +136,7 @@ typedef struct IoEngine {
     pthread_mutex_t lock;
     pthread_cond_t answer;
     pthread_cond_t emptied;
-    IoList finished;         /* under the lock, and so are the next two */
+    IoList finished;         /* this and the next two are under the lock */
     int waiting;
     uint64_t wakeups;
     int event;
@@ -143,10 +144,10 @@ typedef struct IoEngine {
     int stepped;             /* without threads */
     struct IoCalls *calls;
     pthread_mutex_t files;
-    File newest;             /* LRU ring head; under the lock of the files, and so is the next */
+    File newest;             /* LRU ring head; this and the next are under the files' lock */
     int open_files;
     int open_limit;
-    IoList submitted;        /* hub side, and so is the rest */
+    IoList submitted;        /* this and the rest are on the hub side */
     IoList ready;
     IoOp *spare;
     int spares;
@@ -182,7 +183,7 @@ static inline IoOp *list_pop(IoList *list) {
     return op;
 }
 
-/* ---- threads' side: files ---- */
+/* ---- thread side: files ---- */
 
 static void lru_unlink(File *file) {
     file->newer->older = file->older;
@@ -198,7 +199,7 @@ static void lru_front(IoEngine *engine, File *file) {
     head->older = file;
 }
 
-/* Takes a file's descriptor; the caller, who has the lock of the files, closes it. */
+/* Takes a file's descriptor; the caller, which holds the files' lock, closes it. */
 static int file_take(IoEngine *engine, File *file) {
     int fd = file->fd;
     lru_unlink(file);
@@ -208,7 +209,7 @@ static int file_take(IoEngine *engine, File *file) {
 }
 
 /* The kernel reports a write-back error on the next sync through any descriptor of the inode that
- * was opened before someone was told, so closing a written file early hides nothing. */
+ * was opened before the error was reported, so closing a written file early hides nothing. */
 static void close_the_oldest(IoEngine *engine) {
     File *file = engine->newest.newer;
     while (file != &engine->newest && engine->open_files >= engine->open_limit) {
@@ -240,7 +241,7 @@ static int file_make_parent(IoEngine *engine, File *file) {
     return error;
 }
 
-/* file_open() under the lock of the files. */
+/* file_open() under the files' lock. */
 static int file_open_locked(IoEngine *engine, File *file, int *call) {
     struct IoCalls *calls = engine->calls;
     int flags = O_RDWR, error;
@@ -265,7 +266,7 @@ static int file_open_locked(IoEngine *engine, File *file, int *call) {
         file->fd = calls->open(calls, file->at, file->path, flags, 0600);
     }
     if (file->fd < 0 && errno == EEXIST) {
-        /* never written over; a directory in the way is told as such */
+        /* never overwritten; a directory in the way is reported as such */
         int fd = calls->open(calls, file->at, file->path, O_RDWR, 0);
         error = fd < 0 ? errno : EEXIST;
         if (fd >= 0)
@@ -280,7 +281,7 @@ static int file_open_locked(IoEngine *engine, File *file, int *call) {
     return 0;
 }
 
-/* 0 with file->fd open as long as the op has the file, or an errno with *call set. */
+/* Returns 0, with file->fd open while the op uses the file; or an errno, with *call set. */
 static int file_open(IoEngine *engine, File *file, int *call) {
     int error;
     pthread_mutex_lock(&engine->files);
@@ -310,7 +311,7 @@ static int file_write(IoEngine *engine, File *file, const uint8_t *ptr, uint64_t
     return 0;
 }
 
-/* Reads n bytes; *got says how many there were before the end of the file. */
+/* Reads n bytes; *got is the number of bytes before the end of the file. */
 static int file_read(IoEngine *engine, File *file, uint8_t *ptr, uint64_t n, uint64_t offset,
                      uint64_t *got, int *call) {
     int error = file_open(engine, file, call);
@@ -334,7 +335,7 @@ static int file_read(IoEngine *engine, File *file, uint8_t *ptr, uint64_t n, uin
 
 #define BAD_SECTOR 4096
 
-/* Reads a run although parts of the medium cannot be: those read as zeros. */
+/* Reads a run even if parts of the medium are unreadable: these read as zeros. */
 static int file_read_around(IoEngine *engine, File *file, uint8_t *ptr, uint64_t n,
                             uint64_t offset, int *call) {
     uint64_t at = 0, got;
@@ -368,7 +369,7 @@ static int file_read_records(IoEngine *engine, IoOp *op, int *call) {
     return error;
 }
 
-/* Reads one record, and no more than it has, unless it is smaller than was thought. */
+/* Reads one record, and no more bytes than it has, unless it is smaller than expected. */
 static int file_pick(IoEngine *engine, File *file, IoPick *pick, IoPicked *into, int *call) {
     const Record *r = (const Record *)(into->memory + into->used);
     uint8_t *ptr = into->memory + into->used;
@@ -436,7 +437,7 @@ static int file_rename(IoEngine *engine, IoOp *op, int *call) {
     return 0;
 }
 
-/* ---- threads' side: ops ---- */
+/* ---- thread side: ops ---- */
 
 static int sync_directory(struct IoCalls *calls, const char *path, int *call) {
     int fd, error = 0;
@@ -502,7 +503,7 @@ static int run_file_op(IoEngine *engine, IoOp *op, int *call) {
         return file_rename(engine, op, call);
     case IO_UNLINK_FILE:
         if ((file->flags & FILE_CREATE) && !file->opened)
-            return 0;        /* never made: a file of that name is somebody else's */
+            return 0;        /* never created: a file of that name is not ours */
         file_shut(engine, file);
         *call = CALL_UNLINK;
         return engine->calls->unlink(engine->calls, file->at, file->path) < 0 ? errno : 0;
@@ -517,7 +518,7 @@ static int op_changes_file(int kind) {
         || kind == IO_RENAME;
 }
 
-/* Has a file for an op; the file's sticky error. */
+/* Acquires a file for an op; returns the file's sticky error. */
 static int file_enter(IoEngine *engine, File *file, int *call) {
     int error;
     pthread_mutex_lock(&engine->files);
@@ -571,7 +572,7 @@ static void run_op(IoEngine *engine, IoOp *op) {
         op->took = monotonic_ns() - began;
 }
 
-/* Whether the first lane passes it on. */
+/* Whether the first lane passes the op on. */
 static int op_goes_on(const IoOp *op) {
     return op->lane != LANE_WRITES && op->kind != IO_WAIT;
 }
@@ -589,7 +590,7 @@ static void finish_op(IoEngine *engine, IoOp *op) {
         pthread_cond_signal(&engine->answer);
     pthread_mutex_unlock(&engine->lock);
     if (first) {
-        /* can't fail: the counter is far from full */
+        /* cannot fail: the counter is far from full */
         ssize_t wrote = write(engine->event, &one, sizeof(one));
         (void)wrote;
     }
@@ -602,7 +603,7 @@ static void lane_wake(Lane *lane) {
     }
 }
 
-/* The first lane comes to an op of another one. */
+/* Handles an op in the first lane that belongs to a different lane. */
 static void pass_on(IoEngine *engine, IoOp *op) {
     Lane *lane = &engine->lanes[op->lane];
     pthread_mutex_lock(&engine->lock);
@@ -657,10 +658,10 @@ static void *lane_main(void *arg) {
 
 /* ---- hub side ---- */
 
-/* Has the lanes from `count` on down do what they have got, and ends their threads. */
+/* Lets the first `count` lanes finish their ops, and ends their threads. */
 static void lanes_stop(IoEngine *engine, int count) {
     for (int i = 0; i < count; i++) {
-        Lane *lane = &engine->lanes[i];      /* the first one first: it passes on to the others */
+        Lane *lane = &engine->lanes[i];      /* the first lane first: it passes ops on */
         pthread_mutex_lock(&engine->lock);
         lane->stop = 1;
         pthread_cond_signal(&lane->work);
@@ -672,7 +673,7 @@ static void lanes_stop(IoEngine *engine, int count) {
 static int lanes_start(IoEngine *engine) {
     sigset_t all, before;
     int error = 0, count = 0;
-    sigfillset(&all);        /* signals are the hub's */
+    sigfillset(&all);        /* the hub handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (count < LANES) {
         Lane *lane = &engine->lanes[count];
@@ -687,7 +688,7 @@ static int lanes_start(IoEngine *engine) {
     return error;
 }
 
-/* 0 or an errno. */
+/* Returns 0 or an errno. */
 static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit, int stepped) {
     int error = 0;
     memset(engine, 0, sizeof(*engine));
@@ -718,7 +719,7 @@ static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit,
 
 #define SPARE_OPS 1024
 
-/* A zeroed op, or NULL. */
+/* Returns a zeroed op, or NULL. */
 static inline IoOp *op_new(IoEngine *engine, int kind) {
     IoOp *op = engine->spare;
     if (op) {
@@ -754,7 +755,7 @@ static inline void engine_submit(IoEngine *engine, IoOp *op) {
     list_push(&engine->submitted, op);
 }
 
-/* Hands over what was submitted. */
+/* Passes the submitted ops to the threads. */
 static inline void engine_kick(IoEngine *engine) {
     if (!engine->submitted.head)
         return;
@@ -766,10 +767,10 @@ static inline void engine_kick(IoEngine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* Moves what has finished to `ready`. */
+/* Moves finished ops to `ready`. */
 static void engine_collect(IoEngine *engine) {
     uint64_t count;
-    /* EAGAIN: not signalled, which does not matter here */
+    /* EAGAIN: not signalled, which is harmless here */
     ssize_t had = read(engine->event, &count, sizeof(count));
     (void)had;
     pthread_mutex_lock(&engine->lock);
@@ -777,7 +778,7 @@ static void engine_collect(IoEngine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* Of an engine without threads: has a lane do its first op; 0 if it has none, or has to wait. */
+/* In an engine without threads, runs a lane's first op; returns 0 if it has none or must wait. */
 static int lane_step(Lane *lane) {
     IoEngine *engine = lane->engine;
     IoOp *op = lane->queued.head;
@@ -791,7 +792,7 @@ static int lane_step(Lane *lane) {
     return 1;
 }
 
-/* The same as if one thread did all of it, in the order submitted. */
+/* Does the same as a single thread that runs all ops in the order of submission. */
 static int engine_step(IoEngine *engine) {
     Lane *writes = &engine->lanes[LANE_WRITES];
     IoOp *op = writes->queued.head;
@@ -805,7 +806,7 @@ static int engine_step(IoEngine *engine) {
     return lane_step(&engine->lanes[op->lane]);
 }
 
-/* Sleeps until something has finished. Only while ops are outstanding. */
+/* Sleeps until an op has finished. Call this only while ops are outstanding. */
 static void engine_wait(IoEngine *engine) {
     if (engine->stepped) {
         engine_step(engine);
@@ -826,7 +827,7 @@ static inline IoOp *engine_next_ready(IoEngine *engine) {
     return op;
 }
 
-/* Has done what is left to do, and joins the threads. */
+/* Finishes all remaining ops, and joins the threads. */
 static void engine_stop(IoEngine *engine) {
     IoOp *op;
     if (!engine->started)
@@ -851,7 +852,7 @@ static void engine_stop(IoEngine *engine) {
     pthread_cond_destroy(&engine->emptied);
 }
 
-/* A file with one reference, or NULL.  Nothing is opened before an op needs it. */
+/* Returns a file with one reference, or NULL. It is not opened until an op needs it. */
 static File *file_new(IoEngine *engine, int at, const char *path, int flags) {
     File *file = calloc(1, sizeof(File));
     if (!file)
@@ -875,7 +876,7 @@ static void file_delete(IoEngine *engine, File *file) {
     free(file);
 }
 
-/* Gives a reference back; the last one closes the file in a thread. -1: out of memory. */
+/* Releases a reference; the last one closes the file in a thread. Returns -1 if out of memory. */
 static int file_drop(IoEngine *engine, File *file) {
     IoOp *op;
     if (--file->refs > 0)
@@ -886,7 +887,7 @@ static int file_drop(IoEngine *engine, File *file) {
     }
     op = op_new(engine, IO_FREE);
     if (!op) {
-        file->refs++;        /* it stays open rather than be freed under a thread */
+        file->refs++;        /* leave it open rather than free it while a thread uses it */
         return -1;
     }
     op->file = file;

@@ -1,6 +1,6 @@
-/* The record: one message, byte for byte the same in memory blocks and in segments.
+/* The record: one message, with the same bytes in memory blocks and in segments.
  *
- *   0  u32 length        whole record: header, extensions, body, padding; multiple of 8; >= 48
+ *   0  u32 length        entire record: header, extensions, body, padding; multiple of 8; >= 48
  *   4  u32 crc           CRC-32C of bytes 8 .. length; 0 in memory until the I/O threads write it
  *   8  u64 seq           dense per topic
  *  16  u64 id            message id (63 bits)
@@ -13,7 +13,7 @@
  *      body
  *      zero padding to 8
  *
- * Everything is little-endian; so are the machines this runs on.  docs/DISKFORMAT.md is normative.
+ * Everything is little-endian, as are the supported machines. docs/DISKFORMAT.md is normative.
  */
 #ifndef NSQCY_RECORD_H
 #define NSQCY_RECORD_H
@@ -29,19 +29,19 @@
 #define RECORD_HEADER 40
 #define MIN_RECORD 48
 #define RECORD_DELAYED 1
-#define RECORD_COPY 2            /* of a record of an old run: it is in a survivor run */
+#define RECORD_COPY 2            /* copy of a record from an old run: it is in a survivor run */
 #define RECORD_HEADERS 4
-#define RECORD_PRODUCED 8        /* it belongs to a chunk of a producer */
+#define RECORD_PRODUCED 8        /* it belongs to a producer's chunk */
 #define RECORD_EXPIRES 16
 #define RECORD_ADDRESSED 32      /* it is for one channel only; it has a delay, which may be 0 */
-#define RECORD_DAMAGED 0x8000   /* only ever in memory: set by a read that could not verify it */
+#define RECORD_DAMAGED 0x8000   /* only in memory: set by a read that could not verify the record */
 
 #define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */
 #define RECORD_EXT_DELAY_SIZE 16
 #define RECORD_EXT_HEADERS 2    /* value: headers as on the wire, see base/headers.pxd */
 #define RECORD_EXT_PRODUCED 3   /* value: struct Produced */
 #define RECORD_EXT_PRODUCED_SIZE 48
-#define RECORD_EXT_EXPIRES 4    /* value: i64, wall clock, ns: from then on nobody gets it */
+#define RECORD_EXT_EXPIRES 4    /* value: i64, wall clock, ns: it is not delivered from then on */
 #define RECORD_EXT_EXPIRES_SIZE 16
 #define RECORD_EXT_CHANNEL 5    /* value: the name of a channel */
 
@@ -66,7 +66,7 @@ _Static_assert(offsetof(struct Record, body_length) == 32, "body_length");
 _Static_assert(offsetof(struct Record, ext_length) == 36, "ext_length");
 _Static_assert(offsetof(struct Record, attributes) == 38, "attributes");
 
-/* Bytes a record takes with `body` bytes of body and `ext` bytes of extensions. */
+/* Size of a record with `body` bytes of body and `ext` bytes of extensions. */
 static inline uint64_t record_size(uint64_t body, uint32_t ext) {
     uint64_t size = (RECORD_HEADER + (uint64_t)ext + body + 7) & ~(uint64_t)7;
     return size < MIN_RECORD ? MIN_RECORD : size;
@@ -76,26 +76,26 @@ static inline uint8_t *record_body(const struct Record *r) {
     return (uint8_t *)r + RECORD_HEADER + r->ext_length;
 }
 
-/* Which message of which chunk of which producer a record is. */
+/* Identifies a record as a message of a producer's chunk. */
 struct __attribute__((packed, aligned(8))) Produced {
-    uint64_t producer;       /* of its name: the first 8 bytes of the BLAKE2b digest */
+    uint64_t producer;       /* first 8 bytes of the BLAKE2b digest of its name */
     uint64_t epoch;
     uint64_t chunk;
     uint32_t part;
-    uint32_t index;          /* of the message in the chunk */
-    uint32_t count;          /* messages of the chunk */
+    uint32_t index;          /* index of the message in the chunk */
+    uint32_t count;          /* number of messages in the chunk */
     uint32_t reserved;
 };
 typedef struct Produced Produced;
 
 _Static_assert(8 + sizeof(struct Produced) == RECORD_EXT_PRODUCED_SIZE, "produced");
 
-/* Bytes an extension takes with `length` bytes of value. */
+/* Size of an extension whose value has `length` bytes. */
 static inline uint32_t record_extension_size(uint32_t length) {
     return (8 + length + 7) & ~7u;
 }
 
-/* Write an extension; returns where the next one goes. */
+/* Writes an extension; returns the address of the next one. */
 static inline uint8_t *record_extend(uint8_t *at, uint16_t type, const void *value,
                                      uint16_t length) {
     uint32_t size = record_extension_size(length);
@@ -108,7 +108,7 @@ static inline uint8_t *record_extend(uint8_t *at, uint16_t type, const void *val
     return at + size;
 }
 
-/* The value of the first extension of a type, and its length; NULL if the record carries none. */
+/* The value of the first extension of a type, and its length; NULL if the record has none. */
 static inline const uint8_t *record_extension(const struct Record *r, uint16_t wanted,
                                               uint16_t *length) {
     const uint8_t *at = (const uint8_t *)r + RECORD_HEADER;
@@ -130,7 +130,7 @@ static inline const uint8_t *record_extension(const struct Record *r, uint16_t w
     return NULL;
 }
 
-/* The delay in nanoseconds; 0 if the record carries none. */
+/* The delay in nanoseconds; 0 if the record has none. */
 static inline int64_t record_delay(const struct Record *r) {
     const uint8_t *value;
     uint16_t length;
@@ -144,7 +144,7 @@ static inline int64_t record_delay(const struct Record *r) {
     return delay;
 }
 
-/* The message's headers, as on the wire; none: NULL, and a length of 0. */
+/* The message's headers, as on the wire; NULL with a length of 0 if there are none. */
 static inline const uint8_t *record_headers(const struct Record *r, uint16_t *length) {
     *length = 0;
     if (!(r->attributes & RECORD_HEADERS))
@@ -152,7 +152,7 @@ static inline const uint8_t *record_headers(const struct Record *r, uint16_t *le
     return record_extension(r, RECORD_EXT_HEADERS, length);
 }
 
-/* Whether the record belongs to a chunk, and to which. */
+/* Whether the record belongs to a chunk; if so, which one. */
 static inline int record_produced(const struct Record *r, struct Produced *into) {
     const uint8_t *value;
     uint16_t length;
@@ -165,7 +165,7 @@ static inline int record_produced(const struct Record *r, struct Produced *into)
     return into->index < into->count;
 }
 
-/* What stands for a channel's name in addresses: FNV-1a; never 0. */
+/* Hash that represents a channel's name in addresses: FNV-1a; never 0. */
 static inline uint64_t record_address_of(const uint8_t *name, size_t length) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (size_t i = 0; i < length; i++)
@@ -173,7 +173,7 @@ static inline uint64_t record_address_of(const uint8_t *name, size_t length) {
     return hash ? hash : 1;
 }
 
-/* Which channel the record is for; 0: all of them. */
+/* The channel that the record is for; 0: all channels. */
 static inline uint64_t record_address(const struct Record *r) {
     uint16_t length;
     const uint8_t *name;
@@ -183,7 +183,7 @@ static inline uint64_t record_address(const struct Record *r) {
     return name ? record_address_of(name, length) : 0;
 }
 
-/* The wall clock from which on nobody gets the message; INT64_MAX if the record does not say. */
+/* The wall clock time from which the message is not delivered; INT64_MAX if there is none. */
 static inline int64_t record_expiry(const struct Record *r) {
     uint16_t length;
     const uint8_t *value;
@@ -196,8 +196,8 @@ static inline int64_t record_expiry(const struct Record *r) {
     return expiry;
 }
 
-/* Whether `ptr` can be the start of a record that ends within `available` bytes: the header only,
- * no crc.  What passes can be walked and its body read without leaving those bytes. */
+/* Whether `ptr` can be the start of a record that ends within `available` bytes: checks only the
+ * header, not the crc. A record that passes can be walked and its body read within these bytes. */
 static inline int record_sane(const void *ptr, uint64_t available) {
     struct Record r;
     if (available < MIN_RECORD)
@@ -210,7 +210,7 @@ static inline int record_sane(const void *ptr, uint64_t available) {
 
 #include "crc32c.h"
 
-/* The checksum the record ought to carry. The record must be sane. */
+/* The checksum that the record should have. The record must be sane. */
 static inline uint32_t record_crc(const struct Record *r) {
     return crc32c(0, (const uint8_t *)r + 8, r->length - 8);
 }

@@ -1,7 +1,7 @@
-/* What a segment and a journal look like, and how records in them are checked and found again.
+/* The layout of segments and journals, and how their records are checked and recovered.
  *
- * Pure functions over bytes: no file, no allocation but the list of damages.  Never reads outside
- * the given bytes, whatever is in them.  docs/DISKFORMAT.md is normative.
+ * Pure functions over bytes: no file I/O, and no allocation except for the list of damages. Never
+ * reads outside the given bytes, regardless of their content. docs/DISKFORMAT.md is normative.
  */
 #ifndef NSQCY_SEGMENT_H
 #define NSQCY_SEGMENT_H
@@ -17,15 +17,15 @@
 #define JOURNAL_MAGIC 0x004C4E4A59435153ull    /* "SQCYJNL\0" */
 
 #define RUN_SURVIVORS 1      /* copies of older records: ascending, with gaps */
-#define RUN_HAS_DELAYED 2    /* at least one record carries a delay */
-#define RUN_HAS_PRODUCED 4   /* at least one record belongs to a chunk of a producer */
+#define RUN_HAS_DELAYED 2    /* at least one record has a delay */
+#define RUN_HAS_PRODUCED 4   /* at least one record belongs to a producer's chunk */
 
 struct __attribute__((packed, aligned(8))) SegmentHeader {
     uint64_t magic;
     uint32_t version;
     uint32_t crc;            /* CRC-32C of the 64 bytes with this field 0 */
     uint8_t log_id[16];
-    uint64_t number;         /* as in the file's name */
+    uint64_t number;         /* as in the file name */
     uint64_t first_seq;
     int64_t created;         /* wall clock, ns */
     uint64_t reserved;
@@ -49,12 +49,12 @@ struct __attribute__((packed, aligned(8))) SegmentFooter {
     int64_t first_time;
     int64_t last_time;
     uint64_t max_id;
-    uint64_t data_end;       /* where the footer begins */
-    uint64_t runs;           /* SegmentRun entries that follow */
+    uint64_t data_end;       /* start of the footer */
+    uint64_t runs;           /* number of SegmentRun entries that follow */
 };
 
 struct __attribute__((packed, aligned(8))) SegmentTrailer {
-    uint32_t length;         /* footer, runs and trailer */
+    uint32_t length;         /* length of footer, runs and trailer */
     uint32_t crc;            /* CRC-32C of footer and runs */
     uint64_t magic;
 };
@@ -67,7 +67,7 @@ struct __attribute__((packed, aligned(8))) JournalHeader {
 };
 
 struct __attribute__((packed, aligned(4))) JournalEntry {
-    uint32_t length;         /* of the payload that follows */
+    uint32_t length;         /* length of the payload that follows */
     uint32_t crc;            /* CRC-32C of `length` and the payload */
 };
 
@@ -103,10 +103,10 @@ static inline uint32_t journal_entry_crc(uint32_t length, const uint8_t *payload
 
 /* ---- damages ---- */
 
-#define DAMAGE_RECORD 1      /* framing kept: one record's content is wrong */
-#define DAMAGE_FRAMING 2     /* lengths lost: everything up to the next good record */
-#define DAMAGE_TAIL 3        /* lengths lost and no good record follows */
-#define DAMAGES_KEPT 256     /* more than these are only counted */
+#define DAMAGE_RECORD 1      /* framing intact: the content of one record is wrong */
+#define DAMAGE_FRAMING 2     /* lengths lost: everything up to the next good record is lost */
+#define DAMAGE_TAIL 3        /* lengths lost, and no good record follows */
+#define DAMAGES_KEPT 256     /* further damages are only counted */
 
 typedef struct Damage {
     uint64_t offset;
@@ -143,7 +143,7 @@ static void damages_free(Damages *d) {
 
 /* ---- records ---- */
 
-/* What a run has that has this record. */
+/* Flags of a run that contains this record. */
 static inline uint32_t run_flags_of(const Record *r) {
     return (r->attributes & RECORD_DELAYED ? RUN_HAS_DELAYED : 0)
         | (r->attributes & RECORD_PRODUCED ? RUN_HAS_PRODUCED : 0);
@@ -153,7 +153,7 @@ static inline const Record *record_at(const uint8_t *bytes, uint64_t offset) {
     return (const Record *)(bytes + offset);
 }
 
-/* What a walk over a run has seen. */
+/* Facts collected by a walk over a run. */
 typedef struct RunFacts {
     uint64_t max_id;
     int64_t first_time;
@@ -162,7 +162,8 @@ typedef struct RunFacts {
     uint32_t flags;
 } RunFacts;
 
-/* Fills in the crc of each record of a run and collects facts; -1 if it is not made of records. */
+/* Fills in the crc of each record in a run and collects facts; returns -1 if the bytes are not
+ * records. */
 static int run_seal(uint8_t *run, uint64_t n, RunFacts *facts) {
     uint64_t at = 0;
     memset(facts, 0, sizeof(*facts));
@@ -189,11 +190,12 @@ static inline int record_good(const uint8_t *bytes, uint64_t n, uint64_t at) {
         && !(r->attributes & RECORD_DAMAGED);
 }
 
-/* A search for a good record may checksum the same bytes many times when bodies look like headers:
- * bounded, so that crafted bodies cannot stall a start. */
+/* A search for a good record may checksum the same bytes many times if bodies look like headers. It
+ * is bounded, so that crafted bodies cannot stall startup. */
 #define RESYNC_BUDGET 64
 
-/* The first good record at or after `from` (8-byte steps) with a seq >= min_seq, or n. */
+/* Returns the first good record at or after `from` (in 8-byte steps) with a seq >= min_seq, or n.
+ * */
 static uint64_t record_search(const uint8_t *bytes, uint64_t n, uint64_t from, uint64_t min_seq,
                               uint64_t *budget) {
     for (uint64_t at = from; at + MIN_RECORD <= n; at += 8) {
@@ -209,8 +211,8 @@ static uint64_t record_search(const uint8_t *bytes, uint64_t n, uint64_t from, u
     return n;
 }
 
-/* Where the record after the bad one at `at` starts; n if no good record follows and the bad one
- * does not end at n by its own word.  *kind says what is lost. */
+/* Returns where the record after the bad one at `at` starts; n if no good record follows and the
+ * bad one does not end at n according to its own length. *kind is the kind of damage. */
 static uint64_t record_resync(const uint8_t *bytes, uint64_t n, uint64_t at, uint64_t min_seq,
                               uint64_t *budget, uint32_t *kind) {
     const Record *r = record_at(bytes, at);
@@ -221,7 +223,7 @@ static uint64_t record_resync(const uint8_t *bytes, uint64_t n, uint64_t at, uin
     if (framed) {
         int agrees = record_size(r->body_length, r->ext_length) == r->length;
         next = at + r->length;
-        /* three fields that agree, or a successor with the very next seq, vouch for a length */
+        /* a length is trusted if three fields agree or if the next record has the next seq */
         if (agrees && (next == n || record_good(bytes, n, next)))
             return next;
         if (next < n && min_seq && record_good(bytes, n, next)
@@ -235,7 +237,7 @@ static uint64_t record_resync(const uint8_t *bytes, uint64_t n, uint64_t at, uin
     return next;
 }
 
-/* Makes bytes[at .. at+length) one damaged record. */
+/* Turns bytes[at .. at+length) into one damaged record. */
 static void record_make_damaged(uint8_t *bytes, uint64_t at, uint64_t length, uint64_t seq) {
     Record r;
     memset(&r, 0, sizeof(r));
@@ -246,8 +248,8 @@ static void record_make_damaged(uint8_t *bytes, uint64_t at, uint64_t length, ui
     memcpy(bytes + at, &r, sizeof(r));
 }
 
-/* Makes the lost stretch `wanted` damaged records (as many as fit, one at least): all of the
- * smallest size but the last, with ascending seqs from `seq`.  Returns how many. */
+/* Turns a lost stretch into `wanted` damaged records (as many as fit, at least one), all of minimum
+ * size except the last, with ascending seqs from `seq`. Returns their number. */
 static uint64_t stretch_make_damaged(uint8_t *bytes, uint64_t at, uint64_t end, uint64_t wanted,
                                      uint64_t seq) {
     uint64_t fits = (end - at) / MIN_RECORD, made = 0;
@@ -261,11 +263,11 @@ static uint64_t stretch_make_damaged(uint8_t *bytes, uint64_t at, uint64_t end, 
     return made + 1;
 }
 
-/* Checks a run of `count` records that starts with first_seq, as it was read; `dense` says its
- * seqs have no gaps.  Records that fail become damaged records, so that the whole can be walked
- * afterwards: a damaged record whose length could be trusted keeps it; where lengths are lost the
- * stretch up to the next good record becomes as many damaged records as are missing.  Offsets
- * reported are `base` + position.  Needs n a multiple of 8 and, if not 0, >= 48. */
+/* Checks a run of `count` records, just read, that starts with first_seq; `dense`: its seqs have no
+ * gaps. Records that fail become damaged records, so that the entire run can be walked afterwards:
+ * a damaged record keeps its length if the length can be trusted; if lengths are lost, the stretch
+ * up to the next good record becomes as many damaged records as are missing. Reported offsets are
+ * `base` + position. n must be a multiple of 8 and, unless 0, >= 48. */
 static void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t count, int dense,
                        uint64_t base, Damages *damages) {
     uint64_t at = 0, last = 0, min_seq = first_seq, seen = 0, budget = n * RESYNC_BUDGET;
@@ -273,7 +275,7 @@ static void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t 
         uint64_t next, wanted, own, ceiling;
         uint32_t kind;
         const Record *r = record_at(bytes, at);
-        if (n - at < MIN_RECORD) {     /* can't be a record: padding of the one before */
+        if (n - at < MIN_RECORD) {     /* cannot be a record: padding of the previous one */
             damages_add(damages, base + at, n - at, DAMAGE_TAIL);
             ((Record *)(bytes + last))->length += (uint32_t)(n - at);
             return;
@@ -321,7 +323,7 @@ typedef struct Scan {
     uint64_t capacity;
     uint64_t records;
     uint64_t max_id;
-    uint64_t end;            /* where the last good record ends */
+    uint64_t end;            /* end of the last good record */
     int failed;              /* out of memory */
 } Scan;
 
@@ -343,14 +345,14 @@ static void scan_open_run(Scan *scan, const Record *r, uint64_t at) {
     scan->runs[scan->count++] = run;
 }
 
-/* Whether a run may go on with this record: copies ascend, the others leave no gap. */
+/* Whether a run may continue with this record: copies ascend, other records leave no gap. */
 static int scan_continues(const SegmentRun *run, const Record *r) {
     if (run->flags & RUN_SURVIVORS)
         return (r->attributes & RECORD_COPY) && r->seq > run->last_seq;
     return !(r->attributes & RECORD_COPY) && r->seq == run->last_seq + 1;
 }
 
-/* Adds a good record: to the last run if it continues it. */
+/* Adds a good record, to the last run if the record continues it. */
 static void scan_add(Scan *scan, const Record *r, uint64_t at) {
     SegmentRun *run = scan->count ? &scan->runs[scan->count - 1] : NULL;
     scan->records++;
@@ -394,8 +396,8 @@ static void segment_scan(const uint8_t *bytes, uint64_t n, Scan *scan, Damages *
     }
 }
 
-/* The footer of a whole segment's last `n` bytes, given the file's size; NULL if there is none that
- * checks.  On success *runs points at its index. */
+/* The footer in the last `n` bytes of a complete segment, given the file size; NULL if there is no
+ * valid footer. On success, *runs points to its index. */
 static const SegmentFooter *segment_footer(const uint8_t *tail, uint64_t n, uint64_t size,
                                            const SegmentRun **runs) {
     const SegmentTrailer *trailer;

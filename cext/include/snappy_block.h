@@ -1,4 +1,4 @@
-/* Snappy's blocks: the plain length, then literals and copies of earlier bytes.
+/* Snappy blocks: the uncompressed length, then literals and copies of earlier bytes.
  *
  * Source: https://github.com/google/snappy/blob/main/format_description.txt
  */
@@ -12,11 +12,11 @@
 #include "bytes.h"
 
 enum {
-    SNAPPY_LITERAL = 0,             /* kinds of elements: the low bits of their first byte */
+    SNAPPY_LITERAL = 0,             /* element types: the low bits of the first byte */
     SNAPPY_NEAR_COPY = 1,
     SNAPPY_COPY = 2,
-    SNAPPY_MAX = 65536,             /* plain bytes of a block: positions have 16 bits */
-    SNAPPY_SLOP = 16,               /* bytes behind the result that decompression overwrites */
+    SNAPPY_MAX = 65536,             /* uncompressed bytes per block: positions have 16 bits */
+    SNAPPY_SLOP = 16,               /* bytes after the result that decompression overwrites */
     SNAPPY_TABLE = 1 << 14,         /* positions of earlier bytes, by hash */
     SNAPPY_MIN_TABLE = 1 << 8,
     SNAPPY_MARGIN = 15,             /* bytes at the end in which no copy begins */
@@ -28,9 +28,10 @@ static inline void snappy_copy8(uint8_t *to, const uint8_t *from) {
     memcpy(to, &word, 8);
 }
 
-/* -- decompressing -- */
+/* -- decompression -- */
 
-/* The plain length of a block, or -1 if there is none. `*used`: the number of its own bytes. */
+/* The uncompressed length of a block, or -1 if it is invalid. `*used`: the bytes that the length
+ * uses. */
 static inline int64_t snappy_length(const uint8_t *block, size_t n, size_t *used) {
     uint64_t length = 0;
     for (size_t i = 0; i < n && i < 5; i++) {
@@ -43,7 +44,7 @@ static inline int64_t snappy_length(const uint8_t *block, size_t n, size_t *used
     return -1;
 }
 
-/* Repeat the `size` bytes that are `offset` before `to`; they may overlap. */
+/* Copies the `size` bytes that are `offset` before `to`; the ranges may overlap. */
 static inline void snappy_repeat(uint8_t *to, size_t offset, size_t size) {
     const uint8_t *from = to - offset;
     uint8_t *end = to + size;
@@ -59,7 +60,7 @@ static inline void snappy_repeat(uint8_t *to, size_t offset, size_t size) {
     }
 }
 
-/* Decompress the elements of a block, which follow its length. `out` has room for `length` plus
+/* Decompresses the elements of a block, which follow its length. `out` has room for `length` plus
  * SNAPPY_SLOP bytes. Returns 0, or -1 if the block is not valid. */
 static inline int snappy_decompress(const uint8_t *at, size_t n, uint8_t *out, size_t length) {
     const uint8_t *end = at + n;
@@ -113,7 +114,7 @@ static inline int snappy_decompress(const uint8_t *at, size_t n, uint8_t *out, s
     return have == length ? 0 : -1;
 }
 
-/* -- compressing -- */
+/* -- compression -- */
 
 static inline uint32_t snappy_load(const uint8_t *at) {
     uint32_t bytes;
@@ -125,7 +126,7 @@ static inline uint32_t snappy_hash(const uint8_t *at, int shift) {
     return snappy_load(at) * 0x1e35a7bdu >> shift;
 }
 
-/* How many bytes at `a` and `b` are equal; `b` is the later one. */
+/* The number of equal bytes at `a` and `b`; `b` is the later one. */
 static inline size_t snappy_match(const uint8_t *a, const uint8_t *b, const uint8_t *end) {
     const uint8_t *start = b;
     while (end - b >= 8) {
@@ -162,7 +163,7 @@ static inline uint8_t *snappy_put_literal(uint8_t *out, const uint8_t *data, siz
 
 static inline uint8_t *snappy_put_copy(uint8_t *out, size_t offset, size_t size) {
     while (size >= 12 || (size >= 4 && offset >= 2048)) {
-        /* Not 64 of up to 67: a copy has at least 4 bytes. */
+        /* Do not take 64 of up to 67 bytes: a copy has at least 4 bytes. */
         size_t part = size >= 68 ? 64 : size > 64 ? 60 : size;
         *out++ = (uint8_t)((part - 1) << 2 | SNAPPY_COPY);
         *out++ = (uint8_t)offset;
@@ -176,11 +177,11 @@ static inline uint8_t *snappy_put_copy(uint8_t *out, size_t offset, size_t size)
     return out;
 }
 
-/* Compress up to SNAPPY_MAX bytes into `out`, which has room for 32 + n + n / 6. `table` has
- * SNAPPY_TABLE entries, of any content. Returns the length of the block. */
+/* Compresses up to SNAPPY_MAX bytes into `out`, which has room for 32 + n + n / 6. `table` has
+ * SNAPPY_TABLE entries, with any content. Returns the length of the block. */
 static inline size_t snappy_compress(const uint8_t *in, size_t n, uint8_t *out, uint16_t *table) {
     const uint8_t *end = in + n;
-    const uint8_t *literal = in;            /* what is not part of the result yet */
+    const uint8_t *literal = in;            /* start of the bytes not yet in the result */
     uint8_t *block = out;
     for (size_t left = n; ; left >>= 7) {
         *out++ = (uint8_t)(left < 0x80 ? left : left | 0x80);
@@ -197,7 +198,7 @@ static inline size_t snappy_compress(const uint8_t *in, size_t n, uint8_t *out, 
             shift--;
         }
         memset(table, 0, entries * sizeof(table[0]));
-        /* The longer nothing is found, the longer are the steps. */
+        /* The steps grow the longer nothing is found. */
         for (uint32_t skip = 32; at < limit; at += skip++ >> 5) {
             uint32_t hash = snappy_hash(at, shift);
             const uint8_t *found = in + table[hash];
@@ -213,7 +214,7 @@ static inline size_t snappy_compress(const uint8_t *in, size_t n, uint8_t *out, 
             if (at >= limit)
                 break;
             table[snappy_hash(at - 1, shift)] = (uint16_t)(at - 1 - in);
-            skip = 31;                      /* the next step is 0: a copy may follow at once */
+            skip = 31;                      /* the next step is 0: a copy may follow immediately */
         }
     }
     if (literal < end)

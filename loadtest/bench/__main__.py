@@ -87,16 +87,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def allow_many_files() -> None:
-    """Raise the limit of open files to its maximum: some scenarios have thousands of connections,
-    at both ends."""
+    """Raise the open-file limit to its maximum: some scenarios have thousands of connections, with
+    both ends on this machine."""
     _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 
 
 def leave(signum: int, frame: object) -> None:
-    """Stop all child processes when this process is ended. An exception could get lost, because
-    Python ignores exceptions in a destructor or during a fork."""
-    for each in ENDING:  # the clean-up must not be interrupted
+    """Stop all child processes when this process is terminated. An exception could be lost, because
+    Python ignores exceptions in destructors and during a fork."""
+    for each in ENDING:  # the cleanup must not be interrupted
         signal.signal(each, signal.SIG_IGN)
     procfs.end(procfs.family(os.getpid())[1:])
     sys.exit(128 + signum)

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a row. `key`: its field, or one of the "figures" that only some scenarios have.
+    """A figure in a row. `key`: its field, or one of the "figures" that only some scenarios have.
     For most figures, smaller is better; `more` marks figures for which larger is better."""
 
     about: str
@@ -33,27 +33,27 @@ class Figure:
 
 
 CPU = Figure("CPU per message", "daemon_us", "µs")
-FLOORS = Figure("CPU, beside the floor's", "floors", "×")
+FLOORS = Figure("CPU, relative to the floor", "floors", "×")
 MILLIONS = Figure("messages per second", "rate", "M", more=True, scale=1e-6)
 THOUSANDS = Figure("messages per second", "rate", "k", more=True, scale=1e-3, digits=0)
 P50 = Figure("p50", "p50_us", "ms", scale=1e-3, digits=3)
 P99 = Figure("p99", "p99_us", "ms", scale=1e-3)
 BYTES = Figure("memory", "bytes", "B", digits=0)
-BUSY_TIMES = Figure("by the busiest process, 2 workers over 1", "busy_ratio", "×", more=True)
-MEMORY_TIMES = Figure("messages per second, beside class memory's", "ratio", "×", more=True)
-REDIS_TIMES = Figure("messages per second, beside Redis's", "ratio", "×", more=True)
-ALONE_TIMES = Figure("messages per second, beside those without it", "ratio", "×", more=True)
-CPU_TIMES = Figure("CPU per message, beside the other's", "ratio", "×")
+BUSY_TIMES = Figure("speed-up of the busiest process", "busy_ratio", "×", more=True)
+MEMORY_TIMES = Figure("messages per second, relative to class memory", "ratio", "×", more=True)
+REDIS_TIMES = Figure("messages per second, relative to Redis", "ratio", "×", more=True)
+ALONE_TIMES = Figure("ratio of messages per second", "ratio", "×", more=True)
+CPU_TIMES = Figure("ratio of CPU per message", "ratio", "×")
 
 
 @dataclass(frozen=True)
 class Bar:
-    work: str  # its name for a reader
-    scenario: str  # its name among SCENARIOS
-    row: str  # the title of its row there, with the wildcards of file names
+    work: str  # the name shown to readers
+    scenario: str  # the name in SCENARIOS
+    row: str  # title of the scenario's row; may contain shell wildcards
     figure: Figure
     bar: float
-    go: str = ""  # of NSQ's own nsqd 1.3.0, recorded
+    go: str = ""  # recorded value for NSQ's own nsqd 1.3.0
 
     @property
     def promise(self) -> str:
@@ -75,14 +75,14 @@ class Bar:
         return value >= self.bar if self.figure.more else value <= self.bar
 
 
-MPUB = "MPUB of 200, 2 connections, memory recycled"
+MPUB = "MPUB of 200, 2 connections, recycled memory"
 SUB_FIN = "SUB and FIN, RDY 2500, 2 connections"
 PUB_WAIT = "PUB, each waits for its OK, 50 connections"
-FAN_OUT = "1 topic to 10 channels, all copies queued, by published message"
+FAN_OUT = "1 topic to 10 channels, all copies queued, per published message"
 TO_DISK, FROM_DISK = "overflow: MPUB to disk", "overflow: SUB and FIN from disk"
-SYNCED = "MPUB of 100, 16 connections that wait for a sync"
+SYNCED = "MPUB of 100, 16 connections waiting for a sync"
 HTTP = "HTTP /pub, keep-alive, 32 connections"
-AT_20_K = "publish to delivery at 20 k/s, stock settings"
+AT_20_K = "publish to delivery at 20 k/s, default settings"
 
 BARS = [
     Bar(MPUB, "batches", "MPUB x200, 2 conn", CPU, 0.30, "0.81 to 0.98 µs"),
@@ -92,9 +92,9 @@ BARS = [
     Bar(SUB_FIN, "batches", "SUB+FIN RDY 2500, 2 conn", FLOORS, 4.0),
     Bar(SUB_FIN, "batches", "SUB+FIN RDY 2500, 2 conn", MILLIONS, 1.7, "0.67 to 0.71 M"),
     Bar(
-        "PUB, 100 in the pipe, 1 connection",
+        "PUB, 100 pipelined, 1 connection",
         "pipe",
-        "PUB, 100 in the pipe, 1 conn",
+        "PUB, 100 pipelined, 1 conn",
         MILLIONS,
         1.0,
         "0.12 M",
@@ -150,16 +150,16 @@ BARS = [
     Bar(FROM_DISK, "disk", "SUB+FIN, from disk", CPU, 0.8, "2.5 µs"),
     Bar("MPUB of 200, class os", "durable", "MPUB x200, 2 conn, os", MEMORY_TIMES, 0.6),
     Bar(
-        f"{SYNCED}, beside XADD",
+        f"{SYNCED}, vs. XADD",
         "durable",
-        "Redis streams x100, 16 that wait",
+        "Redis streams x100, 16 waiting clients",
         REDIS_TIMES,
         1.0,
     ),
     Bar(
-        f"{SYNCED}, beside LPUSH",
+        f"{SYNCED}, vs. LPUSH",
         "durable",
-        "Redis lists x100, 16 that wait",
+        "Redis lists x100, 16 waiting clients",
         REDIS_TIMES,
         1.0,
     ),
@@ -174,9 +174,15 @@ BARS = [
     ),
     Bar(HTTP, "http", "HTTP /pub, keep-alive, 32 conn", THOUSANDS, 70, "62 k"),
     Bar(HTTP, "http", "HTTP /pub, keep-alive, 32 conn", CPU, 13, "17.8 µs"),
-    Bar("a million deferred, due over a minute: lateness", "deferred", "... due over *", P99, 10),
     Bar(
-        "10,000 new channels with one deferred each: lateness",
+        "a million deferred messages, due within a minute: lateness",
+        "deferred",
+        "... due over *",
+        P99,
+        10,
+    ),
+    Bar(
+        "10,000 new channels, one deferred message each: lateness",
         "young",
         "* channels, 1 deferred each",
         P99,
@@ -184,29 +190,29 @@ BARS = [
         "up to 5,000 ms",
     ),
     Bar(
-        "one hot topic: 4 channels, 8 consumers, 50 publishers",
+        "one hot topic (4 channels, 8 consumers, 50 publishers), 2 workers vs. 1",
         "hot",
         "one hot topic, 2 workers",
         BUSY_TIMES,
         1.4,
     ),
     Bar(
-        "SUB and FIN, RDY 2500, beside a reader of the log",
+        "SUB and FIN, RDY 2500, with a log reader vs. without",
         "replay",
-        "SUB+FIN beside a reader",
+        "SUB+FIN with a log reader",
         ALONE_TIMES,
         0.75,
     ),
     Bar(
-        f"{PUB_WAIT}, retention",
+        f"{PUB_WAIT}, with retention vs. without",
         "replay",
         "PUB, wait for OK, retention",
         ALONE_TIMES,
         0.85,
     ),
-    Bar("4 topics, 2 workers over 1", "scaling", "4 topics, 2 workers", CPU_TIMES, 1.15),
+    Bar("4 topics, 2 workers vs. 1", "scaling", "4 topics, 2 workers", CPU_TIMES, 1.15),
     Bar(
-        "a TLS consumer, its topic on another worker over its own",
+        "a TLS consumer, topic on another worker vs. on its own",
         "foreign",
         "TLS consumer of a foreign topic",
         CPU_TIMES,
@@ -214,16 +220,16 @@ BARS = [
     ),
 ]
 
-ACKNOWLEDGED = ("consume, acknowledging each", "consume one by one, 50 that wait")
+ACKNOWLEDGED = ("consume, acknowledging each", "consume one by one, 50 waiting clients")
 
 
 @dataclass(frozen=True)
 class Rival:
-    """nsqd and one other broker that consume with an acknowledgement per message."""
+    """Comparison of nsqd and another broker, consuming with one acknowledgement per message."""
 
     name: str
     scenario: str
-    rate: float  # nsqd's as a multiple of the other's
+    rate: float  # nsqd's value as a multiple of the other broker's
     cpu: float
 
     @property
@@ -232,8 +238,8 @@ class Rival:
 
 
 def rivals(peers: Sequence[Row], ours: str) -> list[Rival]:
-    """Compare nsqd with each other broker, but not with a target or with itself at other numbers of
-    workers."""
+    """Compare nsqd with every other broker, but not with a target or with nsqd itself running a
+    different number of workers."""
     return [
         Rival(row["contestant"], row["scenario"], 1 / row["rate_times"], 1 / row["cpu_times"])
         for scenario in ACKNOWLEDGED

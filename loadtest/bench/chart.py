@@ -1,4 +1,4 @@
-"""Bars as an SVG, readable on light and dark pages. Does not know their meaning."""
+"""Bar charts as SVG, readable on light and dark pages. Independent of the meaning of the bars."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ STYLE = """
 
 
 class Bar(NamedTuple):
-    """A name with its bar in the left panel and its bar in the right one."""
+    """A name with one bar in the left panel and one in the right panel."""
 
     name: str
     figures: tuple[float, float]

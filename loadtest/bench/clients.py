@@ -1,12 +1,13 @@
-"""Python clients side by side: one process of each against the same nsqd, in one run.
+"""Comparison of Python clients: one process per client against the same nsqd, in one run.
 
-publish   messages one by one, each waiting for its OK, 500 of them under way at a time
-mpub      the same in batches of 100, 10 under way
-consume   what was published before, RDY 2500, finished one by one
-both      publishing and consuming in one process at the same time; messages that came through
+publish   messages one by one, each waiting for its OK, 500 of them in flight at a time
+mpub      the same in batches of 100, 10 in flight
+consume   previously published messages, RDY 2500, finished one by one
+both      publishing and consuming in one process at the same time; counts delivered messages
 
-Rates are of the client, which has a core of its own as far as the machine has one; the CPU time is
-that of its process, without its start. Every library is used as its documentation recommends.
+Rates are those of the client, which has a core of its own if the machine has enough cores; CPU time
+is that of the client's process, excluding its startup. Every library is used as its documentation
+recommends.
 """
 
 import argparse
@@ -27,13 +28,13 @@ from loadtest.bench import daemon, load
 BODY = bytes(range(33, 33 + 100)) * 2
 UNDER_WAY, BATCH, BATCHES, READY = 500, 100, 10, 2500
 SCENARIOS = ["publish", "mpub", "consume", "both"]
-SHARE = {"nsqcy aio": 1.0, "nsqcy": 1.0}  # of the messages; the others get a fifth
+SHARE = {"nsqcy aio": 1.0, "nsqcy": 1.0}  # share of the messages; the other libraries get a fifth
 
 Work = Callable[["Job"], None]
 
 
 class Job:
-    """Work of one process, and the clock that measures it."""
+    """The work of one process, and the clock that measures it."""
 
     def __init__(self, scenario: str, address: str, topic: str, messages: int) -> None:
         self.scenario = scenario
@@ -63,7 +64,7 @@ class Job:
 async def many(
     job: Job, one: Callable[[], Awaitable[Any]], some: Callable[[], Awaitable[Any]]
 ) -> None:
-    """Publish all messages, from as many coroutines as there are concurrent publishes."""
+    """Publish all messages, with one coroutine per concurrent publish."""
 
     async def repeat(work: Callable[[], Awaitable[Any]], times: int) -> None:
         for _ in range(times):
@@ -290,7 +291,7 @@ LIBRARIES: dict[str, Work] = {
 }
 
 
-# -- all of them
+# -- all libraries
 
 
 def run(library: str, job: Job) -> dict[str, float]:
@@ -360,6 +361,6 @@ def run_all(args: argparse.Namespace) -> None:
         compare(nsqd, args.libraries.split(","), args.messages, args.repeat)
 
 
-if __name__ == "__main__":  # one library's turn
+if __name__ == "__main__":  # runs one library
     name, scenario, address, topic, messages = sys.argv[1:]
     LIBRARIES[name](Job(scenario, address, topic, int(messages)))

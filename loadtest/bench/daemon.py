@@ -1,4 +1,4 @@
-"""The nsqd under test: a private one in a folder of its own, or a running one."""
+"""The nsqd under test: a private one in a directory of its own, or one that is already running."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ def parse_address(text: str) -> Address:
 
 
 class Daemon:
-    """An nsqd by its addresses and processes."""
+    """An nsqd, identified by its addresses and processes."""
 
     def __init__(
         self, tcp: Address, http: Address | None, pid: int, data: str = "", workers: int = 0
@@ -33,7 +33,7 @@ class Daemon:
         self.tcp = tcp
         self.http = http
         self.data = data
-        self.workers = workers  # 0: not known
+        self.workers = workers  # 0: unknown
         self.pids = procfs.family(pid) if pid else []
 
     def cpu_seconds(self) -> float:
@@ -83,5 +83,5 @@ def private(workers: int, **options: Any) -> Iterator[Daemon]:
         try:
             yield Daemon(tcp, http, nsqd.process.pid, nsqd.data_path, workers)
         finally:
-            # Its folder is temporary, so it need not save its messages.
+            # Its directory is temporary, so it need not save its messages.
             procfs.end(procfs.family(nsqd.process.pid))

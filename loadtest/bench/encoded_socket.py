@@ -1,6 +1,6 @@
 """Sockets through TLS, snappy or deflate, for the load.
 
-Owns the encoding; has only the methods of a socket that the loads use.
+Owns the encoding; implements only the socket methods that the loads use.
 """
 
 import socket
@@ -12,12 +12,13 @@ from nsqcy.net.deflate import DeflateLayer
 from nsqcy.net.snappy import SnappyLayer
 
 RECEIVE = 1 << 20
-_room = memoryview(bytearray(RECEIVE))  # for what was received, until it is decoded
+_room = memoryview(bytearray(RECEIVE))  # for received bytes until they are decoded
 LAYERS = {"snappy": SnappyLayer, "deflate": DeflateLayer}
 
 
 class EncodedSocket:
-    """A connected socket whose bytes pass through a layer. Other methods are the socket's own."""
+    """A connected socket whose bytes pass through a layer. All other methods are those of the
+    wrapped socket."""
 
     def __init__(self, inner: socket.socket, layer: ByteLayer) -> None:
         self._inner = inner

@@ -1,6 +1,6 @@
 """The whole benchmark: nsqd only, nsqd and other brokers, and the page about both.
 
-Installs missing brokers from Debian's packages (as root), runs each in its own folder and on its
+Installs missing brokers from Debian's packages (as root), runs each in its own directory and on its
 own port, and leaves none of them running.
 """
 
@@ -21,11 +21,11 @@ from nsqcy import __version__
 Say = Callable[[str], None]
 
 ROOT = Path(__file__).parents[2]
-MINUTES = 13.5  # excluding the installation; only the first round may end later
-ALONE = 7 / MINUTES  # the share of it for nsqd alone
+MINUTES = 13.5  # for everything except the installation; only the first round may exceed it
+ALONE = 7 / MINUTES  # share of MINUTES for nsqd alone
 ROUNDS = {False: 3, True: 5}  # keyed by whether this is a full run
 SIZES = {False: [200], True: [200, 1000, 10_000]}
-BYTES = 120_000_000  # published in one measurement; each contestant has its share of them
+BYTES = 120_000_000  # published per measurement; each contestant gets its share of them
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -93,13 +93,13 @@ def settings(args: argparse.Namespace, minutes: float) -> dict[str, str]:
 
     return {
         "nsqcy": __version__,
-        "took": f"{minutes:.0f} minutes",
-        "class of durability": f"{speed.MEMORY}, unless a row says otherwise",
-        "nsqd": f"stock settings, `--mem-queue-size={speed.IN_MEMORY}` unless a scenario says "
+        "duration": f"{minutes:.0f} minutes",
+        "durability class": f"{speed.MEMORY}, unless stated otherwise",
+        "nsqd": f"default settings and `--mem-queue-size={speed.IN_MEMORY}`, unless stated "
         "otherwise",
-        "batches": f"{work.BATCH} messages, {work.IN_THE_PIPE} under way; 2 connections, a process "
-        "each",
-        "consumers": f"2 connections, a process each; up to {work.WINDOW} messages in flight",
+        "batches": f"{work.BATCH} messages, {work.IN_THE_PIPE} batches in flight; 2 connections, "
+        "one process each",
+        "consumers": f"2 connections, one process each; up to {work.WINDOW} messages in flight",
         "one by one": f"{work.CONNECTIONS} connections in 2 processes",
         "messages": f"{SIZES[args.full][0]} bytes"
         + "".join(f", {size:,} bytes" for size in SIZES[args.full][1:])
@@ -115,7 +115,7 @@ def alone(args: argparse.Namespace) -> speed.Found:
         words += [f"--scale={args.scale}", f"--repeat={rounds(args)}"]
         if not args.full:
             words.append(f"--minutes={args.minutes * ALONE}")
-        # If it is killed, its files are also in that folder.
+        # TMPDIR: if the process is killed, its files are removed with this directory.
         done = subprocess.run(words, cwd=ROOT, env=os.environ | {"TMPDIR": folder})
         if not figures.exists():
             why = f"it ended with status {done.returncode} before it had all figures"

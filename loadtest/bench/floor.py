@@ -1,7 +1,7 @@
-"""The floor of an nsqd: a server that makes the same system calls without a broker.
+"""The floor for nsqd: a server that makes the same system calls but contains no broker.
 
 It receives nsqd's load (floor.c defines which part it reads), so that a cost can be given as a
-multiple of the kernel's own cost on that machine.
+multiple of the kernel's own cost on the same machine.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_name("floor.c")
 def running(size: int, certificate: tuple[Path, Path] | None = None) -> Iterator[Daemon]:
     """Compile and run the floor; its messages have bodies of `size` bytes.
 
-    certificate: the PEM files of a certificate and its key, for a floor over TLS. Raises NotOffered
+    certificate: the PEM files of a certificate and its key, for a floor with TLS. Raises NotOffered
     if OpenSSL's headers are not installed.
     """
     with tempfile.TemporaryDirectory(prefix="nsqcy-floor-") as folder:

@@ -1,10 +1,11 @@
-"""A worker's sessions and topics in one process with their load, to be counted by valgrind.
+"""A worker's sessions and topics in one process with their load, so that valgrind can count
+instructions.
 
     valgrind --tool=callgrind --toggle-collect='*on_readable*' --toggle-collect='*end_turn*' \\
         python -m loadtest.bench.inside sub 40000
 
-Instructions are the same in every run, whatever else the machine does: count with two numbers of
-messages and divide the difference.
+The counts are the same in every run, whatever else the machine does: run it with two numbers of
+messages, and divide the difference of the counts by that of the messages.
 """
 
 import socket

@@ -1,8 +1,8 @@
 """The load: producers and consumers in separate processes.
 
-They send prepared bytes and parse as little as possible of the received bytes (C code counts and
-finishes frames), so that a generator costs less than the daemon that it drives. Each process
-reports when it is ready, starts when all are ready, and returns a report.
+They send prepared bytes and parse received bytes as little as possible (C code counts and finishes
+frames), so that the load costs less CPU time than the daemon under test. Each process reports when
+it is ready, starts when all are ready, and returns a report.
 """
 
 import ctypes
@@ -27,14 +27,14 @@ from nsqcy.protocol.wire import command, command_with_body, finish_all, mpub_bod
 RESPONSE, MESSAGE = 0, 2
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
-STAMPS = struct.Struct(">qq")  # in a body: when it was due, and when it was sent
-FRAME = struct.Struct(">ii")  # its size, without these 4 bytes, and its type
+STAMPS = struct.Struct(">qq")  # in a body: due time and send time
+FRAME = struct.Struct(">ii")  # size, excluding these 4 bytes, and type
 LOG_WAIT = 60_000  # ms
 COLUMNS = "timestamp,id,headers,body"
-BLOCK_COUNT = struct.Struct("<40xI")  # records in a block of the log
-NEGOTIATED = {"tls": "tls_v1", "snappy": "snappy", "deflate": "deflate"}  # keys of IDENTIFY
-SHOWN = 100  # bytes of a frame that identify it
-PATIENCE = 180.0  # seconds for a member of a team to be ready, or done
+BLOCK_COUNT = struct.Struct("<40xI")  # number of records in a log block
+NEGOTIATED = {"tls": "tls_v1", "snappy": "snappy", "deflate": "deflate"}  # keys in IDENTIFY
+SHOWN = 100  # bytes of a frame to show in an error
+PATIENCE = 180.0  # seconds within which each member of a team must be ready, or done
 PR_SET_TIMERSLACK = 29
 
 Report = dict[str, Any]
@@ -92,7 +92,7 @@ def frame(sock: socket.socket) -> bytes:
 
 
 def response(sock: socket.socket) -> bytearray:
-    """The data of the next frame, which may be large and is a response."""
+    """The data of the next frame, which is a response and may be large."""
     size, kind = FRAME.unpack(exactly(sock, FRAME.size))
     data = bytearray(size - 4)
     left = memoryview(data)
@@ -168,7 +168,8 @@ class Team:
             pipe.send("go")
 
     def reports(self) -> list[Report]:
-        """Return the reports of the members that end, in the order in which they were added."""
+        """Return the reports of members that finish, in the order in which the members were
+        added."""
         found = [_receive(pipe) for _, pipe in self._members]
         for process, _ in self._members:
             process.join()
@@ -259,8 +260,8 @@ def waiting(
     index: int,
     open: Callable[[Address], socket.socket] = producer,
 ) -> Callable[[], Report]:
-    """Connections that each send the next command after the answer "OK" to the last one. They share
-    `ones`, commands of `each` messages."""
+    """Connections that each send the next command after the response "OK" to the previous one. They
+    share `ones`, commands with `each` messages."""
     socks = {sock.fileno(): sock for sock in (open(address) for _ in range(connections))}
     poll = select.epoll()
     for fd in socks:
@@ -292,8 +293,8 @@ def waiting(
 def asking(
     address: Address, one: bytes, count: int, team: Team, index: int
 ) -> Callable[[], Report]:
-    """One connection that sends the next command after the answer to the last one, and measures the
-    latency of each."""
+    """One connection that sends each command after the response to the previous one, and measures
+    the latency of each."""
     sock = producer(address)
 
     def run() -> Report:
@@ -309,7 +310,7 @@ def asking(
     return run
 
 
-plainly = partial(waiting, open=plain)  # bytes of HTTP requests
+plainly = partial(waiting, open=plain)  # for HTTP requests, as bytes
 
 
 def paced(
@@ -322,9 +323,8 @@ def paced(
     index: int,
     open: Callable[[Address], socket.socket] = producer,
 ) -> Callable[[], Report]:
-    """Publishes single messages on a schedule, without waiting for answers. Each message contains
-    its due time and the time when it was sent; late ones are sent immediately, so that stalls
-    count."""
+    """Publishes single messages on a schedule, without waiting for responses. Each message contains
+    its due time and its send time; late messages are sent immediately, so that stalls count."""
     maximum = 256
     sock = open(address)
     one = pub(topic, bytes(size))
@@ -354,8 +354,8 @@ def paced(
             if sent // 512 < (sent + part) // 512:
                 answered += drop_answers(sock)
             sent += part
-        # Closing a connection with unread answers would also drop data that the daemon has not read
-        # yet.
+        # Closing a connection with unread responses would also drop data that the daemon has not
+        # read yet.
         exactly(sock, len(OK) * count - answered)
         return {"messages": count, "late": late}
 
@@ -363,7 +363,7 @@ def paced(
 
 
 def drop_answers(sock: socket.socket) -> int:
-    """Drop received answers; return their number of bytes."""
+    """Discard received responses; return their number of bytes."""
     ready, _, _ = select.select([sock], [], [], 0)
     return len(sock.recv(RECEIVE)) if ready else 0
 
@@ -383,8 +383,8 @@ def finishing(
     open: Callable[[Address, str, str, int], socket.socket] = consumer,
     channel: str = "bench",
 ) -> Callable[[], Report]:
-    """A consumer that finishes all messages, until all consumers (`slots` of the tally) together
-    have received `total`. `timed`: size of the bodies, if they begin with stamps."""
+    """A consumer that finishes all messages, until all consumers (`slots` in the tally) together
+    have received `total`. `timed`: size of the bodies, if they begin with timestamps."""
     sock = open(address, topic, channel, 0)
     sock.settimeout(0.05)
     room = memoryview(bytearray(2 * RECEIVE))
@@ -438,7 +438,7 @@ def log_reader(address: Address) -> socket.socket:
 
 
 def log_of(sock: socket.socket, topic: str, seq: int) -> dict[str, Any]:
-    """Wait until a topic's log is written beyond `seq`, which takes a second in class memory;
+    """Wait until a topic's log is written beyond `seq`, which takes a second for class memory;
     return its metadata."""
     sock.sendall(command(b"LOG_META", topic.encode(), b"%d" % LOG_WAIT, b"%d" % seq))
     found: dict[str, Any] = json.loads(response(sock))
@@ -448,7 +448,7 @@ def log_of(sock: socket.socket, topic: str, seq: int) -> dict[str, Any]:
 def reading(
     address: Address, topic: str, total: int, slots: slice, team: Team, index: int
 ) -> Callable[[], Report]:
-    """A reader that fetches a topic's log again and again, until the consumers (`slots` of the
+    """A reader that fetches a topic's log again and again, until the consumers (`slots` in the
     tally) have received `total`."""
     sock = log_reader(address)
     log = log_of(sock, topic, 0)
@@ -487,7 +487,7 @@ def crowd(
     team: Team,
     index: int,
 ) -> Callable[[], Report]:
-    """Many consumers in one process, each with its topic and channel; otherwise like
+    """Many consumers in one process, each with its own topic and channel; otherwise like
     `finishing`."""
     socks = [consumer(address, topic, channel, ready) for topic, channel in places]
     by_number = {sock.fileno(): sock for sock in socks}
@@ -575,7 +575,7 @@ def one_each(
 
 
 def other_frame(sock: socket.socket, data: bytes) -> int:
-    """Handle a frame that is not a message: answer a heartbeat, keep an incomplete frame."""
+    """Handle data that is not a complete message: answer a heartbeat, keep an incomplete frame."""
     if data.startswith(HEARTBEAT):
         sock.sendall(b"NOP\n")
         return len(HEARTBEAT)

@@ -1,7 +1,7 @@
-"""nsqcy/capacity/measured.py: the few figures of docs/benchmarks.json and docs/PERFORMANCE.md from
-which capacities are computed, in packaged form.
+"""Writes nsqcy/capacity/measured.py: the figures in docs/benchmarks.json and docs/PERFORMANCE.md
+that capacity estimates use, as a module of the package.
 
-`python -m loadtest.bench.measured` writes it, as `make conf` does.
+Run it with `python -m loadtest.bench.measured` or `make conf`.
 """
 
 import json
@@ -14,15 +14,15 @@ TARGET = ROOT / "nsqcy/capacity/measured.py"
 
 
 class Row(NamedTuple):
-    """A field of one row of the tables "nsqd alone" and "cost of durability classes"."""
+    """A field in a row of the tables "nsqd alone" and "cost of durability classes"."""
 
     scenario: str
-    field: str  # of the row, or of its own figures
+    field: str  # of the row, or in its `figures`
     unit: str
     durability: str = "memory"
 
 
-# By name in the written module.
+# By their names in the generated module.
 ROWS = {
     "PUBLISH": Row("MPUB x200, 2 conn", "daemon_us", "µs"),
     "PUBLISH_OVERFLOW": Row("MPUB x200, to disk", "daemon_us", "µs", "overflow"),
@@ -88,7 +88,7 @@ def _line(name: str, value: float, unit: str, source: str) -> str:
 
 
 def _figure(rows: list[dict[str, Any]], wanted: Row) -> tuple[float, str, str]:
-    """Return the last row of a name that has the field."""
+    """Return value, unit and source from the last matching row that has the field."""
     found = [
         {**row, **row["figures"]}
         for row in rows

@@ -1,7 +1,7 @@
-"""Memory of a message, a topic, a connection and a straggler.
+"""Memory per message, topic, connection and straggler.
 
-Bytes are the growth of the proportional set size over all processes of the daemon, so that shared
-pages count once.
+Bytes are the growth of the proportional set size summed over all processes of the daemon, so that
+shared pages count once.
 """
 
 import time
@@ -13,7 +13,7 @@ from loadtest.bench import daemon, load, speed
 from loadtest.bench.daemon import Daemon
 
 BODY = b"x" * 200
-RECORD = 240  # bytes of a record with that body
+RECORD = 240  # bytes per record with such a body
 REST = 15.0  # seconds until unused memory has been freed
 
 
@@ -22,7 +22,7 @@ class Figure:
     what: str
     things: int
     grown: int  # bytes
-    maximum: float  # maximum bytes of each; 0: no limit
+    maximum: float  # maximum bytes per item; 0: no limit
     note: str = ""
 
     @property
@@ -39,7 +39,7 @@ def pss(nsqd: Daemon) -> int:
 
 
 def warm_up(nsqd: Daemon) -> None:
-    """Make the daemon import everything that the first client needs, and free unused memory."""
+    """Make the daemon import the modules that the first client needs, and free unused memory."""
     settings = speed.Settings()
     speed.publish(settings, nsqd, "warm_up", speed.BATCH * 4)
     speed.consume(nsqd, "warm_up", speed.BATCH * 4)

@@ -1,5 +1,5 @@
-"""Facts about processes from the kernel: CPU time, memory, children; and ending them. Knows no
-NSQ."""
+"""CPU time, memory and children of processes, from the kernel; and killing processes. Independent
+of NSQ."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ESTABLISHED, LISTEN = "01", "0A"
-CLOCK_OF_PROCESS = 2  # which of a process's clocks: the scheduler's, to the nanosecond
+CLOCK_OF_PROCESS = 2  # selects the process's scheduler clock, which has nanosecond resolution
 
 
 def _stat(pid: int) -> list[str]:
@@ -19,7 +19,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def started(pid: int) -> int:
-    """Return its start time, in ticks since the boot: process ids are reused."""
+    """Return the start time of a process, in ticks since boot: process ids are reused."""
     return int(_stat(pid)[19])
 
 
@@ -39,8 +39,8 @@ def family(pid: int) -> list[int]:
 
 
 def end(pids: Iterable[int]) -> None:
-    """Kill processes, and wait until none of them runs: a process that still writes would leave a
-    file in a removed folder."""
+    """Kill processes, and wait until none of them is running: a process that is still writing would
+    leave a file in a removed directory."""
     descriptors = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -70,8 +70,8 @@ def memory(pids: list[int]) -> dict[str, int]:
 
 
 def _sockets(column: int, port: int, state: str) -> set[str]:
-    """Return the kernel's names of TCP sockets in a state with that port: local (1) or the peer's
-    (2)."""
+    """Return the kernel's names for TCP sockets in the given state that have that port as their
+    local (1) or remote (2) port."""
     found = set()
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
@@ -97,6 +97,7 @@ def listener(port: int) -> int:
 
 
 def holder(pids: list[int], port: int) -> int:
-    """Return the process that has the other end of our connection from a local port; 0 if none."""
+    """Return the process at the other end of our connection from a local port; 0 if there is
+    none."""
     sockets = _sockets(2, port, ESTABLISHED)
     return next((pid for pid in pids if _holder(sockets, str(pid))), 0)

@@ -1,4 +1,4 @@
-"""The figures as docs/BENCHMARKS.md, a chart and JSON. Measures nothing.
+"""Writes the figures as docs/BENCHMARKS.md, a chart and JSON. Measures nothing.
 
 Its input is the JSON that it writes: `figures`, a dict of
 
@@ -22,7 +22,7 @@ from loadtest.bench import bars, chart
 
 OURS = "nsqcy"
 PAGE, CHART, DATA = "BENCHMARKS.md", "benchmarks.svg", "benchmarks.json"
-BUSY = 0.9  # a busier process of the load limited the daemon
+BUSY = 0.9  # a load process that is busier than this limited the daemon
 CHARTED = 4  # scenarios
 KEPT, MISSED = "kept", "**missed**"
 
@@ -31,49 +31,50 @@ Row = dict[str, Any]
 
 HEAD = """# Benchmarks
 
-`make bench` writes this page, from one run on one machine. It installs the other brokers, starts
-them and stops them (`make bench FULL=1`: more sizes of messages, more workers, more rounds). All
-figures are in [{data}]({data}). Compare figures only within this page, because figures differ
-between machines.
+`make bench` writes this page from one run on one machine. It installs, starts and stops the other
+brokers. `make bench FULL=1` covers more message sizes, more workers and more rounds. All figures
+are in [{data}]({data}). Compare figures only within this page, because they differ between
+machines.
 """
 
 BARS = """## Bars
 
-Bars for nsqd, and the results of this run, from the tables below. Bodies have 200 bytes, and nsqd
-has one worker unless a row says otherwise. The class is the durability class of the messages. The
-figures of Go nsqd 1.3.0 were recorded once on a two-core machine with the same load, not in this
-run (`make bench ARGS="all --target=HOST:PORT"` adds a running one). A machine that is half as
-fast handles half as many messages per second: to compare machines, use the multiples. The floor
-is a server without a broker that makes the same system calls for the same load.
+Bars are the targets for nsqd; the results of this run come from the tables below. Bodies have 200
+bytes, and nsqd has one worker, unless a row says otherwise. The class is the durability class of
+the messages. The figures for Go nsqd 1.3.0 are not from this run: they were recorded once on a
+two-core machine with the same load. `make bench ARGS="all --target=HOST:PORT"` also measures a
+running Go nsqd. A machine that is half as fast handles half as many messages per second: to
+compare machines, use the multiples. The floor is a server that makes the same system calls for the
+same load but contains no broker.
 
 """
 
 AHEAD = """
-Consuming with one acknowledgement for each message, as each broker's own client libraries send
-it. Each figure is nsqd's value as a multiple of the other broker's. The bar is to be better than
-the other broker in both.
+The next table compares consuming with one acknowledgement per message, as sent by each broker's
+own client libraries. Each figure is nsqd's value as a multiple of the other broker's. The bar is
+kept if nsqd is better in both columns.
 
 """
 
-FAILED = """## What failed
+FAILED = """## Failures
 
-Figures of these are missing, or cover fewer rounds.
+The figures for the following are missing or cover fewer rounds.
 
 """
 
 PEERS = """## Comparison with other brokers
 
-All brokers do the same work, one after the other, on the same machine: every round starts each
-broker again, alone. All messages stay **in memory**, and no broker syncs anything to a disk.
-Figures are medians of {rounds}. "× nsqcy" is the median of a figure divided by that of nsqcy in
-the same round.
+All brokers do the same work on the same machine, one after the other: every round restarts each
+broker and runs it alone. All messages stay **in memory**, and no broker syncs anything to a disk.
+Figures are medians of {rounds}. "× nsqcy" is the median ratio of a figure to nsqcy's figure in the
+same round.
 
 ![Throughput and CPU time of each broker]({chart})
 """
 
 READING = """
-CPU is the user and system time of all processes of the broker, per message. "load" is the time of
-all processes of the load generator, and "busy" is the share of time for which the busiest of them
+CPU is the user and system time of all broker processes, per message. "load" is the CPU time of
+all load-generator processes, and "load busy" is the share of time for which the busiest of them
 was running: near 100 %, the load generator limits the broker (marked †). The load shares the
 cores with the broker. On a machine with few cores, throughput therefore depends on both; compare
 the CPU time per message.
@@ -81,54 +82,54 @@ the CPU time per message.
 
 FAIRNESS = """### Differences between the brokers
 
-- The load generator sends prepared bytes to every broker and only counts answers. No client
+- The load generator sends prepared bytes to every broker and only counts responses. No client
   library is involved; real clients take more CPU time.
 - Redis streams keep acknowledged entries until they are trimmed; here they are deleted between
-  two measurements, outside of the measured time. All other brokers delete a message when it is
+  measurements, outside the measured time. All other brokers delete a message when it is
   acknowledged.
 - `LREM` finds its message at once here, because all messages are acknowledged in order. With
-  thousands of messages in flight that are finished out of order, it must search.
+  thousands of messages in flight and acknowledgements out of order, it would have to search.
 - JetStream uses a work-queue stream, which deletes acknowledged messages as the other queues do;
-  consuming a stream with retention by limits takes about a seventh less CPU time.
-- JetStream, beanstalkd and RabbitMQ have no batch command: they get the same number of single
-  commands in one write. RabbitMQ confirms several messages with one answer.
-- With every broker, each acknowledgement is one command per message, although `XACK` could name
-  several ids, and `basic.ack` could be `multiple`.
-- nsqd, JetStream and RabbitMQ do not answer an acknowledgement; Redis and beanstalkd do.
+  consuming from a stream with limits-based retention takes about a seventh less CPU time.
+- JetStream, beanstalkd and RabbitMQ have no batch command: they receive the same number of single
+  commands in one write. RabbitMQ confirms several messages with one response.
+- Every broker receives one acknowledgement command per message, although `XACK` accepts several
+  ids and `basic.ack` has the flag `multiple`.
+- nsqd, JetStream and RabbitMQ do not respond to an acknowledgement; Redis and beanstalkd do.
 - Redis and beanstalkd use one core; nsqd uses as many as it has workers; nats-server and RabbitMQ
   use all cores.
-- The number of messages for each broker (column "messages") is chosen so that a measurement takes
-  a few seconds.
+- The number of messages for each broker (the "messages" column) is chosen so that a measurement
+  takes a few seconds.
 """
 
 DURABLE = """
 ## Cost of durability classes
 
-A publish is answered when its messages are in memory (memory), would survive the end of every
-process (os), or would survive a power loss (fsync). Each class runs on its own nsqd with its
-files on a disk. The classes run in turns, and everything is consumed in between. Ratios are
-within one round. Redis has `appendfsync always` and an append-only file that is never rewritten,
-on the same disk: it also syncs once for all waiting clients before it answers. Waiting
-connections send 100 messages in one write, as an `MPUB`, as 100 `XADD` or as one `LPUSH`, and the
-next ones when all are answered. NATS JetStream is missing: the packaged version (2.9) syncs only
-at `sync_interval`, so its acknowledgements do not wait for a sync. These figures vary on a shared
-disk.
+nsqd acknowledges a publish when its messages are in memory (memory), would survive the death of
+every process (os), or would survive a power loss (fsync). Each class runs on its own nsqd, whose
+files are on a disk. The classes take turns, and all messages are consumed in between. Ratios
+compare figures from the same round. Redis runs with `appendfsync always` and an append-only file
+that is never rewritten, on the same disk: like nsqd, it syncs once for all waiting clients before
+it responds. Waiting clients send 100 messages in one write, as one `MPUB`, 100 `XADD` or one
+`LPUSH`, and send the next 100 when all are acknowledged. NATS JetStream is missing: the packaged
+version (2.9) syncs only at `sync_interval`, so its acknowledgements do not wait for a sync. These
+figures vary on a shared disk.
 
 """
 
 ALONE = """## nsqd alone
 
-The class is the durability class of the messages. In every class, messages queue in memory;
-overflow goes to disk, and publishers do not wait for the disk. "× floor" is the CPU time as a
-multiple of the floor's in the same round, if the floor was measured. Each figure is the median of
-the rounds in the table, and each note is from the median round. "load" is the CPU time of the
-load generator, which shares the cores with nsqd.
+The class is the durability class of the messages. In class memory, messages are queued in memory;
+in class overflow, messages beyond the memory limit go to disk, but publishers do not wait for the
+disk. "× floor" is the CPU time as a multiple of the floor's in the same round, if the floor was
+measured. Each figure is the median of the rounds in the table, and each note is from the median
+round. "load" is the CPU time of the load generator, which shares the cores with nsqd.
 
 """
 
 
 def machine() -> dict[str, str]:
-    """Return facts that a figure depends on, without any that identify the machine."""
+    """Return facts on which figures depend, excluding any that identify the machine."""
     info = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -148,7 +149,7 @@ def today() -> str:
 
 
 def write(figures: Figures, folder: Path) -> Path:
-    """Write page, chart and data to a folder; return the page."""
+    """Write page, chart and data to a directory; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATA).write_text(json.dumps(figures, indent=1) + "\n")
     (folder / CHART).write_text(picture(figures["peers"]))
@@ -255,7 +256,7 @@ def _peers(figures: Figures) -> str:
 def _contestants(contestants: Sequence[Row]) -> str:
     keys = ["name", "version", "durability", "settings", "publishes", "consumes"]
     rows = "".join("| " + " | ".join(each[key] for key in keys) + " |\n" for each in contestants)
-    head = ["", "version", "class", "settings", "to publish", "to consume"]
+    head = ["", "version", "class", "settings", "publishing", "consuming"]
     return "| " + " | ".join(head) + " |\n" + "| --- " * len(keys) + "|\n" + rows
 
 
@@ -281,7 +282,7 @@ def _work_row(row: Row) -> list[str]:
 
 
 def _memory(rows: Sequence[Row]) -> str:
-    head = ["", "class", "RSS MB at its start", "bytes a queued message", "messages"]
+    head = ["", "class", "RSS MB at startup", "bytes per queued message", "messages"]
     return table(
         head,
         [
@@ -335,7 +336,7 @@ def _own(rows: Sequence[Row]) -> str:
 
 
 def times(multiple: float) -> str:
-    """Return nothing for an unknown value."""
+    """Format a multiple; an unknown value becomes an empty string."""
     if not multiple:
         return ""
     return f"{multiple:.2f}" if multiple < 10 else f"{multiple:.0f}"

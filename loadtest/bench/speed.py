@@ -1,8 +1,8 @@
-"""Measuring and reporting a scenario: messages per second, and the daemon's CPU microseconds per
+"""Measures scenarios and reports them: messages per second, and CPU microseconds of the daemon per
 message.
 
-Owns the building blocks of scenarios: settings, rounds, results, teams of the usual load. Knows no
-scenario; those are in loadtest/bench/scenarios.
+Owns the building blocks of scenarios: settings, rounds, results, teams for the usual load. Contains
+no scenario; those are in loadtest/bench/scenarios.
 
 The daemon's CPU time is that of all its processes. On a machine with few cores, the load competes
 with the daemon: compare CPU time per message between runs, and rates only within one run. A machine
@@ -21,8 +21,8 @@ from typing import Any
 from loadtest.bench import daemon, floor, load
 from loadtest.bench.daemon import Daemon, NotOffered
 
-IN_MEMORY = 1_000_000_000  # messages: more than any run has
-MEMORY, OVERFLOW, UNKNOWN = "memory", "overflow", "as it was set up"  # classes of durability
+IN_MEMORY = 1_000_000_000  # messages; more than in any run
+MEMORY, OVERFLOW, UNKNOWN = "memory", "overflow", "as it was set up"  # durability classes
 BATCH = 200
 READY = 2500
 
@@ -40,9 +40,9 @@ class Result:
     pss: int = 0
     note: str = ""
     durability: str = MEMORY
-    workers: int = 0  # 0: those of a running NSQ
+    workers: int = 0  # 0: unknown, because nsqd was already running
     busiest_cpu: float = 0.0  # of the daemon's busiest process
-    floor_cpu: float = 0.0  # of the floor for as many messages; 0: not measured
+    floor_cpu: float = 0.0  # of the floor, for the same number of messages; 0: not measured
     figures: dict[str, float] = field(default_factory=dict)  # other measurements
     order: str = ""  # the figure that selects the median run; "": CPU per message
 
@@ -64,7 +64,7 @@ class Result:
 
     @property
     def floors(self) -> float:
-        """The daemon's CPU as a multiple of the floor's; 0 if that was not measured."""
+        """The daemon's CPU time as a multiple of the floor's; 0 if the floor was not measured."""
         return self.daemon_cpu / self.floor_cpu if self.floor_cpu else 0.0
 
     @property
@@ -82,7 +82,7 @@ class Settings:
     deadline: float = float("inf")  # after the first round, no round begins if it would end later
 
     def rounds(self) -> Iterator[int]:
-        """Return as many rounds as were requested, if there is time for them."""
+        """Yield as many rounds as were requested, as long as there is time."""
         longest = 0.0
         for number in range(self.repeat):
             began = time.monotonic()
@@ -106,7 +106,7 @@ class Settings:
         return body(self.size)
 
     def numbers(self, *workers: int) -> list[int]:
-        """Return the numbers of workers to compare; a target has its own."""
+        """Return the numbers of workers to compare; a target keeps its own number."""
         return [0] if self.target else list(workers)
 
     @contextmanager
@@ -127,7 +127,7 @@ class Settings:
 
     @contextmanager
     def topics(self, nsqd: Daemon, count: int) -> Iterator[list[str]]:
-        """Return names of new topics, which a target does not keep."""
+        """Yield names of new topics; on a target, they are deleted afterwards."""
         stem = topic_name()
         names = [f"{stem}_{number:05}" for number in range(count)]
         yield names
@@ -147,8 +147,8 @@ class Settings:
 
 
 def touch_memory(size: int) -> None:
-    """Touch this much memory, so that the machine owns it. A virtual machine whose host provides
-    memory at first use spends up to a microsecond per message on it."""
+    """Touch this number of bytes, so that the machine owns the memory. A virtual machine whose host
+    provides memory on first use spends up to a microsecond per message on it."""
     piece = bytes(1 << 20)
     with mmap.mmap(-1, size) as memory:
         while memory.tell() <= size - len(piece):
@@ -162,7 +162,7 @@ def body(size: int) -> bytes:
 def measure(
     scenario: str, nsqd: Daemon, team: load.Team, counted: slice = slice(None)
 ) -> tuple[Result, list[load.Report]]:
-    """Run a team. `counted`: the members whose messages and times are used for the result."""
+    """Run a team. `counted`: the members whose messages and times make up the result."""
     team.ready()
     before = nsqd.cpu_of_each()
     reports = team.run()
@@ -243,8 +243,8 @@ def told(name: str, figures: dict[str, float], unit: float = 1.0, digits: int = 
 
 
 def row(name: str, runs: list[Result]) -> dict[str, Any]:
-    """Summarise a scenario's runs under one title: medians, each figure separately. The note and
-    other measurements are from the median run."""
+    """Summarise a scenario's runs under one title: the median of each figure separately. The note
+    and other measurements are from the median run."""
     shown = sorted(runs, key=lambda one: one.rank)[(len(runs) - 1) // 2]
 
     def of(figure: Callable[[Result], float]) -> float:
@@ -291,7 +291,7 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-# -- all of them
+# -- all scenarios
 
 
 Runs = Callable[[Settings], Iterator[Result]]
@@ -301,20 +301,20 @@ Runs = Callable[[Settings], Iterator[Result]]
 class Scenario:
     runs: Runs
     about: str
-    quick: bool = False  # one of those that run by default
-    seconds: float = 10.0  # of three rounds; its share where all must end in time
+    quick: bool = False  # whether it runs by default
+    seconds: float = 10.0  # for three rounds; the basis of its share of a limited time
 
 
 @dataclass
 class Found:
-    """Rows of scenarios, and the failures among them."""
+    """The rows of scenarios, and the scenarios that failed."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, str]] = field(default_factory=list)
 
 
 def failure(what: str, error: Exception) -> dict[str, str]:
-    """Return the last line of an error, for a reader."""
+    """Return the last line of an error, for readers."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return {"what": what, "why": lines[-1]}
 
@@ -327,8 +327,8 @@ def run(
 ) -> Found:
     """Run the chosen scenarios and report each. If one fails, the others still run.
 
-    Each scenario has its share of the time until the end, plus the time that previous ones have not
-    used.
+    Each scenario has its share of the remaining time, plus the time that previous scenarios have
+    not used.
     """
     found = Found()
     say(HEADER)

@@ -1,4 +1,4 @@
-"""A worker's topics and sessions without its process: no log, no negotiation."""
+"""A worker's topics and sessions without the worker process: no log, no negotiation."""
 
 from types import SimpleNamespace
 from typing import NoReturn

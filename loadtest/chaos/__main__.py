@@ -1,4 +1,4 @@
-"""Soak and chaos against a private cluster: docs/LOADTEST.md.
+"""Soak and chaos test with a private cluster: docs/LOADTEST.md.
 
 python -m loadtest.chaos [--minutes=30] [--seed=N] [--rate=2500]
 
@@ -54,10 +54,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _told_to_end(options: Options) -> Outcome:
-    """SIGTERM ends the run as ^C does: it leaves nothing behind."""
+    """SIGTERM ends the run as Ctrl-C does, and leaves nothing behind."""
     task = asyncio.current_task()
     assert task is not None
-    with contextlib.suppress(ValueError):  # not in a thread
+    with contextlib.suppress(ValueError):  # raised outside the main thread
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await run(options)
 

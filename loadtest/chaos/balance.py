@@ -1,5 +1,5 @@
-"""Guarantees at the end, according to the nsqds: nothing is left, and everything is accounted for;
-only processes killed by the test have died, and the files are intact."""
+"""Final guarantees, according to the nsqds: nothing is left, and everything is accounted for; only
+processes killed by the test have died, and the files are intact."""
 
 import re
 import subprocess
@@ -10,19 +10,20 @@ from loadtest.chaos.cluster import PLACES, TOPICS, Node
 
 LEFT = ("depth", "in_flight_count", "deferred_count")
 DIED = re.compile(r"worker \d+: (?:killed by signal|exited with|silent) .*")
-TRACEBACK = re.compile(r"^Traceback \(.*\n(?: .*\n)*(.*)", re.M)  # its last line has the error
-PANIC = re.compile(r"panic in HTTP handler - (.*)")  # a traceback in one line
+TRACEBACK = re.compile(r"^Traceback \(.*\n(?: .*\n)*(.*)", re.M)  # its last line contains the error
+PANIC = re.compile(r"panic in HTTP handler - (.*)")  # a traceback on one line
 BY_OUR_HAND = "killed by signal 9 "
 SHOWN = 5
 
 
 def left(node: Node) -> dict[str, int]:
-    """Return the messages still to be delivered, by channel, including the topic's own."""
+    """Return the number of messages still to be delivered, by channel, including those in the
+    topics themselves."""
     found = {}
     topics = node.web.topics()
     for name in TOPICS:
         topic = topics.get(name)
-        if topic is None:  # its worker is restarting
+        if topic is None:  # the topic's worker is restarting
             found[name] = -1
             continue
         if topic["depth"]:
@@ -34,9 +35,10 @@ def left(node: Node) -> dict[str, int]:
 
 
 def unbalanced(node: Node) -> list[str]:
-    """Return channels whose ledgers do not balance: everything received must be finished, as
-    nothing is dropped here. After the kill of a worker, messages may be missing at the start: they
-    died with it, or were finished just before, and their files are gone."""
+    """Return the channels whose ledgers do not balance: everything received must be finished,
+    because nothing is dropped here. After a worker is killed, messages may be missing at the
+    restart: they were lost with the worker, or were finished just before and their files are
+    gone."""
     found = []
     stats = node.web.stats(ledger="true")
     for topic in stats["topics"]:
@@ -50,7 +52,7 @@ def unbalanced(node: Node) -> list[str]:
 
 def balances(ledger: dict[str, Any], misses: bool) -> bool:
     """Return whether a channel has finished all messages that it received or, if some may be
-    missing, no more than those. nsqd counts missing messages as damaged."""
+    missing, at most that number. nsqd counts missing messages as damaged."""
     others = {name: count for name, count in ledger["dropped"].items() if name != "damaged"}
     left = ("queued", "in_flight", "deferred", "dead_lettered", "expired", "redriven", "sampled")
     if any(others.values()) or any(ledger[name] for name in left):

@@ -1,9 +1,9 @@
-"""Bodies of messages: their publisher, and a checksum that detects any changed byte.
+"""Message bodies: their publisher, and a checksum that detects any changed byte.
 
-2 bytes   the publisher
-4         the number of the message, from 0, of this publisher
-4         a CRC-32 over the run, the six bytes before, and all that follows
-8         when it is due, nanoseconds since 1970: in bodies that are long enough
+2 bytes   publisher
+4         number of the message, from 0, for this publisher
+4         CRC-32 over the run, the preceding six bytes, and everything that follows
+8         due time, nanoseconds since 1970; only in bodies that are long enough
 """
 
 import random
@@ -14,9 +14,9 @@ from typing import NamedTuple
 from loadtest.swarm.bodies import Sizes
 
 NAME, CHECKSUM, DUE = struct.Struct(">HI"), struct.Struct(">I"), struct.Struct(">q")
-MIN_BYTES = NAME.size + CHECKSUM.size  # bytes of a body
+MIN_BYTES = NAME.size + CHECKSUM.size  # minimum bytes of a body
 SIZES = Sizes.parse("10-100:60,100-1000:30,1000-10000:9,10000-102400:1", minimum=MIN_BYTES)
-SHIFTS = 1021  # different fillings, so that a mixture of two messages is invalid
+SHIFTS = 1021  # number of different fillings, so that a mixture of two messages is invalid
 
 
 class Stamp(NamedTuple):
@@ -26,7 +26,7 @@ class Stamp(NamedTuple):
 
 
 class Bodies:
-    """Creates and reads the bodies of one run."""
+    """Creates and parses the bodies of one run."""
 
     def __init__(self, run: int, sizes: Sizes = SIZES) -> None:
         self._run = run & 0xFFFFFFFF
@@ -43,7 +43,7 @@ class Bodies:
         return name + self._checksum(name, rest) + rest
 
     def read(self, body: bytes) -> Stamp | None:
-        """Return None if the body was changed, or belongs to another run."""
+        """Return None if the body was changed, or belongs to a different run."""
         name, checksum, rest = body[: NAME.size], body[NAME.size : MIN_BYTES], body[MIN_BYTES:]
         if len(body) < MIN_BYTES or self._checksum(name, rest) != checksum:
             return None

@@ -20,14 +20,14 @@ from loadtest.chaos.load import FAILURES, Load
 from nsqcy.client import Message
 from nsqcy.client.codec import mpub_body
 
-MIN_BYTES, MAX_BYTES = 5, 200  # messages of a temporary topic
-NAMES = 30  # topics of an nsqd: nsqlookupd, like NSQ's, never forgets a name
+MIN_BYTES, MAX_BYTES = 5, 200  # number of messages to publish at a time
+NAMES = 30  # topics per nsqd: nsqlookupd, like NSQ's, never forgets a name
 CONNECTS = 3.0  # seconds
 FRAME = struct.Struct(">i")
 
 
 def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-    """They leave when the run becomes quiet."""
+    """These clients leave when the run becomes quiet."""
     works = [_look_around(load)]
     for node in load.cluster.nodes:
         works += [_come_and_go(load, node), _misbehave(load, node)]
@@ -56,7 +56,8 @@ async def _come_and_go(load: Load, node: Node) -> None:
 
 
 async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publisher) -> None:
-    """Created, published to, consumed in part, paused, emptied, deleted."""
+    """Create a topic, publish to it, consume some of its messages, then pause, empty and delete
+    it."""
     web, chance = node.web, load.chance
     channels = ["kept", "gone", "short#ephemeral"][: chance.randint(1, 3)]
     place = topic, channels[0]
@@ -87,7 +88,7 @@ async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publis
 
 
 async def _look_around(load: Load) -> None:
-    """Act as a user of nsqadmin does."""
+    """Simulate a user of nsqadmin."""
     pages = ("/api/topics", "/api/nodes", "/api/counter", "/", "/topics/memory-a")
     admin = load.cluster.admin.http_address
     while not load.quiet.is_set():

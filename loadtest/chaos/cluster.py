@@ -1,7 +1,7 @@
 """The cluster under faults: nsqlookupds, nsqds behind proxies, and nsqadmin, on this machine.
 
-Owns processes, their folders and their options. One of each kind is never killed, so that its
-resources can be observed over the whole time.
+Owns the processes, their directories and their options. One process of each kind is never killed,
+so that its resources can be observed during the entire run.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ DURABILITIES = ("memory", "os", "fsync")
 TOPICS = {f"{each}-{letter}": each for each in DURABILITIES for letter in "ab"}
 CHANNELS = ("calm", "wild")
 PLACES = [(topic, channel) for topic in TOPICS for channel in CHANNELS]
-NAMES = len(TOPICS) * (1 + len(CHANNELS))  # in an nsqd.dat that has them all
+NAMES = len(TOPICS) * (1 + len(CHANNELS))  # number of names in a complete nsqd.dat
 MSG_TIMEOUT = 2  # seconds
 NODE_OPTIONS: dict[str, Option] = {
     "msg_timeout": f"{MSG_TIMEOUT}s",
@@ -58,7 +58,7 @@ class ChaoticNsqd(Nsqd):
 
 @contextlib.contextmanager
 def added_to_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Applies to children that are started meanwhile; only one thread at a time may use it."""
+    """Applies to child processes started in the meantime; only one thread at a time may use it."""
     with _environment:
         before = {name: os.environ[name] for name in values if name in os.environ}
         os.environ.update(values)
@@ -79,10 +79,10 @@ class Node:
         self.data.mkdir()
         self.small_disk = mounts and disks.small_disk(self.data)
         self.disk = SlowDisk(library, folder / f"nsqd-{number}.slow") if library else None
-        self.killed = 0  # workers, by us
+        self.killed = 0  # workers that the test killed
 
     async def start(self, workers: int, lookupds: list[str], options: Mapping[str, Option]) -> None:
-        """Clients that nsqlookupds direct here connect through the proxy."""
+        """Clients that are directed here by nsqlookupds connect through the proxy."""
         self.proxy = Proxy()
         await self.proxy.start()
         self.daemon = ChaoticNsqd(
@@ -107,7 +107,7 @@ class Node:
 
     @property
     def workers(self) -> list[int]:
-        """Oldest first, as long as none was restarted."""
+        """In the order of their start, unless one was restarted."""
         return sorted(procfs.family(self.daemon.process.pid)[1:])
 
     def make_channels(self) -> None:
@@ -118,7 +118,7 @@ class Node:
 
 
 class Cluster:
-    """The last of `nsqds` nsqds is never killed, and of two nsqlookupds the second."""
+    """The last of `nsqds` nsqds and the second of two nsqlookupds are never killed."""
 
     def __init__(self, nsqds: int, workers: int) -> None:
         self._stack = contextlib.ExitStack()
@@ -172,7 +172,7 @@ class Cluster:
                 disks.unmount(node.data)
         self._stack.close()
 
-    # -- what there is
+    # -- processes
 
     @property
     def daemons(self) -> dict[str, Daemon]:
@@ -189,7 +189,7 @@ class Cluster:
         """Return the role of each process, by its id."""
         found: dict[int, str] = {}
         for name, daemon in self.daemons.items():
-            with contextlib.suppress(DaemonError):  # it is down
+            with contextlib.suppress(DaemonError):  # the daemon is down
                 master, *others = procfs.family(daemon.process.pid)
                 found |= dict.fromkeys(others, f"{name} worker")
                 found[master] = f"{name} master" if name.startswith("nsqd ") else name

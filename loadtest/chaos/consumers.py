@@ -15,10 +15,10 @@ from loadtest.swarm.ledger import Place
 from nsqcy.client import Message, finish
 from nsqcy.client.aio import Consumer
 
-TOGETHER = 256  # messages that are taken at once
+TOGETHER = 256  # maximum messages handled at a time
 POLL = 2.0  # seconds between two queries of nsqlookupds
-MIN_LIFE, MAX_LIFE = 3.0, 15.0  # seconds of a wild one
-WILD = 2  # of them at a time, on each wild channel
+MIN_LIFE, MAX_LIFE = 3.0, 15.0  # lifetime of a wild consumer in seconds
+WILD = 2  # wild consumers at a time, on each wild channel
 MAX_REQUEUE = 2000  # milliseconds
 
 Handler = Callable[[Load, Place, Message], Awaitable[None]]
@@ -38,7 +38,7 @@ def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
 
 
 def consumer(load: Load, place: Place, way: str, number: int, **options: Any) -> Consumer:
-    """Consume from all nsqds, by their addresses of this kind or through nsqlookupds."""
+    """Consume from all nsqds, by their addresses of the given kind or through nsqlookupds."""
     found: dict[str, Any] = {"lookupd_http_addresses": load.cluster.lookup_addresses}
     if way != "lookup":
         found = {"nsqd_tcp_addresses": [each.addresses[way] for each in load.cluster.nodes]}
@@ -69,11 +69,12 @@ async def _finish_all(load: Load, place: Place, way: str, number: int) -> None:
             finish(batch)
 
 
-# --- wild ones ----------------------------------------------------------------------------------
+# --- wild consumers
+# ----------------------------------------------------------------------------------
 
 
 async def _be_wild(load: Load, place: Place) -> None:
-    """Run consumers one after another; each has its own behaviour and end."""
+    """Run consumers one after another, each with its own behaviour and its own way to end."""
     while not load.quiet.is_set():
         manner = load.chance.choice((_slow, _requeueing, _late, _touching, _dying))
         with contextlib.suppress(*FAILURES):
@@ -82,7 +83,7 @@ async def _be_wild(load: Load, place: Place) -> None:
 
 async def _live(load: Load, place: Place, manner: Handler) -> None:
     async def handle(message: Message) -> None:
-        message.enable_async()  # only the behaviour answers
+        message.enable_async()  # only the behaviour responds to messages
         await manner(load, place, message)
 
     messages = consumer(
@@ -107,7 +108,7 @@ async def _slow(load: Load, place: Place, message: Message) -> None:
 
 
 async def _requeueing(load: Load, place: Place, message: Message) -> None:
-    """Some of the first deliveries."""
+    """Requeue some of the first deliveries."""
     if message.attempts == 1 and load.chance.random() < 0.5:
         message.requeue(time_ms=load.chance.randint(0, MAX_REQUEUE), backoff=False)
         load.ledger.count(place, "requeued")
@@ -116,7 +117,7 @@ async def _requeueing(load: Load, place: Place, message: Message) -> None:
 
 
 async def _late(load: Load, place: Place, message: Message) -> None:
-    """Keep some too long: nsqd delivers them elsewhere, and ignores our late answers."""
+    """Keep some messages too long: nsqd delivers them elsewhere, and ignores our late responses."""
     if load.chance.random() < 0.2:
         await asyncio.sleep(1.5 * MSG_TIMEOUT)
         message.requeue(0, backoff=False)
@@ -125,7 +126,7 @@ async def _late(load: Load, place: Place, message: Message) -> None:
 
 
 async def _touching(load: Load, place: Place, message: Message) -> None:
-    """Keep some longer than the timeout, with TOUCH."""
+    """Keep some messages longer than the timeout, with TOUCH."""
     if load.chance.random() < 0.2:
         for _ in range(3):
             await asyncio.sleep(0.5 * MSG_TIMEOUT)
@@ -134,7 +135,7 @@ async def _touching(load: Load, place: Place, message: Message) -> None:
 
 
 async def _dying(load: Load, place: Place, message: Message) -> None:
-    """Answer a few messages, and keep the others to the end."""
+    """Finish a few messages, and keep the others until the end."""
     if load.chance.random() < 0.5:
         _finish(load, place, message)
 

@@ -13,12 +13,12 @@ import subprocess
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("slow_disk.c")
-SMALL = "256m"  # of a disk that is filled
+SMALL = "256m"  # size of a disk that is filled
 CLONE_NEWNS = 0x00020000
 
 
 def slow_library(folder: Path) -> Path | None:
-    """Compiled on the spot; None without a compiler."""
+    """Compile the library; None if there is no compiler."""
     compiler = os.environ.get("CC", "cc").split()
     if shutil.which(compiler[0]) is None:
         return None
@@ -29,7 +29,7 @@ def slow_library(folder: Path) -> Path | None:
 
 
 class SlowDisk:
-    """Delay of processes that are started with `environ`."""
+    """Disk delay for processes that are started with `environ`."""
 
     def __init__(self, library: Path, control: Path) -> None:
         control.write_bytes(bytes(4))
@@ -52,7 +52,7 @@ def own_mounts() -> bool:
 
 
 def small_disk(path: Path) -> bool:
-    """Mount a disk of SMALL at that folder; return whether that was possible."""
+    """Mount a disk of size SMALL at that directory; return whether this was possible."""
     return _run("mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(path))
 
 
@@ -68,7 +68,8 @@ def _run(*words: str) -> bool:
 
 
 def fill(path: Path) -> None:
-    """Fill all free space of a folder's file system; call again to fill space that becomes free."""
+    """Fill all free space in a directory's file system; call it again to fill space that has become
+    free."""
     with (path / "filling").open("ab") as file:
         while free := os.statvfs(path).f_bavail * os.statvfs(path).f_frsize:
             try:

@@ -29,11 +29,11 @@ from loadtest.chaos.schedule import (
 )
 from nsqcy.testing import DaemonError
 
-PROCESSES = {  # faults that end or stop them
+PROCESSES = {  # faults that end or stop processes
     *("kill a worker", "kill nsqd", "kill the master", "restart nsqd"),
     *("stop a worker", "stop the master", "kill nsqlookupd", "stop nsqlookupd"),
 }
-COMES_BACK = 30.0  # seconds in which a killed worker must be up again
+COMES_BACK = 30.0  # seconds within which a killed worker must be up again
 REFILL = 0.2  # seconds between two checks whether a full disk is still full
 LOOK = 0.02
 
@@ -94,7 +94,7 @@ class Faults:
             print(found, flush=True)
 
     def _turn(self, fault: Fault) -> contextlib.AbstractAsyncContextManager[None]:
-        """Only one fault at a time ends or stops processes of a daemon."""
+        """At most one fault at a time ends or stops processes of the same daemon."""
         if fault.kind in PROCESSES:
             return self._turns[self._name(fault)]
         return contextlib.nullcontext()
@@ -109,7 +109,7 @@ class Faults:
     def _node(self, fault: Fault) -> Node:
         return self._cluster.nodes[fault.victim]
 
-    # -- ends of nsqd
+    # -- nsqd ends
 
     async def _kill_a_worker(self, fault: Fault) -> None:
         node = self._node(fault)
@@ -123,7 +123,7 @@ class Faults:
 
     async def _kill_nsqd(self, fault: Fault) -> None:
         node = self._node(fault)
-        node.killed += len(node.workers)  # the master may still detect that
+        node.killed += len(node.workers)  # the master may still detect the death of a worker
         await asyncio.to_thread(node.daemon.kill)
         self._ledger.died(node.number)
         await asyncio.sleep(fault.seconds)
@@ -147,7 +147,7 @@ class Faults:
             await asyncio.sleep(fault.seconds)
             await asyncio.to_thread(node.daemon.start)
 
-    # -- nsqd stands still
+    # -- nsqd is stopped
 
     async def _stop_a_worker(self, fault: Fault) -> None:
         node = self._node(fault)

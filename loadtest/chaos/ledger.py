@@ -1,6 +1,6 @@
-"""Ledger of published messages and their outcomes, over deaths of nsqds.
+"""Ledger of published messages and their outcomes, across deaths of nsqds.
 
-Every message has a publisher and a number, and a publisher has one topic of one nsqd. Messages
+Every message has a publisher and a number, and a publisher has one topic on one nsqd. Messages
 answered with OK must be finished in every channel. In class `memory`, nsqd may lose the messages
 that were not finished when one of its workers died, but no others. Independent of clocks and
 connections.
@@ -13,8 +13,8 @@ from itertools import islice
 
 from loadtest.swarm.ledger import Marks, Place
 
-MEMORY = "memory"  # the durability class that may forget
-SHOWN = 5  # messages that are listed
+MEMORY = "memory"  # the durability class that may lose messages
+SHOWN = 5  # maximum messages to list
 COUNTED = ("duplicates", "again", "requeued", "early", "corrupt", "foreign")
 
 
@@ -28,24 +28,24 @@ class Publisher:
 
 @dataclass(frozen=True)
 class Account:
-    """Outcome of the messages of one channel."""
+    """Outcome of the messages in one channel."""
 
     topic: str
     channel: str
     durability: str
-    accepted: int  # answered with OK
+    accepted: int  # acknowledged with OK
     finished: int  # each once
     lost: int  # accepted, never finished, and not explained by a death
-    forgotten: int  # accepted, never finished: what a death may lose of class memory
-    unasked: int  # rejected, and delivered all the same
-    unconfirmed: int  # finished, though their publish was not answered
+    forgotten: int  # accepted, never finished: of class memory, and lost with a worker
+    unasked: int  # rejected, but delivered anyway
+    unconfirmed: int  # finished although their publish was not acknowledged
     duplicates: int  # finished again
     again: int  # deliveries with more than one attempt
     requeued: int
-    early: int  # before they were due
+    early: int  # delivered before they were due
     corrupt: int  # changed
-    foreign: int  # of another topic
-    named: dict[str, list[str]]  # some of those that are lost or unasked, as publisher:number
+    foreign: int  # from a different topic
+    named: dict[str, list[str]]  # some of the lost or unasked messages, as publisher:number
 
     @property
     def broken(self) -> dict[str, int]:
@@ -87,14 +87,14 @@ class Ledger:
         _mark(self._accepted[publisher.topic], publisher, numbers)
 
     def refuse(self, publisher: Publisher, numbers: range) -> None:
-        """nsqd has rejected them."""
+        """Record messages that nsqd has rejected."""
         _mark(self._refused[publisher.topic], publisher, numbers)
 
     # -- deaths
 
     def died(self, node: int) -> None:
-        """Handle the death of a worker of that nsqd, and the loss of messages that were only in its
-        memory."""
+        """Handle the death of a worker of that nsqd, and the loss of messages that existed only in
+        the worker's memory."""
         for publisher in self._publishers:
             if publisher.node == node and publisher.durability == MEMORY:
                 attempted = self._attempted[publisher.number]
@@ -105,7 +105,7 @@ class Ledger:
     # -- consuming
 
     def knows(self, place: Place, publisher: int, number: int) -> bool:
-        """Return whether it is a message of this topic; if not, record it."""
+        """Return whether the message belongs to this topic; if not, record it."""
         found = publisher < len(self._publishers) and number < self._next[publisher]
         if not found or self._publishers[publisher].topic != place[0]:
             self.count(place, "foreign")
@@ -126,8 +126,8 @@ class Ledger:
 
     @property
     def owed(self) -> int:
-        """Return the number of outstanding deliveries of accepted messages, without those lost by
-        deaths."""
+        """Return the number of outstanding deliveries of accepted messages, excluding those lost
+        through deaths."""
         return sum(
             self._accepted[place[0]].minus(self._finished[place]).without(self._excused[place])
             for place in self._places
@@ -135,7 +135,7 @@ class Ledger:
 
     @property
     def strays(self) -> dict[str, int]:
-        """Record errors that are errors even in channels outside the ledger."""
+        """Record errors that count even in channels outside the ledger."""
         found: Counter[str] = Counter()
         for (topic, channel, name), count in self.counters.items():
             if (topic, channel) not in self._places and name in ("corrupt", "foreign"):

@@ -1,4 +1,4 @@
-"""Shared by all clients of the load: the cluster, the ledger, the duration.
+"""State shared by all load clients: the cluster, the ledger, the duration.
 
 Owns no connection. Clients fail constantly under faults. FAILURES are the expected errors; any
 other error ends the run.
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 FAILURES = (Error, OSError, http.client.HTTPException, TimeoutError, asyncio.IncompleteReadError)
 MILLISECOND = 1_000_000  # in ns
-EARLY = 50 * MILLISECOND  # clocks are steered
+EARLY = 50 * MILLISECOND  # tolerance, because clocks are adjusted
 REMEMBERED = 10_000  # refusals
 WAYS: tuple[ConnectionKeywords, ...] = (
     {},
@@ -42,7 +42,7 @@ class Refusal(NamedTuple):
     second: float  # since 1970
     kind: str
     publisher: int
-    first: int  # number of a message
+    first: int  # number of the first message
     messages: int
     text: str
 
@@ -54,7 +54,7 @@ class Load:
         self.cluster = cluster
         self.ledger = ledger
         self.chance = chance
-        self.rate = rate  # messages per second, of all publishers
+        self.rate = rate  # messages per second, for all publishers together
         self.bodies = Bodies(chance.getrandbits(32))
         self.timeline = Timeline()
         self.quiet = asyncio.Event()  # publishers and misbehaving clients have stopped
@@ -65,7 +65,7 @@ class Load:
     # -- connections
 
     def way(self, number: int) -> ConnectionKeywords:
-        """Encoding of a client: plain, compressed, encrypted."""
+        """Encoding of a client's connection: plain, compressed, encrypted."""
         way = WAYS[number % len(WAYS)].copy()
         if way.get("tls_v1"):
             way["tls_options"] = {"ca_certs": str(self.cluster.certificate.certificate)}
@@ -77,7 +77,7 @@ class Load:
         return await asyncio.to_thread(function, *args, **named)
 
     async def rest(self, seconds: float) -> None:
-        """Or until it is quiet."""
+        """Sleep, but only until the run becomes quiet."""
         try:
             await asyncio.wait_for(self.quiet.wait(), seconds)
         except TimeoutError:
@@ -86,13 +86,13 @@ class Load:
     # -- messages
 
     def note(self, kind: str, milliseconds: float | None, messages: int = 1) -> None:
-        """Record an answered request, or, without milliseconds, a failed one."""
+        """Record a completed request or, without milliseconds, a failed one."""
         failed = milliseconds is None
         second = int(time.time())
         self.timeline.add(second, kind, "", milliseconds, messages=messages, failed=failed)
 
     def received(self, place: Place, body: bytes, attempts: int) -> Stamp | None:
-        """Record a delivery; None if it is finished and forgotten."""
+        """Record a delivery; return None if the message should just be finished."""
         stamp = self.bodies.read(body)
         if stamp is None:
             self.ledger.count(place, "corrupt")
@@ -115,7 +115,8 @@ class Load:
         self.ledger.finish(place, stamp.publisher, stamp.number)
 
     def _forgets(self, place: Place, stamp: Stamp) -> bool:
-        """Return whether the ledger ignores the topic, however often its messages are delivered."""
+        """Return whether the ledger ignores the topic, regardless of how often its messages are
+        delivered."""
         key = place, stamp.publisher, stamp.number
         if len(self._forgotten) < self.forget and TOPICS[place[0]] != MEMORY:
             self._forgotten.add(key)

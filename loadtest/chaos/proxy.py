@@ -1,4 +1,4 @@
-"""A network with faults: a TCP proxy on the loop of its caller.
+"""A network with faults: a TCP proxy on the caller's event loop.
 
 Bytes pass unchanged and in order. A fault delays bytes, or ends connections.
 """
@@ -10,14 +10,14 @@ import struct
 from collections.abc import Callable
 
 CHUNK = 1 << 16
-TO_NSQD, TO_CLIENT = "to nsqd", "to client"  # ways
-DRIBBLED = 256  # bytes of a chunk that dribble, one by one
-DROP = 0.002  # seconds between two of them
+TO_NSQD, TO_CLIENT = "to nsqd", "to client"  # directions
+DRIBBLED = 256  # bytes of a chunk that are sent one by one
+DROP = 0.002  # seconds between two such bytes
 LINGER = struct.Struct("ii")
 
 
 class Proxy:
-    """Forwards connections to `target`, a port of this host."""
+    """Forwards connections to `target`, a port on this host."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -48,7 +48,7 @@ class Proxy:
             flowing.set()
 
     def stall(self, *ways: str) -> None:
-        """Let nothing pass, not even a close; accept new connections."""
+        """Let nothing through, not even a connection close, but accept new connections."""
         for way in ways:
             self._flowing[way].clear()
 
@@ -92,7 +92,7 @@ class Proxy:
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str
     ) -> None:
-        """Copy until the end of one direction; the other may continue."""
+        """Copy until one direction ends; the other may continue."""
         flowing = self._flowing[way]
         while data := await source.read(CHUNK):
             if self.lag:
@@ -108,7 +108,7 @@ class Proxy:
             sink.write_eof()
 
     async def _dribble(self, data: bytes, sink: asyncio.StreamWriter) -> bytes:
-        """Return what is left to be sent."""
+        """Return the bytes that are still to be sent."""
         for at in range(min(len(data), DRIBBLED)):
             sink.write(data[at : at + 1])
             await sink.drain()

@@ -1,7 +1,7 @@
 """Publishers: PUB, MPUB and DPUB over connections of all kinds, /pub and /mpub over HTTP.
 
-Each has one topic of one nsqd and numbers its messages. A failed publish is not repeated: rejected
-messages must not be delivered, while unanswered ones may be.
+Each publisher has one topic on one nsqd and numbers its messages. A failed publish is not repeated:
+rejected messages must not be delivered, while unanswered ones may be.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from nsqcy.client import NsqdError
 from nsqcy.client.aio import Producer
 from nsqcy.client.codec import mpub_body
 
-ANSWER = 15.0  # seconds until a publish has failed
-MIN_DELAY, MAX_DELAY = 100, 4000  # milliseconds of a DPUB
-BATCH = 30  # messages of an MPUB, on average
+ANSWER = 15.0  # seconds after which a publish has failed
+MIN_DELAY, MAX_DELAY = 100, 4000  # delay of a DPUB in milliseconds
+BATCH = 30  # average number of messages per MPUB
 SHARES = {"PUB": 16, "MPUB": 2, "DPUB": 2}
 HTTP_SHARES = {"/pub": 9, "/mpub": 1}
 REFUSED = 503
@@ -42,7 +42,7 @@ def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
 
 
 class Refused(Exception):
-    """nsqd has rejected it."""
+    """nsqd has rejected the publish."""
 
 
 class _Publishing:
@@ -55,7 +55,7 @@ class _Publishing:
         self.publisher: Publisher = load.ledger.enter(topic, node.number, TOPICS[topic])
 
     async def run(self, rate: float) -> None:
-        """Publish `rate` messages per second, or as many as are answered."""
+        """Publish `rate` messages per second, or as many as are acknowledged."""
         names, weights = list(self.shares), list(self.shares.values())
         each = sum(w * (BATCH if "mpub" in n.lower() else 1) for n, w in self.shares.items())
         interval = each / sum(weights) / rate

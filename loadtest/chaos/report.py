@@ -1,4 +1,4 @@
-"""Report of a run of chaos, as text for a terminal and as one page with plots."""
+"""Report of a chaos run, as text for a terminal and as one page with plots."""
 
 import datetime
 from collections import Counter
@@ -20,11 +20,11 @@ HELD, BROKEN = "held", "BROKEN"
 CHANNELS = ("accepted", "finished", "lost", "forgotten", "unasked", "unconfirmed", *COUNTED)
 SLOPES = ("process", "id", "looked at", "memory", "MB an hour", "")
 FAULTS = ("at", "fault", "whom", "seconds", "")
-LONG = 60.0  # seconds of a process's life that are worth a row
+LONG = 60.0  # minimum lifetime, in seconds, of a process that gets a row
 
 
 def gather(outcome: Outcome) -> Figures:
-    """As plain data."""
+    """Return the outcome as plain data."""
     load, watch = outcome.load, outcome.watch
     return {
         "begun": outcome.begun,
@@ -120,7 +120,7 @@ def _total(outcome: Outcome) -> str:
 
 
 def write(path: Path, outcome: Outcome) -> None:
-    """Write the page, its figures, and the logs of the daemons."""
+    """Write the page, its figures, and the daemons' logs."""
     pages.write(path, page(outcome), gather(outcome))
     for name, log in outcome.logs.items():
         path.with_name(f"{name.replace(' ', '-')}.log").write_text(log)
@@ -170,7 +170,7 @@ def panels(outcome: Outcome) -> list[Panel]:
         return lines_of(kinds, figure, timeline.span)
 
     def taken(figure: str, scale: float = 1.0) -> list[Line]:
-        """Resources of all processes of a daemon."""
+        """Resource use of all processes of a daemon."""
         return [
             Line(name, [(at, value / scale) for at, value in sorted(points.items())])
             for name, points in sorted(_sums(outcome.watch.lives.values(), figure).items())

@@ -16,11 +16,11 @@ from loadtest.chaos.load import FAILURES, Load
 from loadtest.chaos.schedule import plan
 from loadtest.chaos.watch import Life, Slope, Watch, left_behind, samples, slope
 
-THREADS = 64  # for blocking calls
+THREADS = 64  # threads for blocking calls
 LOOK = 2.0  # seconds between two samples
-DRAIN = 120.0  # seconds in which everything must be delivered
-SURE = 1.0  # seconds without anything left, after which nothing more will arrive
-SETTLE = 30.0  # seconds in which descriptors must be as before
+DRAIN = 120.0  # seconds within which everything must be delivered
+SURE = 1.0  # seconds with nothing left, after which nothing more will arrive
+SETTLE = 30.0  # seconds within which the number of descriptors must be as before
 AGAIN = 0.5
 
 
@@ -44,7 +44,7 @@ class Outcome:
     watch: Watch
     begun: float  # seconds since 1970
     seconds: float = 0.0  # of load
-    drained: float | None = None  # seconds that the delivery of the rest took
+    drained: float | None = None  # seconds until the remaining messages were delivered
     accounts: list[Account] = field(default_factory=list)
     faults: list[Inflicted] = field(default_factory=list)
     slopes: list[Slope] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Outcome:
 
 
 async def run(options: Options) -> Outcome:
-    """Raises errors of the run itself."""
+    """Raises errors in the run itself."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     cluster = Cluster(options.nsqds, options.workers)
     try:
@@ -102,8 +102,8 @@ async def _look(watch: Watch, cluster: Cluster) -> None:
 
 
 async def _drain(load: Load, outcome: Outcome) -> None:
-    """Wait until nothing is left, according to the ledger too, or until missing messages must be
-    considered lost."""
+    """Wait until nothing is left, according to both nsqd and the ledger, or until missing messages
+    must be considered lost."""
     begun = time.monotonic()
     empty_since = begun
     left: dict[str, Any] = {}

@@ -20,7 +20,8 @@ NSQD, KILLABLE, SLOW_DISK, SMALL_DISK, LOOKUPD, KILLABLE_LOOKUPD = (
 
 @dataclass(frozen=True)
 class Kind:
-    """`seconds`: duration of such a fault; if it ends processes, until their restart."""
+    """`seconds`: duration of such a fault; for a fault that ends processes, the time until their
+    restart."""
 
     name: str
     victims: str
@@ -51,7 +52,7 @@ KINDS = (
 class Fault:
     """`chance` decides the details, such as the worker or the slowness of the disk."""
 
-    at: float  # seconds after the load has begun
+    at: float  # seconds since the load began
     kind: str
     victim: int
     seconds: float
@@ -64,8 +65,9 @@ def plan(
     pause: tuple[float, float],
     victims: dict[str, Sequence[int]],
 ) -> list[Fault]:
-    """Return all faults that begin within this time, with pauses between them. Kinds come in
-    shuffled turns, so that a short run also has each kind; kinds without a target are omitted."""
+    """Return all faults that begin within this time, with pauses between them. The kinds are
+    shuffled in rounds, so that even a short run has every kind; kinds without a target are
+    omitted."""
     chance = random.Random(seed)
     kinds = _turns([each for each in KINDS if victims.get(each.victims)], chance)
     found = []

@@ -1,6 +1,7 @@
-"""Resources of processes over their lives (memory, descriptors, threads), and whether these grow.
+"""Resources of processes over their lifetimes (memory, descriptors, threads), and whether these
+grow.
 
-Owns samples of /proc. The caller names the processes.
+Owns samples from /proc. The caller names the processes.
 """
 
 import contextlib
@@ -14,19 +15,19 @@ from typing import NamedTuple, Self
 
 from loadtest.bench import procfs
 
-WARM = 120.0  # seconds of a life that are skipped, at most a fifth of it
-FLOOR = 30.0  # seconds; the minimum of memory in each counts, as the rest is a backlog
-LONG_ENOUGH = 1200.0  # further seconds, for a slope to be judged
-MAX_SHARE, MAX_BYTES = 0.05, 20 << 20  # an hour; one of them must be met
-SLACK = {"fds": 8, "threads": 2}  # more at the end than before
+WARM = 120.0  # seconds to skip, at most a fifth of a process's lifetime
+FLOOR = 30.0  # seconds; only the minimum memory in each counts, because the rest is backlog
+LONG_ENOUGH = 1200.0  # further seconds that are required to judge a slope
+MAX_SHARE, MAX_BYTES = 0.05, 20 << 20  # growth per hour; one of the two must be met
+SLACK = {"fds": 8, "threads": 2}  # allowed increase at the end
 
 
-ENDED = (OSError, ValueError, IndexError)  # of a process whose files are gone or empty
+ENDED = (OSError, ValueError, IndexError)  # raised for a process whose files are gone or empty
 
 
 class Sample(NamedTuple):
     at: float  # seconds of the run
-    rss: int  # bytes; shared memory counts in each
+    rss: int  # bytes, including shared memory
     pss: int
     fds: int
     threads: int
@@ -54,7 +55,7 @@ class Life:
 
 
 class Watch:
-    """`lives` by process and its start time; ids are reused."""
+    """`lives` are keyed by process id and start time, because ids are reused."""
 
     def __init__(self) -> None:
         self.lives: dict[tuple[int, int], Life] = {}
@@ -74,24 +75,25 @@ class Watch:
 
 @dataclass(frozen=True)
 class Slope:
-    """Growth of a process's memory. Return None if the process did not live long enough."""
+    """Growth of a process's memory."""
 
     name: str
     pid: int
-    seconds: float  # that were used
-    first: int  # bytes, at their beginning
-    an_hour: float  # bytes more
+    seconds: float  # that were used for the slope
+    first: int  # bytes, at the beginning
+    an_hour: float  # growth in bytes
     judged: bool
 
     @property
     def grows(self) -> bool:
-        """Return whether it exceeds the limit."""
+        """Return whether the growth exceeds the limit."""
         allowed = max(MAX_BYTES, MAX_SHARE * self.first)
         return self.judged and self.an_hour > allowed
 
 
 def slope(life: Life) -> Slope | None:
-    """Computed by least squares from the minimum memory in each FLOOR seconds after the warm-up."""
+    """Compute the slope by least squares from the minimum memory in each FLOOR seconds after the
+    warm-up. Return None if the process did not live long enough."""
     warm = life.samples[0].at + min(WARM, life.seconds / 5)
     points = floors([(each.at, each.rss) for each in life.samples if each.at >= warm])
     if len(points) < 3:
@@ -104,7 +106,7 @@ def slope(life: Life) -> Slope | None:
 
 
 def floors(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Return the minimum of each FLOOR seconds, with its time."""
+    """Return the minimum in each FLOOR seconds, with its time."""
     minimum: dict[int, tuple[float, int]] = {}
     for at, value in points:
         span = int(at // FLOOR)
@@ -124,7 +126,7 @@ def samples(processes: Iterable[int]) -> dict[int, Sample]:
 
 def left_behind(before: Iterable[Life], after: Mapping[int, Sample]) -> list[str]:
     """Return processes with more descriptors or threads at the end than before the load, if they
-    existed both times."""
+    existed at both times."""
     told = []
     for life in before:
         last = after.get(life.pid)

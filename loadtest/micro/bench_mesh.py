@@ -2,9 +2,9 @@
 
     python loadtest/micro/bench_mesh.py
 
-Prints nanoseconds for each small piece sent and received in one thread (so it is CPU time, with
-warm caches), and GB/s of bulk between two processes.  Builds its inner loops, mesh_loops.pyx, in a
-temporary directory; needs Cython and the extension modules built in place.
+Prints nanoseconds per small piece sent and received in one thread (that is, CPU time with warm
+caches), and GB/s of bulk data between two processes. Builds its inner loops, mesh_loops.pyx, in a
+temporary directory; requires Cython and the extension modules built in place.
 """
 
 import importlib.util
@@ -56,7 +56,7 @@ def build() -> ModuleType:
 
 
 class Worker(Mesh):
-    """A mesh whose streams only count."""
+    """A mesh whose streams only count bytes."""
 
     ends: list[StreamEnd]
     loops: ModuleType
@@ -92,7 +92,7 @@ def small(loops: ModuleType, size: int, batch: int, total: int = 2_000_000) -> f
 
 
 def turns(worker: Worker, eventfd: int, step) -> None:
-    """Run a worker's loop until `step` has nothing more to do."""
+    """Run a worker's event loop until `step` has nothing more to do."""
     poll = select.poll()
     poll.register(eventfd, select.POLLIN)
     while step():

@@ -1,8 +1,8 @@
 """The command line: count, compare with the committed figures, report changes.
 
-Figures are valid for one processor architecture, CPython and compiler: figures.json has an entry
-for each recorded combination. Exit status 1: something takes more instructions than before; 2:
-nothing was compared.
+Figures are valid for one combination of processor architecture, CPython and compiler: figures.json
+has an entry for each recorded combination. Exit status 1: something takes more instructions than
+before; 2: nothing was compared.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from nsqcy.protocol import session as session_module
 
 FIGURES = Path(__file__).with_name("figures.json")
 TOLERANCE = 0.05
-SHOWN = 0.01  # of the whole: a function below is summed with others
+SHOWN = 0.01  # share of the total: functions below it are summed up
 COMPILED_BY = re.compile(rb"(GCC): \([^)]*\) ([\d.]+)|(clang) version ([\d.]+)")
 
 AGAIN = "make perfcheck UPDATE=1"
 
 
 def compiler() -> tuple[str, str]:
-    """Return the compiler of the modules, and its version."""
+    """Return the compiler that built the modules, and its version."""
     found = COMPILED_BY.search(Path(session_module.__file__).read_bytes())
     if not found:
         return "unknown compiler", "0"
@@ -38,7 +38,7 @@ def compiler() -> tuple[str, str]:
 
 
 def combination() -> str:
-    """Return the key of an entry: what figures depend on by more than the tolerance."""
+    """Return the key of an entry: the facts that change figures by more than the tolerance."""
     name, number = compiler()
     config = sysconfig.get_config_var("CONFIG_ARGS") or ""
     optimized = " optimized" * ("--enable-optimizations" in config)
@@ -47,7 +47,7 @@ def combination() -> str:
 
 
 def details() -> dict[str, str]:
-    """Return further facts that figures depend on, usually by less."""
+    """Return further facts, which usually change figures by less."""
     valgrind = subprocess.run(["valgrind", "--version"], capture_output=True, text=True).stdout
     try:
         cython = version("Cython")
@@ -62,7 +62,7 @@ def details() -> dict[str, str]:
 
 
 def compare(now: dict[str, float], then: dict[str, float]) -> dict[str, str]:
-    """Return a remark about each kind of work; "" if there is none."""
+    """Return a remark about each kind of work, or "" for no remark."""
     verdicts = {}
     for name in now.keys() | then.keys():
         verdict = ""

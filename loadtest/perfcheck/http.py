@@ -1,4 +1,4 @@
-"""A worker's HTTP connections without an event loop: watchers that are triggered manually."""
+"""A worker's HTTP connections without an event loop: watchers are triggered manually."""
 
 import socket
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher, TopicSink
 from nsqcy.server.transport import nothing
 
-ANSWER = 4096  # bytes: more than one has
+ANSWER = 4096  # bytes; larger than any response
 
 
 class Watcher:
-    """`started`: whether its event would be noticed."""
+    """`started`: whether the loop would notice its event."""
 
     def __init__(self) -> None:
         self.started = False
@@ -56,7 +56,7 @@ class Watchers:
 
 
 class Backend:
-    """Publishes to the topics of one session manager, and does nothing else."""
+    """Publishes to one session manager's topics, and does nothing else."""
 
     def __init__(self, home: SessionManager) -> None:
         self._publisher = Publisher(home)
@@ -71,7 +71,8 @@ class Backend:
 
 
 class Connection:
-    """A client's end. `readable` lets the server receive and answer the sent requests."""
+    """The client's end of a connection. `readable` lets the server receive the sent requests and
+    respond to them."""
 
     def __init__(self, server: HttpServer, watchers: Watchers) -> None:
         ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""The daemon's byte layers in memory, with peers that encode for them."""
+"""The daemon's byte layers in memory, with peers that encode data for them."""
 
 import ssl
 from collections.abc import Callable
@@ -14,7 +14,8 @@ Encode = Callable[[bytes], bytes]
 
 
 def layers() -> dict[str, tuple[ByteLayer, Encode]]:
-    """Return each layer of nsqd, by name, with its peer's function that encodes bytes for it."""
+    """Return each of nsqd's layers by name, with the function by which its peer encodes bytes for
+    it."""
     return {
         "tls": secured(),
         "snappy": (SnappyLayer(), encoder(SnappyLayer())),

@@ -1,9 +1,10 @@
-"""The counted work: a worker's core and HTTP, a client's codec; recorded bytes, our own clock.
+"""The counted work: a worker's core and HTTP, and a client's codec; with recorded bytes and a
+simulated clock.
 
-Runs under callgrind (see `counting`). Each stretch of work is between two calls of getppid, which
-nothing else here calls, and at which callgrind writes what it has counted since the previous one.
-At the end, it prints for each stretch the number of dumps written by its end, its name and its
-number of messages.
+Runs under callgrind (see `counting`). Each stretch of work is between two calls to getppid, at
+which callgrind writes its counts since the previous call; nothing else here calls getppid. At the
+end, it prints for each stretch the number of dumps written by the end of the stretch, its name, and
+its number of messages.
 """
 
 import gc
@@ -26,13 +27,13 @@ from nsqcy.protocol.wire import command_with_body, finish_all, mpub_body
 from nsqcy.server.transport import BytesTransport, accept_stream
 
 BODY = b"x" * 200
-BATCH = 200  # messages of an MPUB
-PIPE = 100  # commands that arrive at once, one by one
-CROWD = 10  # connections that have one command each in a turn
+BATCH = 200  # messages per MPUB
+PIPE = 100  # single commands that arrive together
+CROWD = 10  # connections with one command each per turn
 READY = 2500
 ROUNDS = 4
-IDLE = 200  # topics, and consumers, without work
-KEPT = 25  # HTTP connections, each with a request in a turn
+IDLE = 200  # number of idle topics, and of idle consumers
+KEPT = 25  # HTTP connections with one request each per turn
 RECEIVED = 65536  # bytes that a client takes from its socket at once
 TIMEOUT = SECOND
 DELAY = 500  # ms
@@ -49,7 +50,8 @@ MPUB = command_with_body(b"MPUB", (b"topic",), mpub_body([BODY] * BATCH))
 
 
 class Stretches:
-    """Record of the counted stretches. `counts` is False while everything runs once to warm up."""
+    """Record of the counted stretches. `counts` is False during the warm-up, in which everything
+    runs once."""
 
     def __init__(self) -> None:
         self.counts = False
@@ -68,7 +70,7 @@ class Stretches:
 
 
 class Client:
-    """A connection to a worker, which reads everything that it is sent."""
+    """A connection to a worker; it reads everything that the worker sends."""
 
     def __init__(self, worker: "Worker") -> None:
         self.transport = BytesTransport(worker.manager)
@@ -154,7 +156,7 @@ def consume(stretches: Stretches) -> None:
 
 
 def redeliver(stretches: Stretches) -> None:
-    """One consumer that touches and requeues, and then sends nothing more."""
+    """One consumer that touches and requeues messages, and then sends nothing more."""
     worker = Worker()
     worker.fill(2 * READY)
     consumer = worker.consumer()
@@ -192,7 +194,7 @@ def defer(stretches: Stretches) -> None:
 
 def alone(stretches: Stretches) -> None:
     """Measure one turn per message: the cost of a turn that few messages share. Idle topics and
-    consumers must not increase it."""
+    consumers must not increase this cost."""
     worker = Worker()
     for number in range(IDLE):
         client = Client(worker)
@@ -232,7 +234,8 @@ def post(stretches: Stretches) -> None:
 
 
 class Streams(Mesh):
-    """The mesh of one of two workers in a process, which take turns and wake no process."""
+    """The mesh of one of two workers in the same process; the workers take turns and wake no
+    process."""
 
     home: SessionManager
 
@@ -244,7 +247,7 @@ class Streams(Mesh):
 
 
 class Pair:
-    """Two workers: clients are connected to one, and the topic is the other's."""
+    """Two workers: clients are connected to one, and the other owns the topic."""
 
     def __init__(self) -> None:
         memory = mmap.mmap(-1, map_size(2))
@@ -260,8 +263,8 @@ class Pair:
         return Worker(mesh.manager, mesh)
 
     def turn(self) -> bool:
-        """Move the clients' bytes to the owner, and its answers back; return whether there is more
-        to do."""
+        """Move the clients' bytes to the owner, and its responses back; return whether there is
+        more to do."""
         due = min(worker.turn() for worker in (self.near, self.owner, self.near))
         return due <= self.near.now or not (self.near.falls_asleep() and self.owner.falls_asleep())
 
@@ -271,7 +274,7 @@ class Pair:
 
 
 def afar(stretches: Stretches) -> None:
-    """Traffic of clients over streams; both workers are counted."""
+    """Client traffic over streams; both workers are counted."""
     pair = Pair()
     producers = [Client(pair.near) for _ in range(CROWD)]
     for _ in range(ROUNDS):
@@ -298,7 +301,7 @@ def afar(stretches: Stretches) -> None:
 
 
 def encoded(stretches: Stretches) -> None:
-    """One command per encoded piece, and one answer, as for a client that waits for each OK."""
+    """One command and one response per encoded piece, as for a client that waits for each OK."""
     for name, (layer, encode) in layers().items():
         for _ in range(ROUNDS):
             pieces = [encode(PUB) for _ in range(READY)]
@@ -314,7 +317,7 @@ def encoded(stretches: Stretches) -> None:
 
 
 def answer(stretches: Stretches) -> None:
-    """A client's end of a connection."""
+    """The client's end of a connection."""
     worker = Worker()
     worker.fill(2 * READY)
     recorded = worker.consumer().received()

@@ -1,9 +1,9 @@
 """Load tests with locust, against any NSQ cluster: docs/LOADTEST.md.
 
-    locust -f loadtest/swarm/locustfile.py --headless -u 20 -t 60s      a cluster that runs
-    python -m loadtest.swarm                                            a private one
+    locust -f loadtest/swarm/locustfile.py --headless -u 20 -t 60s      a running cluster
+    python -m loadtest.swarm                                            a private cluster
 
-What an NSQ does under the load of real clients, message by message, with latencies from when each
-was due and a ledger of what was published and delivered. For the most a daemon can do there is
-loadtest.bench: these clients cost more CPU time than nsqd does.
+Measures NSQ under the load of real clients, message by message, with latencies measured from each
+message's due time and a ledger of published and delivered messages. To measure a daemon's maximum,
+use loadtest.bench: the clients here take more CPU time than nsqd does.
 """

@@ -1,9 +1,9 @@
-"""A load test against a private cluster, which is started before the test and stopped after it.
+"""A load test against a private cluster that is started before the test and stopped after it.
 
 python -m loadtest.swarm [--nsqds N] [--workers N] [FLAGS OF LOCUST] [USERS]
 
-Starts an nsqlookupd, N nsqds of N workers each, and locust with our locustfile, which checks the
-thresholds: its exit code is ours. Without other flags it runs a minute of mixed load.
+Starts an nsqlookupd, the nsqds with their workers, and locust with our locustfile, which checks the
+thresholds. The exit code is locust's. Without other flags it runs a minute of mixed load.
 """
 
 import argparse
@@ -22,7 +22,7 @@ LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 ROOT = Path(__file__).parents[2]
 DEFAULTS = {"--users": "20", "--spawn-rate": "10", "--run-time": "60s", "--loglevel": "WARNING"}
 SHORT = {"-u": "--users", "-r": "--spawn-rate", "-t": "--run-time", "-L": "--loglevel"}
-WEB = ("--web-port", "--web-host", "--autostart", "--headful")  # requests locust's page
+WEB = ("--web-port", "--web-host", "--autostart", "--headful")  # request locust's web page
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,18 +55,18 @@ def main(argv: Sequence[str]) -> int:
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run locust to its end; return its exit code.
 
-    On ^C, which also reaches locust directly, locust writes its report. On SIGTERM, locust would
-    not write it while a shape runs, so it receives an interrupt instead.
+    On Ctrl-C, which also reaches locust directly, locust writes its report. On SIGTERM, locust
+    would not write the report while a shape is running, so it receives an interrupt instead.
     """
-    signal.signal(signal.SIGINT, lambda *_: None)  # locust must have it too
+    signal.signal(signal.SIGINT, lambda *_: None)  # locust must receive it, too
     locust = subprocess.Popen(command, env=environment)
     signal.signal(signal.SIGTERM, lambda *_: locust.send_signal(signal.SIGINT))
     return locust.wait()
 
 
 def with_defaults(words: Sequence[str]) -> list[str]:
-    """Return the default flags that the command line does not set. With locust's page there is no
-    default run."""
+    """Return the default flags that the command line does not set. With locust's web page, there is
+    no default run."""
     said = {word.partition("=")[0] for word in words}
     said |= {SHORT[each] for each in said & SHORT.keys()}
     left = [f"{name}={value}" for name, value in DEFAULTS.items() if name not in said]

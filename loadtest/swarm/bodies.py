@@ -1,10 +1,10 @@
-"""Bodies of messages: their sizes, and the header with their publisher and time.
+"""Message bodies: their sizes, and their header with publisher and time.
 
-8 bytes   when it was due, nanoseconds since 1970; of a deferred message when it was to come
-8         the run, so that what another run has left behind is not taken for its messages
-4         the publisher
-4         the number of the message, from 0, of this publisher and topic
-1         whether it was deferred
+8 bytes   due time, nanoseconds since 1970; for a deferred message, including its delay
+8         run, so that messages left behind by a different run are recognised
+4         publisher
+4         number of the message, from 0, for this publisher and topic
+1         whether the message was deferred
 """
 
 import os
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 HEADER = struct.Struct(">qQII?")
-MIN_BYTES = HEADER.size  # bytes of a body
+MIN_BYTES = HEADER.size  # minimum bytes of a body
 MAX_BYTES = 64 << 20
 
 
@@ -33,7 +33,7 @@ def read(body: bytes) -> Stamp | None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of bodies: ranges of bytes, each with its weight."""
+    """Body sizes: ranges of bytes, each with its weight."""
 
     ranges: tuple[tuple[int, int], ...]
     weights: tuple[float, ...]

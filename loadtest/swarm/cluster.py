@@ -9,7 +9,7 @@ from nsqcy.cluster.web_client import Terms, WebClient
 
 
 class Unreachable(Exception):
-    """There is nothing to test."""
+    """There are no nsqds to test."""
 
 
 def tcp_addresses(options: Options) -> list[str]:
@@ -27,8 +27,8 @@ def http_urls(options: Options) -> list[str]:
 
 
 def make_channels(options: Options) -> list[str]:
-    """Create all channels on all nsqds by subscribing: a channel gets what is published after its
-    creation. Return the nsqds' addresses. Raises Unreachable."""
+    """Create all channels on all nsqds by subscribing: a channel receives only messages published
+    after its creation. Return the nsqds' addresses. Raises Unreachable."""
     addresses = tcp_addresses(options)
     if not addresses:
         raise Unreachable("no nsqd is registered with the lookupds")

@@ -1,6 +1,6 @@
 """The consuming user: all channels of the test, with a ledger of deliveries.
 
-A client with its own connections, as in programs: nsqcy.client on gevent.
+A client with its own connections, as in an application: nsqcy.client on gevent.
 """
 
 import random
@@ -16,14 +16,14 @@ from loadtest.swarm.ledger import Order, Place
 from loadtest.swarm.run import DEFERRED, DELIVER, Run
 from nsqcy.client import Consumer, Error, Message, finish
 
-TOGETHER = 256  # messages that a consumer takes at once
+TOGETHER = 256  # maximum messages that a consumer handles at a time
 POLL = 5.0  # seconds between two queries of nsqlookupds
-CLOSE = 5.0  # seconds in which a user must end
+CLOSE = 5.0  # seconds within which a user must end
 MILLISECOND = 1_000_000  # in ns
 
 
 class ConsumeUser(User):
-    """SUB to every channel of every topic, from all nsqds; a FIN for each message, or a REQ."""
+    """Send SUB for every channel of every topic on all nsqds, and FIN or REQ for each message."""
 
     wait_time = constant(1)
 

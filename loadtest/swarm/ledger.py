@@ -1,7 +1,7 @@
-"""Ledger of published and delivered messages, message by message, and the conclusions.
+"""Ledger of published and delivered messages, message by message, and its evaluation.
 
-Every message has a publisher and a number. The ledger of a whole test is the sum of the parts that
-the processes of the load send periodically: `take` returns and forgets the new entries, and `merge`
+Every message has a publisher and a number. The ledger of an entire test is the sum of the parts
+that the load processes send periodically: `take` returns and forgets the new entries, and `merge`
 adds them to another ledger. Independent of clocks and connections.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-SPAN = 9  # bits of a number: the numbers that share an int
+SPAN = 9  # low bits of a number; numbers that differ only in these share an int
 WITHIN = (1 << SPAN) - 1
 
 COUNTED = ("duplicates", "again", "requeued", "out_of_order", "early", "ahead", "foreign")
@@ -19,8 +19,7 @@ Place = tuple[str, str]  # topic, channel
 
 
 class Marks:
-    """A set of messages, (publisher, number), most of whose numbers are present: half a byte
-    each."""
+    """A set of messages (publisher, number) in which most numbers are present: half a byte each."""
 
     def __init__(self) -> None:
         self._bits: dict[int, int] = {}
@@ -33,7 +32,7 @@ class Marks:
         return not before & bit
 
     def merge(self, other: Self) -> int:
-        """Add the messages of another set; return how many of them are not new."""
+        """Add the messages from another set; return how many of them are not new."""
         twice = 0
         for key, bits in other._bits.items():
             before = self._bits.get(key, 0)
@@ -79,33 +78,33 @@ class Marks:
 
 @dataclass(frozen=True)
 class Account:
-    """Outcome of the messages of one channel."""
+    """Outcome of the messages in one channel."""
 
     topic: str
     channel: str
-    published: int  # answered with OK
+    published: int  # acknowledged with OK
     finished: int  # each once
-    lost: int  # answered with OK, and never finished
-    unconfirmed: int  # finished, though their publish was not answered with OK
+    lost: int  # acknowledged with OK, but never finished
+    unconfirmed: int  # finished although their publish was not acknowledged with OK
     duplicates: int  # finished again
     again: int  # deliveries with more than one attempt
     requeued: int
-    out_of_order: int  # first deliveries after a later message of the same publisher and nsqd
-    early: int  # deferred messages, before their time
-    ahead: int  # before they were published: the machines' clocks differ
-    foreign: int  # of another run, or of another program
+    out_of_order: int  # first deliveries after a later message from the same publisher and nsqd
+    early: int  # deferred messages delivered before they were due
+    ahead: int  # delivered before they were published: the machines' clocks differ
+    foreign: int  # from a different run or program
 
 
 @dataclass
 class Ledger:
-    """`counters` are by topic, channel and one of COUNTED."""
+    """`counters` are keyed by topic, channel and one of COUNTED."""
 
     published: dict[str, Marks] = field(default_factory=dict)
     finished: dict[Place, Marks] = field(default_factory=dict)
     counters: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     def publish(self, topic: str, publisher: int, numbers: Iterable[int]) -> None:
-        """Record messages that were answered with OK."""
+        """Record messages that were acknowledged with OK."""
         marks = self.published.setdefault(topic, Marks())
         for number in numbers:
             marks.add(publisher, number)
@@ -153,8 +152,8 @@ class Ledger:
 
 
 class Order:
-    """Checks whether first deliveries to one consumer come in the order of their publishes, which a
-    channel of one nsqd guarantees for each publishing connection."""
+    """Checks whether first deliveries to one consumer arrive in publish order, which a channel on
+    one nsqd guarantees for each publishing connection."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, str], int] = {}

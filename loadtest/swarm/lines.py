@@ -1,4 +1,5 @@
-"""Lines over time as SVG, in the style of loadtest.bench.chart. Does not know their meaning."""
+"""Plots of lines over time as SVG, in the style of loadtest.bench.chart. Independent of their
+meaning."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ DARK = ("#6aa2ff", "#ffb257", "#5ac79b", "#ff7b72", "#b394e0", "#c9a98a", "#eaa0
 TICKS_Y, TICKS_X = 4, 8
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
 
-Point = tuple[float, float | None]  # seconds, and a value if there is one
+Point = tuple[float, float | None]  # seconds; value, or None if there is none
 
 
 def _strokes(colors: Sequence[str]) -> str:
@@ -44,8 +45,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over the same time. A logarithmic scale has no place for zero. `marks`: seconds of
-    events."""
+    """Lines over the same time span. A logarithmic scale cannot show zero. `marks`: times of
+    events, in seconds."""
 
     title: str
     unit: str
@@ -55,7 +56,7 @@ class Panel:
 
 
 def svg(panel: Panel, seconds: float) -> str:
-    """One panel, from 0 to this many seconds; the page must include STYLE."""
+    """Draw one panel from 0 to this number of seconds; the page must include STYLE."""
     values = [value for line in panel.lines for _, value in line.points if value is not None]
     axis = _Logarithmic(values) if panel.logarithmic else _Linear(values)
     span = max(1.0, seconds)
@@ -137,7 +138,7 @@ def _mark(second: float, span: float) -> str:
 
 
 def _line(line: Line, at: int, axis: _Linear | _Logarithmic, span: float) -> str:
-    """A line with gaps where there is no value; an isolated point is a dot."""
+    """Draw a line with gaps where there is no value; an isolated point becomes a dot."""
     words, before = [], False
     for second, value in line.points:
         if value is not None:

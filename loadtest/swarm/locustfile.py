@@ -8,7 +8,7 @@ from typing import Any
 from locust import events
 from locust.env import Environment
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # locust loads this file alone
+sys.path.insert(0, str(Path(__file__).parents[2]))  # locust loads this file outside its package
 
 from loadtest.swarm import options
 from loadtest.swarm.consumers import ConsumeUser

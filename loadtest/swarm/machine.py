@@ -1,4 +1,4 @@
-"""Resources of the nsqds on this machine, second by second. Knows no locust."""
+"""Resources of the nsqds on this machine, second by second. Independent of locust."""
 
 import ipaddress
 import time
@@ -10,16 +10,16 @@ from nsqcy.client.options import Address
 
 @dataclass(frozen=True)
 class Sample:
-    """Values are None if they are unknown because nsqd is on another machine."""
+    """Values are None if they are unknown because nsqd runs on a different machine."""
 
     second: int
     users: int
-    memory: int | None  # bytes, of all nsqds
+    memory: int | None  # bytes, for all nsqds together
     cpu: float | None  # busy cores since the previous sample
 
 
 class Machine:
-    """The nsqds among these addresses whose processes are here."""
+    """The nsqds at these addresses whose processes run on this machine."""
 
     def __init__(self, addresses: list[str]) -> None:
         self._ports = [each.port for each in map(Address.parse, addresses) if is_here(each.host)]

@@ -28,7 +28,7 @@ def flag(default: Any, about: str, *, secret: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Raises ValueError for options that contradict each other."""
+    """Raises ValueError for contradictory options."""
 
     nsqd_tcp_address: str = flag("", f"host:port,...; where there are no lookupds {TCP}")
     nsqd_http_address: str = flag("", "host:port or URL,... for HttpUser; else as lookupds say")
@@ -92,11 +92,11 @@ class Options:
         return cls(**{each.name: getattr(found, each.name) for each in fields(cls)})
 
     def shown(self) -> dict[str, Any]:
-        """Return the options for a report, without secrets."""
+        """Return the options for a report, excluding secrets."""
         secret = {each.name for each in fields(self) if each.metadata["secret"]}
         return {name: value for name, value in asdict(self).items() if name not in secret}
 
-    # -- what is meant
+    # -- derived values
 
     @property
     def lookupds(self) -> list[str]:
@@ -108,7 +108,7 @@ class Options:
 
     @property
     def https(self) -> list[str]:
-        """Return the given HTTP addresses of nsqds."""
+        """Return the nsqds' HTTP addresses that were given."""
         given = _split(self.nsqd_http_address)
         return given or ([HTTP] if self.nsqds == [TCP] else [])
 
@@ -134,7 +134,7 @@ class Options:
 
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS options: how nsqds are verified, and the client's certificate. Read once,
+        """Return the TLS context: how to verify nsqds, and the client's certificate. Created once,
         because all connections share it."""
         if not self.nsqd_tls:
             return None
@@ -149,7 +149,7 @@ class Options:
 
     @cached_property
     def connection(self) -> ConnectionKeywords:
-        """Keyword arguments of clients."""
+        """Keyword arguments for clients."""
         told: ConnectionKeywords = {"timeout": CONNECT, "user_agent": "nsqcy-load"}
         if self.tls:
             told |= {"tls_v1": True, "tls_options": self.tls}
@@ -159,7 +159,8 @@ class Options:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the flags to locust's parser, which reads the environment and shows them on its page."""
+    """Add the flags to locust's parser, which also reads the environment and shows the flags on
+    locust's web page."""
     for each in fields(Options):
         kind = type(each.default)
         about = each.metadata["about"].replace("%", "%%")

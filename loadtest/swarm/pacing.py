@@ -2,7 +2,7 @@
 
 A user that waits for a slow answer is late with the next request, and this lateness is measured:
 latencies start at the due time. Otherwise a server that stalls for ten seconds would show one slow
-request, and not all those that could not be sent meanwhile (coordinated omission).
+request instead of all the requests that could not be sent in the meantime (coordinated omission).
 """
 
 
@@ -10,8 +10,8 @@ class Pace:
     """The due times of one user, `rate` per second; with 0, each request is due when the previous
     one is answered.
 
-    The caller provides the time. `phase` of 0 to 1 moves the first one by that share of an
-    interval, so that users that start together do not all send at the same moments.
+    The caller provides the time. `phase`, from 0 to 1, delays the first due time by that share of
+    an interval, so that users that start together do not all send at the same time.
     """
 
     def __init__(self, rate: float, now: float, phase: float = 0.0) -> None:

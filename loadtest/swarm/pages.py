@@ -27,7 +27,7 @@ Figures = dict[str, Any]
 
 
 def write(path: Path, page: str, figures: Figures) -> None:
-    """Write a page, and its figures as JSON beside it."""
+    """Write a page and, next to it, its figures as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)
     path.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
@@ -48,7 +48,7 @@ def escaped(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def by_kind(timeline: Timeline, begun: float) -> dict[str, list[Figures]]:
-    """Return the figures in each span of the timeline, by type of request."""
+    """Return the figures for each span of the timeline, by request type."""
     found: dict[str, list[Figures]] = {}
     span = timeline.span
     for (second, kind), cell in sorted(timeline.kinds().items()):
@@ -64,7 +64,7 @@ def by_kind(timeline: Timeline, begun: float) -> dict[str, list[Figures]]:
 
 
 def lines_of(kinds: dict[str, list[Figures]], figure: str, span: int) -> list[Line]:
-    """Return a line for each type, with gaps where there were no requests."""
+    """Return a line for each request type, with gaps where there were no requests."""
     return [Line(kind, _points(rows, figure, span)) for kind, rows in kinds.items()]
 
 

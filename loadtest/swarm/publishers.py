@@ -1,8 +1,8 @@
-"""The publishing users: by PUB, MPUB, DPUB and HTTP, on time and with a ledger of accepted
-messages.
+"""The publishing users: they publish by PUB, MPUB, DPUB and HTTP, on schedule and with a ledger of
+accepted messages.
 
-Each is a client with its own connections, as in programs: nsqcy.client on gevent, and locust's fast
-HTTP client.
+Each is a client with its own connections, as in an application: nsqcy.client on gevent, and
+locust's fast HTTP client.
 """
 
 import random
@@ -22,13 +22,13 @@ from nsqcy.client import Error, Producer
 from nsqcy.client.codec import mpub_body
 
 POLL = 5.0  # seconds between two queries of nsqlookupds
-CLOSE = 5.0  # seconds in which a user must end
-ANSWER = 30.0  # seconds until a publish has failed
+CLOSE = 5.0  # seconds within which a user must end
+ANSWER = 30.0  # seconds after which a publish has failed
 MILLISECOND = 1_000_000  # in ns
 
 
 class Attempt:
-    """One publish: `messages`, which are sent together, and their facts."""
+    """One publish: `messages` that are sent together, with their numbers and due time."""
 
     def __init__(self, test: Run, topic: str, publisher: int, numbers: range) -> None:
         self.topic = topic
@@ -38,8 +38,8 @@ class Attempt:
         self._numbers = numbers
 
     def make(self, due: float, delay: int) -> None:
-        """Create a publish that is due at that time of the monotonic clock, deferred by this many
-        milliseconds."""
+        """Create the messages of a publish that is due at this time on the monotonic clock,
+        deferred by `delay` milliseconds."""
         self._due = due
         late = int((time.monotonic() - due) * 1e9)
         stamp = time.time_ns() - late + delay * MILLISECOND
@@ -50,7 +50,7 @@ class Attempt:
 
     @property
     def milliseconds(self) -> float:
-        """Return the time since it was due."""
+        """Return the time since the publish was due."""
         return (time.monotonic() - self._due) * 1e3
 
     def accepted(self) -> None:
@@ -98,7 +98,8 @@ class Publishing(User):
 
 
 class OverTcp(Publishing):
-    """Publishes over the V2 protocol: one connection to each nsqd, one publish at a time."""
+    """Publishes over the V2 protocol, with one connection to each nsqd and one publish at a
+    time."""
 
     abstract = True
     command = ""
@@ -186,7 +187,7 @@ class DeferUser(OverTcp):
 
 
 class HttpUser(FastHttpUser, Publishing):
-    """POST /pub, and sometimes /mpub, to one of the nsqds, over a persistent connection."""
+    """Sends POST /pub, and sometimes /mpub, to one of the nsqds over a persistent connection."""
 
     weight = 2
     network_timeout = connection_timeout = ANSWER

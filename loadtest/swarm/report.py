@@ -2,7 +2,7 @@
 
     figures     begun, seconds, options, requests, channels, verdicts, knee, seconds of the timeline
 
-The page is self-contained. Its data are in a JSON file of the same name beside it.
+The page is self-contained. Its data is in a JSON file with the same name, in the same directory.
 """
 
 import datetime
@@ -21,8 +21,8 @@ from loadtest.swarm.stages import Knee
 from loadtest.swarm.thresholds import PERCENTILES, Verdict
 from nsqcy.pipeline.plots import section, table
 
-BUSY = 0.9  # a process of the load that is busier than this limits the load
-LATE = 20.0  # ms; greater lateness of its own shows in the latencies
+BUSY = 0.9  # a load process that is busier than this limits the load
+LATE = 20.0  # ms; greater lateness of the load itself affects the latencies
 KEPT, MISSED = "kept", "MISSED"
 
 
@@ -80,7 +80,7 @@ def _samples(run: Run, samples: Sequence[Sample]) -> list[Figures]:
 
 
 def text(figures: Figures) -> str:
-    """For a terminal."""
+    """Return the report as text for a terminal."""
     rows = [REQUESTS, *_request_rows(figures)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -141,7 +141,7 @@ def _told(channel: Figures) -> str:
 
 
 def notes(figures: Figures) -> list[str]:
-    """Notes that a reader needs before trusting the figures."""
+    """Return notes that a reader needs before trusting the figures."""
     found = []
     busy, late = figures["strain"]["busy"], figures["strain"]["late"]
     if busy > BUSY:
@@ -206,7 +206,7 @@ def _channels(figures: Figures) -> str:
 
 
 def _options(figures: Figures) -> list[tuple[str, ...]]:
-    """Options that differ from their defaults."""
+    """Return the options that differ from their defaults."""
     usual = Options().shown()
     given = figures["options"].items()
     return [(name, str(value)) for name, value in given if value != usual[name]]
@@ -223,7 +223,7 @@ def panels(figures: Figures) -> list[Panel]:
     kinds, samples = figures["kinds"], figures["samples"]
 
     def of(figure: str) -> list[Line]:
-        """Of each type."""
+        """Return the lines for all request types."""
         return lines_of(kinds, figure, figures["span"])
 
     def sampled(name: str, label: str) -> Line:

@@ -1,8 +1,8 @@
 """The state of a test in one process.
 
-Each process of the load records its work here. Periodically, `take` passes the new entries to the
-process that combines everything, which is the master in a distributed run. In a run of one process,
-this is the same process, and nothing is passed on. Knows no locust.
+Each load process records its work here. Periodically, `take` passes the new entries to the process
+that combines everything, which is the master in a distributed run. If a run has only one process,
+nothing is passed on. Independent of locust.
 """
 
 import time
@@ -16,17 +16,17 @@ from loadtest.swarm.stages import Step
 from loadtest.swarm.thresholds import COUNTS, FAILURES, PERCENTILES, RATE, Threshold
 from loadtest.swarm.timeline import Cell, Timeline
 
-DELIVER, DEFERRED = "deliver", "deferred"  # types of requests: deliveries, and their lateness
+DELIVER, DEFERRED = "deliver", "deferred"  # request types: deliveries and their lateness
 DELIVERIES = (DELIVER, DEFERRED)
-PUBLISHERS = 1 << 16  # of one process
+PUBLISHERS = 1 << 16  # maximum number per process
 
 
 @dataclass
 class Quiet:
-    """Return whether a process has stopped publishing and has received all answers."""
+    """Return whether a process has stopped publishing and has received all responses."""
 
     halted: bool = False
-    waiting: int = 0  # publishes without an answer
+    waiting: int = 0  # publishes without a response
 
     @property
     def is_so(self) -> bool:
@@ -34,17 +34,17 @@ class Quiet:
 
 
 class Strain(NamedTuple):
-    """The maximum strain on a process of the load."""
+    """The maximum strain on a load process."""
 
-    busy: float = 0.0  # share of the time it was running
-    late: float = 0.0  # milliseconds that it was late
+    busy: float = 0.0  # share of time for which it was running
+    late: float = 0.0  # its lateness in milliseconds
 
     def maximum(self, other: "Strain") -> "Strain":
         return Strain(max(self.busy, other.busy), max(self.late, other.late))
 
 
 class Strains(dict[int, Strain]):
-    """By second; of all processes together."""
+    """By second, for all processes together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Strains(dict[int, Strain]):
 
 
 class Run:
-    """`current` is that of this process; there is one at a time.
+    """`current` is the run in this process; there is one at a time.
 
     number: identifies the messages of this test
     process: which of the processes of the load this is
@@ -100,7 +100,7 @@ class Run:
         self.strains = Strains()
         self._publishers = process * PUBLISHERS
 
-    # -- of this process
+    # -- for this process
 
     def new_publisher(self) -> int:
         """Return a number that no other publisher of the test has."""
@@ -119,7 +119,7 @@ class Run:
         context: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Record a request and its answer, as locust reports them to its listeners."""
+        """Record a request and its response, as locust reports them to its listeners."""
         self.timeline.add(
             int(time.time()),
             request_type,
@@ -139,7 +139,7 @@ class Run:
             "quiet": (self.quiet.halted, self.quiet.waiting),
         }
 
-    # -- of all
+    # -- for all processes
 
     @property
     def seconds(self) -> float:
@@ -147,7 +147,7 @@ class Run:
         return self._now() if self._seconds is None else self._seconds
 
     def ended(self) -> None:
-        """Publishing has ended."""
+        """Called when publishing has ended."""
         self._seconds = self._now()
 
     def drained(self) -> None:
@@ -163,8 +163,7 @@ class Run:
         return messages / (drained or self.seconds)
 
     def merge(self, taken: dict[str, Any]) -> Quiet:
-        """Merge the entries that another process has taken. Return whether that process is
-        quiet."""
+        """Merge the entries taken by another process. Return whether that process is quiet."""
         if taken["run"] == self.number:
             self.ledger.merge(taken["ledger"])
             self.timeline.merge(taken["timeline"])
@@ -173,7 +172,7 @@ class Run:
         return Quiet(*taken["quiet"])
 
     def accounts(self) -> list[Account]:
-        """Return the accounts of each channel; none without consumers."""
+        """Return the account of each channel; empty if there are no consumers."""
         return [self.ledger.account(each) for each in self.options.places] if self.consumes else []
 
     @property

@@ -1,4 +1,4 @@
-"""Number of users over time, for locust: the shapes of stages.py with the values of the flags."""
+"""Number of users over time, for locust: the shapes in stages.py with the values of the flags."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from loadtest.swarm.options import Options
 from loadtest.swarm.run import Run
 from loadtest.swarm.stages import Knee, Step, users_at
 
-FASTEST = 100  # users a second that locust starts without complaint
+FASTEST = 100  # maximum users per second that locust starts without a warning
 
 
 class Shape(LoadTestShape):
@@ -20,11 +20,11 @@ class Shape(LoadTestShape):
 
     def __init__(self) -> None:
         super().__init__()
-        self.knee: Knee | None = None  # of the running test, or of the last one
+        self.knee: Knee | None = None  # of the running or the last test
         self._options: Options | None = None
 
     def reset_time(self) -> None:
-        """A test begins."""
+        """Called when a test begins."""
         super().reset_time()
         self._options = None
 
@@ -49,7 +49,7 @@ class Shape(LoadTestShape):
         return None if seconds and elapsed >= seconds else self.knee.tick(elapsed)
 
     def _begin(self, options: Options, maximum: int) -> Options:
-        # Before locust decides which users to start: it starts these first.
+        # Called before locust decides which users to start, so that it starts these first.
         ConsumeUser.fixed_count = options.consumers
         self.knee = None
         if options.shape == "knee":

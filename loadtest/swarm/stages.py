@@ -1,4 +1,4 @@
-"""Number of users over time: functions of the time alone, and the search for the knee.
+"""Number of users over time: functions of time alone, and the search for the knee.
 
 Independent of locust and of clocks.
 """
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 SHAPES = ("steady", "ramp", "soak", "spike", "knee")
-CLIMB = 0.1  # of a soak, at most a minute, until all users have started
-CALM = 0.25  # of the users, before and after the spike
-SPIKE = (0.4, 0.6)  # of the time
+CLIMB = 0.1  # share of a soak, at most a minute, in which all users start
+CALM = 0.25  # share of the users before and after the spike
+SPIKE = (0.4, 0.6)  # start and end, as shares of the time
 
 
 def users_at(shape: str, elapsed: float, users: int, seconds: float | None) -> int | None:
@@ -30,12 +30,12 @@ def users_at(shape: str, elapsed: float, users: int, seconds: float | None) -> i
 
 @dataclass(frozen=True)
 class Step:
-    """Result of a step with this number of users."""
+    """Result of a step with a given number of users."""
 
     users: int
     rate: float  # messages per second that were published
-    p99: float | None  # milliseconds, of the worst type
-    worst: str  # that type
+    p99: float | None  # milliseconds, for the worst request type
+    worst: str  # the worst request type
     failures: float  # share of requests
 
     def told(self) -> str:
@@ -44,10 +44,10 @@ class Step:
 
 
 class Knee:
-    """Adds users step by step, until latency or failures cross a bar: the knee is the last step
-    before. `measure` returns the results between two times of the test."""
+    """Adds users step by step until latency or failures exceed a limit: the knee is the last step
+    before that. `measure` returns the results between two times of the test."""
 
-    SETTLE = 0.3  # the fraction of a step that does not count
+    SETTLE = 0.3  # fraction of a step that is not measured
 
     def __init__(
         self,

@@ -13,9 +13,8 @@ or the same as TOML:
     [p50]
     "PUB load" = 5
 
-Behind the name of a figure is whose it is: a type of requests, with the name of one of them if it
-is not to hold for all. Latencies are in milliseconds, failures are a share, and rates are in
-messages per second.
+The name of a figure is followed by its scope: a request type, and optionally the name of one
+request. Latencies are in milliseconds, failures are a share, and rates are in messages per second.
 """
 
 import tomllib
@@ -26,14 +25,14 @@ from typing import Any
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "max": 1.0}
 RATE, FAILURES = "rate", "failures"
-COUNTS = ("lost", "duplicates", "out_of_order", "early", "unconfirmed")  # of a ledger's account
+COUNTS = ("lost", "duplicates", "out_of_order", "early", "unconfirmed")  # fields of an account
 OF_REQUESTS = (*PERCENTILES, RATE)
 
 
 @dataclass(frozen=True)
 class Threshold:
     figure: str
-    of: str  # "deliver", "deliver load/archive"; "" where it is of everything
+    of: str  # "deliver", "deliver load/archive"; "" for everything
     bar: float
 
     @property
@@ -51,7 +50,7 @@ class Threshold:
 @dataclass(frozen=True)
 class Verdict:
     threshold: Threshold
-    found: float | None  # None: there was nothing to measure
+    found: float | None  # None: nothing was measured
 
     @property
     def kept(self) -> bool:
@@ -65,8 +64,8 @@ class Verdict:
 
 
 def parse(text: str) -> list[Threshold]:
-    """Thresholds and names of TOML files, separated by commas; the last of two equal thresholds
-    applies. Raises ValueError."""
+    """Parse thresholds and names of TOML files, separated by commas; if a threshold is repeated,
+    the last value applies. Raises ValueError."""
     found: list[Threshold] = []
     for part in filter(None, map(str.strip, text.split(","))):
         if part.endswith(".toml"):
@@ -81,7 +80,7 @@ def parse(text: str) -> list[Threshold]:
 
 
 def read(path: Path) -> list[Threshold]:
-    """Those of a file. Raises ValueError."""
+    """Parse the thresholds in a TOML file. Raises ValueError."""
     try:
         table = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:

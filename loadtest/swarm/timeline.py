@@ -2,19 +2,20 @@
 
 A latency is counted in a bucket, with 64 buckets per doubling of microseconds, and is reported as
 the bucket's upper end: at most 1.6 % too high, and never too low. locust's own figures are whole
-milliseconds, ten times the latency of a message of NSQ.
+milliseconds, which is ten times the latency of an NSQ message.
 
-Like a ledger, the timeline of a whole test is the sum of the processes' parts. Knows no clock.
+Like a ledger, the timeline of an entire test is the sum of the processes' parts. Independent of
+clocks.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-FINE = 7  # significant bits of a latency
-SPANS = 600  # at most; then two become one
+FINE = 7  # number of significant bits of a latency
+SPANS = 600  # maximum; beyond it, pairs of spans are merged
 
-Name = tuple[str, str]  # the type of a request, and its subject
+Name = tuple[str, str]  # request type and subject
 K = TypeVar("K", bound=tuple[Any, ...])
 
 
@@ -29,7 +30,7 @@ def bucket(milliseconds: float) -> int:
 
 @dataclass
 class Cell:
-    """Requests of one name."""
+    """Requests with one name."""
 
     requests: int = 0
     messages: int = 0
@@ -70,7 +71,7 @@ class Key(NamedTuple):
 
 
 class Timeline:
-    """Cells by time and name. The longer a test lasts, the longer is `span`, in seconds."""
+    """Cells by time and name. The longer a test lasts, the longer `span` is, in seconds."""
 
     def __init__(self) -> None:
         self.span = 1
@@ -122,7 +123,7 @@ class Timeline:
             self._cell(second, kind, name).merge(cell)
 
     def totals(self, since: float = 0.0, until: float = float("inf")) -> dict[Name, Cell]:
-        """Return cells by name, from all spans that begin in that time."""
+        """Return cells by name, from all spans that begin in the given time range."""
         return _summed(
             ((key.kind, key.name), cell)
             for key, cell in self.cells.items()

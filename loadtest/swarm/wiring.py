@@ -1,4 +1,4 @@
-"""A test from its start to its report, on locust's events.
+"""Runs a test from its start to its report, driven by locust's events.
 
 In the process that runs alone or is the master, `Wiring` creates the channels, watches the machine,
 waits at the end for pending messages, and reports. In a worker, it starts the process's part of the
@@ -28,12 +28,12 @@ from loadtest.swarm.thresholds import Threshold, judge, latest
 
 MISSED = 3  # exit code of a run that misses a threshold
 HALT = "nsq-halt"  # the master's message: stop publishing
-BEATS = 20  # a second, at which a process measures its own lateness
+BEATS = 20  # per second; at each, a process measures its own lateness
 LOOK = 0.1  # seconds between two checks whether everything is delivered
 
 
 class Wiring:
-    """State of one process of locust."""
+    """State of one locust process."""
 
     def __init__(self, environment: Environment) -> None:
         assert environment.parsed_options is not None
@@ -42,8 +42,8 @@ class Wiring:
         self._parsed: argparse.Namespace = environment.parsed_options
         self._run: Run | None = None  # a test is running
         self._samples: list[Sample] = []
-        self._beside: list[gevent.Greenlet] = []  # greenlets beside the users
-        self._quiet: dict[str, Quiet] = {}  # of workers
+        self._beside: list[gevent.Greenlet] = []  # greenlets in addition to the users
+        self._quiet: dict[str, Quiet] = {}  # by worker
         self._is_worker = isinstance(self._runner, WorkerRunner)
         self._is_master = isinstance(self._runner, MasterRunner)
         events: Any = environment.events
@@ -74,10 +74,10 @@ class Wiring:
             self._beside.append(gevent.spawn(self._beat, self._run))
 
     def _prepare(self, options: Options) -> list[str]:
-        """Return the nsqds of the test; all channels exist on them."""
+        """Return the nsqds under test, after creating all channels on them."""
         self._parsed.nsq_run = secrets.randbits(63)  # sent to workers with the flags
         if self._has(HttpUser):
-            cluster.http_urls(options)  # raises here instead of in a worker
+            cluster.http_urls(options)  # fails here rather than in a worker
         if self._has(ConsumeUser):
             return cluster.make_channels(options)
         return cluster.tcp_addresses(options)
@@ -92,7 +92,7 @@ class Wiring:
     def _has(self, kind: type) -> bool:
         return kind in self._environment.user_classes
 
-    # -- while it goes on
+    # -- during the test
 
     def _request(self, **told: Any) -> None:
         if self._run is not None:
@@ -153,19 +153,19 @@ class Wiring:
         return all(self._quiet.get(name, Quiet()).is_so for name in there)
 
     def _stop(self, **_: Any) -> None:
-        """Users have ended."""
+        """Called when the users have ended."""
         run = self._run
         gevent.killall(self._beside)
         self._beside = []
         if run is None or self._is_worker:
-            return  # a worker's last report is still to come
+            return  # a worker's last report is still outstanding
         self._run = None
         self._environment.process_exit_code = self._report(run)
-        # Locust would now print the same in whole milliseconds.
+        # Otherwise, locust would now print the same figures in whole milliseconds.
         logging.getLogger("locust.stats_logger").setLevel(logging.WARNING)
 
     def _report(self, run: Run) -> int | None:
-        """Judge and report; return the exit code, or None to leave errors of users to locust."""
+        """Evaluate and report; return the exit code, or None to leave errors in users to locust."""
         usual = [Threshold("failures", "", 0)]
         if run.consumes:
             usual.append(Threshold("lost", "", 0))

@@ -1,1 +1,1 @@
-# Only for other compiled modules.
+# Used only by other compiled modules.

@@ -1,1 +1,2 @@
-"""Topics: publishing, fan-out, retention, checkpoints, recovery and log reads; the scheduler."""
+"""Topics: publishing, fan-out, retention, checkpoints, recovery and log reads. Also the
+scheduler."""

@@ -1,4 +1,4 @@
-"""Headers that describe the origin of a dead letter.
+"""Headers that describe a dead letter's origin.
 
 Owns the names of these headers, and the changes to the message's own headers.
 """
@@ -27,7 +27,7 @@ NAMES = frozenset(
 )
 
 
-# The first header of a message that returns to one channel.
+# The first header of a message that returns to a single channel.
 ADDRESS = "nsqcy-channel"
 NO_CHANNEL = "its channel is gone"
 
@@ -37,7 +37,7 @@ BACKLOG = "~backlog"
 
 
 class Origin(NamedTuple):
-    """Origin of a dead letter, and its headers at the origin."""
+    """A dead letter's origin, and its headers there."""
 
     topic: str
     channel: str
@@ -65,9 +65,9 @@ def headers_of(
     client: str,
     reason: str,
 ) -> bytes:
-    """Return the headers of a dead letter. `own` are the message's own headers, which follow the
-    new ones. An own header with the name of a new one is removed, and all own headers are removed
-    if there is no room for them."""
+    """Return the headers for a dead letter. `own` are the message's own headers, which follow the
+    new ones. An own header with the same name as a new one is removed; if there is no room, all own
+    headers are removed."""
     ours = {
         "origin-topic": topic,
         "origin-channel": channel,
@@ -105,7 +105,7 @@ def origin_of(headers: bytes) -> Origin | None:
 
 
 def addressed(origin: Origin) -> bytes:
-    """Return the headers of a message that returns to its origin."""
+    """Return the headers for a message that returns to its origin."""
     if not origin.channel:
         return origin.headers
     return _bytes({ADDRESS: origin.channel}) + origin.headers

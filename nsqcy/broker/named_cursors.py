@@ -1,6 +1,6 @@
 """Named cursors: readers of a topic's log and their positions.
 
-Owns the cursors' names, positions and ages, but not the log: a topic queries which records the
+Owns the cursors' names, positions and ages, but not the log: the topic queries which records the
 cursors retain, and reports which records exist.
 """
 
@@ -11,20 +11,20 @@ from typing import Any
 from nsqcy.errors import NsqError
 from nsqcy.storage.journal import NamedCursor
 
-MAX_CURSORS = 1000  # of a topic
+MAX_CURSORS = 1000  # per topic
 SECOND = 1_000_000_000
 
 
 class TooManyCursors(NsqError):
-    """The topic has the maximum number of named cursors."""
+    """The topic already has the maximum number of named cursors."""
 
 
 class NamedCursors:
-    """One topic's named cursors, in the order of last use."""
+    """One topic's named cursors, ordered by last use."""
 
     def __init__(self, cursors: Iterable[NamedCursor] = ()) -> None:
         self._cursors = OrderedDict((one.name, one) for one in cursors)
-        self._overrun: set[str] = set()  # cursors that retain nothing any more
+        self._overrun: set[str] = set()  # cursors that no longer retain anything
 
     def __len__(self) -> int:
         return len(self._cursors)
@@ -52,7 +52,7 @@ class NamedCursors:
         return self._cursors.pop(name, None)
 
     def expire(self, before: int) -> list[NamedCursor]:
-        """Remove and return the cursors that were not used since `before`."""
+        """Remove and return the cursors that have not been used since `before`."""
         gone = []
         while self._cursors and next(iter(self._cursors.values())).used < before:
             gone.append(self._cursors.popitem(last=False)[1])
@@ -76,7 +76,7 @@ class NamedCursors:
         return min(held, default=None)
 
     def overrun(self, seq: int) -> list[str]:
-        """The retention limit is reached: no cursor retains records before `seq` from now on.
+        """Handle a reached retention limit: from now on, no cursor retains records before `seq`.
         Return the names of the cursors that lose records."""
         names = [
             one.name

@@ -1,8 +1,8 @@
 """Chunks that producers have published to a topic, so that a repeated chunk is published once.
 
-A chunk is a batch of messages identified by producer, epoch, part and number; in a part, numbers
-ascend. This module remembers chunks, within limits. It does not access records or the disk: a topic
-reports attempts and their outcomes.
+A chunk is a batch of messages identified by producer, epoch, part and number; within a part,
+numbers ascend. This module remembers chunks, within limits. It does not access records or the disk:
+the topic reports attempts and their outcomes.
 
     attempted ──► published (waits) ──► accepted, when all its records are visible
                         │
@@ -25,10 +25,10 @@ HOUR = 3600 * 1_000_000_000
 MAX_PRODUCERS = 1000  # per topic; beyond that, the least recently used producer is forgotten
 MAX_EPOCHS = 64  # per producer; likewise
 MAX_PARTS = 10_000  # per epoch; more are rejected
-PARTS_OF_TOPIC = 100_000  # beyond this, whole epochs are forgotten, least recently used first
-EXPIRY = 24 * HOUR  # since the last use of an epoch
+PARTS_OF_TOPIC = 100_000  # beyond this, entire epochs are forgotten, least recently used first
+EXPIRY = 24 * HOUR  # since the epoch's last use
 
-Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by their index in it
+Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by index in the chunk
 
 
 class ChunkError(NsqError):
@@ -62,7 +62,7 @@ class Epoch:
     chunks: dict[int, int] = field(default_factory=dict)
     missing: dict[int, Ranges] = field(default_factory=dict)
     left: dict[int, dict[int, Ranges]] = field(default_factory=dict)
-    packed: bytes | None = None  # the parts, as in the journal; None: they have changed
+    packed: bytes | None = None  # the parts as encoded in the journal; None: they have changed
 
     def accept(self, part: int, chunk: int, missing: Ranges) -> None:
         """Make this the part's highest chunk. Lower chunks are complete, because chunks ascend."""
@@ -134,7 +134,7 @@ class Producers:
     """One topic's chunks."""
 
     def __init__(self) -> None:
-        # Both levels are in the order of last use.
+        # Both levels are ordered by last use.
         self._producers: OrderedDict[int, OrderedDict[int, Epoch]] = OrderedDict()
         self._parts = 0
         self._waiting: deque[Attempt] = deque()  # sorted by seq
@@ -147,8 +147,8 @@ class Producers:
     # ---- publishing ----
 
     def wanted(self, name: ChunkName, count: int, visible_seq: int, now: int) -> Ranges | None:
-        """Return the messages of a chunk of `count` messages that must be published now; () if the
-        whole chunk is accepted; None if an attempt is in progress, which also decides this chunk.
+        """Return which of a chunk's `count` messages must be published now; () if the entire chunk
+        is already accepted; None if an attempt is in progress, whose outcome also decides this one.
         Records before `visible_seq` are visible; `now` is the wall clock, ns."""
         self.settle(visible_seq)
         self._expire(now)
@@ -212,7 +212,7 @@ class Producers:
             self._parts += 1
         epoch.accept(name.part, name.chunk, missing)
 
-    # ---- how much is remembered, and how long ----
+    # ---- how much is remembered, and for how long ----
 
     def _epoch(self, name: ChunkName, used: int) -> Epoch:
         epochs = self._producers.setdefault(name.producer, OrderedDict())
@@ -262,11 +262,11 @@ class Producers:
         if not epochs:
             del self._producers[producer]
 
-    # ---- over a restart ----
+    # ---- across a restart ----
 
     def unspoken(self, visible_seq: int) -> int:
-        """Return the seq up to which state() is valid if everything before `visible_seq` is
-        visible. state() does not contain later chunks."""
+        """Return the seq up to which state() is valid, given that everything before `visible_seq`
+        is visible. state() does not contain later chunks."""
         self.settle(visible_seq)
         return min(visible_seq, self._waiting[0].first_seq) if self._waiting else visible_seq
 
@@ -291,13 +291,13 @@ class Producers:
                     self._accept(name, state.missing)
 
     def found(self, name: ChunkName, first: int, end: int, count: int) -> None:
-        """Report records in the log after the end of the state: messages [first, end) of a chunk of
+        """Note records in the log after the end of the state: messages [first, end) of a chunk of
         `count` messages. Call found_all() after the last report."""
         self._found.setdefault(name, (count, []))[1].append((first, end))
 
     def found_all(self, now: int) -> None:
-        """Take over the chunks from found(). Each chunk is kept separately, because a disk writes
-        in any order: a crash may have left a chunk but nothing of an earlier one."""
+        """Take over the chunks from found(). Each chunk is kept separately, because a disk may
+        write in any order: a crash may leave a chunk but none of an earlier chunk."""
         for name, (count, ranges) in self._found.items():
             epoch = self._use(name, now)
             highest = epoch.chunks.get(name.part, -1)

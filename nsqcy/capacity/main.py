@@ -1,4 +1,4 @@
-"""Command line of `nsqcy capacity`: prints a table or JSON.
+"""The `nsqcy capacity` command line: prints a table or JSON.
 
 Exit codes:
 
@@ -44,7 +44,7 @@ LOAD = (
         "consumers-away",
         DURATION,
         HOUR,
-        "longest time that consumers may be offline or behind",
+        "maximum time that consumers may be offline or behind",
         rule=NOT_NEGATIVE,
     ),
     Option(

@@ -1,6 +1,6 @@
 """Capacity model: a pure function of the load, the hosts and the measurements.
 
-Every amount is a sum of parts, and every part names its source. The result is an estimate for
+Every amount is a sum of parts, and each part names its source. The result is an estimate for
 planning: machines differ, and so do loads that look alike.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from nsqcy.capacity import measured
 from nsqcy.capacity.figure import Figure
 
-BODY = 200  # body size of the measured messages, bytes
+BODY = 200  # body size in the measurements, bytes
 LARGE_BODY = 100_000
 RECORD = 48  # bytes on disk in addition to a body (docs/DISKFORMAT.md)
 IN_MEMORY = 10_000  # --mem-queue-size, messages per topic
@@ -25,7 +25,7 @@ FIN = 21
 
 
 class Load(NamedTuple):
-    """A load. Times are seconds."""
+    """A load. Times are in seconds."""
 
     rate: float  # messages per second
     body: int  # bytes per message
@@ -33,7 +33,7 @@ class Load(NamedTuple):
     channels: int  # per topic
     connections: int
     batch: int  # messages per publish
-    ready: int  # RDY of a consumer
+    ready: int  # a consumer's RDY
     durability: str
     tls: bool
     away: float  # maximum time that consumers are offline
@@ -41,7 +41,7 @@ class Load(NamedTuple):
     retention: float
     deferred: float  # share of messages with a delay
     delay: float
-    sync: float  # time of a disk sync
+    sync: float  # duration of a disk sync
 
     @property
     def deliveries(self) -> float:
@@ -58,7 +58,7 @@ class Load(NamedTuple):
 
     @property
     def waiting(self) -> float:
-        """Deferred messages of one channel."""
+        """One channel's deferred messages."""
         return self.rate * self.deferred * self.delay
 
 
@@ -66,7 +66,7 @@ class Host(NamedTuple):
     """Resources of one host, all available to its nsqd."""
 
     cores: int
-    speed: float  # of a core, relative to the measured machine
+    speed: float  # core speed, relative to the measured machine
     memory: float  # bytes
     disk: float
     disk_rate: float  # bytes per second
@@ -74,7 +74,7 @@ class Host(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of an amount, and its source."""
+    """One part of an amount, and its source."""
 
     what: str
     amount: float
@@ -82,7 +82,7 @@ class Part(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Total need of one resource. `of` is the amount that one nsqd has."""
+    """Total need for one resource. `of` is the amount available to one nsqd."""
 
     name: str
     unit: str
@@ -98,7 +98,7 @@ class Plan(NamedTuple):
     """The result. `nsqds` carry the load; the other fields are per nsqd."""
 
     needs: tuple[Need, ...]
-    wanted: dict[str, int]  # nsqds required by each need
+    wanted: dict[str, int]  # number of nsqds that each need requires
     nsqds: int
     workers: int
     memory: float  # bytes, including headroom
@@ -114,7 +114,7 @@ def plan(load: Load, host: Host, free: float) -> Plan:
     """Return the plan. free: share of all resources to keep free. Raises Impossible."""
     usable = 1 - free
     processes = measured.PROCESSES.value / 2
-    # The fixed needs of an nsqd do not depend on the number of nsqds.
+    # An nsqd's fixed needs do not depend on the number of nsqds.
     room = host.memory * usable - (host.cores + 1) * processes
     if room <= 0:
         raise Impossible(
@@ -125,7 +125,7 @@ def plan(load: Load, host: Host, free: float) -> Plan:
     cores = min(host.cores, load.topics)
     needs = (
         Need("cores", "cores", cores * host.speed, tuple(_cores(load, usable * host.speed))),
-        Need("memory of messages and clients", "B", room / usable, tuple(_memory(load))),
+        Need("memory for messages and clients", "B", room / usable, tuple(_memory(load))),
         Need("disk, written", "B/s", host.disk_rate, tuple(_written(load))),
         Need("disk, kept", "B", host.disk, tuple(_kept(load))),
         Need("network, in", "B/s", host.network, tuple(_received(load))),
@@ -140,7 +140,7 @@ def plan(load: Load, host: Host, free: float) -> Plan:
         wanted,
         nsqds,
         workers,
-        share["memory of messages and clients"] + (workers + 1) * processes / usable,
+        share["memory for messages and clients"] + (workers + 1) * processes / usable,
         share["disk, kept"],
         tuple(_notes(load, host, wanted)),
     )
@@ -249,16 +249,16 @@ def _written(load: Load) -> Iterator[Part]:
 
 
 def _kept(load: Load) -> Iterator[Part]:
-    # Waiting and retained records share one log, so the larger amount counts.
+    # Waiting and retained records share one log, so only the larger amount counts.
     yield Part(
         "waiting or retained records",
         load.rate * max(load.away, load.retention) * load.record,
         DISK,
     )
     if load.waiting:
-        yield Part("records of deferred messages", load.waiting * load.record, DISK)
+        yield Part("records for deferred messages", load.waiting * load.record, DISK)
         amount = load.waiting * load.channels * measured.DEFERRED_JOURNAL.value
-        yield Part("journal entries of deferred messages", amount, str(measured.DEFERRED_JOURNAL))
+        yield Part("journal entries for deferred messages", amount, str(measured.DEFERRED_JOURNAL))
 
 
 # --- network ------------------------------------------------------------------------------------

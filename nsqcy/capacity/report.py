@@ -12,7 +12,7 @@ PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def as_json(flags: Mapping[str, Any], plan: Plan) -> str:
-    """Return the plan as JSON. Amounts are in bytes, bytes per second and cores, for all nsqds
+    """Return the plan as JSON. Amounts are in bytes, bytes per second or cores, and cover all nsqds
     together."""
     told = {
         "flags": {name: value for name, value in flags.items() if name != "json"},
@@ -54,7 +54,7 @@ def _lines(flags: Mapping[str, Any], plan: Plan) -> Iterator[str]:
         yield f"{need.name}: {_shown(need.amount, need.unit)}"
         yield from _parts(need)
     yield ""
-    yield f"nsqds needed for each, with {flags['headroom']} % headroom:"
+    yield f"nsqds needed for each resource, with {flags['headroom']} % headroom:"
     for name, count in plan.wanted.items():
         yield f"  {count:>9}  {name}"
     yield ""

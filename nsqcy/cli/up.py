@@ -1,8 +1,8 @@
 """`nsqcy up`: run nsqlookupd, an nsqd that registers with it, and nsqadmin on this machine.
 
-Owns the additional flags of the daemons, the order of start and stop, and the forwarding of
-signals. Stops all daemons when one ends. Starts each daemon as a command, and knows only their
-tables of options. The daemons write their own log lines.
+Owns the additional flags of the daemons, the start and stop order, and signal forwarding. Stops all
+daemons when one exits. Starts each daemon as a command, and uses only its option table. The daemons
+write their own log lines.
 
 Exit codes:
 
@@ -37,7 +37,7 @@ FLAGS are nsqd's flags (nsqd -help):
   --data-path=DIR             where nsqd keeps messages; created if missing
   --tcp-address=HOST:PORT     where nsqd serves clients
   --http-address=HOST:PORT    where nsqd serves its HTTP API
-  --config=FILE               nsqd's options
+  --config=FILE               nsqd's configuration file
 
 the flags of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help), prefixed with the name:
 
@@ -50,11 +50,11 @@ and:
   --no-nsqadmin               run nsqlookupd and nsqd only
 """
 WITHOUT_ADMIN = "no-nsqadmin"
-TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in the order of start
+TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in start order
 MODULES = {name: f"nsqcy.{name}.main" for name in TABLES}
 PREFIXED = ("nsqlookupd", "nsqadmin")  # their flags are prefixed with their name
 
-# Defaults that differ from those of the daemons.
+# Defaults that differ from the daemons' own.
 DEFAULTS = {
     "nsqlookupd": {"tcp_address": "127.0.0.1:4160", "http_address": "127.0.0.1:4161"},
     "nsqd": {
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def split(argv: Sequence[str]) -> dict[str, list[str]]:
-    """Return the flags of each daemon to run."""
+    """Return the flags for each daemon to run."""
     found: dict[str, list[str]] = {name: [] for name in TABLES}
     words = list(reversed(argv))
     with_admin = True
@@ -116,7 +116,7 @@ def split(argv: Sequence[str]) -> dict[str, list[str]]:
 
 
 class Plan:
-    """Flags to start one daemon with: the flags given for it, and our defaults for the others."""
+    """Flags for starting one daemon: the flags given for it, and our defaults for the rest."""
 
     def __init__(self, daemon: str, words: list[str]) -> None:
         self.daemon = daemon
@@ -153,11 +153,11 @@ class Plan:
 
 
 class End(NsqError):
-    """A daemon ended without a request to stop; str() says which."""
+    """A daemon exited without a request to stop; str() says which."""
 
 
 class Up:
-    """Supervisor of the daemons. `run` returns the exit code when all have ended."""
+    """Supervises the daemons. `run` returns the exit code when all have exited."""
 
     def __init__(self, lookupd: Plan, nsqd: Plan, admin: Plan | None = None) -> None:
         self._lookupd = lookupd
@@ -165,7 +165,7 @@ class Up:
         self._admin = admin
         self._log = Log("[nsqcy up] ")
         self._children: list[Child] = []
-        self._blamed: Child | None = None  # ended by itself
+        self._blamed: Child | None = None  # exited on its own
         self._asked_to_stop = False
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -186,7 +186,7 @@ class Up:
         return code
 
     def _live(self) -> None:
-        """Start the daemons one by one; return on a signal to stop."""
+        """Start the daemons one by one; return if a stop signal arrives."""
         lookupd = self._start(self._lookupd)
         if not lookupd:
             return
@@ -205,7 +205,7 @@ class Up:
             self._turn()
 
     def _start(self, plan: Plan, *lookupds: str) -> Child | None:
-        """Start a daemon and wait until it is ready; None on a signal to stop before that."""
+        """Start a daemon and wait until it is ready; return None if a stop signal arrives first."""
         child = Child(plan.daemon, MODULES[plan.daemon], plan.flags(*lookupds))
         self._children.append(child)
         while not child.ready:
@@ -215,7 +215,7 @@ class Up:
         return child
 
     def _turn(self) -> None:
-        """Wait for an event and handle it; raises End if a daemon ended."""
+        """Wait for an event and handle it. Raises End if a daemon has exited."""
         self._listen()
         for child in self._children:
             code = child.process.poll()
@@ -245,7 +245,7 @@ class Up:
         while (code := child.process.poll()) is None:
             self._listen()
         if code and child is not self._blamed:
-            self._log.error(f"{child.name} {how_it_ended(code)} during the shutdown")
+            self._log.error(f"{child.name} {how_it_ended(code)} during shutdown")
         self._children.remove(child)
         child.close()
         return 1 if code else 0
@@ -266,7 +266,7 @@ def _reachable(address: str) -> str:
 
 
 def welcome(nsqd: dict[str, str], lookupd: dict[str, str], data_path: str, page: str) -> str:
-    """Return the text shown when all daemons are ready. `page`: URL of nsqadmin, or empty."""
+    """Return the text shown when all daemons are ready. `page`: nsqadmin's URL, or empty."""
     lines = ["", f"  nsqd:       {_shown(nsqd)}, data in {data_path or '.'}"]
     lines += [f"  nsqlookupd: {_shown(lookupd)}"]
     lines += [f"  nsqadmin:   {page}"] if page else []

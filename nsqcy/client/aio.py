@@ -82,7 +82,7 @@ __all__ = [
     "finish",
 ]
 
-MAX_STRETCH = 0.01  # seconds for which handlers that never await may occupy the loop
+MAX_STRETCH = 0.01  # maximum seconds for which handlers that never await may occupy the loop
 
 Outcome = object | Awaitable[object]  # result of a function or coroutine function
 Handler = Callable[[Message], Outcome]
@@ -125,12 +125,12 @@ class _Driver(asyncio.Protocol):
         self.fail(ConnectionFailed(f"{self._connection.address}: {why}"))
 
     def fail(self, error: Error) -> None:
-        """The connection failed or was lost."""
+        """Handle a connection that failed or was lost."""
         self._face.core.lost(self._connection, error, self._face.now())
         self._face.rearm()
 
     def wake(self) -> None:
-        """Send pending output at the end of this turn of the loop."""
+        """Send pending output at the end of this event-loop iteration."""
         if not self._flushing:
             self._flushing = True
             self._face.loop.call_soon(self.flush)
@@ -161,11 +161,11 @@ class _Driver(asyncio.Protocol):
 
 
 class _Face:
-    """A core's Net."""
+    """The Net of a core."""
 
     core: Any  # a Core; each public class chooses its type
     loop: asyncio.AbstractEventLoop
-    now: Callable[[], float]  # the loop's clock, once there is a loop
+    now: Callable[[], float]  # the loop's clock, once a loop exists
 
     def __init__(self) -> None:
         self.now = float
@@ -239,7 +239,8 @@ class _Face:
         self.rearm()
 
     def _hook(self, hook: Callable[..., Outcome] | None) -> Callable[..., object] | None:
-        """Return a callback for the core; if its result is awaitable, a task awaits it."""
+        """Return a callback for the core; if the callback's result is awaitable, a task awaits
+        it."""
         if hook is None:
             return None
 
@@ -258,9 +259,9 @@ class _Face:
             log.exception("[%s] a callback failed", self.core.name)
 
     async def _close(self, *, graceful: bool) -> None:
-        """Stop, and wait for the end, except in a task that the end waits for.
+        """Stop, and wait for the end, except in a task that the end itself waits for.
 
-        The end does not depend on its caller: after a cancelled close(), everything still ends.
+        The end does not depend on the caller: even if close() is cancelled, everything still ends.
         """
         now = self.now()
         self.core.stop(now, graceful=graceful)
@@ -279,7 +280,7 @@ class _Face:
 
     async def _end(self, deadline: float | None) -> None:
         """Wait until the core has ended and all bytes are sent. Callbacks may run until `deadline`,
-        because they may have work to do after the last answer."""
+        because they may still have work to do after the last response."""
         await self._ended.wait()
         self.rearm()
         if deadline is not None:
@@ -300,7 +301,7 @@ class _Face:
 
 
 class _Iteration:
-    """An `async for` over a consumer; it exists while the statement runs."""
+    """An `async for` over a consumer; exists while the statement runs."""
 
     def __init__(self, consumer: "Consumer") -> None:
         self.task = asyncio.current_task()
@@ -340,7 +341,7 @@ class Consumer(ConsumerView, _Face):
     function must not block.
 
     At most `concurrency` handlers run at a time. The default is max_in_flight for a coroutine
-    function, otherwise 1. `max_in_flight` defaults to `concurrency`.
+    function and 1 otherwise. `max_in_flight` defaults to `concurrency`.
 
     Callbacks are functions or coroutine functions:
 
@@ -350,7 +351,7 @@ class Consumer(ConsumerView, _Face):
     - on_heartbeat(connection): nsqd sent a heartbeat
     - on_ready(connection): a connection has subscribed
     - on_giving_up(message): a message has had too many attempts. It is awaited. The message is
-      finished when it returns, and requeued when it raises.
+      finished when the callback returns, and requeued when it raises.
 
     Raises ValueError and TypeError for invalid options.
     """
@@ -412,7 +413,7 @@ class Consumer(ConsumerView, _Face):
     async def run(self) -> None:
         """Start, and wait until the consumer is closed.
 
-        Cancelling run() closes the consumer: it ends when the messages in flight have been
+        Cancelling run() closes the consumer: it ends once the messages in flight have been
         answered, or after close_timeout seconds.
         """
         await self.start()
@@ -421,7 +422,7 @@ class Consumer(ConsumerView, _Face):
         except asyncio.CancelledError:
             await self.close()
             raise
-        await self.close()  # already closed; wait for handlers, and for bytes to be sent
+        await self.close()  # already closed; wait for handlers to finish, and for bytes to be sent
 
     async def join(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds until the consumer has ended; return whether it has."""
@@ -435,8 +436,8 @@ class Consumer(ConsumerView, _Face):
         Requeues delivered messages that the program has not taken. If `graceful` is true, messages
         in flight can still be answered for close_timeout seconds; otherwise they cannot.
 
-        Waits for the end, except where that would deadlock: in a handler, in a callback, and in an
-        `async for` over the consumer while messages are in flight.
+        Waits for the consumer to end, except where that would deadlock: in a handler, in a
+        callback, and in an `async for` over the consumer while messages are in flight.
         """
         if not (self.core.running or self._ending):  # never started
             self._ended.set()
@@ -490,7 +491,7 @@ class Consumer(ConsumerView, _Face):
         """Iterate over lists of up to `max_messages` messages.
 
         A list is complete `within` seconds after its first message. It is complete earlier if no
-        more messages can arrive until the program answers some.
+        more messages can arrive until the program answers some of them.
         """
         batches = _Batches(self, max_messages, within)
         self._iterations.add(batches)
@@ -540,7 +541,7 @@ class Consumer(ConsumerView, _Face):
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif self._queue and not came:
-                self._wake_one()  # another waiter has its message
+                self._wake_one()  # another waiter has taken the message
         return True
 
     def _wake_one(self) -> None:
@@ -593,7 +594,7 @@ class Consumer(ConsumerView, _Face):
             self._workers.discard(me)
 
     async def _give_up(self, message: Message) -> None:
-        """Await on_giving_up. When it is cancelled at the end, nsqd requeues the message."""
+        """Await on_giving_up. If it is cancelled at the end, nsqd requeues the message."""
         me, hook = asyncio.current_task(), self.core.on_giving_up
         assert me is not None and hook is not None
         try:
@@ -618,9 +619,9 @@ class Consumer(ConsumerView, _Face):
     # -- control
 
     def set_max_in_flight(self, count: int) -> None:
-        """Set the maximum number of messages in flight, over all nsqds; 0 pauses.
+        """Set the maximum number of messages in flight, across all nsqds; 0 pauses.
 
-        Raises ValueError if `count` is not a whole number, 0 or more.
+        Raises ValueError if `count` is not a non-negative integer.
         """
         self.core.flow.set_max_in_flight(count, self.now())
         self._rearm_if_running()
@@ -642,7 +643,7 @@ class Consumer(ConsumerView, _Face):
         self._rearm_if_running()
 
     def query_lookupd(self) -> None:
-        """Query the lookupds now instead of at the next poll."""
+        """Query the lookupds now, not at the next poll."""
         self.core.ask_now(self.now())
         self._rearm_if_running()
 
@@ -669,8 +670,8 @@ class _Awaited(Publish):
 class Producer(ProducerView, _Face):
     """Producer for one nsqd, or for a pool of fixed nsqds and nsqds found by lookupds.
 
-    publish() waits until nsqd has answered. Any number of publishes may be pending. With several
-    nsqds, a failed publish is tried again on another nsqd, up to `retries` times.
+    publish() waits until nsqd has responded. Any number of publishes may be pending. With several
+    nsqds, a failed publish is retried on another nsqd, up to `retries` times.
 
     Callbacks are functions or coroutine functions: on_error(error) for failed connections,
     on_retry(publish, error) for retries. Raises ValueError and TypeError for invalid options.
@@ -715,7 +716,7 @@ class Producer(ProducerView, _Face):
         self.rearm()
 
     async def close(self, *, graceful: bool = True) -> None:
-        """Wait up to close_timeout seconds for pending answers, and close.
+        """Wait up to close_timeout seconds for pending responses, and close.
 
         If `graceful` is false, close immediately: pending publishes fail with Closed.
         """
@@ -742,8 +743,8 @@ class Producer(ProducerView, _Face):
     ) -> bytes:
         """Publish one message and return b"OK".
 
-        nsqd delivers it after `defer` milliseconds. `headers` require a producer with the option
-        `headers`.
+        nsqd delivers it after `defer` milliseconds. `headers` require a producer with the `headers`
+        option.
 
         Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
         NoConnection or PublishTimeout after `timeout` seconds. Raises ValueError and TypeError for
@@ -785,7 +786,7 @@ class Producer(ProducerView, _Face):
 
         A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
         sent as its own batch. Raises the same errors as publish(), once all batches already sent
-        have been answered. In that case, some of the messages have been published.
+        have been answered. In that case, some of the messages may have been published.
         """
         sent: list[asyncio.Future[bytes]] = []
         count = 0
@@ -853,7 +854,7 @@ class Producer(ProducerView, _Face):
         return future
 
     async def _have_room(self, timeout: float | None = None) -> float | None:
-        """Wait until publishes have been answered; return the remaining time."""
+        """Wait until the publishes have been answered; return the remaining time."""
         deadline = None if timeout is None else self.now() + timeout
         try:
             async with asyncio.timeout_at(deadline):
@@ -861,7 +862,8 @@ class Producer(ProducerView, _Face):
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:
-            raise PublishTimeout(f"{self.core.pending_bytes} bytes are unanswered") from None
+            text = f"{self.core.pending_bytes} bytes of publishes are unanswered"
+            raise PublishTimeout(text) from None
         return None if deadline is None else deadline - self.now()
 
     def rearm(self) -> None:

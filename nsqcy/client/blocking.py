@@ -9,11 +9,11 @@
             message.finish()
 
 This module owns all waiting: for messages, answers, room and the end. consumer.py and producer.py
-decide. loop.py handles bytes and time in its own thread, so heartbeats are answered while handlers
-are busy. Messages may be answered in any thread.
+make the decisions. loop.py handles bytes and time in its own thread, so heartbeats are answered
+while handlers are busy. Messages may be answered in any thread.
 
-Consumers and producers belong to the process that has started them: after a fork, the parent's
-consumers and producers have ended in the child.
+Consumers and producers belong to the process that started them: in a forked child, the parent's
+consumers and producers have ended.
 """
 
 from collections import deque
@@ -55,7 +55,7 @@ GivingUp = Callable[[Message], bytes | None]
 
 
 class _Waiters:
-    """Threads or greenlets that wait for an event, which wakes one or all of them."""
+    """Threads or greenlets that wait for an event; it wakes one or all of them."""
 
     def __init__(self, loop: Loop) -> None:
         self._runtime = loop.runtime
@@ -67,7 +67,7 @@ class _Waiters:
         self._gates.append(gate)
         passed = False
         try:
-            if not is_there():  # it occurred before there was a gate to open
+            if not is_there():  # the event occurred before there was a gate to open
                 passed = self._runtime.pass_gate(gate, timeout)
         finally:
             if not passed:
@@ -76,7 +76,7 @@ class _Waiters:
     def _leave(self, gate: Gate, is_there: Callable[[], bool]) -> None:
         try:
             self._gates.remove(gate)
-        except ValueError:  # opened meanwhile: pass the wake-up on to another waiter
+        except ValueError:  # opened in the meantime: pass the wake-up on to another waiter
             if is_there():
                 self.wake()
 
@@ -104,7 +104,7 @@ class Consumer(ConsumerView):
     `runtime` is `threads`, `gevent` or `auto`. `auto` selects gevent if it has patched the standard
     library.
 
-    Callbacks are plain functions. They run in threads of the client and must not wait for the
+    Callbacks are plain functions. They run in the client's threads and must not wait for the
     consumer:
 
     - on_error(error): a connection failed
@@ -112,7 +112,8 @@ class Consumer(ConsumerView):
     - on_heartbeat(connection): nsqd sent a heartbeat
     - on_ready(connection): a connection has subscribed
     - on_giving_up(message): a message has had too many attempts. It runs in its own thread, one
-      message at a time. The message is finished when it returns, and requeued when it raises.
+      message at a time. The message is finished when the callback returns, and requeued when it
+      raises.
 
     Raises ValueError and TypeError for invalid options.
     """
@@ -171,7 +172,7 @@ class Consumer(ConsumerView):
         self._hopeless: deque[Message] = deque()  # delivered messages, for on_giving_up
         self._gives_up = False  # threads handle messages
         self._waiters = _Waiters(self._loop)
-        self._inside: list[object] = []  # threads that iterate, handle, or wait for the end
+        self._inside: list[object] = []  # threads that iterate, handle messages, or await the end
         self._handlers: deque[Event] = deque()  # of workers that continue
         self._closed = False
         self._paused = 0  # max_in_flight before the pause
@@ -179,7 +180,7 @@ class Consumer(ConsumerView):
     # -- its life
 
     def start(self, block: bool = False) -> None:
-        """Start connecting and receiving messages. If `block` is true, do the same as run()."""
+        """Start connecting and receiving messages. If `block` is true, behave like run()."""
         with self._loop.lock:
             if not (self._loop.has_begun or self._closed):
                 self._begin()
@@ -196,7 +197,7 @@ class Consumer(ConsumerView):
     def run(self) -> None:
         """Start, and wait until the consumer is closed.
 
-        An exception such as KeyboardInterrupt closes it and is raised again.
+        An exception such as KeyboardInterrupt closes the consumer and is raised again.
         """
         self.start()
         try:
@@ -222,8 +223,9 @@ class Consumer(ConsumerView):
         Requeues delivered messages that the program has not taken. If `graceful` is true, messages
         in flight can still be answered for close_timeout seconds; otherwise they cannot.
 
-        With `wait`, waits for the end, except where that would deadlock: in a thread that iterates,
-        in a handler, in a callback, and in a signal handler that has interrupted one of these.
+        With `wait`, waits for the consumer to end, except where that would deadlock: in a thread
+        that iterates, in a handler, in a callback, and in a signal handler that has interrupted one
+        of these.
         """
         self._begin_end(graceful)
         runtime = self._loop.runtime
@@ -253,7 +255,7 @@ class Consumer(ConsumerView):
             return
         deadline = self._loop.now() + self.core.options.close_timeout
         self._loop.ended.wait(self.core.options.close_timeout + GRACE)
-        if graceful:  # handlers may have work to do after they have answered
+        if graceful:  # handlers may still have work to do after they have answered
             for ended in list(self._handlers):
                 ended.wait(max(0.0, deadline - self._loop.now()))
 
@@ -267,7 +269,7 @@ class Consumer(ConsumerView):
     def _end(self) -> None:
         self._closed = True
         self._hopeless.clear()
-        self._queue.clear()  # in the child of a fork, they belong to the parent
+        self._queue.clear()  # in a forked child, they belong to the parent
         self._waiters.wake_all()
 
     def __enter__(self) -> Self:
@@ -319,7 +321,7 @@ class Consumer(ConsumerView):
         """Iterate over lists of up to `max_messages` messages.
 
         A list is complete `within` seconds after its first message. It is complete earlier if no
-        more messages can arrive until the program answers some.
+        more messages can arrive until the program answers some of them.
         """
         self._inside.append(me := self._loop.runtime.current())
         try:
@@ -346,7 +348,7 @@ class Consumer(ConsumerView):
         return bool(self._queue) or self._closed
 
     def _deliver(self, messages: list[Message]) -> None:
-        """The loop has messages."""
+        """Queue the loop's messages for the program, and wake waiting threads."""
         if self._closed:
             for message in messages:
                 message.requeue(0, backoff=False)
@@ -373,12 +375,12 @@ class Consumer(ConsumerView):
         finally:
             ended.set()
             self._handlers.remove(ended)
-            if not self._closed:  # it ended with an exception that is not an error
+            if not self._closed:  # the handler ended with an exception that is not an error
                 self._spawn_worker(handler)
 
     def _give_up(self, message: Message) -> None:
-        """The loop has a message for on_giving_up. The callback may block, so it runs in its own
-        thread."""
+        """Pass a message from the loop to on_giving_up. The callback may block, so it runs in its
+        own thread."""
         if self._closed:
             message.requeue(0, backoff=False)
             return
@@ -393,7 +395,7 @@ class Consumer(ConsumerView):
         self._loop.runtime.spawn(f"nsqcy giving up {self.core.name}", self._give_up_all, ended)
 
     def _give_up_all(self, ended: Event) -> None:
-        """Call on_giving_up until it has no more messages."""
+        """Call on_giving_up until there are no more messages for it."""
         hook = self.core.on_giving_up
         assert hook is not None
         self._inside.append(me := self._loop.runtime.current())
@@ -413,7 +415,7 @@ class Consumer(ConsumerView):
             ended.set()
             self._handlers.remove(ended)
             with self._loop.lock:
-                if self._hopeless:  # it ended with an exception that is not an error
+                if self._hopeless:  # the callback ended with an exception that is not an error
                     self._begin_giving_up()
                 else:
                     self._gives_up = False
@@ -426,9 +428,9 @@ class Consumer(ConsumerView):
     # -- control
 
     def set_max_in_flight(self, count: int) -> None:
-        """Set the maximum number of messages in flight, over all nsqds; 0 pauses.
+        """Set the maximum number of messages in flight, across all nsqds; 0 pauses.
 
-        Raises ValueError if `count` is not a whole number, 0 or more.
+        Raises ValueError if `count` is not a non-negative integer.
         """
         with self._loop.lock:
             self.core.flow.set_max_in_flight(count, self._loop.now())
@@ -454,7 +456,7 @@ class Consumer(ConsumerView):
         self._loop.rouse()
 
     def query_lookupd(self) -> None:
-        """Query the lookupds now instead of at the next poll."""
+        """Query the lookupds now, not at the next poll."""
         with self._loop.lock:
             self.core.ask_now(self._loop.now())
         self._loop.rouse()
@@ -483,11 +485,11 @@ def _resolve(future: Future, error: Error | None) -> None:
 class Producer(ProducerView):
     """Producer for one nsqd, or for a pool of fixed nsqds and nsqds found by lookupds.
 
-    publish() waits until nsqd has answered. Any number of threads may publish. With several nsqds,
-    a failed publish is tried again on another nsqd, up to `retries` times.
+    publish() waits until nsqd has responded. Any number of threads may publish. With several nsqds,
+    a failed publish is retried on another nsqd, up to `retries` times.
 
     Callbacks are plain functions: on_error(error) for failed connections, on_retry(publish, error)
-    for retries. They run in a thread of the client and must not wait for the producer.
+    for retries. They run in one of the client's threads and must not wait for the producer.
 
     `runtime` is as for Consumer. Raises ValueError and TypeError for invalid options.
     """
@@ -531,7 +533,7 @@ class Producer(ProducerView):
             self.core.start(self._loop.now())
 
     def close(self, *, graceful: bool = True) -> None:
-        """Wait up to close_timeout seconds for pending answers, and close.
+        """Wait up to close_timeout seconds for pending responses, and close.
 
         If `graceful` is false, close immediately: pending publishes fail with Closed.
         """
@@ -575,8 +577,8 @@ class Producer(ProducerView):
     ) -> bytes:
         """Publish one message and return b"OK".
 
-        nsqd delivers it after `defer` milliseconds. `headers` require a producer with the option
-        `headers`.
+        nsqd delivers it after `defer` milliseconds. `headers` require a producer with the `headers`
+        option.
 
         Raises NsqdError if nsqd refuses the message, ConnectionFailed if the connection fails, and
         NoConnection or PublishTimeout after `timeout` seconds. Raises ValueError and TypeError for
@@ -612,7 +614,7 @@ class Producer(ProducerView):
 
         A batch has at most `batch_messages` messages and `batch_bytes` bytes; a larger message is
         sent as its own batch. Raises the same errors as publish(), once all batches already sent
-        have been answered. In that case, some of the messages have been published.
+        have been answered. In that case, some of the messages may have been published.
         """
         head = self._mpub[topic]
         sent: deque[Future] = deque()
@@ -691,7 +693,7 @@ class Producer(ProducerView):
         return future
 
     def _have_room(self, deadline: float) -> None:
-        """Wait until publishes have been answered. Raises PublishTimeout."""
+        """Wait until the publishes have been answered. Raises PublishTimeout."""
         while not self._has_room():
             left = None if deadline == INFINITE else deadline - self._loop.now()
             if left is not None and left <= 0:
@@ -707,7 +709,7 @@ class Producer(ProducerView):
 
 
 def _first_error(futures: Iterable[Future]) -> Exception | None:
-    """Return everything that is awaited here."""
+    """Wait for all futures; return the first error, or None."""
     first = None
     for future in futures:
         try:

@@ -21,7 +21,7 @@ class ProtocolError(NsqError):
 class Message:
     """A message that nsqd has delivered: finish or requeue it, once.
 
-    If the connection is lost, the answer is dropped and nsqd delivers the message again.
+    If the connection is lost, the answer is dropped and nsqd redelivers the message.
     """
 
     def __init__(self, *args: object, **kwargs: object) -> None: ...
@@ -35,7 +35,7 @@ class Message:
 
     @property
     def timestamp(self) -> int:
-        """Publish time by nsqd's clock, in nanoseconds since 1970."""
+        """Publish time according to nsqd's clock, in nanoseconds since 1970."""
 
     @property
     def attempts(self) -> int:
@@ -47,7 +47,7 @@ class Message:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers; empty unless the consumer has the option `headers`."""
+        """Headers; empty unless the consumer has the `headers` option."""
 
     def finish(self) -> None:
         """Report to nsqd that the message has been processed. Raises AlreadyAnswered."""
@@ -55,7 +55,7 @@ class Message:
     def requeue(
         self, delay: float | None = None, *, time_ms: int | None = None, backoff: bool = True
     ) -> None:
-        """Have the message delivered again, after `delay` seconds or `time_ms` milliseconds.
+        """Requeue the message: nsqd redelivers it after `delay` seconds or `time_ms` milliseconds.
 
         Without either, the delay is the consumer's `requeue_delay` times the number of attempts.
         With `backoff`, the consumer slows down. Raises AlreadyAnswered, and ValueError for a delay
@@ -95,7 +95,7 @@ class Codec:
     def close(self) -> None: ...
 
 class Publish:
-    """A publish that waits for nsqd's answer; the producer's `on_retry` receives it."""
+    """A publish that waits for nsqd's response; the producer's `on_retry` receives it."""
 
     @property
     def topic(self) -> str:
@@ -118,7 +118,7 @@ class Publish:
     def done(self, error: NsqError | None) -> None: ...
 
 def finish(messages: Iterable[Message]) -> None:
-    """Finish several messages, with one write per nsqd. Raises AlreadyAnswered."""
+    """Finish several messages with one write per nsqd. Raises AlreadyAnswered."""
 
 def message_body(data: object) -> bytes: ...
 def headered_body(data: object, headers: Mapping[str, str] | None) -> bytes: ...

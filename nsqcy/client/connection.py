@@ -1,8 +1,8 @@
 """One connection to an nsqd, sans I/O.
 
 Owns the handshake (magic, IDENTIFY, TLS, compression, AUTH), heartbeats, the silence timeout, and
-the path of bytes through the layers. Notifies its owner, a consumer or producer. Uses no socket, no
-clock and no other connection: methods receive bytes and the time.
+the path of bytes through the layers. Notifies its owner, a consumer or producer. Uses no sockets,
+clocks or other connections: its methods receive bytes and the time.
 """
 
 import json
@@ -26,7 +26,7 @@ HEARTBEAT = b"_heartbeat_"
 CLOSE_WAIT = b"CLOSE_WAIT"
 NOP = b"NOP\n"
 RESPONSE, ERROR = 0, 1
-OLD_MAX_READY = 2500  # for an nsqd that does not report a limit
+OLD_MAX_READY = 2500  # for nsqds that do not report a limit
 MIN_HANDSHAKE = 10.0  # minimum seconds, because an auth server may be involved
 
 _Step = Callable[[bytes, float], None]
@@ -36,7 +36,7 @@ class Owner(Protocol):
     """Notifications from a connection to its consumer or producer."""
 
     def ready(self, connection: "Connection", now: float) -> None:
-        """The handshake is over."""
+        """The handshake is complete."""
 
     def messages(self, connection: "Connection", messages: list[Message], now: float) -> None:
         """Messages have been delivered."""
@@ -45,14 +45,13 @@ class Owner(Protocol):
         """This many OKs have arrived."""
 
     def response(self, connection: "Connection", data: bytes, now: float) -> None:
-        """Another response has arrived, which belongs neither to the handshake nor to a
-        heartbeat."""
+        """A response has arrived that belongs neither to the handshake nor to a heartbeat."""
 
     def refused(self, connection: "Connection", error: NsqdError, now: float) -> None:
         """An error frame has arrived. After a fatal error, nsqd closes the connection."""
 
     def heartbeat(self, connection: "Connection") -> None:
-        """nsqd has sent a heartbeat, which was answered."""
+        """nsqd has sent a heartbeat, which has been answered."""
 
 
 class State(Enum):
@@ -82,22 +81,22 @@ class Connection:
         self.max_ready = OLD_MAX_READY
         self.last_message = -math.inf
         self.due = math.inf  # when to call check() next
-        self.failure: NsqdError | None = None  # why nsqd is about to close it
-        self.driver: Any = None  # moves its bytes
+        self.failure: NsqdError | None = None  # why nsqd is about to close the connection
+        self.driver: Any = None  # moves the connection's bytes
         self.peer: Any = None  # its owner's record of the nsqd
-        self.drained = False  # nsqd has announced that it will deliver nothing more
+        self.drained = False  # nsqd has announced that it will deliver no more messages
         self._owner = owner
         self._layers: list[ByteLayer] = []
-        self._step: _Step | None = None  # handles the next answer of the handshake
+        self._step: _Step | None = None  # handles the next handshake response
         self._upgrades: list[Callable[[], ByteLayer]] = []
         self._auth_required = False
         self._last_received = -math.inf
         self._silence = 2 * options.heartbeat_interval if options.heartbeat_interval > 0 else None
 
-    # -- what its driver calls
+    # -- called by the driver
 
     def begin(self, now: float) -> None:
-        """The socket is connected: shake hands, unless it is too late."""
+        """Handle a connected socket: begin the handshake, unless it is too late."""
         if self.state is not State.CONNECTING:
             return
         self.state = State.HANDSHAKE
@@ -136,13 +135,13 @@ class Connection:
         self._watch(now)
 
     def close(self) -> None:
-        """The socket is closed: later answers are dropped."""
+        """Handle the socket's close: later answers are dropped."""
         self.state = State.CLOSED
         self.due = math.inf
         self.ready = 0
         self.codec.close()
 
-    # -- what its owner calls
+    # -- called by the owner
 
     @property
     def in_flight(self) -> int:
@@ -166,8 +165,7 @@ class Connection:
         self.codec.write(command(b"SUB", topic.encode(), channel.encode()))
 
     def stop(self) -> None:
-        """Request the end from nsqd: it delivers nothing more, and accepts the remaining
-        answers."""
+        """Ask nsqd to stop: it delivers no more messages, and accepts the remaining answers."""
         self.state = State.CLOSING
         self.codec.write(command(b"CLS"))
 
@@ -199,7 +197,8 @@ class Connection:
 
     def _frames(self, data: bytes, now: float) -> None:
         while self._step is not None:
-            # One answer at a time, because the following bytes may belong to a layer that it adds.
+            # Process one response at a time, because the bytes that follow may belong to a layer
+            # that the response adds.
             messages, frames = self.codec.feed(data, 1)
             if messages:
                 raise ProtocolError(f"{self.address} sent a message during the handshake")
@@ -230,7 +229,7 @@ class Connection:
             self._owner.accepted(self, accepted, now)
 
     def _answer(self, type_: int, data: bytes, now: float) -> None:
-        """Handle the next answer of the handshake."""
+        """Handle the next handshake response."""
         if type_ == ERROR:
             raise NsqdError(data.decode("utf-8", "replace"))
         if type_ != RESPONSE:
@@ -265,11 +264,11 @@ class Connection:
         self.codec.write(NOP)
         self._owner.heartbeat(self)
 
-    # -- the handshake, step by step
+    # -- handshake, step by step
 
     def _identified(self, data: bytes, now: float) -> None:
         try:
-            # An nsqd without feature negotiation answers OK.
+            # An nsqd without feature negotiation responds with OK.
             settings = {} if data == b"OK" else json.loads(data)
         except (ValueError, RecursionError):
             settings = None

@@ -1,7 +1,7 @@
 """A consumer's decisions, sans I/O.
 
 Owns a message's outcome before and after its handler, the effects of a lost connection, and the
-end. core.py owns the nsqds, flow.py RDY and backoff. Uses no socket and no thread: its Net (aio,
+end. core.py owns the nsqds; flow.py owns RDY and backoff. Uses no sockets or threads: its Net (aio,
 blocking) moves the bytes, measures time and runs the handlers.
 """
 
@@ -21,7 +21,7 @@ from nsqcy.client.flow import Flow
 from nsqcy.client.options import Addresses, consumer_options
 from nsqcy.names import is_valid_name, quote
 
-FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds before reconnecting to a lost nsqd
+FIRST_RETRY, MAX_RETRY = 1.0, 60.0  # seconds until reconnecting to a lost nsqd
 ASK_SOON = 0.2  # seconds between a lost connection and an nsqlookupd query
 FINISHED, REQUEUED = 0, 1  # as in client/codec.pxd
 NOT_AWAITED = "the handler returned an awaitable: only nsqcy.client.aio awaits it"
@@ -80,7 +80,7 @@ class ConsumerCore(Core[Nsqd]):
         self.on_heartbeat: Callable[[Connection], object] | None = None
         self.on_ready: Callable[[Connection], object] | None = None
 
-    # -- what its face calls
+    # -- called by the public interface
 
     @property
     def due(self) -> float:
@@ -91,13 +91,13 @@ class ConsumerCore(Core[Nsqd]):
         return due if self.closing else min(due, self.flow.due)
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do everything that is due."""
         if not self.running:
             return
         self._check(now)
         if now >= self._give_up_at:
             log.warning(
-                "[%s] closed after %g s with %d messages in flight: nsqd delivers them again when "
+                "[%s] closed after %g s with %d messages in flight: nsqd redelivers them when "
                 "they time out",
                 self.name,
                 self.options.close_timeout,
@@ -128,7 +128,7 @@ class ConsumerCore(Core[Nsqd]):
         self._forget(connection.address, nsqd)
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
-        """Stop: nsqds deliver nothing more, and messages in flight may still be answered for
+        """Stop: nsqds deliver no more messages, and messages in flight may still be answered for
         close_timeout seconds. If not graceful, end immediately."""
         if not self.running:
             return
@@ -153,7 +153,7 @@ class ConsumerCore(Core[Nsqd]):
         return self.flow.calm and not self.closing
 
     def result(self, outcome: int) -> None:
-        """A message is about to be answered."""
+        """Handle a message that is about to be answered."""
         now = self._net.now()
         with self.lock:
             if self.closing:
@@ -166,16 +166,16 @@ class ConsumerCore(Core[Nsqd]):
                 self.flow.failure(now)
 
     def delay_of(self, attempts: int) -> int:
-        """Return the delay before a failed message is delivered again, in milliseconds."""
+        """Return the delay before a failed message is redelivered, in milliseconds."""
         return self.options.delay_of(attempts)
 
     def answered(self, now: float) -> None:
-        """Messages may have been answered, so a closing connection may be done."""
+        """Messages may have been answered, so a closing connection may be finished."""
         if self.closing:
             self._end_if_drained(now)
 
     def handled(self, message: Message, result: object) -> None:
-        """A handler has returned."""
+        """Handle the result of a handler that has returned."""
         if result is not None and result is not True and inspect.isawaitable(result):
             self.raised(message, TypeError(NOT_AWAITED))
             return
@@ -188,7 +188,7 @@ class ConsumerCore(Core[Nsqd]):
                 message.finish()
 
     def given_up(self, message: Message, result: object = None) -> None:
-        """on_giving_up is not set, or it has returned."""
+        """Finish a message, because on_giving_up is not set or has returned."""
         if inspect.isawaitable(result):
             self.raised(message, TypeError(NOT_AWAITED))
             return
@@ -198,7 +198,7 @@ class ConsumerCore(Core[Nsqd]):
             message.finish()
 
     def raised(self, message: Message, error: BaseException) -> None:
-        """A handler or on_giving_up has failed."""
+        """Handle the failure of a handler or of on_giving_up."""
         self.report(message, error)
         self.take_back(message, error)
 
@@ -225,7 +225,7 @@ class ConsumerCore(Core[Nsqd]):
             else:
                 message.requeue()
 
-    # -- what connections say
+    # -- notifications from connections
 
     def ready(self, connection: Connection, now: float) -> None:
         if connection.max_ready < self.flow.max_in_flight:
@@ -252,7 +252,7 @@ class ConsumerCore(Core[Nsqd]):
             self._net.deliver(messages)
 
     def accepted(self, connection: Connection, count: int, now: float) -> None:
-        """Handle the answer to SUB, which shows that the connection works."""
+        """Handle the response to SUB, which shows that the connection works."""
         self.nsqds[connection.address].failures = 0
 
     def response(self, connection: Connection, data: bytes, now: float) -> None:

@@ -1,7 +1,7 @@
-"""Common part of consumers and producers, sans I/O: their nsqds.
+"""The common part of consumers and producers, sans I/O: their nsqds.
 
 Owns the list of nsqds, both fixed and reported by nsqlookupds; a connection to each nsqd; and the
-times to reconnect and to query nsqlookupds. Uses no socket and no thread, which are left to its Net
+times to reconnect and to query nsqlookupds. Uses no sockets or threads, which are left to its Net
 (aio, blocking). consumer.py and producer.py handle the effects of a lost connection on messages and
 publishes.
 """
@@ -53,7 +53,7 @@ class Nsqd:
 
     def __init__(self, *, fixed: bool) -> None:
         self.fixed = fixed
-        self.listed = not fixed  # in the latest answers from nsqlookupds
+        self.listed = not fixed  # in the latest responses from nsqlookupds
         self.connection: Connection | None = None
         self.failures = 0  # since it last worked
         self.retry_at = -math.inf
@@ -96,9 +96,9 @@ class Core(Owner, Generic[N]):
         self._ask_at = math.inf
         self._asking = False
         self._asked = 0  # rounds begun
-        self._give_up_at = math.inf  # when a graceful end is cut short
+        self._give_up_at = math.inf  # when a graceful end is aborted
 
-    # -- what its face calls
+    # -- called by the public interface
 
     def start(self, now: float) -> None:
         """Connect, and query nsqlookupds."""
@@ -113,15 +113,15 @@ class Core(Owner, Generic[N]):
         raise NotImplementedError
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do everything that is due."""
         raise NotImplementedError
 
     def connected(self, connection: Connection, now: float) -> None:
-        """A socket is connected."""
+        """Handle a connected socket."""
         connection.begin(now)
 
     def received(self, connection: Connection, data: bytes, now: float) -> None:
-        """Bytes have arrived."""
+        """Handle received bytes."""
         try:
             connection.feed(data, now)
         except Error as error:
@@ -129,11 +129,11 @@ class Core(Owner, Generic[N]):
             self.lost(connection, error, now)
 
     def lost(self, connection: Connection, error: Error, now: float) -> None:
-        """A connection failed or was lost."""
+        """Handle a connection that failed or was lost."""
         raise NotImplementedError
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
-        """Handle the nsqlookupds' answers. A failed query does not hide the other answers."""
+        """Handle the nsqlookupds' responses. A failed query does not hide the other responses."""
         self._asking = False
         silent = False
         for text in errors:
@@ -163,11 +163,11 @@ class Core(Owner, Generic[N]):
             self.tick(now)
 
     def answered(self, now: float) -> None:
-        """All pending bytes were sent."""
+        """Handle the notification that all pending bytes have been sent."""
         raise NotImplementedError
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
-        """End immediately, or when pending work has been answered."""
+        """End immediately, or once pending work has been answered."""
         raise NotImplementedError
 
     @property
@@ -216,7 +216,7 @@ class Core(Owner, Generic[N]):
 
     def _ask(self, now: float) -> None:
         wait = self.lookup_options.lookupd_poll_interval
-        if self._asked == 0:  # programs that start together must not query in lockstep forever
+        if self._asked == 0:  # programs that start together must not keep querying in lockstep
             wait += self.random.random() * self.lookup_options.lookupd_poll_jitter * wait
         self._asked += 1
         self._ask_at = now + wait

@@ -36,7 +36,7 @@ class NsqdError(Error):
 class ConnectionFailed(Error):
     """A connection could not be established, or was lost.
 
-    nsqd may or may not have executed the commands that it had not answered.
+    nsqd may or may not have executed the commands to which it had not responded.
     """
 
 
@@ -45,7 +45,7 @@ class NoConnection(Error):
 
 
 class PublishTimeout(Error):
-    """nsqd did not answer in time. The message may or may not have been published."""
+    """nsqd did not respond in time. The message may or may not have been published."""
 
 
 class Closed(Error):
@@ -55,14 +55,14 @@ class Closed(Error):
 class Requeue(Error):
     """Raised by a handler to requeue its message.
 
-    nsqd delivers the message again after `delay` seconds; the default is the consumer's delay for
-    the message's number of attempts. `backoff` decides whether the consumer backs off; the default
-    is the option `backoff_on_requeue`. Raises ValueError for an invalid `delay`.
+    nsqd redelivers the message after `delay` seconds; the default is the consumer's delay for the
+    message's number of attempts. `backoff` decides whether the consumer backs off; the default is
+    the `backoff_on_requeue` option. Raises ValueError for an invalid `delay`.
     """
 
     def __init__(self, delay: float | None = None, *, backoff: bool | None = None) -> None:
         if delay is not None and not 0 <= delay < MAX_DELAY:
-            raise ValueError(f"a message cannot be requeued by {delay} s")
+            raise ValueError(f"a message cannot be requeued with a delay of {delay} s")
         super().__init__(delay)
         self.delay = delay
         self.backoff = backoff

@@ -25,14 +25,14 @@ from nsqcy.client.producer import ProducerCore
 OK = b"OK"
 INFINITE = float("inf")
 Headers = Mapping[str, str]
-BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # per MPUB, when many messages are published
+BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # per MPUB, when publishing many messages
 
 log = logging.getLogger("nsqcy.client")
 
 
 def is_coroutine_function(function: object) -> bool:
-    """Return whether calling `function` returns a coroutine, including objects with an `async def
-    __call__`."""
+    """Return whether calling `function` returns a coroutine; objects with an `async def __call__`
+    count."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(type(function), "__call__", None)  # noqa: B004
     )
@@ -55,7 +55,7 @@ def default_in_flight(concurrency: int | None) -> int:
 
 
 def warn_of_idle_handlers(core: ConsumerCore, concurrency: int | None) -> None:
-    """Log a warning if max_in_flight keeps handlers idle, unless it is 0 (paused)."""
+    """Log a warning if max_in_flight leaves handlers idle, unless it is 0 (paused)."""
     maximum = core.flow.max_in_flight
     if concurrency is not None and 0 < maximum < concurrency:
         log.warning(
@@ -80,25 +80,25 @@ class ConsumerView:
 
     @property
     def is_starved(self) -> bool:
-        """Whether an nsqd may send no more messages until the program answers some.
+        """Whether some nsqd may send no more messages until the program answers some.
 
-        False while delivered messages still wait to be taken.
+        False while delivered messages are still waiting to be taken.
         """
         return not self._queue and self.core.flow.is_starved
 
     @property
     def max_in_flight(self) -> int:
-        """Maximum number of messages in flight, over all connections; 0 while paused."""
+        """Maximum number of messages in flight, across all connections; 0 while paused."""
         return self.core.flow.max_in_flight
 
     @property
     def total_ready_count(self) -> int:
-        """Sum of the RDY counts of all connections."""
+        """Sum of all connections' RDY counts."""
         return self.core.flow.total_ready
 
     @property
     def total_in_flight(self) -> int:
-        """Number of messages delivered and not yet answered, over all connections."""
+        """Number of messages delivered and not yet answered, across all connections."""
         return self.core.flow.total_in_flight
 
     @property
@@ -125,7 +125,7 @@ class ProducerView:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit `max_pending` of unanswered bytes is reached."""
+        """Whether the `max_pending` limit on unanswered bytes has been reached."""
         return self.core.is_full
 
     def _body(self, data: object, headers: Headers | None) -> bytes:
@@ -147,7 +147,7 @@ class ProducerView:
         return False
 
 
-# Exceptions from connecting to an unreachable or invalid address.
+# Exceptions raised by connecting to an unreachable or invalid address.
 UNREACHABLE = (OSError, ValueError, OverflowError)
 
 
@@ -155,7 +155,7 @@ def reason(error: Exception) -> str:
     """Return why a connection could not be established."""
     if not isinstance(error, OSError):
         return str(error)
-    # asyncio puts the address into `strerror`; name resolution errors have numbers below 0.
+    # asyncio includes the address in `strerror`; name resolution errors have negative numbers.
     number = error.errno or 0
     return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
 
@@ -164,7 +164,7 @@ def lookup_query(core: ConsumerCore | ProducerCore) -> Callable[[], Answer] | No
     """Return the function that queries the nsqlookupds of a core; None if it has none."""
     if not core.lookupd_http_addresses:
         return None
-    # It imports urllib3, whose import takes longer than that of the whole client.
+    # It imports urllib3, which takes longer to import than the entire client.
     from nsqcy.client.lookups import Lookups
 
     return Lookups(
@@ -176,7 +176,7 @@ def lookup_query(core: ConsumerCore | ProducerCore) -> Callable[[], Answer] | No
 
 
 def asked(ask: Callable[[], Answer]) -> Answer:
-    """Return the answer of `ask`; log an exception and return it as an error text."""
+    """Return the result of `ask`; log an exception and return it as an error string."""
     try:
         return ask()
     except Exception as error:

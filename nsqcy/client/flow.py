@@ -1,7 +1,7 @@
-"""Flow control of one consumer: how its budget `max_in_flight` is spread over its connections as
-RDY, and how it backs off when messages fail.
+"""Flow control of one consumer: how its budget `max_in_flight` is distributed among its connections
+as RDY, and how it backs off when messages fail.
 
-A connection is visible here only as a `Lane`. This module uses no sockets and no clock: the caller
+A connection is visible here only as a `Lane`. This module uses no sockets or clocks: the caller
 passes the time in and calls `tick` when it is `due`.
 
     NORMAL  --failure-->  level 1, RDY 0 everywhere, a wait              WAITING
@@ -12,8 +12,9 @@ passes the time in and calls `tick` when it is `due`.
     TESTING --neutral-->  the same level, RDY 0, a wait                  WAITING
 
 Each state has a budget: `max_in_flight` in NORMAL, 0 in WAITING, 1 in TESTING. If the budget is
-enough for all lanes, each lane has a share. Otherwise some lanes have RDY 1, and take turns: every
-`rdy_redistribute_interval`, lanes that are idle or have long had RDY give it up to waiting lanes.
+enough for all lanes, each lane has a share. Otherwise, some lanes have RDY 1, and lanes take turns:
+every `rdy_redistribute_interval`, lanes that are idle or have long had RDY give it up to waiting
+lanes.
 """
 
 import math
@@ -28,7 +29,7 @@ from nsqcy.config.options import FLOAT, INT, STRING
 from nsqcy.options.fields import declared, option
 from nsqcy.options.option import Rule
 
-STARVED = 0.85  # share of a lane's RDY in flight, above which it may soon receive no more
+STARVED = 0.85  # share of a lane's RDY that is in flight above which it may soon receive no more
 
 
 class Lane(Protocol):
@@ -47,7 +48,7 @@ class Lane(Protocol):
 
     @property
     def last_message(self) -> float:
-        """The time of the last message; initially, of the subscription."""
+        """The time of the last message; initially, the time of the subscription."""
 
     def send_ready(self, count: int) -> None:
         """Write RDY and set `ready`. Must not call back: a failed connection is removed later."""
@@ -88,7 +89,7 @@ class FlowSettings:
     part of that."""
 
     max_in_flight: int = option(
-        1, INT, "maximum number of messages in flight, over all connections", MAX_IN_FLIGHT
+        1, INT, "maximum number of messages in flight, across all connections", MAX_IN_FLIGHT
     )
     low_rdy_idle_timeout: float = option(
         10.0, FLOAT, "seconds without a message after which a connection loses its RDY", POSITIVE
@@ -102,8 +103,8 @@ class FlowSettings:
     rdy_redistribute_interval: float = option(
         5.0,
         FLOAT,
-        "seconds between these checks, which take place if max_in_flight is less than the number "
-        "of connections",
+        "seconds between checks of low_rdy_idle_timeout and low_rdy_timeout, if max_in_flight is "
+        "less than the number of connections",
         _finite("at least 0.001 seconds", lambda value: value >= 0.001),
     )
     max_backoff_duration: float = option(
@@ -121,7 +122,7 @@ class FlowSettings:
     backoff_strategy: Literal["exponential", "full_jitter"] = option(
         "exponential",
         STRING,
-        "exponential: the whole wait; full_jitter: a random part of it",
+        "exponential: the full wait; full_jitter: a random part of it",
         Rule(" or ".join(STRATEGIES), STRATEGIES.__contains__),
     )
 
@@ -132,7 +133,7 @@ class FlowSettings:
 
     @property
     def top_level(self) -> int:
-        """Return the highest level with a wait of at most `max_backoff_duration`."""
+        """Return the highest level whose wait is at most `max_backoff_duration`."""
         level = 0
         wait = self.backoff_multiplier * 2
         while wait <= self.max_backoff_duration:
@@ -164,7 +165,7 @@ class Flow:
         self.settings = settings
         self.random = random or Random()
         self.state = State.NORMAL
-        self.calm = True  # a success would change nothing
+        self.calm = True  # a success would have no effect
         self.backoff_level = 0
         self.due = math.inf
         # The lane whose RDY changed to or from 0 longest ago comes first, so its turn is next.
@@ -191,8 +192,8 @@ class Flow:
 
     @property
     def is_starved(self) -> bool:
-        """Return whether a lane may receive no more messages until some are answered, so a batch
-        should end now."""
+        """Return whether a lane may receive no more messages until some are answered, in which case
+        a batch should end now."""
         return any(lane.in_flight >= max(1, int(lane.ready * STARVED)) for lane in self.lanes)
 
     def add(self, lane: Lane, now: float) -> None:
@@ -280,7 +281,7 @@ class Flow:
         self.due = self._resume_at if self.state is State.WAITING else self._next_turns
 
     def _turns(self, budget: int, leaving: Set[Lane]) -> dict[Lane, int]:
-        """Give RDY 1 to the lanes that have RDY and stay, then to as many waiting lanes as
+        """Give RDY 1 to the lanes that keep their RDY, then to as many waiting lanes as
         possible."""
         holders = [lane for lane in self.lanes if lane.ready and lane not in leaving]
         waiting = [lane for lane in self.lanes if not lane.ready]
@@ -288,8 +289,7 @@ class Flow:
         return dict.fromkeys(kept + waiting[: budget - len(kept)], 1)
 
     def _leaving(self, now: float) -> set[Lane]:
-        """Return the lanes that have finished their turn, at most one per lane that waits for
-        RDY."""
+        """Return the lanes that have finished their turn, at most one per lane waiting for RDY."""
         waiting = sum(not lane.ready for lane in self.lanes)
         over = [lane for lane in self.lanes if lane.ready and self._is_over(lane, now)]
         return set(over[:waiting])
@@ -297,15 +297,16 @@ class Flow:
     def _is_over(self, lane: Lane, now: float) -> bool:
         since = self._since[lane]
         if now < since + self.settings.rdy_redistribute_interval:
-            return False  # its messages may be on their way
+            return False  # messages may be in transit
         if now >= since + self.settings.low_rdy_timeout:
             return True
-        # A lane that is busy with a message is not idle, regardless of how long that takes.
+        # A lane that is busy with a message is not idle, however long that takes.
         idle = now >= lane.last_message + self.settings.low_rdy_idle_timeout
         return idle and not lane.in_flight
 
     def _send(self, targets: dict[Lane, int], now: float) -> None:
-        """Set all lanes to their targets, or to 0 without one: first decrease, then increase."""
+        """Set all lanes to their targets, or to 0 if they have none: first decrease, then
+        increase."""
         lost: list[Lane] = []
         got: list[Lane] = []
         for lane in self.lanes:

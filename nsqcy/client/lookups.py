@@ -10,7 +10,8 @@ log = logging.getLogger("nsqcy.client")
 
 
 class Lookups:
-    """The nsqlookupds of one consumer (of `topic`), or of a producer, which uses every nsqd."""
+    """The nsqlookupds of one consumer (for its `topic`), or of a producer, which uses every
+    nsqd."""
 
     def __init__(
         self,
@@ -31,12 +32,11 @@ class Lookups:
         )
 
     def ask(self) -> Answer:
-        """Query all nsqlookupds at the same time; return the nsqds that they know, and their
-        errors."""
+        """Query all nsqlookupds concurrently; return the nsqds that they know, and their errors."""
         found = self._found()
         errors = [f"{address}: {error}" for address, error in found.errors.items()]
-        for address in found.unknown:  # a valid answer: there is no such nsqd
-            log.warning("lookupd %s does not know %s", address, self._topic)
+        for address in found.unknown:  # a valid response: there is no such nsqd
+            log.warning("lookupd %s has no topic %s", address, self._topic)
         addresses = [
             Address(each.broadcast_address, each.tcp_port)
             for each in found.producers

@@ -1,7 +1,7 @@
 """Drives a core of the blocking client, in its own thread or greenlet.
 
-Owns sockets, timers and wake-ups. The core decides, and is called with its lock held. Callbacks run
-after the lock is released, so that they may wait for threads that need it.
+Owns sockets, timers and wake-ups. The core makes the decisions, and is called with its lock held.
+Callbacks run after the lock is released, so that they may wait for threads that need the lock.
 
     any thread                                      the loop
     message.finish() -> codec -> Driver.wake() ---> dirty: take() and send()
@@ -49,12 +49,12 @@ class Driver:
         self._socket: socket.socket | None = None
         self._dirty = False
         self._unsent = b""
-        self._writing = False  # the selector reports when more can be sent
+        self._writing = False  # whether the selector reports when more can be sent
         connection.driver = self
         connection.codec.wake = self.wake
 
     def wake(self) -> None:
-        """Have the loop send pending output."""
+        """Make the loop send pending output."""
         if not self._dirty:
             self._dirty = True
             self._loop.dirty.append(self)
@@ -72,7 +72,7 @@ class Driver:
         self.wake()
 
     def connected(self, connected: socket.socket) -> None:
-        """The socket is connected, perhaps too late."""
+        """Handle a connected socket; the connection may come too late."""
         if self.closing:
             connected.close()
             return
@@ -110,7 +110,7 @@ class Driver:
             self.fail(f"not connected within {timeout:g} s")
 
     def fail(self, why: str) -> None:
-        """The connection failed or was lost."""
+        """Handle a connection that failed or was lost."""
         if self.closing:
             return
         self._end(ConnectionFailed(f"{self.connection.address}: {why}"))
@@ -182,8 +182,8 @@ class Driver:
 class Loop:
     """Drives `core` as its Net; `lock` is the core's lock.
 
-    With the lock held, `on_messages` is called with messages for the program and `on_hopeless` with
-    a message to give up. `on_end` is called when nothing more will happen.
+    With the lock held, `on_messages` is called with messages for the program, and `on_hopeless`
+    with a message to give up on. `on_end` is called once nothing more will happen.
     """
 
     core: Core[Any]
@@ -200,7 +200,7 @@ class Loop:
         self.on_end: Callable[[], object] | None = None
         self.on_hopeless: Callable[[Message], object] | None = None
         self.after_turn: Callable[[], object] | None = None
-        self.at_exit: Callable[[], object] | None = None  # if the loop runs at the program's exit
+        self.at_exit: Callable[[], object] | None = None  # if the loop is running at program exit
         self.now = time.monotonic
         self._on_messages = on_messages
         self._ask: Callable[[], Answer] | None = None
@@ -211,7 +211,7 @@ class Loop:
         self._name = ""
         self._who: object = None  # the thread or greenlet that runs it
 
-    # -- for its Consumer or Producer
+    # -- for the Consumer or Producer
 
     def start(self, name: str, ask: Callable[[], Answer] | None) -> None:
         """Begin; `ask` queries the nsqlookupds."""
@@ -225,7 +225,7 @@ class Loop:
         self._begun = True
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """Have the loop call a function soon. May be called from a signal handler."""
+        """Make the loop call a function soon. May be called from a signal handler."""
         self._calls.append((function, args))
         self.rouse()
 
@@ -283,7 +283,7 @@ class Loop:
         self._stopped = True
         self.rouse()
 
-    # -- beside the loop
+    # -- alongside the loop
 
     def _connect(self, driver: Driver) -> None:
         address, options = driver.connection.address, driver.connection.options
@@ -323,7 +323,7 @@ class Loop:
     def _turn(self) -> None:
         wait = self._wait()
         self._asleep = True
-        if self.dirty or self._calls or self.later:  # added before it sleeps
+        if self.dirty or self._calls or self.later:  # added before the loop sleeps
             self._asleep = False
             wait = 0.0
         events = self.selector.select(wait)
@@ -373,7 +373,7 @@ class Loop:
             self._woken.recv(4096)
 
     def _end(self) -> None:
-        """End the core, and release all waiters, also after a failure."""
+        """End the core, and release all waiters, even after a failure."""
         with self.lock:
             with suppress(Exception):
                 self.core.stop(self.now(), graceful=False)
@@ -391,8 +391,8 @@ class Loop:
         self.selector.close()
 
     def abandon(self) -> None:
-        """Clean up in a forked child process, which lacks the loop's thread: the connections belong
-        to the parent."""
+        """Clean up in a forked child process, which does not have the loop's thread: the
+        connections belong to the parent."""
         self.lock = self.core.lock = self.runtime.lock()
         self.core.running, self.core.closing = False, True
         self.ended = self.runtime.event()

@@ -1,10 +1,10 @@
 """Options of connections, consumers and producers (table: docs/CLIENT.md).
 
-Owns the allowed values: an invalid value raises ValueError (a wrong name TypeError) when the
-consumer or producer is created, and not a later error from nsqd. Durations are in seconds. Does not
-depend on connections.
+Owns the allowed values: an invalid value raises ValueError (an unknown name, TypeError) when the
+consumer or producer is created, rather than causing an nsqd error later. Durations are in seconds.
+Does not depend on connections.
 
-Source: the table "options side by side" of NSQ's clients; pynsq's names are used where it has one.
+Source: the table "options side by side" of NSQ's clients; where pynsq has a name, it is used here.
 """
 
 import math
@@ -152,7 +152,7 @@ class ConnectionOptions:
         1.0,
         FLOAT,
         "timeout in seconds for connecting, and for sending the remaining output on close; a "
-        "handshake has at least 10 s",
+        "handshake may take at least 10 s",
         POSITIVE,
     )
     local_address: str | None = option(None, STRING, "local host[:port] to connect from")
@@ -162,15 +162,14 @@ class ConnectionOptions:
     durability: str | None = option(
         None,
         STRING,
-        "what a publish must survive before nsqd answers, if its topic guarantees less: memory, "
-        "os or fsync. The connection to an nsqd that does not support it fails",
+        "durability that a publish must reach before nsqd answers, if its topic's is lower: "
+        "memory, os or fsync. Connecting to an nsqd that does not support it fails",
         Rule(", ".join(DURABILITIES), DURABILITIES.__contains__),
     )
     headers: bool = option(
         False,
         BOOL,
-        "send and receive message headers. The connection to an nsqd that does not support them "
-        "fails",
+        "send and receive message headers. Connecting to an nsqd that does not support them fails",
     )
     topology_region: str = option("", STRING, "this client's region")
     topology_zone: str = option("", STRING, "this client's zone")
@@ -189,10 +188,10 @@ class ConnectionOptions:
 
     @property
     def local(self) -> tuple[str, int] | None:
-        """Return the host and port to connect from. Raises ValueError."""
+        """Return the local host and port to connect from. Raises ValueError."""
         if self.local_address is None:
             return None
-        if self.local_address.endswith(":0"):  # any port: not an address
+        if self.local_address.endswith(":0"):  # 0 means any port; Address.parse() rejects it
             return Address.parse(self.local_address[:-2]).host, 0
         address = Address.parse(self.local_address, 0)
         return address.host, address.port
@@ -286,7 +285,7 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """Options that only producers have."""
+    """Options for producers only."""
 
     retries: int = option(
         3, INT, "number of times that a failed publish is retried on another nsqd", at_least(0)
@@ -314,7 +313,7 @@ class ProducerOptions:
 def consumer_options(
     keywords: Mapping[str, Any],
 ) -> tuple[ConsumerOptions, FlowSettings, LookupOptions, ConnectionOptions]:
-    """Sort a consumer's keywords by the part that they belong to."""
+    """Group a consumer's keywords by the part that they belong to."""
     given = dict(keywords)
     if "max_attempts" in given:
         if "max_tries" in given:
@@ -333,7 +332,7 @@ def consumer_options(
 def producer_options(
     keywords: Mapping[str, Any],
 ) -> tuple[ProducerOptions, LookupOptions, ConnectionOptions]:
-    """Sort a producer's keywords by the part that they belong to."""
+    """Group a producer's keywords by the part that they belong to."""
     first, second, third = _sort(
         "Producer", keywords, ProducerOptions, LookupOptions, ConnectionOptions
     )
@@ -384,8 +383,8 @@ Answer = tuple[list[Address], list[str]]  # nsqds known to nsqlookupds, and erro
 
 
 def nsqd_addresses(addresses: Addresses) -> tuple[Address, ...]:
-    """Parse one or several addresses. Duplicates are removed; the order stays. Raises ValueError
-    and TypeError."""
+    """Parse one or more addresses. Duplicates are removed; the order is kept. Raises ValueError and
+    TypeError."""
     return tuple(dict.fromkeys(Address.parse(each) for each in as_strings(addresses)))
 
 
@@ -398,7 +397,7 @@ def as_strings(addresses: Addresses) -> tuple[str, ...]:
 
 
 def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
-    """Parse one or several host:port or URLs. Raises ValueError and TypeError."""
+    """Parse one or more host:port addresses or URLs. Raises ValueError and TypeError."""
     given = tuple(dict.fromkeys(as_strings(addresses)))
     if given:
         # With only fixed nsqds, no HTTP client is needed.
@@ -410,8 +409,8 @@ def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
 
 
 def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
-    """Return the TLS context: which servers to trust, and the client's certificate. Raises
-    ValueError for an unknown option or an unreadable file."""
+    """Return the TLS context: the trusted servers, and the client's certificate. Raises ValueError
+    for an unknown option or an unreadable file."""
     if isinstance(options, ssl.SSLContext):
         return options
     left = dict(options or {})
@@ -420,7 +419,7 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
         raise ValueError(f"tls_options has no {quote(name)} (allowed: {', '.join(allowed)})")
     try:
         return _make_context(left)
-    except OSError as error:  # OpenSSL's errors are OSErrors too
+    except OSError as error:  # OpenSSL's errors are also OSErrors
         raise ValueError(f"tls_options: {error}") from error
 
 

@@ -1,11 +1,11 @@
 """A producer's decisions, sans I/O.
 
-Owns the choice of an nsqd for a publish, the assignment of answers to publishes, and retries.
-core.py owns the nsqds, one or a pool. Uses no socket and no thread, which are left to its Net (aio,
+Owns the choice of an nsqd for each publish, the matching of responses to publishes, and retries.
+core.py owns the nsqds, one or a pool. Uses no sockets or threads, which are left to its Net (aio,
 blocking).
 
 A publish whose connection is lost may have been executed. With several nsqds, it is retried on
-another nsqd, so a message may be published twice but is not lost. With a single nsqd it fails, and
+another nsqd, so a message may be published twice but is not lost. With a single nsqd, it fails, and
 the caller decides. Publishes that follow a publish that nsqd rejects are not executed, so they are
 retried on any connection.
 """
@@ -34,7 +34,8 @@ from nsqcy.client.options import Address, Addresses, producer_options
 from nsqcy.errors import LayerError
 from nsqcy.names import is_valid_name, quote
 
-# Errors after which another nsqd may accept the message: this nsqd is exiting, or its disk is full.
+# Errors after which a different nsqd may accept the message: this nsqd is exiting, or its disk is
+# full.
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
 MAX_HEADS = 1000  # topics with cached command lines
@@ -47,12 +48,12 @@ class Nsqd(AnyNsqd):
 
     def __init__(self, *, fixed: bool) -> None:
         super().__init__(fixed=fixed)
-        self.pending: deque[Publish] = deque()  # sent, in order, without an answer
-        self.error: Error | None = None  # from the last attempt to connect
+        self.pending: deque[Publish] = deque()  # sent and not yet answered, in order
+        self.error: Error | None = None  # error of the last attempt to connect
 
 
 class _GivenUp(Publish):
-    """Placeholder for a publish that has timed out; its answer may still arrive."""
+    """Placeholder for a publish that has timed out; its response may still arrive."""
 
     __slots__ = ()
 
@@ -115,7 +116,7 @@ class ProducerCore(Core[Nsqd]):
             lock=lock,
             rng=rng,
         )
-        self.pending_bytes = 0  # total size of publishes without an answer
+        self.pending_bytes = 0  # total size of unanswered publishes
         self.retried = 0  # number of retries
         self.waiting: deque[Publish] = deque()  # for a connection
         self.on_retry: Callable[[Publish, Error], object] | None = None
@@ -124,7 +125,7 @@ class ProducerCore(Core[Nsqd]):
         self._failures = 0  # failed attempts to connect since all nsqds were last tried
         self._next_deadline = math.inf
 
-    # -- what its face calls
+    # -- called by the public interface
 
     @property
     def due(self) -> float:
@@ -132,7 +133,7 @@ class ProducerCore(Core[Nsqd]):
         return min(self._next(), self._next_deadline) if self.running else math.inf
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do everything that is due."""
         if not self.running:
             return
         self._check(now)
@@ -151,7 +152,7 @@ class ProducerCore(Core[Nsqd]):
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
         error = connection.failure or error
-        if isinstance(error, LayerError):  # programs do not know layers
+        if isinstance(error, LayerError):  # programs do not know about layers
             error = ConnectionFailed(connection.blames(error))
         if not was_ready:
             nsqd.error = error
@@ -162,7 +163,7 @@ class ProducerCore(Core[Nsqd]):
         self.tell(self.on_error, error)
         interval = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
         wait = min(interval, self.options.max_reconnect_interval)
-        # Reconnect now if the connection had worked: nsqd may have closed only this connection.
+        # Reconnect now if the connection had worked: nsqd may have closed only this one.
         worked = was_ready and not nsqd.failures
         self._retry(nsqd, now, 0 if worked else wait)
         if worked and self.lookupd_http_addresses:
@@ -175,7 +176,12 @@ class ProducerCore(Core[Nsqd]):
             self._failed(publish, ConnectionFailed(str(error)), elsewhere=True, untouched=untouched)
         if lost:
             count = self.retried - retried
-            log.warning("[%s] %d publishes: %d are retried", self.name, len(lost), count)
+            log.warning(
+                "[%s] connection lost with %d pending publishes, retrying %d",
+                self.name,
+                len(lost),
+                count,
+            )
         if not was_ready:
             self._fail_waiting()
         self._end_if_done()
@@ -185,7 +191,7 @@ class ProducerCore(Core[Nsqd]):
         self._lookup_error = NoConnection(f"lookupd: {texts[0]}") if texts else None
         super().found(addresses, texts, now)
         if not self.nsqds and self.running:
-            # Waiting callers should not have to wait until all nsqds were tried again.
+            # Callers should not have to wait until all nsqds have been tried again.
             self._ask_at = min(self._ask_at, now + self.options.reconnect_interval)
         self._fail_waiting()
 
@@ -219,7 +225,7 @@ class ProducerCore(Core[Nsqd]):
         return self.pending_bytes >= self.options.max_pending
 
     def stop(self, now: float, *, graceful: bool = True) -> None:
-        """End after the answers to pending publishes, or after close_timeout."""
+        """End once pending publishes have been answered, or after close_timeout."""
         if not self.running:
             return
         self.closing = True
@@ -230,9 +236,9 @@ class ProducerCore(Core[Nsqd]):
         self._end_if_done()
 
     def answered(self, now: float) -> None:
-        """End immediately, without waiting for answers."""
+        """End immediately, without waiting for responses."""
 
-    # -- what connections say
+    # -- notifications from connections
 
     def ready(self, connection: Connection, now: float) -> None:
         nsqd = self.nsqds[connection.address]
@@ -253,7 +259,7 @@ class ProducerCore(Core[Nsqd]):
             if not pending:
                 if self.running:
                     raise ProtocolError(f"{connection.address} sent OK without a pending publish")
-                return  # the callback of the last answer has closed it
+                return  # the callback for the last response has closed it
             publish = pending.popleft()
             self.pending_bytes -= len(publish.body)
             publish.done(None)
@@ -265,7 +271,7 @@ class ProducerCore(Core[Nsqd]):
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         """Handle a failure of the oldest publish; the publishes sent after it are not executed."""
-        if not error.fatal:  # nsqd sends that to consumers
+        if not error.fatal:  # nsqd sends this error to consumers
             log.warning("[%s] %s", self.name, connection.blames(error))
             return
         nsqd: Nsqd = connection.peer
@@ -280,7 +286,7 @@ class ProducerCore(Core[Nsqd]):
             self._failed(publish, error, elsewhere=elsewhere)
 
     def heartbeat(self, connection: Connection) -> None:
-        """Reconnect soon: the nsqd has answered before, so it works."""
+        """Reconnect soon: the nsqd has responded before, so it works."""
         connection.peer.failures = 0
 
     # -- the rest
@@ -337,8 +343,8 @@ class ProducerCore(Core[Nsqd]):
         publish.done(error)
 
     def _expire(self, now: float) -> None:
-        """Fail publishes that have timed out. A sent publish keeps its place, because its answer
-        may arrive."""
+        """Fail publishes that have timed out. A sent publish keeps its place, because its response
+        may still arrive."""
         late: list[tuple[Publish, Error]] = []
         waiting, self.waiting = self.waiting, deque()
         for publish in waiting:

@@ -1,6 +1,6 @@
-"""Threads or greenlets of the blocking client.
+"""Threads or greenlets for the blocking client.
 
-Owns the difference between the two. Everything is looked up on use, so threads are greenlets where
+Hides the difference between the two. Everything is looked up on use, so threads are greenlets if
 gevent has patched `threading`.
 """
 
@@ -35,7 +35,7 @@ class Future(Protocol):
 
 
 class Gate(Protocol):
-    """A gate for one waiter; opened once, from anywhere."""
+    """A gate for one waiter; it is opened once, from anywhere."""
 
     def release(self) -> object: ...
 
@@ -44,7 +44,7 @@ class Runtime(Protocol):
     """Runs functions concurrently, and waits for them."""
 
     def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
-        """Run a function concurrently; it does not keep the program running."""
+        """Run a function concurrently; it does not keep the program alive."""
 
     def call(self, work: Callable[[], Any]) -> Any:
         """Call a function that blocks its thread. Only for spawned threads or greenlets."""
@@ -78,7 +78,7 @@ class Runtime(Protocol):
 
 
 class ThreadRuntime:
-    """Threads of the operating system, or gevent's replacement."""
+    """Operating system threads, or gevent's replacement."""
 
     def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
         threading.Thread(target=work, args=args, name=name, daemon=True).start()
@@ -137,7 +137,7 @@ class GeventRuntime:
 
     def call(self, work: Callable[[], Any]) -> Any:
         if _is_patched():
-            return work()  # its waits are greenlet waits
+            return work()  # it waits as a greenlet
         return self._gevent.get_hub().threadpool.apply(work)
 
     def connect(self, host: str, port: int, timeout: float, source: Source) -> socket.socket:

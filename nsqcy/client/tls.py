@@ -1,4 +1,4 @@
-"""A client's TLS as a byte layer.
+"""A client's TLS, as a byte layer.
 
 Owns the handshake and the encoding. The context decides which peers to trust.
 """
@@ -19,7 +19,7 @@ class TlsLayer(ByteLayer):
             self._incoming, self._outgoing, server_hostname=server_hostname
         )
         self._shaken = False
-        self._early: list[bytes] = []  # written before the handshake was done
+        self._early: list[bytes] = []  # written before the handshake was complete
 
     def feed(self, data: bytes) -> None:
         self._incoming.write(data)

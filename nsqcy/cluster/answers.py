@@ -9,7 +9,7 @@ from typing import Any
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
-PLAIN = "nsq; version=1.0"  # X-NSQ-Content-Type of an unwrapped response
+PLAIN = "nsq; version=1.0"  # value of X-NSQ-Content-Type for an unwrapped response
 
 
 def read(
@@ -27,7 +27,7 @@ def read(
             return decode(body, fields)
         found = decode(body, {**fields, "data": (gojson.structure(fields), None)})
     except ValueError as error:
-        raise RequestError(f"the answer cannot be read: {error}", 200, body) from None
+        raise RequestError(f"the response cannot be read: {error}", 200, body) from None
     wrapped: dict[str, Any] | None = found.pop("data")
     return found if wrapped is None else wrapped
 

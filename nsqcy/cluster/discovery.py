@@ -32,7 +32,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Producer:
-    """An nsqd with the address for clients. A port of 0 means none."""
+    """An nsqd with its address for clients. A port of 0 means that there is none."""
 
     broadcast_address: str
     tcp_port: int
@@ -42,12 +42,12 @@ class Producer:
     remote_address: str = ""  # its address as seen by the nsqlookupd
     topology_region: str = ""
     topology_zone: str = ""
-    # Topic -> whether it has a tombstone. Only in responses of /nodes.
+    # Topic -> whether it has a tombstone. Only in responses to /nodes.
     topics: Mapping[str, bool] = field(default_factory=dict, compare=False)
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address to connect to, which identifies the producer."""
+        """The address to connect to; it identifies the producer."""
         return self.broadcast_address, self.tcp_port
 
     @property
@@ -108,11 +108,11 @@ def parse_lookup(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
 
 
 def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
-    """Return the producers in a /nodes response, with the topics of each producer."""
+    """Return the producers in a /nodes response, with each producer's topics."""
     producers = []
     for each in answers.read(body, headers, _NODES)["producers"]:
         names, tombstones = each.pop("topics"), each.pop("tombstones")
-        tombstones += [False] * len(names)  # some nsqlookupds return fewer
+        tombstones += [False] * len(names)  # some nsqlookupds return fewer of them
         producers.append(Producer(**each, topics=dict(zip(names, tombstones, strict=False))))
     return _addressed(producers)
 
@@ -130,7 +130,7 @@ def parse_channels(body: bytes, headers: Mapping[str, str]) -> list[str]:
 def _addressed(producers: Iterable[Producer]) -> list[Producer]:
     found = list(producers)
     if not all(each.broadcast_address for each in found):
-        raise RequestError("the answer cannot be read: a producer without an address", 200)
+        raise RequestError("the response cannot be read: a producer without an address", 200)
     return found
 
 
@@ -164,7 +164,7 @@ def lookup_url(address: str, topic: str) -> str:
 
 
 def lookupd_url(address: str, name: str) -> str:
-    """Return the URL of another endpoint, for example /nodes, next to /lookup. Raises
+    """Return the URL of a different endpoint, for example /nodes, next to /lookup. Raises
     ValueError."""
     url = daemon_url(address)
     folder = (url.path or "/").rpartition("/")[0]
@@ -185,10 +185,10 @@ def bearer(secret: str | bytes | None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Found:
-    """nsqlookupd responses, by address."""
+    """Responses by nsqlookupd address."""
 
     answers: Mapping[str, Sequence[Producer]]
-    # nsqlookupds that do not know the topic, with their error.
+    # nsqlookupds that do not know the topic, with the errors they returned.
     unknown: Mapping[str, RequestError] = field(default_factory=dict)
     errors: Mapping[str, RequestError] = field(default_factory=dict)
 
@@ -214,8 +214,8 @@ def lookup(
     web: WebClient,
     auth_secret: str | bytes | None = None,
 ) -> Found:
-    """Query a topic's producers. Raises ValueError for an invalid address. Failed nsqlookupd
-    queries are in the result."""
+    """Query a topic's producers. Raises ValueError for an invalid address. The result includes
+    failed nsqlookupd queries."""
     urls = {address: lookup_url(address, topic) for address in addresses}
     outcome = _ask(urls, parse_lookup, web, auth_secret)
     unknown: dict[str, RequestError] = {}
@@ -245,7 +245,7 @@ def nodes(
 def topics(
     addresses: Sequence[str], *, web: WebClient, auth_secret: str | bytes | None = None
 ) -> Outcome[str, list[str]]:
-    """Query the names of all topics, by nsqlookupd."""
+    """Query the names of all topics. The result is by nsqlookupd."""
     urls = {address: lookupd_url(address, "topics") for address in addresses}
     return _ask(urls, parse_topics, web, auth_secret)
 
@@ -253,7 +253,7 @@ def topics(
 def channels(
     addresses: Sequence[str], topics: Iterable[str], *, web: WebClient
 ) -> Outcome[tuple[str, str], list[str]]:
-    """Query the channel names of these topics, by nsqlookupd and topic."""
+    """Query the channel names of these topics. The result is by nsqlookupd and topic."""
     urls = {
         (address, topic): f"{lookupd_url(address, 'channels')}?{urlencode({'topic': topic})}"
         for topic in topics
@@ -268,7 +268,7 @@ def _ask(
     web: WebClient,
     auth_secret: str | bytes | None,
 ) -> Outcome[Key, list[Item]]:
-    """Query URLs; return the responses by the keys of the URLs."""
+    """Query URLs; return each response under its URL's key."""
     headers = bearer(auth_secret)
 
     def ask(key: Key) -> list[Item]:

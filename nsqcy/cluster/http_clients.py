@@ -21,10 +21,10 @@ MAX_ANSWER = 256 << 20  # bytes
 
 
 def _named(topic: str, channel: str | None = None) -> dict[str, str]:
-    """Return the query parameters for a topic or one of its channels."""
+    """Return the query parameters that select a topic or one of its channels."""
     for kind, name in (("topic", topic), ("channel", channel)):
         if name is not None and not is_valid_name(name):
-            raise InvalidName(f"{quote(name)} is not the name of a {kind}")
+            raise InvalidName(f"{quote(name)} is not a valid {kind} name")
     return {"topic": topic} if channel is None else {"topic": topic, "channel": channel}
 
 
@@ -95,7 +95,7 @@ class DaemonClient:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise RequestError("the answer is not a JSON object", answer.status, answer.body)
+            raise RequestError("the response is not a JSON object", answer.status, answer.body)
         data = value.get("data")  # responses before 1.0 were wrapped
         return data if isinstance(data, dict) else value
 
@@ -113,7 +113,7 @@ class DaemonClient:
 
 
 class NsqdHTTPClient(DaemonClient):
-    """HTTP client of an nsqd."""
+    """HTTP client for an nsqd."""
 
     PORT = 4151
 
@@ -172,7 +172,7 @@ class NsqdHTTPClient(DaemonClient):
     def stats(
         self, topic: str | None = None, channel: str | None = None, text: bool = False
     ) -> dict[str, Any] | bytes:
-        """Return the statistics of everything, or of a topic or channel; with `text`, as bytes in
+        """Return the statistics of all topics, or of one topic or channel; with `text`, as bytes in
         NSQ's text format."""
         query = {"format": "text" if text else "json"}
         if topic:
@@ -181,7 +181,7 @@ class NsqdHTTPClient(DaemonClient):
 
 
 class LookupdClient(DaemonClient):
-    """HTTP client of an nsqlookupd."""
+    """HTTP client for an nsqlookupd."""
 
     PORT = 4161
 

@@ -1,8 +1,8 @@
-"""Latencies from publish to finish: one nsqd's percentiles, and their combination over several
+"""Latencies from publish to finish: one nsqd's percentiles, and their combination across several
 nsqds.
 
-Pure functions. Times are nanoseconds. Percentiles cannot be summed: for several nodes, the result
-contains the mean weighted by counts, the minimum and the maximum.
+Pure functions. Times are in nanoseconds. Percentiles cannot be summed: for several nodes, the
+result contains the count-weighted mean, the minimum and the maximum.
 """
 
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ def _single(quantile: float, value: float, count: int) -> Percentile:
 
 
 def merge(latencies: Iterable[Latency | None]) -> Latency:
-    """Combine the latencies of several nodes, with quantiles in order of first appearance."""
+    """Combine the latencies of several nodes. Quantiles are in order of first appearance."""
     count = 0
     merged: dict[float, Percentile] = {}
     for latency in latencies:

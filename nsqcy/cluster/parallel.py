@@ -12,11 +12,11 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MAX_THREADS = 32
-GRACE = 0.5  # seconds after the limit in which requests end at their own deadline
+GRACE = 0.5  # seconds after the limit, for requests to end at their own deadlines
 
 
 class Outcome(Generic[Key, Value]):
-    """Results and errors by key, in key order."""
+    """Results and errors by key, in the order of the keys."""
 
     def __init__(self) -> None:
         self.values: dict[Key, Value] = {}

@@ -1,7 +1,8 @@
-"""Statistics of topics and channels over all nsqds, and their sums.
+"""Topic and channel statistics from all nsqds, and their sums.
 
 Parsing and summing are pure functions; topic_producers(), node_stats() and nsqds() send requests.
-Clients are queried only on request, because channels include the number of clients anyway.
+Clients are queried only on request, because a channel's figures include the number of clients
+anyway.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
 MAX_ANSWER = 256 << 20  # bytes
-TOGETHER = "*"  # node name of a sum
+TOGETHER = "*"  # node name that stands for a sum
 
 
 # --- figures ------------------------------------------------------------------------------------
@@ -71,14 +72,14 @@ Figures = TypeVar("Figures", TopicFigures, ChannelFigures)
 
 
 def total(figures: Sequence[Figures]) -> Figures:
-    """Sum figures. The sum is paused if any of its parts is."""
+    """Sum figures. The sum counts as paused if any of its parts is paused."""
     kind = type(figures[0])
     sums: list[Any] = [*map(sum, zip(*figures, strict=True))]
     sums[_PAUSED] = sums[_PAUSED] > 0
     return kind(*sums)
 
 
-_PAUSED = TopicFigures._fields.index("paused")  # the same index in ChannelFigures
+_PAUSED = TopicFigures._fields.index("paused")  # same index as in ChannelFigures
 
 
 @dataclass(frozen=True)
@@ -113,19 +114,19 @@ class ClientStats:
 
 
 class CursorStats(NamedTuple):
-    """A named cursor of a topic's log on one node."""
+    """A named cursor in a topic's log on one node."""
 
     name: str = ""
     log_id: str = ""
     seq: int = 0  # the next seq to read
     lag: int = 0  # number of records from `seq` to the end
     age: int = 0  # seconds since it was last set or queried
-    overrun: bool = False  # whether records that it should have retained are missing
+    overrun: bool = False  # whether any records that it should have retained are missing
 
 
 class ChannelStats(NamedTuple):
-    """A channel on one node, or summed over `nodes`. `clients` is None if not queried, and
-    `latency` is None if the node does not support it."""
+    """A channel on one node, or summed across `nodes`. `clients` is None if not queried; `latency`
+    is None if the node does not report it."""
 
     topic: str
     name: str
@@ -139,7 +140,7 @@ class ChannelStats(NamedTuple):
 
 
 class TopicStats(NamedTuple):
-    """A topic on one node, or summed over `nodes`."""
+    """A topic on one node, or summed across `nodes`."""
 
     name: str
     node: str
@@ -152,7 +153,7 @@ class TopicStats(NamedTuple):
 
 
 def sum_topics(stats: Iterable[TopicStats]) -> dict[str, TopicStats]:
-    """Sum each topic, by name, and each of its channels over their nodes. Nodes are sorted by
+    """Sum each topic (by name) and each of its channels across their nodes. Nodes are sorted by
     hostname; topics and channels are in order of first appearance."""
     by_name: dict[str, list[TopicStats]] = {}
     for each in sorted(stats, key=lambda each: each.hostname):
@@ -201,7 +202,7 @@ _READERS: dict[Any, gojson.Reader] = {
 
 
 def _readers(values: Any) -> gojson.Fields:
-    """Return the readers of these fields and types."""
+    """Return readers for these fields and types."""
     defaults = (
         {each.name: each.default for each in fields(values)}
         if is_dataclass(values)
@@ -217,7 +218,7 @@ _CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
 
 
 def _page(channel: gojson.Fields) -> gojson.Fields:
-    """Return the format of a statistics page with these additional channel fields."""
+    """Return the format of a statistics page that has these additional channel fields."""
     channels = gojson.alike(
         {
             **_readers(ChannelFigures),
@@ -291,14 +292,14 @@ def _client(values: dict[str, Any], node: str) -> ClientStats:
 
 @dataclass(frozen=True)
 class NodeStats:
-    """nsqd responses, by HTTP address."""
+    """Responses by HTTP address of the nsqd."""
 
     answers: Mapping[str, Sequence[TopicStats]]
     errors: Mapping[str, RequestError]
 
     @property
     def topics(self) -> dict[str, TopicStats]:
-        """Return the topics, summed over all nodes that answered."""
+        """Return the topics, summed across all nodes that answered."""
         return sum_topics(each for topics in self.answers.values() for each in topics)
 
 
@@ -310,7 +311,7 @@ def node_stats(
     web: WebClient,
     clients: bool = False,
 ) -> NodeStats:
-    """Query these nsqds' statistics: of one topic or all, and of one channel or all."""
+    """Query these nsqds' statistics, for one or all topics and one or all channels."""
     nodes: dict[str, Producer] = {}
     for each in producers:
         nodes.setdefault(each.http_address, each)
@@ -353,7 +354,7 @@ def nsqds(
     web: WebClient,
     clients: bool = False,
 ) -> Outcome[str, tuple[Producer, list[TopicStats]]]:
-    """Query the nsqds at these addresses and their statistics as in node_stats(). Uses the given
+    """Query the nsqds at these addresses, and their statistics as node_stats() does. Uses the given
     addresses, not the announced ones."""
     urls = {address: daemon_url(address) for address in addresses}
 

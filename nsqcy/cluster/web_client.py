@@ -1,8 +1,8 @@
-"""Blocking HTTP client for daemons. Every request ends at a deadline.
+"""Blocking HTTP client for daemons. Every request has a deadline.
 
-Implements the conventions of NSQ's daemons: the accepted version, and how to find the TLS address.
-Error texts are built here, because library exceptions may contain the URL and therefore a secret.
-Does not interpret requests or responses.
+Implements the conventions of NSQ's daemons: the version that it accepts, and how to find the TLS
+address. Error texts are built here, because library exceptions may contain the URL and therefore a
+secret. Does not interpret requests or responses.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ from nsqcy.names import quote
 from nsqcy.util import gojson
 from nsqcy.util.self_connect import refuse_itself
 
-PIECE = 1 << 16  # bytes of a body read at a time
-FOREVER = 86400.0  # deadline in seconds of a request without a limit
+PIECE = 1 << 16  # bytes of a body to read at a time
+FOREVER = 86400.0  # deadline in seconds for a request without a limit
 SECOND = 1_000_000_000
 PORTS = {"http": 80, "https": 443}
 MAX_REDIRECTS = 10
-MAX_SHOWN = 300  # maximum characters of an error response in a text
+MAX_SHOWN = 300  # maximum characters of an error response that are quoted
 TIMED_OUT = "timed out"
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -41,7 +41,7 @@ _TLS_REQUIRED: gojson.Fields = {"https_port": (gojson.int32, 0)}
 
 
 class Settings(Protocol):
-    """A daemon's options that the client uses."""
+    """The daemon options that the client uses."""
 
     @property
     def http_client_connect_timeout(self) -> int: ...
@@ -66,7 +66,7 @@ class Terms:
     verify: bool = True
     user_agent: str = f"nsqcy/{__version__}"
     token: str = field(default="", repr=False)
-    """Sent only to the requested host, not to hosts that it redirects to."""
+    """Sent only to the requested host, not to hosts to which it redirects."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Terms":
@@ -110,7 +110,7 @@ class _Socket(socket.socket):
 class _TlsSocket(ssl.SSLSocket):
     """TLS socket that also sends until a deadline, because its sendall makes many sends."""
 
-    deadline: float | None = None  # None during the handshake, which is one call
+    deadline: float | None = None  # None during the handshake, which is a single call
 
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
         self._keep_deadline()
@@ -126,7 +126,7 @@ class _TlsSocket(ssl.SSLSocket):
 
 
 class _Connection(HTTPConnection):
-    """Connection with a deadline for every step."""
+    """Connection whose every step has a deadline."""
 
     def __init__(self, *args: Any, deadline: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -149,14 +149,14 @@ class _TlsConnection(_Connection, HTTPSConnection):
 
 class ResponseStream:
     """Response whose pieces are read as they arrive, for at most a day. Only `close` may be called
-    in another thread."""
+    from another thread."""
 
     def __init__(self, connection: HTTPConnection, response: HTTPResponse) -> None:
         assert isinstance(connection.sock, _Socket | _TlsSocket)
         self._connection = connection
         self._socket = connection.sock
         self._socket.deadline = time.monotonic() + FOREVER
-        # A peer that disappeared without closing the connection is noticed.
+        # This detects a peer that disappeared without closing the connection.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
@@ -176,14 +176,14 @@ class ResponseStream:
         return piece
 
     def close(self) -> None:
-        """End the response, also for a read that waits in another thread."""
+        """End the response, even if a read is waiting in another thread."""
         with contextlib.suppress(OSError):
             # Not SSLSocket's: the reading thread still needs the TLS state.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 def reason(error: BaseException) -> str:
-    """Return the text of an error, without any part of the request."""
+    """Return an error's text, without any part of the request."""
     cause = error.__cause__ or error.__context__
     if isinstance(error, HTTPError) and isinstance(cause, OSError):
         error = cause
@@ -208,7 +208,7 @@ def https_instead(url: Url, body: bytes) -> Url:
 
 
 def unwanted(answer: Answer) -> RequestError:
-    """Return the error for a response with a status other than 200."""
+    """Return the error for a response whose status is not 200."""
     status = answer.status
     line = f"{status} {responses.get(status, '')}".rstrip()
     shown = quote(answer.body[:MAX_SHOWN])
@@ -232,9 +232,9 @@ class WebClient:
         *,
         maximum: int,
     ) -> Answer:
-        """Send a request and return the response of any status. Switches to TLS if the server
-        requires it, and follows redirects. Raises RequestError, without a status if there is no
-        response."""
+        """Send a request and return the response, whatever its status. Switches to TLS if the
+        server requires it, and follows redirects. Raises RequestError, without a status if there is
+        no response."""
         shown = {"Authorization": f"Bearer {self.terms.token}"} if self.terms.token else {}
         try:
             return self._ask(url, method, shown | dict(headers or {}), body, maximum)
@@ -260,7 +260,7 @@ class WebClient:
                 url = place
             else:
                 if len(answer.body) > maximum:
-                    raise RequestError(f"the answer has more than {maximum} bytes", answer.status)
+                    raise RequestError(f"the response has more than {maximum} bytes", answer.status)
                 return answer
         raise RequestError(f"stopped after {MAX_REDIRECTS} redirects")
 
@@ -297,8 +297,8 @@ class WebClient:
             connection.close()
 
     def stream(self, url: Url, headers: Mapping[str, str], body: bytes) -> ResponseStream:
-        """Send a POST request and return its response as a stream. Raises RequestError, also for
-        a status other than 200."""
+        """Send a POST request and return its response as a stream. Raises RequestError, including
+        for a status other than 200."""
         try:
             return self._stream(url, headers, body)
         except (OSError, HTTPError, HTTPException, ValueError) as error:
@@ -338,7 +338,8 @@ class WebClient:
         )
 
     def _tls_context(self) -> ssl.SSLContext:
-        """Return the TLS context. Created on first use, and again when one of its files changes."""
+        """Return the TLS context. It is created on first use, and again when one of its files
+        changes."""
         terms = self.terms
         stamp: tuple[int, ...] = ()
         for path in (terms.root_ca_file, terms.cert_file, terms.key_file):
@@ -372,7 +373,7 @@ def _make_tls_context(terms: Terms) -> ssl.SSLContext:
 
 
 def _stamp(path: str) -> tuple[int, ...]:
-    """Return a value that changes with a file's content."""
+    """Return a value that changes when a file's content does."""
     if not path:
         return ()
     found = os.stat(path)
@@ -380,7 +381,8 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 def _read(response: HTTPResponse, maximum: int) -> bytes:
-    """Return the whole body, or more than `maximum` bytes of it. Raises if the body ends early."""
+    """Return the entire body, or more than `maximum` bytes of it. Raises an exception if the body
+    ends early."""
     pieces = []
     length = 0
     while length <= maximum:

@@ -1,2 +1,2 @@
-"""Interfaces of other client libraries on top of nsqcy.client: a program changes only an import
-line."""
+"""Interfaces of other client libraries on top of nsqcy.client: a program only needs to change an
+import line."""

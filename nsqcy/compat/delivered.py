@@ -1,4 +1,4 @@
-"""Common base of pynsq's and gnsq's messages: whether and how a message was answered."""
+"""The common base class of pynsq's and gnsq's messages: whether and how a message was answered."""
 
 from nsqcy import client
 

@@ -1,1 +1,1 @@
-"""Options: their tables, command lines, files and environment."""
+"""Options: tables, command lines, files and environment."""

@@ -1,4 +1,4 @@
-"""Command lines of commands that NSQ does not have: argparse, driven by declared options.
+"""Command lines for commands that NSQ does not have: argparse, driven by declared options.
 
 Independent of particular options. NSQ's programs use Go's flag syntax instead: see config/flags.py.
 """
@@ -12,7 +12,7 @@ from nsqcy.options.option import InvalidOption, Option, suggestion
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of `--name value`, `--name=value`, and `--name` alone for a boolean."""
+    """Parser for `--name value`, `--name=value`, and `--name` alone for a boolean."""
 
     def __init__(
         self, command: str, description: str, sections: Mapping[str, Iterable[Option]]
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
             if not name.removeprefix("--") or not name.startswith("--"):
                 self.error(f"{rest[0]!r} is not a flag: flags begin with --")
             flags = [option.flag for option in self._options]
-            self.error(f"there is no {name}{suggestion(name.removeprefix('--'), flags, '--')}")
+            self.error(f"unknown flag {name}{suggestion(name.removeprefix('--'), flags, '--')}")
         return vars(found)
 
     def error(self, message: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Options that several daemons share, and checks of option rules.
+"""Options that several daemons share, and checks for option rules.
 
 Contains no table: each daemon has its own.
 """
@@ -18,7 +18,7 @@ def hostname() -> str:
 
 
 VERSION = Option("version", BOOL, False, "print the version and exit", in_file=False)
-CONFIG = Option("config", STRING, "", "path of a configuration file", in_file=False)
+CONFIG = Option("config", STRING, "", "path to a configuration file", in_file=False)
 LOG_LEVEL = Option(
     "log-level",
     LEVEL,
@@ -51,7 +51,7 @@ DEBUG_REMOTE = Option(
 
 
 def auth_file(daemon: str) -> Option:
-    """Return the --auth-file option of nsqd or nsqlookupd, for which the users are programs."""
+    """Return the --auth-file option for nsqd or nsqlookupd, whose users are programs."""
     return Option(
         "auth-file",
         STRING,
@@ -73,9 +73,9 @@ def refuse(settings: Settings, text: str, name: str = "") -> StartError:
 
 
 def check_auth_file(settings: Settings) -> None:
-    """Raise StartError for an empty --auth-file flag, as from an unset variable.
+    """Raise StartError for an empty --auth-file flag, which an unset variable may cause.
 
-    An empty flag would turn authorization off unnoticed. In a configuration file, empty is the
+    An empty flag would silently turn authorization off. In a configuration file, empty is the
     default, as in the sample.
     """
     is_flag = "auth_file" in settings.given and not settings.where("auth_file")
@@ -85,7 +85,7 @@ def check_auth_file(settings: Settings) -> None:
 
 
 def obey_rules(settings: Settings, names: Iterable[str]) -> None:
-    """Raise StartError for the first of these options that breaks its rule."""
+    """Raise StartError for the first of these options that violates its rule."""
     for name in names:
         option = settings.table.by_name[name]
         if option.rule and not option.rule.holds(settings[name]):

@@ -53,7 +53,7 @@ def _term_nanoseconds(whole: str, fraction: str, unit: str) -> int:
         raise ValueError("not a duration")
     if unit not in _UNITS:
         raise ValueError(f"unknown unit {quote(unit)}")
-    if len(whole.lstrip("0")) > 19:  # more than any int64; int() would refuse 4,300 digits
+    if len(whole.lstrip("0")) > 19:  # more digits than any int64; int() would refuse 4,300 digits
         raise ValueError("out of range")
     nanoseconds = _UNITS[unit]
     # Eighteen digits are enough: the largest unit is 3.6e12 nanoseconds.

@@ -38,7 +38,7 @@ _CAPITALS = {"nsqlookupd": "NSQLookupd"} | {
 
 
 class Section:
-    """Settings from a part of a file: values by option name, and the line of each value."""
+    """Settings from one part of a file: values by option name, and each value's line."""
 
     __slots__ = ("lines", "path", "values")
 
@@ -52,9 +52,9 @@ class Section:
 
 
 class PatternSection(Section):
-    """Section for the topics or channels (`kind`) with names that match `pattern`.
+    """Section for the topics or channels (`kind`) whose names match `pattern`.
 
-    Its header is in line `line`.
+    Its header is on line `line`.
     """
 
     __slots__ = ("kind", "line", "pattern")
@@ -67,7 +67,7 @@ class PatternSection(Section):
 
 
 class FileSettings(Section):
-    """Settings of one file for the daemon, topics and channels, and warnings about ignored keys."""
+    """One file's settings for the daemon, topics and channels, and warnings about ignored keys."""
 
     __slots__ = ("patterns", "warnings")
 
@@ -117,8 +117,8 @@ def _first_header(text: str) -> re.Match[str] | None:
 
 
 # INI: `key = value` lines in the daemon's section, and in `[topic PATTERN]` and `[channel PATTERN]`
-# sections if the daemon has options by name. There are no escapes and no interpolation. `#` starts
-# a comment only at the start of a line.
+# sections if the daemon has options for these. There are no escapes and no interpolation. `#`
+# starts a comment only at the start of a line.
 
 
 def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
@@ -133,7 +133,7 @@ def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
         if line.startswith("["):
             name = _section_name(table, path, number, line)
             if name in first_lines:
-                problem = f"section [{name}] is already at line {first_lines[name]}"
+                problem = f"section [{name}] is already defined at line {first_lines[name]}"
                 raise ConfigError(path, number, problem, "each section once")
             first_lines[name] = number
             if name == table.daemon:
@@ -189,7 +189,7 @@ def _ini_value(option: Option, text: str) -> Value:
 
 
 def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
-    """Return the problem and the allowed keys."""
+    """Return the problem and the permitted keys."""
     import difflib
 
     names = sorted(allowed)
@@ -224,7 +224,7 @@ def _parse_toml(table: OptionTable, path: str, text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ConfigError(path, None, "arrays or tables nested too deep") from None
+        raise ConfigError(path, None, "arrays or tables nested too deeply") from None
     except ValueError as error:  # a TOMLDecodeError, or a number that int() refuses
         reason, _, position = str(error).partition(" (at line ")
         line = re.match("[0-9]+", position)
@@ -284,7 +284,7 @@ def _ignored(table: OptionTable, key: str, value: object) -> str:
 
 
 def _toml_line(text: str, key: str) -> int | None:
-    """Return the approximate line of a top-level key, because tomllib does not report it."""
+    """Return the approximate line of a top-level key, because tomllib does not report lines."""
     match = re.search(rf"""^[ \t]*\[*[ \t]*["']?{re.escape(key)}["']?[ \t]*[=.\]]""", text, re.M)
     return text.count("\n", 0, match.start()) + 1 if match else None
 

@@ -1,4 +1,4 @@
-"""Flags of daemons and of NSQ's tools, in the syntax of Go's flag package.
+"""Flags of the daemons and NSQ's tools, in the syntax of Go's flag package.
 
 Independent of particular options. Commands that NSQ does not have use config/arguments.py instead.
 """
@@ -14,7 +14,7 @@ from nsqcy.options.option import Option, Value
 def parse_flags(table: OptionTable, argv: Sequence[str]) -> dict[str, Value]:
     """Return the options set on the command line, by name.
 
-    As in NSQ, words after the flags are ignored, unless that would ignore a security option.
+    As in NSQ, words after the flags are ignored, unless one of them may set a security option.
     """
     values, rest = split_flags(table, argv)
     _check_ignored(table, argv, rest)
@@ -100,7 +100,7 @@ def usage(table: OptionTable) -> str:
     for _, option in sorted(table.by_flag.items()):
         word = option.kind.values
         lines.append(f"  -{option.flag} {word}" if word else f"  -{option.flag}")
-        many = " (may be given many times)" if option.kind.many else ""
+        many = " (may be given multiple times)" if option.kind.many else ""
         lines.append(f"    \t{option.help}{many}{_default_note(option)}")
     return "\n".join(lines)
 

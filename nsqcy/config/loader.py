@@ -17,7 +17,7 @@ from nsqcy.options.option import Value
 
 
 class Settings:
-    """Values of all options in a table with their sources, pattern sections, and warnings."""
+    """Values of all options in a table, with their sources, the pattern sections, and warnings."""
 
     __slots__ = ("_places", "given", "patterns", "table", "values", "warnings")
 
@@ -41,7 +41,7 @@ class Settings:
         return self.values[name]
 
     def where(self, name: str) -> str:
-        """Return ` (FILE, line N)` for a value from a file, otherwise an empty text."""
+        """Return ` (FILE, line N)` for a value from a file, otherwise an empty string."""
         return f" ({self._places[name]})" if name in self._places else ""
 
 
@@ -62,7 +62,7 @@ def version_line(daemon: str) -> str:
 
 
 def report(stop: Stop, daemon: str) -> int:
-    """Write the final message of a daemon and return the exit code."""
+    """Write a daemon's final message and return the exit code."""
     if stop.shape == LOGGED:
         Log(f"[{daemon}] ").fatal(str(stop))
     else:

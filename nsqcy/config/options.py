@@ -1,7 +1,7 @@
-"""Kinds of option values, and the table of a daemon's options.
+"""Kinds of option values, and the table type for a daemon's options.
 
 Owns the parsing of one value of each kind, from Go's command line, an INI file or TOML. Independent
-of particular options (each daemon has its table) and of flag syntax (config/flags.py); reads no
+of particular options (each daemon has its own table) and of flag syntax (config/flags.py); reads no
 files (config/files.py).
 """
 
@@ -63,7 +63,7 @@ def int64(number: int) -> int:
 
 
 def parse_strings(text: str) -> tuple[str, ...]:
-    """Return one occurrence of a list flag as one element, including commas."""
+    """Return one occurrence of a list flag as a single element, even if it contains commas."""
     return (text,)
 
 
@@ -93,7 +93,7 @@ def parse_tls_required(text: str) -> int:
 
 
 def parse_tls_version(text: str) -> int:
-    """Return TLS's own number for a version; 0 for an empty text."""
+    """Return TLS's own number for a version; 0 for an empty string."""
     try:
         return _TLS_VERSIONS[text.lower()]
     except KeyError:
@@ -104,7 +104,7 @@ def parse_tls_version(text: str) -> int:
 
 
 def unquoted(text: str) -> str:
-    """Return `"text"` without its quotes, which preserve the blanks around a value. There are no
+    """Return `"text"` without its quotes, which preserve blanks around a value. There are no
     escapes."""
     if len(text) >= 2 and text[0] == text[-1] == '"':
         return text[1:-1]
@@ -113,7 +113,7 @@ def unquoted(text: str) -> str:
 
 def _elements(text: str) -> list[str]:
     if text.startswith("[") and text.endswith("]"):  # and not an address such as [::1]:4160
-        raise ValueError("arrays are TOML: separate values by commas")
+        raise ValueError("arrays are TOML syntax: separate values with commas")
     found = [unquoted(part.strip()) for part in text.split(",") if part.strip()]
     if text and not found:
         raise ValueError("there is no value between the commas")
@@ -130,13 +130,13 @@ def ini_floats(text: str) -> tuple[float, ...]:
 
 # --- one value, from TOML ---------------------------------------------------------------------
 #
-# What NSQ accepts for each kind, except for what it accepts by mistake.
+# Accepts what NSQ accepts for each kind, except where NSQ does so by mistake.
 
 
 def toml_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    # NSQ reads 0 as true and any other integer as false, which cannot be intended.
+    # NSQ reads 0 as true and any other integer as false, which is surely a mistake.
     return parse_bool(_toml_text(value))
 
 
@@ -160,14 +160,14 @@ def toml_duration(value: object) -> int:
 
 
 def toml_strings(value: object) -> tuple[str, ...]:
-    """Return an array of strings, or one string split at commas."""
+    """Return an array of strings as is, or a single string split at commas."""
     if isinstance(value, list):
         return tuple(_toml_text(element) for element in value)
     return tuple(_toml_text(value).split(","))
 
 
 def toml_floats(value: object) -> tuple[float, ...]:
-    """Return the numbers in the order of the file."""
+    """Return the numbers in file order."""
     if isinstance(value, list):
         return tuple(_toml_float(element) for element in value)
     return tuple(parse_float(part.strip()) for part in _toml_text(value).split(","))
@@ -201,7 +201,7 @@ def show_bool(value: bool) -> str:
 
 
 def show_string(value: str) -> str:
-    """Return the text that an INI file needs to produce the same value."""
+    """Return the text that yields the same value in an INI file."""
     plain = value == value.strip() and value == unquoted(value)
     return value if plain else f'"{value}"'
 
@@ -232,7 +232,7 @@ def show_tls_version(value: int) -> str:
 
 # --- kinds ------------------------------------------------------------------------------------
 #
-# `values` is the word that Go's usage has behind the name of a flag.
+# `values` is the word that Go's usage text shows after a flag's name.
 
 
 def _stripped(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -267,7 +267,7 @@ STRINGS = Kind(
     toml=toml_strings,
     combine=operator.add,
 )
-# Addresses and names, without surrounding blanks.
+# Addresses and names; surrounding blanks are removed.
 WORDS = Kind(
     "value",
     STRINGS.allowed,
@@ -333,7 +333,7 @@ class OptionTable:
         self.by_flag = {option.flag: option for option in self}
         self.by_name = {option.name: option for option in self}
         self.by_toml_key = {option.toml_key: option for option in self if option.in_file}
-        # An INI file may use either name.
+        # INI files may use either name.
         named = {option.name: option for option in self if option.in_file}
         self.by_ini_key = {**self.by_toml_key, **named}
         self.by_pattern = by_pattern or {}
@@ -381,7 +381,7 @@ class Options:
         return type(self)({**self.__dict__, **values})
 
     def change(self, name: str, value: Value) -> None:
-        """Change an option of the running daemon."""
+        """Change an option while the daemon runs."""
         option = self.table.by_name[name]
         if not option.runtime:
             raise AttributeError(f"option {name} cannot change at run time")

@@ -1,7 +1,7 @@
 """Policies of topics and channels by name: keys, defaults, patterns and precedence.
 
 Does not read files (config/files.py), serve requests (nsqd/http) or enforce anything: topics and
-channels receive their policy when they are created, and again when it changes.
+channels receive their policy when they are created, and again whenever it changes.
 """
 
 import fnmatch
@@ -254,7 +254,7 @@ class ChannelPolicy(NamedTuple):
     prune_messages: bool = False
 
 
-# Values of an ephemeral topic for keys that need a log.
+# An ephemeral topic's values for keys that need a log.
 WITHOUT_LOG: dict[str, Any] = {
     "durability": "memory",
     "copies": 1,
@@ -266,7 +266,7 @@ WITHOUT_LOG: dict[str, Any] = {
 INHERITED = ("mem_queue_size", "msg_timeout")
 
 
-# --- whose word counts ------------------------------------------------------------------------
+# --- which source applies ---------------------------------------------------------------------
 
 Values = Mapping[str, Any]
 
@@ -420,7 +420,7 @@ def can_match(pattern: str) -> bool:
     if not re.fullmatch(rf"(?:{_ATOM}|\*)+", plain):
         return False
     shortest = len(re.findall(_ATOM, plain)) + len(pattern) - len(plain)
-    impossible = "(?!)"  # the regular expression of an empty range such as [z-a]
+    impossible = "(?!)"  # regular expression for an empty range such as [z-a]
     return shortest <= MAX_NAME_LENGTH and impossible not in fnmatch.translate(plain)
 
 

@@ -8,7 +8,7 @@ from nsqcy.options.option import Option
 PATTERN_EXAMPLES = {"topic": "orders.*", "channel": "orders.*/billing"}
 
 _SAMPLE_HEAD = """\
-# Every option of {daemon}, with its default. Written by `nsqcy config sample`.
+# Every {daemon} option, with its default. Written by `nsqcy config sample`.
 #
 # An option on the command line (--{flag}={value}) overrides this file. A line that starts
 # with # is a comment; anywhere else # ; and % are ordinary characters. Quotes around a value keep
@@ -21,9 +21,9 @@ _SAMPLE_HEAD = """\
 _PATTERN_SAMPLE_HEAD = """\
 # --- Topics and channels by name ---
 #
-# A section sets these for the topics or channels whose names match its pattern. * matches anything,
-# ? one character, [abc] one of these characters, [!abc] any other character. If several sections
-# match, the last one wins for each key. Keys that no section sets have the values above.
+# A section sets the keys below for the topics or channels whose names match its pattern. * matches
+# anything, ? one character, [abc] one of these characters, [!abc] any other character. If several
+# sections match, the last one wins for each key. Keys that no section sets have the values above.
 #"""
 
 
@@ -62,6 +62,6 @@ def _comment(option: Option) -> str:
 
 
 def _setting(option: Option) -> str:
-    # Defaults that depend on the machine are shown as an example.
+    # Machine-dependent defaults are replaced by an example.
     value = option.example if option.default_text else option.default
     return f"{option.name} = {option.show(value)}".rstrip()

@@ -1,1 +1,1 @@
-"""Parts that daemons share: startup, and a daemon with a single process."""
+"""Parts that daemons share: startup, and the single-process daemon."""

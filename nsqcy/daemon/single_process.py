@@ -1,4 +1,4 @@
-"""A daemon with a single process: it listens, serves HTTP and handles signals until it stops.
+"""Single-process daemon: it listens, serves HTTP and handles signals until it stops.
 
 Owns the listening sockets and the signal handlers; `http` serves the connections. Not for nsqd,
 which is a tree of processes.
@@ -82,7 +82,7 @@ class Daemon:
         self._http.adopt(item.sock, item.peer, self._connect)
         return True
 
-    # Signals and the end
+    # Signals and shutdown
 
     def _watch_signals(self) -> None:
         loop = gevent.get_hub().loop

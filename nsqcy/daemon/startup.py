@@ -1,6 +1,6 @@
-"""A daemon's start: opening the log, and reloading the options on SIGHUP.
+"""Daemon startup: opening the log, and reloading the options on SIGHUP.
 
-Imported before all heavy modules. Independent of particular options and daemons.
+Imported before all slow modules. Independent of particular options and daemons.
 """
 
 from collections.abc import Callable
@@ -33,8 +33,8 @@ def open_log(daemon: str, options: LogOptions) -> Log:
 
 
 def rereading(read: Callable[[], T], log: Log) -> Callable[[], T | None]:
-    """Return a SIGHUP handler that calls `read`. If `read` raises Stop, the handler logs it and
-    returns None."""
+    """Return a SIGHUP handler that calls `read`. If `read` raises Stop, the handler logs the error
+    and returns None."""
 
     def reread() -> T | None:
         try:

@@ -1,6 +1,6 @@
 """Topic and channel parameters of HTTP requests, for the APIs of nsqd and nsqlookupd.
 
-Owns the checks of their names. A missing or invalid name returns status 400.
+Owns the name checks. A missing or invalid name returns status 400.
 """
 
 from nsqcy import names

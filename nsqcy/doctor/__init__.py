@@ -1,4 +1,4 @@
-"""`nsqcy doctor`: finds problems of a host and a cluster, with advice.
+"""`nsqcy doctor`: finds problems on a host and in a cluster, and gives advice.
 
 `look_*` modules collect facts; `host`, `disk`, `cluster` and `topics` judge them. A check is a pure
 function of facts.

@@ -1,4 +1,4 @@
-"""The Check type, and how checks run. Knows no particular check."""
+"""The Check type, and how checks run. Independent of particular checks."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ Facts = TypeVar("Facts")
 @dataclass(frozen=True)
 class Check(Generic[Facts]):
     """A check. judge: pure function that returns findings. told: what the check reports, for the
-    documentation. fine: text if there are no findings. applies: whether there is anything to
-    judge."""
+    documentation. fine: the text shown if there are no findings. applies: whether there is anything
+    to judge."""
 
     name: str
     told: str
@@ -38,7 +38,7 @@ def run(checks: Sequence[Check[Facts]], facts: Facts) -> list[Judged]:
 
 
 def size(count: int) -> str:
-    """Format bytes with a unit."""
+    """Format a number of bytes with a unit."""
     size = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:

@@ -1,6 +1,6 @@
-"""Checks of a cluster: pure functions of its facts, and their table.
+"""Cluster checks: pure functions of a cluster's facts, and their table.
 
-The first two checks report daemons that do not answer; the other checks judge the answers.
+The first two checks report daemons that do not answer; the other checks judge their responses.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Cluster, Nsqd, Offset
 from nsqcy.doctor.findings import Finding, note, problem, several, warning
 
-APART = 2.0  # seconds between clocks
+APART = 2.0  # maximum seconds between clocks
 FAR_APART = 30.0
 DAY = 86_400.0
 EXPIRES_SOON = 30  # days
@@ -76,7 +76,7 @@ def _reach(nsqd: Nsqd) -> str:
 
 
 def registration(cluster: Cluster) -> Iterator[Finding]:
-    """Find nsqds and topics that no nsqlookupd knows."""
+    """Find nsqds and topics that are unknown to all nsqlookupds."""
     if not cluster.answering:
         return
     announced = {each.address for lookupd in cluster.answering for each in lookupd.producers}
@@ -112,9 +112,12 @@ def versions(cluster: Cluster) -> Iterator[Finding]:
             continue
         maximum = count.most_common(1)[0][0]
         others = several(
-            f"{name} has {version or 'none'}" for version, name in pairs if version != maximum
+            f"{name} runs {version or 'an unknown version'}"
+            for version, name in pairs
+            if version != maximum
         )
-        text = f"{daemon}s run {len(count)} versions: most have {maximum or 'none'}, {others}"
+        most = maximum or "an unknown version"
+        text = f"{daemon}s run {len(count)} versions: most run {most}, {others}"
         yield warning(
             text, "run the same version everywhere: clients can only use the features of the oldest"
         )
@@ -154,7 +157,7 @@ def _tombstones(cluster: Cluster) -> Iterator[Finding]:
 
 
 def clocks(cluster: Cluster) -> Iterator[Finding]:
-    """Compare each clock with ours, and all with each other."""
+    """Compare each clock with ours, and all clocks with each other."""
     told = [(each.address, each.offset) for each in cluster.answering]
     told += [(each.name, each.offset) for each in cluster.alive]
     known = [(name, each) for name, each in told if each is not None]
@@ -170,7 +173,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     last = max(known, key=lambda pair: pair[1].seconds)
     apart = last[1].seconds - first[1].seconds - first[1].within - last[1].within
     if apart > APART:
-        text = f"clocks of nodes differ: {last[0]} is at least {apart:.0f} s ahead of {first[0]}"
+        text = f"node clocks differ: {last[0]} is at least {apart:.0f} s ahead of {first[0]}"
         yield warning(text, "run chrony or systemd-timesyncd on every node")
 
 
@@ -185,7 +188,9 @@ def certificates(cluster: Cluster) -> Iterator[Finding]:
         if door and door.tls_error:
             text = f"the certificate of {door.address} could not be read: {door.tls_error}"
             yield note(
-                text, "it may require a client certificate; run openssl x509 -enddate -in its file"
+                text,
+                "it may require a client certificate; check its certificate file with"
+                " openssl x509 -enddate -in FILE",
             )
         where = ((door.address, door.expires),) if door else ()
         for address, expires in (*where, (nsqd.address, nsqd.expires)):
@@ -217,14 +222,14 @@ def health(cluster: Cluster) -> Iterator[Finding]:
 CHECKS = (
     Check(
         "lookupds",
-        "nsqlookupds that do not answer, or whose answer cannot be read",
+        "nsqlookupds that do not answer, or whose response cannot be read",
         "all nsqlookupds answer",
         lookupds,
         lambda cluster: cluster.lookupds,
     ),
     Check(
         "nsqds",
-        "nsqds that do not answer at their announced or given address, over HTTP and to clients,"
+        "nsqds that do not answer HTTP requests or clients at their announced or given address,"
         " for example because of an unreachable `--broadcast-address`",
         "all nsqds answer at their announced addresses",
         nsqds,
@@ -252,8 +257,8 @@ CHECKS = (
     ),
     Check(
         "clocks",
-        f"nodes whose clock differs by more than {APART:.0f} s from ours or from another node's, by"
-        f" the Date header of their responses (a problem from {FAR_APART:.0f} s)",
+        f"nodes whose clock differs by more than {APART:.0f} s from ours or from another node's,"
+        f" according to the Date header of their responses (a problem from {FAR_APART:.0f} s)",
         "all clocks agree, within the precision of the measurement",
         clocks,
         lambda cluster: cluster.answering or cluster.alive,

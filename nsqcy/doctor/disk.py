@@ -1,4 +1,4 @@
-"""Checks of a data path and its disk: pure functions of a host's facts."""
+"""Checks for a data path and its disk: pure functions of a host's facts."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ WITHOUT_BARRIERS = frozenset({"nobarrier", "barrier=0"})
 def data_path(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
     if disk.error:
-        yield problem(disk.error, "create it, or set another --data-path")
+        yield problem(disk.error, "create it, or set a different --data-path")
     elif disk.write_error:
         text = f"{disk.path} is not writable: {disk.write_error}"
         yield problem(
@@ -50,7 +50,7 @@ def file_system(host: Host) -> Iterator[Finding]:
 def _kind(disk: Disk, durable: bool) -> Iterator[Finding]:
     where = f"{disk.path} is on {disk.kind or 'a file system of unknown kind'}"
     if disk.kind in VOLATILE_KINDS:
-        text = f"{where}, which is memory: messages do not survive a restart of the machine"
+        text = f"{where}, which is in memory: messages do not survive a reboot"
         say = problem if durable else warning
         yield say(text, "put the data path on a disk")
     elif disk.kind in REMOTE_KINDS:
@@ -67,7 +67,7 @@ def _kind(disk: Disk, durable: bool) -> Iterator[Finding]:
 
 def disk_space(host: Host) -> Iterator[Finding]:
     disk = _disk(host)
-    free = f"{size(disk.bytes_free)} of {size(disk.bytes_all)} are free on {disk.path}"
+    free = f"{size(disk.bytes_free)} of {size(disk.bytes_all)} is free on {disk.path}"
     minimum = host.wanted.min_free_disk
     if minimum and disk.bytes_free < minimum:
         text = f"{free}, less than --min-free-disk: publishes that need disk space are refused"
@@ -75,12 +75,12 @@ def disk_space(host: Host) -> Iterator[Finding]:
     elif disk.bytes_free < min(MIN_FREE, FREE_SHARE * disk.bytes_all):
         yield problem(free, "free disk space; set --min-free-disk to refuse publishes in time")
     elif disk.bytes_free < FREE_SHARE * disk.bytes_all:
-        yield warning(free, "free disk space before it is full")
+        yield warning(free, "free disk space before the disk is full")
     else:
         yield ok(free)
     if disk.files_all and disk.files_free < FREE_SHARE * disk.files_all:
         text = f"{disk.files_free} of {disk.files_all} inodes are free on {disk.path}"
-        yield warning(text, "each topic uses some: find the directory that has so many files")
+        yield warning(text, "each topic uses some: find the directory with the most files")
 
 
 def disk_latency(host: Host) -> Iterator[Finding]:
@@ -120,7 +120,7 @@ CHECKS = (
     ),
     Check(
         "file-system",
-        "the kind of file system: in memory, remote, or a container layer; mounted read-only,"
+        "the file system type: in memory, remote, or a container layer; mounted read-only,"
         " without barriers, or with `sync`",
         "",
         file_system,
@@ -135,7 +135,7 @@ CHECKS = (
     ),
     Check(
         "disk-latency",
-        f"the time of a small write and its sync, on a temporary file (a note above"
+        f"how long a small write and its sync take, on a temporary file (a note above"
         f" {SLOW_SYNC * 1e3:.0f} ms, a warning above {VERY_SLOW_SYNC * 1e3:.0f} ms)",
         "",
         disk_latency,

@@ -1,4 +1,4 @@
-"""Facts of a host and of a cluster, the input of doctor's checks. Only data."""
+"""Facts about a host and a cluster, the input of doctor's checks. Contains only data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from nsqcy.cluster.stats import TopicStats, sum_topics
 
 @dataclass(frozen=True)
 class Process:
-    """A process that listens on a port. Values that only its owner may see are 0."""
+    """A process that listens on a port. Values that only the owner of the process may see are 0."""
 
     pid: int
     command: str
@@ -22,7 +22,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Port:
-    """An address in the daemon's options, and the result of binding it."""
+    """An address in the daemon's options, and the result of trying to bind it."""
 
     flag: str
     address: str
@@ -33,7 +33,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Disk:
-    """The data path and its disk. Times are seconds."""
+    """The data path and its disk. Times are in seconds."""
 
     path: str
     error: str = ""  # why it cannot be used; the other fields are then unknown
@@ -44,7 +44,7 @@ class Disk:
     files_free: int = 0
     files_all: int = 0  # 0 if the file system does not count inodes
     write_error: str = ""
-    syncs: Sequence[float] = ()  # time of each write and sync of a small file
+    syncs: Sequence[float] = ()  # duration of each write and sync of a small file
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Clock:
     """This machine's clock. None means unknown."""
 
     synchronised: bool | None = None
-    stepped: float | None = None  # seconds by which it was set since boot
+    stepped: float | None = None  # seconds by which it has been set since boot
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the host, in bytes."""
+    """The host's memory, in bytes."""
 
     available: int = 0
     overcommit: int = 0  # vm.overcommit_memory
@@ -87,13 +87,13 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Requirements of the daemon's options on the host."""
+    """The daemon options' requirements for the host."""
 
     daemon: str
     workers: int = 1
-    memory_bytes: int = 0  # per worker, for messages; 0: a share of the free memory
+    memory_bytes: int = 0  # limit per worker, for messages; 0: a share of the free memory
     min_free_disk: int = 0
-    durable: bool = False  # some topic has a durability class that waits for the disk
+    durable: bool = False  # at least one topic has a durability class that waits for the disk
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ class Host:
     config: ConfigFile | None = None
     files_soft: int = 0
     files_hard: int = 0
-    files_on_machine: tuple[int, int] | None = None  # open on the whole machine, and the maximum
+    files_on_machine: tuple[int, int] | None = None  # open files on the machine, and the maximum
     clock: Clock = Clock()
     disk: Disk | None = None
     memory: Memory = Memory()
     cpus: int = 1
     somaxconn: int | None = None
-    missing_calls: Sequence[str] = ()  # system calls that nsqd's workers need but are unavailable
+    missing_calls: Sequence[str] = ()  # unavailable system calls that nsqd's workers need
     ports: Sequence[Port] = ()
     python: tuple[int, int, int] = (3, 11, 0)
     packages: Sequence[Package] = ()
@@ -147,7 +147,7 @@ class Door:
     error: str = ""
     tls: bool = False
     tls_error: str = ""  # why its certificate could not be read
-    expires: float | None = None  # of its certificate, seconds since the epoch
+    expires: float | None = None  # of the port's certificate, seconds since the epoch
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,11 @@ class Policy:
 
 @dataclass(frozen=True)
 class Nsqd:
-    """An nsqd and its answers. With an error, it did not answer at this address."""
+    """An nsqd and its responses. With an error, it did not answer at this address."""
 
     address: str
     node: Producer
-    lookupds: Sequence[str] = ()  # those that announce it; empty if it was given by address
+    lookupds: Sequence[str] = ()  # nsqlookupds that announce it; empty if it was given by address
     error: str = ""
     offset: Offset | None = None
     health: str = "OK"
@@ -174,7 +174,7 @@ class Nsqd:
     unready: str = ""  # text of /ready if not ready
     expires: float | None = None  # of the certificate of an https address
     topics: Sequence[TopicStats] = ()
-    later: Sequence[TopicStats] | None = None  # the same a moment later, if it was queried again
+    later: Sequence[TopicStats] | None = None  # the same a moment later, if queried again
     policies: Mapping[tuple[str, str], Policy] = field(default_factory=dict)  # by topic, channel
     door: Door | None = None
     assumed: bool = False
@@ -195,12 +195,13 @@ class Cluster:
 
     @cached_property
     def topics(self) -> dict[str, TopicStats]:
-        """Topics by name, summed over all nsqds that answered."""
+        """Topics by name, summed across all nsqds that answered."""
         return sum_topics(topic for nsqd in self.nsqds for topic in nsqd.topics)
 
     @cached_property
     def topics_later(self) -> dict[str, TopicStats]:
-        """The same a moment later; an nsqd without a second answer counts with its first."""
+        """The same a moment later; an nsqd that did not answer again counts with its first
+        response."""
         rows = [nsqd.topics if nsqd.later is None else nsqd.later for nsqd in self.nsqds]
         return sum_topics(topic for topics in rows for topic in topics)
 

@@ -1,4 +1,4 @@
-"""Findings of doctors: level, text and advice. Knows no particular doctor."""
+"""Findings of the doctor commands: level, text and advice. Independent of particular doctors."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -19,12 +19,13 @@ def ok(text: str) -> Finding:
 
 
 def note(text: str, advice: str = "") -> Finding:
-    """Return a finding that may be intended."""
+    """Return a finding about something that may be intended."""
     return Finding(NOTE, text, advice)
 
 
 def warning(text: str, advice: str = "") -> Finding:
-    """Return a finding about something that works, but not forever or not for all clients."""
+    """Return a finding about something that works now, but not indefinitely or not for all
+    clients."""
     return Finding(WARNING, text, advice)
 
 
@@ -34,7 +35,7 @@ def problem(text: str, advice: str = "") -> Finding:
 
 
 def several(names: Iterable[str]) -> str:
-    """Join names for one line, at most NAMES_SHOWN of them."""
+    """Join at most NAMES_SHOWN of the names for one line."""
     found = sorted(names)
     shown = ", ".join(found[:NAMES_SHOWN])
     more = len(found) - NAMES_SHOWN

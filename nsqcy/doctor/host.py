@@ -1,4 +1,4 @@
-"""Checks of a host: pure functions of its facts, and their table.
+"""Host checks: pure functions of a host's facts, and their table.
 
 All thresholds are constants below.
 """
@@ -11,10 +11,10 @@ from nsqcy.doctor.findings import Finding, note, ok, problem, warning
 from nsqcy.process.openfiles import FEW
 
 MIN_FILES = 4_096  # open files; fewer allow only a few thousand clients
-NEARLY = 0.8  # of a limit
+NEARLY = 0.8  # share of a limit
 STEP = 60.0  # seconds
 MIN_MEMORY = 256 << 20
-STRICT = 2  # vm.overcommit_memory: no overcommit
+STRICT = 2  # value of vm.overcommit_memory: never overcommit
 MIN_BACKLOG = 1_024
 PYTHON = (3, 11)
 
@@ -61,12 +61,14 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def open_files(host: Host) -> Iterator[Finding]:
-    advice = "raise LimitNOFILE= of the service, or ulimit -Hn before starting it"
+    advice = "raise LimitNOFILE= in the service unit, or ulimit -Hn before starting it"
     hard = host.files_hard
     if hard < MIN_FILES:
-        yield problem(f"only {hard} open files are allowed, and each connection uses one", advice)
+        text = f"only {hard} open files are allowed, and each connection uses a file descriptor"
+        yield problem(text, advice)
     elif hard < FEW:
-        yield warning(f"{hard} open files are few: each connection uses one", advice)
+        text = f"a limit of {hard} open files is low: each connection uses a file descriptor"
+        yield warning(text, advice)
     else:
         yield ok(f"{hard} open files are allowed")
     for port in host.ports:
@@ -92,15 +94,15 @@ def clock(host: Host) -> Iterator[Finding]:
         yield note("cannot determine whether the clock is synchronised")
     if found.stepped is not None and abs(found.stepped) > STEP:
         way = "forward" if found.stepped > 0 else "back"
-        text = f"the clock was set {way} by {abs(found.stepped):.0f} s since boot"
+        text = f"the clock has been set {way} by {abs(found.stepped):.0f} s since boot"
         yield note(text, "set it before daemons start, and only slew it afterwards")
 
 
 def memory(host: Host) -> Iterator[Finding]:
     found, wanted = host.memory, host.wanted
-    free = f"{size(found.available)} of memory are available, within all cgroups"
+    free = f"{size(found.available)} of memory is available within all cgroup limits"
     if wanted.memory_bytes * wanted.workers > found.available:
-        text = f"--memory-bytes of {wanted.workers} workers exceed the limit: {free}"
+        text = f"{wanted.workers} workers with this --memory-bytes exceed the limit: {free}"
         yield problem(
             text, "lower --memory-bytes, or leave it unset to use half of the available memory"
         )
@@ -117,7 +119,9 @@ def memory(host: Host) -> Iterator[Finding]:
 def cpus(host: Host) -> Iterator[Finding]:
     if host.wanted.workers > host.cpus:
         text = f"{host.wanted.workers} workers for {host.cpus} usable CPUs"
-        yield warning(text, "set --workers to at most the CPUs that cgroup and affinity allow")
+        yield warning(
+            text, "set --workers to at most the number of CPUs that cgroup and affinity allow"
+        )
     else:
         yield ok(f"{host.cpus} usable CPUs for {host.wanted.workers} workers")
 
@@ -139,23 +143,24 @@ def ports(host: Host) -> Iterator[Finding]:
 def _port(port: Port, daemon: str) -> Finding:
     where = f"--{port.flag} {port.address}"
     if port.error:
-        return problem(f"{where}: {port.error}", f"set {daemon} to an address of this machine")
+        return problem(f"{where}: {port.error}", f"set --{port.flag} to an address of this machine")
     if not port.busy:
         return ok(f"{where} is free")
     process = port.process
     if process is None:
         text = f"{where} is in use (run as root to see by which process)"
-        return note(text, f"if it is not {daemon}, stop that process or set another --{port.flag}")
+        advice = f"if it is not {daemon}, stop that process or set a different --{port.flag}"
+        return note(text, advice)
     who = f"pid {process.pid} ({process.command})"
     if daemon in process.command:
-        return ok(f"{where}: {who} listens")
-    return problem(f"{where} is in use by {who}", f"stop it, or set another --{port.flag}")
+        return ok(f"{where}: {who} is listening")
+    return problem(f"{where} is in use by {who}", f"stop it, or set a different --{port.flag}")
 
 
 CHECKS = (
     Check(
         "config",
-        "the file of `--config`: unknown keys, invalid values, settings without effect",
+        "the `--config` file: unknown keys, invalid values, settings without effect",
         "",
         config,
         lambda host: host.config,
@@ -168,26 +173,26 @@ CHECKS = (
     ),
     Check(
         "open-files",
-        f"the hard limit of open files (below {FEW:,}); open files of running daemons and of the "
+        f"the hard limit on open files (below {FEW:,}); open files of running daemons and of the "
         f"machine (at {NEARLY:.0%} of the limit)",
         "",
         open_files,
     ),
     Check(
         "clock",
-        "whether the kernel reports the clock as synchronised; whether it was set by more than"
+        "whether the kernel reports the clock as synchronised; whether it has been set by more than"
         f" {STEP:.0f} s since boot",
         "the clock is synchronised",
         clock,
     ),
     Check(
         "memory",
-        "available memory within all cgroups, compared to `--memory-bytes` of all workers; the"
-        " commit limit with vm.overcommit_memory=2",
+        "available memory within all cgroup limits, compared to `--memory-bytes` of all workers;"
+        " the commit limit with vm.overcommit_memory=2",
         "",
         memory,
     ),
-    Check("cpus", "more workers than the CPUs that affinity and cgroup allow", "", cpus),
+    Check("cpus", "more workers than CPUs that affinity and cgroup allow", "", cpus),
     Check(
         "kernel",
         f"net.core.somaxconn (below {MIN_BACKLOG:,}); system calls that workers need (memfd_create,"
@@ -197,8 +202,9 @@ CHECKS = (
     ),
     Check(
         "ports",
-        "each address in the options: free, in use, not of this machine, or blocked by a file",
-        "the options have no address",
+        "each address in the options: free, in use, not local to this machine, or blocked by a"
+        " file",
+        "the options contain no address",
         ports,
     ),
 )

@@ -1,7 +1,7 @@
-"""Collects facts of a cluster: queries all nsqlookupds and nsqds in parallel over HTTP and TCP.
+"""Collects facts about a cluster: queries all nsqlookupds and nsqds in parallel over HTTP and TCP.
 
-Every answer, and every missing answer, is a fact. Go's daemons get the same queries; what they do
-not support stays unknown.
+Every response, and every missing response, is a fact. NSQ's own daemons get the same queries; facts
+that they do not support stay unknown.
 """
 
 import time
@@ -24,7 +24,7 @@ from nsqcy.util import gojson
 
 MAX_TEXT = 1 << 20  # bytes of a short response
 NOT_FOUND = 404
-DATE_PRECISION = 0.5  # seconds: Date has whole seconds, so we assume the middle
+DATE_PRECISION = 0.5  # seconds: Date has a resolution of 1 s, so we assume the middle
 
 _VERSION: gojson.Fields = {"version": (gojson.text, "")}
 
@@ -53,7 +53,7 @@ _HEALTH: gojson.Fields = {
 
 @dataclass(frozen=True)
 class Addresses:
-    """The daemons to query. assumed: default addresses, not configured ones."""
+    """The daemons to query. assumed: the addresses are defaults, not configured."""
 
     lookupds: Sequence[str] = ()
     nsqds: Sequence[str] = ()
@@ -61,8 +61,8 @@ class Addresses:
 
 
 def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
-    """Return the facts of a cluster. watch: seconds until nsqds are queried a second time, to see
-    changes; 0 queries once."""
+    """Return the facts about a cluster. watch: seconds until nsqds are queried a second time, to
+    see changes; 0 queries once."""
     assumed = addresses.assumed
     lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
     named = [Nsqd(each, Producer("", 0, 0), assumed=assumed) for each in addresses.nsqds]
@@ -109,7 +109,7 @@ def _beside(address: str, name: str) -> Url:
 
 
 def _announced(lookupds: Iterable[Lookupd]) -> list[Nsqd]:
-    """Return every announced nsqd, with the nsqlookupds that announce it."""
+    """Return every announced nsqd, and the nsqlookupds that announce it."""
     by: dict[tuple[str, int, int], tuple[Producer, list[str]]] = {}
     for lookupd in lookupds:
         for node in lookupd.producers:
@@ -207,7 +207,7 @@ def _policies(topics: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], P
 
 
 def _once_each(nsqds: Sequence[Nsqd]) -> list[Nsqd]:
-    """Remove duplicates: nsqds that answered at a configured and at an announced address."""
+    """Remove duplicates: nsqds that answered at both a configured and an announced address."""
     kept: dict[tuple[str, int], Nsqd] = {}
     failed = []
     for nsqd in sorted(nsqds, key=lambda each: not each.lookupds):
@@ -219,7 +219,7 @@ def _once_each(nsqds: Sequence[Nsqd]) -> list[Nsqd]:
 
 
 def _later(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
-    """Query the topics of the nsqds that answered a second time."""
+    """Query the topics a second time, on the nsqds that answered."""
 
     def ask(number: int) -> list[TopicStats]:
         nsqd = nsqds[number]
@@ -241,15 +241,15 @@ def _get(web: WebClient, url: Url, maximum: int = discovery.MAX_ANSWER) -> Answe
 
 
 def _timed(web: WebClient, url: Url) -> tuple[Answer, Offset | None]:
-    """Return a response, and the offset of its Date from our clock."""
+    """Return a response, and how far its Date is from our clock."""
     sent = time.time()
     answer = _get(web, url)
     return answer, offset(answer.headers.get("date", ""), sent, time.time())
 
 
 def offset(date: str, sent: float, received: float) -> Offset | None:
-    """Return the offset of a clock that wrote this date between two moments of ours; None if the
-    date is invalid."""
+    """Return the offset of a clock that wrote this date between two readings of our clock; None if
+    the date is invalid."""
     try:
         told = parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError, TypeError):

@@ -1,4 +1,4 @@
-"""Reads a daemon's configuration: errors in the file, requirements on the host, and the addresses
+"""Reads a daemon's configuration: errors in the file, requirements for the host, and the addresses
 of the cluster."""
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
-    """Return the settings of a daemon and the state of their file; defaults if it cannot be read.
-    An empty `daemon` means the one that the file names."""
+    """Return a daemon's settings and the state of their file; the settings are defaults if the file
+    cannot be read. An empty `daemon` means the daemon that the file names."""
     if not path:
         return Settings(_table(daemon or "nsqd"), {}), None
     try:
@@ -39,7 +39,7 @@ def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
 
 
 def wanted(settings: Settings) -> Wanted:
-    """Return the requirements on the host."""
+    """Return the requirements for the host."""
     values, daemon = settings.values, settings.table.daemon
     if daemon != "nsqd":
         return Wanted(daemon)
@@ -71,7 +71,7 @@ def addresses(settings: Settings, *, given: bool) -> Addresses:
 
 
 def _here(text: str) -> list[str]:
-    """Return the local address for queries to a listen address."""
+    """Return the local address at which to query a listen address."""
     address = listeners.parse(text)
     if address.path is not None or not address.port.isdecimal():
         return []

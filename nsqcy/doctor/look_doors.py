@@ -19,7 +19,7 @@ from nsqcy.doctor.facts import Door
 from nsqcy.util.self_connect import refuse_itself
 
 MAGIC = b"  V2"
-HEAD = struct.Struct(">ii")  # size (including the kind), kind
+HEAD = struct.Struct(">ii")  # size (including the kind) and kind
 RESPONSE = 0
 MAX_ANSWER = 1 << 20
 IDENTITY = {"feature_negotiation": True, "tls_v1": True, "user_agent": "nsqcy-doctor"}
@@ -30,7 +30,7 @@ class _Garbage(Exception):
 
 
 def knock(host: str, port: int, terms: Terms) -> Door:
-    """Return whether an nsqd answers at this port and, with TLS, when its certificate expires."""
+    """Return whether an nsqd answers on this port and, with TLS, when its certificate expires."""
     address = host_port(host, port)
     try:
         with _connect(host, port, terms) as sock:
@@ -50,7 +50,7 @@ def knock(host: str, port: int, terms: Terms) -> Door:
 
 
 def https_expiry(url: Url, terms: Terms) -> float | None:
-    """Return when the certificate of an https address expires; None if it cannot be read."""
+    """Return when the certificate at an https address expires; None if it cannot be read."""
     if url.scheme != "https" or not url.host:
         return None
     try:
@@ -69,7 +69,7 @@ def _connect(host: str, port: int, terms: Terms) -> socket.socket:
 
 
 def _identify(sock: socket.socket, deadline: float) -> dict[str, Any]:
-    """Send IDENTIFY and return the response of nsqd."""
+    """Send IDENTIFY and return nsqd's response."""
     body = json.dumps(IDENTITY).encode()
     sock.sendall(MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
     size, kind = HEAD.unpack(_exactly(sock, HEAD.size, deadline))
@@ -81,7 +81,7 @@ def _identify(sock: socket.socket, deadline: float) -> dict[str, Any]:
     try:
         settings = json.loads(data)
     except (ValueError, RecursionError):
-        settings = {}  # `OK`: the response of the first nsqd versions
+        settings = {}  # `OK`: the response of early nsqd versions
     return settings if isinstance(settings, dict) else {}
 
 

@@ -1,7 +1,7 @@
-"""Collects facts of a host from the kernel, the file system and the installed packages.
+"""Collects facts about a host from the kernel, the file system and the installed packages.
 
 Facts that cannot be determined stay unknown; that is not an error. Changes nothing: the file for
-timing the disk is removed, and ports are bound briefly without listening.
+timing the disk is removed, and ports are bound only briefly, without listening.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ BOOT_TIME = 2
 
 
 def look(wanted: Wanted, settings: Settings, config: ConfigFile | None, root: str = "/") -> Host:
-    """Return the facts of the host. root: parent folder of /proc, /sys and /run."""
+    """Return the facts about the host. root: parent directory of /proc, /sys and /run."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     options = settings.values
     return Host(
@@ -81,8 +81,8 @@ def synchronised() -> bool | None:
 
 
 def stepped(root: str) -> float | None:
-    """Return the seconds by which the clock was set since boot: the difference between the recorded
-    boot time and the one computed from the current clock."""
+    """Return the seconds by which the clock has been set since boot: the difference between the
+    recorded boot time and the one computed from the current clock."""
     now = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     try:
         with open(f"{root}/run/utmp", "rb") as file:
@@ -100,7 +100,7 @@ def stepped(root: str) -> float | None:
 
 
 def disk(path: str, root: str = "/") -> Disk:
-    """Return the facts of a disk; an error if it does not respond in time."""
+    """Return the facts about a disk; an error if the disk does not respond in time."""
     outcome = ask_all([path], lambda path: look_at_disk(path, root), DISK_LIMIT)
     hangs = Disk(path, f"{path} did not respond within {DISK_LIMIT:.0f} s")
     return outcome.values.get(path, hangs)
@@ -129,7 +129,7 @@ def look_at_disk(path: str, root: str = "/") -> Disk:
 
 
 def mount(path: str, mountinfo: str) -> tuple[str, frozenset[str]]:
-    """Return the file system type and the mount options of a path."""
+    """Return the file system type and the mount options for a path."""
     best, found = "", ("", frozenset[str]())
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -145,7 +145,7 @@ def mount(path: str, mountinfo: str) -> tuple[str, frozenset[str]]:
 
 
 def timed_syncs(path: str) -> tuple[list[float], str]:
-    """Return the times of several writes with sync, or the error."""
+    """Return the durations of several writes with sync, or the error."""
     times = []
     try:
         with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor.", buffering=0) as file:
@@ -180,7 +180,8 @@ def open_on_machine(root: str) -> tuple[int, int] | None:
 
 
 def missing_calls() -> list[str]:
-    """Return system calls that workers need at start but old kernels and some sandboxes lack."""
+    """Return the system calls that workers need at startup but that are missing here, as on old
+    kernels and in some sandboxes."""
     missing = []
     calls: dict[str, Callable[[], int]] = {
         "memfd_create": lambda: os.memfd_create("doctor", os.MFD_CLOEXEC),
@@ -227,5 +228,5 @@ def broken_modules() -> Iterator[str]:
 
 def reason(error: OSError) -> str:
     if error.errno == errno.EACCES:
-        return f"{os.strerror(errno.EACCES).lower()} to uid {os.geteuid()}"
+        return f"{os.strerror(errno.EACCES).lower()} for uid {os.geteuid()}"
     return (error.strerror or str(error)).lower()

@@ -1,6 +1,7 @@
-"""Checks which addresses of a daemon's options are free, and which process uses the others.
+"""Checks which addresses in a daemon's options are free, and which processes use the others.
 
-An address is bound as the daemon would do, and released immediately. Clients cannot connect to it.
+Each address is bound as the daemon would bind it, and released immediately. Clients cannot connect
+to it.
 """
 
 import errno
@@ -21,7 +22,7 @@ COMMAND_SHOWN = 100
 
 
 def ports(settings: Settings, root: str = "/") -> list[Port]:
-    """Return the ports that the daemon would listen on."""
+    """Return the addresses that the daemon would listen on."""
     found = []
     for flag in FLAGS:
         text = str(settings.values.get(flag.replace("-", "_"), ""))
@@ -37,7 +38,7 @@ def look_at(flag: str, text: str, root: str = "/") -> Port:
         return _unix(flag, text, address.path)
     try:
         number = int(address.port)
-        if not 0 <= number < 65536:  # getaddrinfo would wrap it to another port
+        if not 0 <= number < 65536:  # getaddrinfo would wrap it around to another port
             raise ValueError
         host = address.host or "0.0.0.0"
         where = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]

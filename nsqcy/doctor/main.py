@@ -1,4 +1,4 @@
-"""Command line of `nsqcy doctor`: prints lines or JSON.
+"""The `nsqcy doctor` command line: prints lines or JSON.
 
 Exit codes:
 
@@ -33,7 +33,7 @@ HOST = (
         "daemon",
         STRING,
         "",
-        "daemon that the configuration file is for; default: the one it names, or nsqd",
+        "daemon that the configuration file is for; default: the daemon named in it, or nsqd",
         rule=Rule(f"one of {', '.join(files.DAEMONS)}", ("", *files.DAEMONS).__contains__),
     ),
     Option("data-path", STRING, "", "nsqd's data path; overrides the configuration file"),
@@ -49,8 +49,8 @@ CLUSTER = (
         "time between two queries to each nsqd, to detect changes; 0 queries once",
         rule=NOT_NEGATIVE,
     ),
-    Option("timeout", DURATION, 5 * SECOND, "timeout for a whole request", rule=POSITIVE),
-    Option("tls-root-ca-file", STRING, "", "PEM file with CAs for HTTPS ports"),
+    Option("timeout", DURATION, 5 * SECOND, "total timeout for a request", rule=POSITIVE),
+    Option("tls-root-ca-file", STRING, "", "PEM file with CA certificates for HTTPS ports"),
     Option("tls-insecure-skip-verify", BOOL, False, "accept any certificate"),
     token_file.OPTION,
 )

@@ -24,7 +24,7 @@ def exit_code(found: Sequence[Judged]) -> int:
 
 
 def lines(found: Sequence[Judged]) -> str:
-    """Return a line for each finding, and its advice on the next line."""
+    """Return a line for each finding, with its advice on the next line."""
     text = []
     for check, (level, what, advice) in found:
         text.append(f"{level:<8} {check}: {one_line(what)}\n")
@@ -40,7 +40,8 @@ def summary(found: Sequence[Judged]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Replace control characters, which could break the line: the text may come from any node."""
+    """Replace control characters, which could break the line: the text may come from an arbitrary
+    node."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
@@ -51,7 +52,7 @@ def as_json(found: Sequence[Judged]) -> str:
 
 def table() -> str:
     """Return all checks as a Markdown table."""
-    rows = ["| of | check | reports |\n", "| --- | --- | --- |\n"]
+    rows = ["| scope | check | reports |\n", "| --- | --- | --- |\n"]
     for section, checks in SECTIONS:
         rows += [f"| {section} | `{each.name}` | {each.told} |\n" for each in checks]
     return "".join(rows)

@@ -1,4 +1,4 @@
-"""Checks of topics and channels: pure functions of the answers of nsqds and nsqlookupds."""
+"""Topic and channel checks: pure functions of the responses from nsqds and nsqlookupds."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ from nsqcy.doctor.facts import Cluster, Nsqd, Policy
 from nsqcy.doctor.findings import Finding, note, problem, several, warning
 from nsqcy.names import is_ephemeral
 
-NEARLY = 0.8  # of a limit
-SETTLED = 60.0  # seconds after which a working consumer has set RDY
+NEARLY = 0.8  # share of a limit
+SETTLED = 60.0  # seconds within which a working consumer sets RDY
 
 
 def ghost_topics(cluster: Cluster) -> Iterator[Finding]:
-    """Find topics that nsqlookupds know but no nsqd has."""
+    """Find topics that are registered with nsqlookupds but that no nsqd has."""
     ghosts = [name for name in _without_nsqd(cluster) if not is_ephemeral(name)]
     if ghosts:
-        text = f"nsqlookupds know topics that no nsqd has: {several(ghosts)}"
+        text = f"nsqlookupds list topics that no nsqd has: {several(ghosts)}"
         yield warning(text, "publish to them, or delete them on the Lookup page of nsqadmin")
 
 
@@ -65,7 +65,7 @@ def stuck_consumers(cluster: Cluster) -> Iterator[Finding]:
             text = (
                 f"consumers of {_name(channel)} have RDY 0 while messages wait: {several(silent)}"
             )
-            yield warning(text, "they back off after failures, or are closing: check their logs")
+            yield warning(text, "they are backing off after failures, or closing: check their logs")
         if not cluster.watched:
             continue
         before = {_identity(each): each for each in channel.clients}
@@ -169,7 +169,7 @@ def _limit(nsqd: Nsqd, what: str, depth: int, policy: Policy) -> Iterator[Findin
 
 
 def _without_nsqd(cluster: Cluster) -> set[str]:
-    """Return the topics that nsqlookupds know without any nsqd."""
+    """Return the topics that nsqlookupds list without any nsqd."""
     known: set[str] = set()
     had = set(cluster.topics)
     for lookupd in cluster.answering:
@@ -180,7 +180,7 @@ def _without_nsqd(cluster: Cluster) -> set[str]:
 
 
 def _channels(cluster: Cluster) -> Iterator[tuple[ChannelStats, ChannelStats]]:
-    """Return each channel, summed over all nsqds, and the same a moment later."""
+    """Return each channel, summed across all nsqds, and the same a moment later."""
     for name, topic in cluster.topics.items():
         after = cluster.topics_later.get(name, topic)
         for channel in topic.channels.values():
@@ -202,7 +202,7 @@ def _waiting(cluster: Cluster, figures: AnyFigures, later: AnyFigures) -> str:
 
 
 def _messages(count: int) -> str:
-    return "1 message waits" if count == 1 else f"{count} messages wait"
+    return "1 message is waiting" if count == 1 else f"{count} messages are waiting"
 
 
 def _client(client: ClientStats) -> str:
@@ -234,8 +234,8 @@ def _any_alive(cluster: Cluster) -> object:
 CHECKS = (
     Check(
         "ghost-topics",
-        "topics that nsqlookupds know but no nsqd has",
-        "every known topic exists on an nsqd",
+        "topics that nsqlookupds list but no nsqd has",
+        "every listed topic exists on an nsqd",
         ghost_topics,
         lambda cluster: cluster.answering,
     ),

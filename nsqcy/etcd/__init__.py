@@ -1,1 +1,1 @@
-"""Client of etcd's JSON gateway: blocking, for use in threads."""
+"""Blocking client for etcd's JSON gateway, for use in threads."""

@@ -1,7 +1,7 @@
-"""Requests to a cluster of etcd: endpoints, authentication and leases.
+"""Requests to an etcd cluster: endpoints, authentication and leases.
 
-Each request uses the endpoint that answered last, and the others if that one fails. Does not know
-what the keys mean.
+Each request uses the endpoint that answered last, or the others if that endpoint fails. Knows
+nothing about the meaning of the keys.
 """
 
 import json
@@ -22,8 +22,8 @@ MAX_RESPONSE = 64 << 20  # bytes
 KEYS_PER_PAGE = 500
 DEFAULT_PORT = 2379
 
-# gRPC's codes of failures after which another endpoint may succeed; 0 is an answer that is not
-# etcd's.
+# gRPC codes for failures after which another endpoint may succeed; 0 is a response that did not
+# come from etcd.
 ENDPOINT_FAILED = frozenset({0, messages.DEADLINE_EXCEEDED, messages.UNAVAILABLE})
 
 T = TypeVar("T")
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Credentials:
-    """User of etcd's own authentication. Client certificates do not name a user, because the JSON
-    gateway hides them from etcd."""
+    """A user for etcd's own authentication. Client certificates do not name a user, because the
+    JSON gateway hides them from etcd."""
 
     user: str
     password: str = field(repr=False)
@@ -56,10 +56,10 @@ def parse_endpoint(text: str) -> Url:
 
 
 class EtcdClient:
-    """Client of one cluster. Thread-safe.
+    """Client for one cluster. Thread-safe.
 
-    All methods block, and raise EtcdError if no endpoint gives a good answer in time. A failed
-    request may have been executed all the same.
+    All methods block, and raise EtcdError if no endpoint returns a valid response in time. A failed
+    request may still have been executed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class EtcdClient:
     # -- keys
 
     def read(self, prefix: str) -> tuple[list[KeyValue], int]:
-        """Return all keys with a prefix, sorted, and the revision of the store that has them."""
+        """Return all keys with a prefix, sorted, and the store revision that they were read at."""
         found: list[KeyValue] = []
         revision, after = 0, ""
         while True:
@@ -92,14 +92,14 @@ class EtcdClient:
     ) -> bool:
         """Put and delete keys if all expectations hold; return whether they did.
 
-        The answer can be False although the transaction succeeded, because a request without an
-        answer is sent again to the next endpoint.
+        The result can be False although the transaction succeeded, because a request that receives
+        no response is sent again to the next endpoint.
         """
         response = self._call("kv/txn", messages.transaction(expected, puts, deletes))
         return response.get("succeeded") is True
 
     def watch(self, prefix: str, revision: int) -> Watch:
-        """Return the changes of keys with a prefix, from a revision on."""
+        """Return the changes to keys with a prefix, starting at a revision."""
         body = _encoded(messages.watch(prefix, revision))
         return self._try_endpoints(lambda endpoint: self._open_watch(endpoint, body))
 
@@ -116,7 +116,7 @@ class EtcdClient:
         return messages.integer(messages.streamed(line), "TTL") > 0
 
     def revoke(self, lease: int) -> None:
-        """End a lease and delete its keys. A lease that does not exist is no error."""
+        """End a lease and delete its keys. If the lease does not exist, this is not an error."""
         try:
             self._call("lease/revoke", {"ID": str(lease)})
         except EtcdError as error:
@@ -132,8 +132,8 @@ class EtcdClient:
         )
 
     def _try_endpoints(self, request: Callable[[Url], T]) -> T:
-        """Return the first answer of an endpoint. Only failures of the endpoint itself lead to the
-        next one."""
+        """Return the first response from any endpoint. The next endpoint is tried only after a
+        failure of the endpoint itself."""
         failures = []
         for _ in self._endpoints:
             first = self._first

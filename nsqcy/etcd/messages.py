@@ -1,4 +1,4 @@
-"""Requests and responses of etcd's JSON gateway, version 3, without input and output.
+"""Requests and responses of etcd's JSON gateway, version 3, without I/O.
 
 The format is documented at https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/: keys and values
 are base64, integers are decimal strings, and fields with default values are absent.
@@ -12,7 +12,7 @@ from typing import Any
 
 from nsqcy.errors import NsqError
 
-# Codes of gRPC that the client distinguishes.
+# gRPC codes that the client distinguishes.
 INVALID_ARGUMENT = 3
 DEADLINE_EXCEEDED = 4
 NOT_FOUND = 5
@@ -21,7 +21,7 @@ UNAUTHENTICATED = 16
 
 
 class EtcdError(NsqError):
-    """Failed request. `code` is gRPC's code, or 0 without a response of etcd."""
+    """Failed request. `code` is the gRPC code, or 0 if etcd did not respond."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -29,15 +29,15 @@ class EtcdError(NsqError):
 
     @property
     def wants_authentication(self) -> bool:
-        """Whether a new token may help. A token also becomes invalid when a user or a role changes,
-        which is an invalid argument."""
+        """Whether a new token may help. A token also becomes invalid when a user or a role changes;
+        etcd reports that as an invalid argument."""
         if self.code == INVALID_ARGUMENT:
             return "auth store is old" in str(self)
         return self.code == UNAUTHENTICATED
 
 
 class Compacted(EtcdError):
-    """The watch cannot continue, because etcd has discarded changes that it has not sent."""
+    """The watch cannot continue, because etcd has discarded changes that it had not sent yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of a key."""
+    """A change to a key."""
 
     key: str
     value: bytes | None
@@ -60,7 +60,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Condition of a transaction: the value that a key has, or None if it does not exist."""
+    """Condition of a transaction: the value that a key must have, or None if it must not exist."""
 
     key: str
     value: bytes | None
@@ -75,7 +75,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of the keys with a prefix."""
+    """One page of the keys with a prefix."""
 
     found: list[KeyValue]
     revision: int
@@ -87,7 +87,7 @@ class Page:
 
 
 def listing(prefix: str, *, after: str = "", limit: int, revision: int = 0) -> dict[str, Any]:
-    """Request at most `limit` keys with a prefix, beginning behind the key `after`."""
+    """Request at most `limit` keys with a prefix, beginning after the key `after`."""
     first = after.encode() + b"\0" if after else prefix.encode()
     return {
         "key": _encoded(first),
@@ -121,7 +121,7 @@ def transaction(
 
 
 def watch(prefix: str, revision: int) -> dict[str, Any]:
-    """Request all changes of keys with a prefix, from a revision on."""
+    """Request all changes to keys with a prefix, starting at a revision."""
     return {
         "create_request": {
             "key": _text(prefix),
@@ -138,9 +138,9 @@ def _comparison(expected: Expected) -> dict[str, Any]:
 
 
 def _end_of(prefix: str) -> bytes:
-    """Return the first key behind all keys with a prefix, which must not be empty."""
+    """Return the first key after all keys with a prefix. The prefix must not be empty."""
     data = prefix.encode()
-    return data[:-1] + bytes([data[-1] + 1])  # UTF-8 has no byte 255
+    return data[:-1] + bytes([data[-1] + 1])  # byte 255 never occurs in UTF-8
 
 
 def _text(text: str) -> str:
@@ -151,7 +151,7 @@ def _encoded(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-# -- responses. They raise EtcdError if a response is not understood.
+# -- responses. These functions raise EtcdError if a response is not understood.
 
 
 def parsed(body: bytes) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def page(response: dict[str, Any]) -> Page:
 
 
 def streamed(line: bytes) -> dict[str, Any]:
-    """Return the result in a line of a streamed response."""
+    """Return the result in one line of a streamed response."""
     response = parsed(line)
     if "error" in response:
         error = response["error"]
@@ -189,7 +189,8 @@ def streamed(line: bytes) -> dict[str, Any]:
 
 
 def changes(line: bytes) -> list[Change]:
-    """Return the changes in a line of a watch. Raises Compacted, or EtcdError at its end."""
+    """Return the changes in one line of a watch. Raises Compacted, or EtcdError if the watch has
+    ended."""
     result = streamed(line)
     if result.get("canceled"):
         if integer(result, "compact_revision"):

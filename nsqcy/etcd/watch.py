@@ -1,4 +1,4 @@
-"""Stream of changes of keys in etcd."""
+"""Stream of changes to keys in etcd."""
 
 from types import TracebackType
 from typing import Self
@@ -33,7 +33,7 @@ class Watch:
     def read(self) -> list[Change]:
         """Return the next changes; waits until there are any.
 
-        Raises EtcdError if the watch has ended: Compacted if a new one must begin with reading all
+        Raises EtcdError if the watch has ended: Compacted if a new watch must begin by reading all
         keys.
         """
         while not self._lines:
@@ -52,5 +52,5 @@ class Watch:
         return messages.changes(self._lines.pop(0))
 
     def close(self) -> None:
-        """End the watch. A read that waits in another thread raises EtcdError."""
+        """End the watch. A read waiting in another thread raises EtcdError."""
         self._stream.close()

@@ -6,7 +6,8 @@ from nsqcy.http.parser import Head
 
 
 def basic(head: Head) -> tuple[str, str]:
-    """Return name and password of HTTP Basic authentication; empty without them."""
+    """Return the name and password from HTTP Basic authentication; both are empty if there is
+    none."""
     scheme, _, encoded = head.header("Authorization").partition(" ")
     if scheme.lower() != "basic":
         return "", ""
@@ -19,6 +20,6 @@ def basic(head: Head) -> tuple[str, str]:
 
 
 def bearer(head: Head) -> str:
-    """Return the token of HTTP Bearer authentication; empty without one."""
+    """Return the token from HTTP Bearer authentication; empty if there is none."""
     scheme, _, token = head.header("Authorization").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

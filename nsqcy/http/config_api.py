@@ -1,7 +1,7 @@
 """Reading and changing options with `/config`. Independent of HTTP and other processes.
 
-Options have the names of their keys in NSQ's configuration file. The option table marks the options
-that can change while the daemon runs.
+Options are named by their keys in NSQ's configuration file. The option table marks the options that
+can change while the daemon runs.
 """
 
 import json
@@ -12,12 +12,12 @@ from nsqcy.options.option import Option, Value
 
 
 def find(table: OptionTable, key: str) -> Option | None:
-    """Return the option with this key; None if unknown, or only for the command line."""
+    """Return the option with this key; None if it is unknown, or command-line only."""
     return table.by_toml_key.get(key)
 
 
 def is_text(option: Option) -> bool:
-    """Return whether the value is shown as plain text; all others are JSON."""
+    """Return whether the option's value is shown as plain text; all other values are JSON."""
     return option.kind is STRING
 
 
@@ -37,5 +37,5 @@ def _addresses(body: bytes) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ValueError("not an array of strings")
     for each in value:
-        each.encode()  # raises UnicodeEncodeError, a ValueError, for a lone surrogate
+        each.encode()  # for a lone surrogate, raises UnicodeEncodeError, a ValueError
     return tuple(each.strip() for each in value)

@@ -1,6 +1,6 @@
-"""The /metrics page of a single-process daemon: its own figures, HTTP requests, process.
+"""The /metrics page of a single-process daemon: its own figures, HTTP and process metrics.
 
-Importing prometheus_client costs time and megabytes.
+Importing prometheus_client is slow and takes megabytes of memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,8 @@ def page(
     requests: Requests,
     connections: Mapping[str, int],
 ) -> Reply:
-    """Render the page in the accepted format. `figures` are only this daemon's metrics."""
+    """Render the page in the accepted format. `figures` are the metrics that only this daemon
+    has."""
     form = choose(accept, "")
     answers = [
         ([method, route, str(status)], count)

@@ -1,7 +1,7 @@
 """HTTP/1.1, server side, without I/O: bytes in, events out; replies in, bytes out.
 
-Owns framing: heads (parsed by httptools), bodies, keep-alive and the end of a connection. Uses no
-socket, no clock and no routes.
+Owns the framing: heads (parsed by httptools), bodies, keep-alive and the end of a connection. Uses
+no socket, no clock and no routes.
 
     feed(bytes) -> next_event() -> Head
                         read_body(limit) or ignore_body(), or neither
@@ -23,7 +23,7 @@ from urllib.parse import unquote_to_bytes
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 MAX_HEAD: Final = (1 << 20) + 4096
-"""Maximum bytes of request line and headers: 1 MiB plus NSQ's slack."""
+"""Maximum bytes of the request line and headers: 1 MiB plus NSQ's slack."""
 
 MAX_DRAIN: Final = 256 << 10
 """Maximum bytes of an unused body to read and drop. A longer body ends the connection."""
@@ -32,10 +32,10 @@ CHUNK_ABOVE: Final = 2048
 """Longer response bodies are sent chunked, as in NSQ."""
 
 MAX_QUERY: Final = 64 << 10
-"""Maximum bytes of a query. Parsing a longer query would delay other connections too much."""
+"""Maximum bytes of a query. Parsing a longer query would delay other connections too long."""
 
 _MAX_PATH = 4096  # no route is longer, so a longer path is not unescaped
-_MAX_LINE = 4096  # of a chunk size with its extensions, or of a trailer
+_MAX_LINE = 4096  # bytes of a chunk size with its extensions, or of a trailer
 _MAX_TRAILERS = 64
 _BATCH = 8192  # a larger head is parsed in pieces of at least this size
 _CACHED_HEAD = 1024  # heads up to this size are cached
@@ -80,7 +80,7 @@ class End:
 
 class Fault(Enum):
     NONE = auto()
-    CUT = auto()  # the peer stopped in the middle, or the framing is invalid
+    CUT = auto()  # the peer stopped midway, or the framing is invalid
     TOO_BIG = auto()  # longer than the limit; `data` is empty
 
 
@@ -95,7 +95,7 @@ class Body:
 
 
 class Head:
-    """Event: request line and headers. Immutable, because equal heads share one object.
+    """Event: the request line and headers. Immutable, because equal heads share one object.
 
     nsq_headers: X-Nsq- headers with their values; names are lower case, without the prefix
     headers: headers that the daemon reads; see HeadCache
@@ -152,7 +152,7 @@ class Head:
         self.params = parse_query(self.query)
 
     def header(self, name: str) -> str:
-        """Return the first value of a header, ignoring case; empty without one."""
+        """Return the first value of a header, ignoring case; empty if the header is missing."""
         name = name.lower()
         return next((value for each, value in self.headers if each.lower() == name), "")
 
@@ -160,7 +160,7 @@ class Head:
     def is_plain(self) -> bool:
         """Whether this is a common HTTP/1.1 request with keep-alive.
 
-        The framing of its response does not depend on the head, and another request may follow.
+        The framing of the response does not depend on the head, and another request may follow.
         """
         return (
             self.minor == 1
@@ -211,10 +211,10 @@ HeaderSelection = bool | frozenset[bytes]
 
 
 class _HeadParser:
-    """Parser of one head in any number of pieces.
+    """Parser for one head in any number of pieces.
 
-    httptools accepts a fixed list of methods, HTTP does not: this class removes the method, and
-    httptools always sees POST.
+    httptools accepts a fixed list of methods, but HTTP allows any: this class removes the method,
+    and httptools always sees POST.
     """
 
     def __init__(self, keep_headers: HeaderSelection) -> None:
@@ -321,9 +321,9 @@ _OUR_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"ex
 class HeadCache:
     """Cache of parsed heads.
 
-    A client sends the same head with every publish, and a lookup costs a tenth of parsing.
+    A client sends the same head with every publish, and a lookup takes a tenth of the parsing time.
 
-    keep_headers: headers that heads keep in addition to those of framing and /pub: all, none, or
+    keep_headers: headers to keep in addition to those for framing and /pub: all, none, or
         the first one with each of these names, in lower case
     """
 
@@ -364,7 +364,7 @@ class _State(Enum):
     ASKED = auto()  # a head was returned; the caller may now choose what to do with the body
     KEEP = auto()  # the body is being read
     IGNORE = auto()  # the body is being read, and dropped
-    READ = auto()  # the body was returned; waiting for the answer
+    READ = auto()  # the body has been returned; waiting for the answer
     DRAIN = auto()  # answered; the rest of the body is being skipped
     BROKEN = auto()  # further input is ignored
 
@@ -406,13 +406,13 @@ class HttpProtocol:
         self._state = _HEAD
         self._buffer = b""
         self._eof = False
-        self._parser: _HeadParser | None = None  # of a head that arrives in pieces
-        self._tail = b""  # the last three bytes that the parser received
+        self._parser: _HeadParser | None = None  # parser for a head that arrives in pieces
+        self._tail = b""  # last three bytes that the parser received
         self._size = 0  # number of bytes that the parser received
         self._head: Head | None = None
-        self.closing = False  # no more requests will be answered
+        self.closing = False  # no further requests will be answered
         self._chunked = False
-        self._more = False  # the body has not ended
+        self._more = False  # the body has not ended yet
         self._left = 0  # bytes of the body or the chunk still to receive
         self._in_chunk = False
         self._trailers = 0  # lines after the last chunk, 0 before it
@@ -438,7 +438,7 @@ class HttpProtocol:
 
     @property
     def in_head(self) -> bool:
-        """Whether a head has begun and is not complete."""
+        """Whether a head has begun but is not complete."""
         return self._state is _HEAD and (self._parser is not None or bool(self._buffer))
 
     @property
@@ -496,12 +496,12 @@ class HttpProtocol:
         return None
 
     def read_body(self, limit: int) -> None:
-        """Collect the body; abandon it if it is longer than `limit`."""
+        """Collect the body; abandon it if it exceeds `limit`."""
         self._state = _KEEP
         self._limit = limit
 
     def ignore_body(self) -> None:
-        """Read and drop the body; abandon it if it is longer than MAX_DRAIN."""
+        """Read and drop the body; abandon it if it exceeds MAX_DRAIN."""
         self._state = _IGNORE
         self._limit = MAX_DRAIN
 
@@ -583,7 +583,7 @@ class HttpProtocol:
     def _next_body(self) -> Body | None:
         left = self._left
         if not self._chunked and not self._body and len(self._buffer) >= left <= self._limit:
-            # Fast path: the whole body arrived with the head.
+            # Fast path: the entire body arrived with the head.
             data, self._buffer = self._buffer[:left], self._buffer[left:]
             self._left = 0
             self._more = False
@@ -610,7 +610,8 @@ class HttpProtocol:
         return Body(data, fault)
 
     def _drained(self) -> bool:
-        """Skip the available part of an unread body; return whether all of it was skipped."""
+        """Skip the available part of an unread body; return whether the entire body has been
+        skipped."""
         try:
             self._consume()
         except _BadChunk:
@@ -664,7 +665,7 @@ class HttpProtocol:
         self._buffer = buffer[at:]
 
     def _take_line(self, line: bytes) -> None:
-        """Process a line between data: the size of a chunk, a trailer, or the final empty line."""
+        """Process a line between data: a chunk size, a trailer, or the final empty line."""
         if self._trailers:
             if not line:
                 self._more = False
@@ -754,7 +755,8 @@ class Rendered(NamedTuple):
 
 
 class Reply:
-    """Answer, independent of the request. With `nsq`, it has the header `X-Nsq-Content-Type`."""
+    """An answer that does not depend on the request. With `nsq`, it has the header
+    `X-Nsq-Content-Type`."""
 
     __slots__ = ("_usual", "body", "content_type", "headers", "logged", "nsq", "status")
 
@@ -777,7 +779,7 @@ class Reply:
         self._usual: Rendered | None = None
 
     def usual(self) -> Rendered:
-        """Return the cached parts for HTTP/1.1 with keep-alive."""
+        """Return the parts for HTTP/1.1 with keep-alive, which are cached."""
         if self._usual is None:
             self._usual = self.render(1, True, True)
         return self._usual

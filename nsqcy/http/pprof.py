@@ -1,4 +1,4 @@
-"""The pages below /debug/pprof, which show the internals of a running process."""
+"""The pages under /debug/pprof, which show the internals of a running process."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -13,20 +13,21 @@ MAX_PROFILE = 300  # seconds
 
 
 class Inspected(Protocol):
-    """The daemon, from the handlers' point of view."""
+    """The daemon as the handlers see it."""
 
     def command_line(self) -> str:
-        """Return the daemon's command line, with NUL between the words."""
+        """Return the daemon's command line, with a NUL between arguments."""
 
     def inspect(self, what: str) -> str:
-        """Return the result of `debug.tell(what)` in every process."""
+        """Return the results of `debug.tell(what)` from all processes."""
 
     def profile(self, seconds: int) -> str:
-        """Record a profile of this process; raises the errors of `debug.Profiler`."""
+        """Record a profile of this process. Raises the errors that `debug.Profiler` raises."""
 
 
 def routes(index: str, inspected: Callable[[Any], Inspected]) -> list[Route]:
-    """Return the routes, with the index at that path. `inspected` returns the daemon of an Api."""
+    """Return the routes, with the index at that path. `inspected` returns the daemon that an Api
+    belongs to."""
 
     def page(path: str, handler: Handler, method: str = "GET") -> Route:
         return Route(method, path, handler, plain=True, logged=False, local=True)

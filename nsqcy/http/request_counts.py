@@ -1,7 +1,6 @@
 """Counts and durations of answered HTTP requests.
 
-The label is the route's pattern, never the path, so that requests for unknown paths create no
-series.
+The label is the route's pattern, never the path, so requests for unknown paths create no series.
 """
 
 import socket

@@ -1,8 +1,8 @@
-"""Routing of requests, and conversion of handler results to replies.
+"""Routes requests, and converts handler results to replies.
 
 Handlers receive an `Api` and a `Request`, return data and raise `HttpError`; `Api.call` turns both
-into replies. Owns the matching of paths and the format of replies. Independent of connections and
-particular routes: each daemon has its own route table.
+into replies. Owns path matching and the reply format. Independent of connections and particular
+routes: each daemon has its own route table.
 """
 
 import traceback
@@ -21,7 +21,7 @@ from nsqcy.util.gotext import json_bytes
 
 
 class Request:
-    """Request for a handler. `peer` is `ip:port`, or `@` for a unix socket."""
+    """A request, as passed to a handler. `peer` is `ip:port`, or `@` for a unix socket."""
 
     __slots__ = ("body", "head", "peer")
 
@@ -39,12 +39,13 @@ class Request:
 
 
 class Later:
-    """Result of a handler that replies later."""
+    """The result of a handler that replies later."""
 
     __slots__ = ()
 
     def begin(self, answer: Callable[[Reply | None], None]) -> None:
-        """Start the work. It calls `answer` exactly once, before this returns or much later.
+        """Start the work, which calls `answer` exactly once: before this method returns, or much
+        later.
 
         `answer(None)` closes the connection without a reply.
         """
@@ -62,32 +63,33 @@ ShortWay = Callable[[Any, Head], tuple[Sink, Reply] | None]
 
 
 class Need(Enum):
-    """Permission that a route requires, if the daemon authenticates users."""
+    """The permission that a route requires if the daemon authenticates users."""
 
     NOTHING = auto()
     KNOWN = auto()  # any authenticated user
-    PUBLISH = auto()  # for the topic in the query
-    SUBSCRIBE = auto()  # for its topic or channel; or the operate role
+    PUBLISH = auto()  # permission for the topic in the query
+    SUBSCRIBE = auto()  # permission permission for its topic or channel; or the operate role
     ADMIN = auto()  # for its topic
     ADMIN_OF_ALL = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Route. A path segment such as `:opt` matches any non-empty segment."""
+    """A route. A path segment such as `:opt` matches any non-empty segment."""
 
     method: str
     path: str
     handler: Handler
     body: BodyRule | None = None
-    """Returns the maximum bytes of the body or IGNORED; may raise HttpError. None: read no body."""
+    """Returns the maximum size of the body in bytes, or IGNORED; may raise HttpError. None: read no
+    body."""
     plain: bool = False
     """Replies, including errors, are plain text without NSQ's header."""
     logged: bool = True
     inline: bool = False
-    """Whether the handler never blocks, so that it runs in the loop instead of a greenlet."""
+    """Whether the handler never blocks, and therefore runs in the loop instead of a greenlet."""
     local: bool = False
-    """Whether other machines may use the route only if an option allows it."""
+    """Whether other machines may use the route only if an option permits it."""
     short: ShortWay | None = None
     """Returns the fast path for requests that are never logged: the reply, and a sink. While the
     sink accepts bodies, it receives them instead of the handler."""
@@ -126,7 +128,7 @@ def ignored(api: Any, head: Head) -> int:
 
 
 def whole(request: Request) -> dict[str, str]:
-    """Return the parameters; raises HttpError if the unused body was truncated."""
+    """Return the parameters. Raises HttpError if the unused body was truncated."""
     if request.body.fault is Fault.CUT:
         raise HttpError(400, "INVALID_REQUEST")
     return request.params
@@ -143,11 +145,11 @@ def required(params: dict[str, str], name: str) -> str:
 
 
 _EVERY_METHOD = "*"
-_IN_PATHS = "$&+,/:;=@"  # Go leaves these unescaped in a path, as well as letters, digits and -_.~
+_IN_PATHS = "$&+,/:;=@"  # In a path, Go leaves these unescaped, as well as letters, digits and -_.~
 
 
 class Router:
-    """A daemon's routes, all below `base`: empty, or a path without a final slash."""
+    """A daemon's routes, all under `base`: empty, or a path without a final slash."""
 
     def __init__(self, routes: Sequence[Route], base: str = "") -> None:
         if base:
@@ -161,7 +163,7 @@ class Router:
         self._patterns = sorted((path.split("/") for path in self._methods), key=_variables)
 
     def resolve(self, head: Head) -> Route | Reply:
-        """Return the route of a request, or the reply to a request without a route."""
+        """Return the route for a request, or the reply if there is no route."""
         return self._found.get((head.method, head.path)) or self._unusual(head)
 
     def _pattern(self, path: str) -> str:
@@ -192,7 +194,7 @@ class Router:
         return json_error(405, "METHOD_NOT_ALLOWED", allow=allow)
 
     def _canonical(self, path: str) -> str:
-        """Return the path in the form of a registered path.
+        """Return the path in its registered form.
 
         Removes a final slash, `//`, `.` and `..`; literal segments use the case of the pattern.
         """
@@ -235,7 +237,7 @@ def _redirect(head: Head, path: str) -> Reply:
 
 
 class Limits(Protocol):
-    """Options that connections read."""
+    """The options that connections read."""
 
     @property
     def debug_remote(self) -> bool: ...
@@ -252,11 +254,12 @@ class Gate(Protocol):
     def admit(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
     ) -> Route | Reply:
-        """Return the route, or a reply that rejects the request. Called before the body is read."""
+        """Return the route, or a reply that rejects the request. This is called before the body is
+        read."""
 
 
 class Api:
-    """Application context of HTTP connections and handlers."""
+    """Application context for HTTP connections and handlers."""
 
     router: Router
     reads_headers: HeaderSelection = False
@@ -269,7 +272,7 @@ class Api:
         self.gate = gate
 
     def call(self, route: Route, request: Request) -> Reply | Later:
-        """Run the handler. Blocks as long as the handler does; never raises."""
+        """Run the handler. Blocks while the handler does; never raises."""
         try:
             result = route.handler(self, request)
             if isinstance(result, Later):

@@ -1,4 +1,4 @@
-"""One process's HTTP connections: sockets and libev watchers around `HttpProtocol`.
+"""The HTTP connections of one process: sockets and libev watchers around `HttpProtocol`.
 
 A connection is a state machine called by its watchers. Handlers that never block run without a
 greenlet; all others run in one, because they may wait for other processes. Independent of routes
@@ -35,7 +35,7 @@ from nsqcy.server.http_fastpath import Connection, Server, Shape
 _READ = 1
 _WRITE = 2
 _EVENTS_A_TURN = 64
-_LOGGED = 2048  # maximum characters of a target in the log; it may be a megabyte
+_LOGGED = 2048  # maximum characters of a target in the log; a target may have a megabyte
 
 
 Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
@@ -43,7 +43,7 @@ Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Peer timeouts in seconds. `sweep` is the interval of the checks, and therefore their
+    """Peer timeouts in seconds. `sweep` is the interval between checks, and therefore their
     precision."""
 
     idle: float = 600  # between two requests, and before the first
@@ -65,7 +65,7 @@ class HttpServer(Server):
         self.held = 0  # bytes of unfinished requests
         self.timeouts = timeouts or Timeouts()
         self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
-        self.tls_only: Reply | None = None  # the reply to every request without TLS
+        self.tls_only: Reply | None = None  # reply to every request without TLS
         self._send_buffer = send_buffer
         self._connections: set[HttpConnection] = set()
         self._to_resume: list[HttpConnection] = []
@@ -92,7 +92,7 @@ class HttpServer(Server):
         return len(self._connections)
 
     def unlearn(self) -> None:
-        """Check every head again, because permissions have changed."""
+        """Recheck every head, because permissions have changed."""
         super().unlearn()
         for connection in self._connections:
             connection.unlearn()
@@ -111,7 +111,7 @@ class HttpServer(Server):
         """Process the buffered input of a connection in another event-loop iteration.
 
         Uses an async watcher, because an answer may come from a prepare watcher: a greenlet started
-        there for the next request would not run until the poll returns.
+        there for the next request would not run until the poll returned.
         """
         self._to_resume.append(connection)
         self._wake_up.send()
@@ -163,7 +163,7 @@ class HttpConnection(Connection):
         "_write_watcher",
     )
     secure = False
-    certificate_names: Sequence[str] = ()  # names in the verified certificate of the peer
+    certificate_names: Sequence[str] = ()  # names in the peer's verified certificate
 
     def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
         super().__init__(server, sock.fileno())
@@ -187,8 +187,8 @@ class HttpConnection(Connection):
         self._read_watcher.start(self.on_readable)
         self._reading = True
         # All connections share the heads that the fast path has learned, so only one kind may use
-        # it: not plain connections if TLS is required, and not encrypted connections, because their
-        # bytes are not heads.
+        # it. This excludes plain connections if TLS is required, and encrypted connections, because
+        # their bytes are not heads.
         self._short = not self.secure and server.tls_only is None
         self.at_rest = self._short
 
@@ -251,7 +251,8 @@ class HttpConnection(Connection):
         self.process()
 
     def process(self) -> None:
-        """Handle buffered input until a request must wait, or up to _EVENTS_A_TURN events."""
+        """Handle buffered input until a request must wait, or _EVENTS_A_TURN events have been
+        handled."""
         self._resuming = False
         if self._closed or self._unsent is not None:
             return
@@ -303,7 +304,7 @@ class HttpConnection(Connection):
         server = self._server
         server.held += held - self._held
         self._held = held
-        if self._waiting or self._resuming:  # buffered input of any size will be handled
+        if self._waiting or self._resuming:  # buffered input of any size will still be handled
             return
         if server.held > server.api.limits.max_input_bytes:
             if self._head is None:
@@ -508,7 +509,7 @@ class HttpConnection(Connection):
                 self.process()
 
     def _sent(self) -> None:
-        """Close, linger or read again after all answers were sent."""
+        """Close, linger or resume reading once all answers have been sent."""
         if self._protocol.closing and not self._lingering:
             if not self._protocol.unread:
                 self.close()

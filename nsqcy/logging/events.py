@@ -1,6 +1,6 @@
 """Table of log events: the stable names that classify the lines of a JSON log.
 
-docs/LOGS.md is generated from it, and a test compares it with every call that has an `event`. A
+docs/LOGS.md is generated from it, and a test compares it with every call that passes an `event`. A
 line without an event is a `message`. Imports nothing: callers use only the names.
 """
 
@@ -11,7 +11,8 @@ ALL = "all"
 
 
 class Event(NamedTuple):
-    """`text` is the log line, with … for variable parts; `of` is the daemon that logs it."""
+    """A log event. `text` is the log line, with … for variable parts; `of` is the daemon that logs
+    it."""
 
     name: str
     level: str
@@ -22,7 +23,7 @@ class Event(NamedTuple):
 
 
 EVENTS = (
-    # A daemon's life
+    # A daemon's lifecycle
     Event(
         "started",
         "info",
@@ -38,14 +39,14 @@ EVENTS = (
         ALL,
         "SIGHUP: …; the configuration stays unchanged",
         ("error",),
-        "The configuration was reloaded and has an error.",
+        "The configuration was reloaded and contains an error.",
     ),
     Event(
         "few_open_files",
         "warn",
         ALL,
-        "open files: a limit of … is low, because each connection needs one; the hard limit is …:"
-        " raise LimitNOFILE= of the service, or ulimit -Hn",
+        "open files: the limit of … is low, because each connection needs a file"
+        " descriptor; the hard limit is …: raise LimitNOFILE= in the service unit, or ulimit -Hn",
         ("limit", "hard_limit"),
         "Connections are refused when no descriptors are left.",
     ),
@@ -407,7 +408,7 @@ EVENTS = (
         "drain_cancelled",
         "info",
         NSQD,
-        "DRAIN: ended by request; publishes are accepted",
+        "DRAIN: ended on request; publishes are accepted again",
         (),
         "",
     ),
@@ -427,7 +428,7 @@ EVENTS = (
         NSQD,
         "client(…) bad protocol magic '…'",
         ("client",),
-        "The client speaks another protocol, such as HTTP.",
+        "The client speaks a different protocol, such as HTTP.",
     ),
     Event(
         "session_failed",
@@ -473,7 +474,7 @@ EVENTS = (
         "auth_file_reloaded",
         "info",
         ALL,
-        "AUTH: the users file was read again",
+        "AUTH: reloaded the users file",
         (),
         "Logged by nsqd and nsqlookupd after SIGHUP.",
     ),
@@ -489,7 +490,7 @@ EVENTS = (
         "tls_reloaded",
         "info",
         NSQD,
-        "TLS: the certificate files were read again",
+        "TLS: reloaded the certificate files",
         (),
         "Logged after SIGHUP. Open connections keep the old certificates.",
     ),
@@ -552,7 +553,7 @@ EVENTS = (
         NSQD,
         "no available nsqlookupd to query for channels to pre-create for topic …",
         ("topic",),
-        "A new topic begins without the channels that it has on other nsqds.",
+        "A new topic starts without the channels that it has on other nsqds.",
     ),
     Event(
         "statsd_failed",
@@ -618,7 +619,7 @@ EVENTS = (
         ALL,
         "SIGHUP: …; the users stay unchanged",
         ("error",),
-        "--auth-file was reloaded and has an error.",
+        "--auth-file was reloaded and contains an error.",
     ),
     Event("upstream_failed", "warn", NSQADMIN, "…", (), "Some nodes did not answer."),
     Event(

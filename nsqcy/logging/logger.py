@@ -1,7 +1,7 @@
 """Log lines: one write to stderr per line, in nsqd's form or as JSON.
 
 Owns the form of a line and the level below which nothing is written. Independent of the logged
-content. Imported before all heavy modules, so it imports very little itself.
+content. Imported before all slow modules, so it imports very little itself.
 """
 
 import os
@@ -20,10 +20,10 @@ MESSAGE = "message"
 class Log:
     """A sink for log lines. `level` may be changed at any time.
 
-    Keyword fields appear only in JSON: a text line is exactly nsqd's, so its text is complete. One
-    of the fields is `event`, a name from nsqcy.logging.events; a line without it is a `message`.
-    `context` is added to every line. Each call writes one line: line ends in the text are escaped,
-    so that clients cannot forge lines.
+    Keyword fields appear only in JSON: a text line is exactly nsqd's, so the text alone must be
+    complete. One of the fields is `event`, a name from nsqcy.logging.events; a line without it is a
+    `message`. `context` is added to every line. Each call writes one line: line ends in the text
+    are escaped, so that clients cannot forge lines.
     """
 
     __slots__ = ("_clock", "_context", "_stamp", "fd", "format", "level", "prefix")
@@ -89,12 +89,12 @@ class Log:
 
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         head = {"time": f"{moment}.{microsecond:06d}Z", "level": NAMES[level], "msg": text}
-        # The head comes first for the order, and last so that its values win.
+        # The head comes first to set the key order, and last so that its values win.
         record = {**head, **self._context, **fields, **head}
         try:
             line = json.dumps(record, default=str, allow_nan=False)
         except (ValueError, TypeError):
-            # A NaN, a loop or a key that is not a string must not lose the line.
+            # A NaN, a cycle or a non-string key must not cause the line to be lost.
             line = json.dumps({name: str(value) for name, value in record.items()})
         return line + "\n"
 

@@ -1,4 +1,4 @@
-"""The type of a log: nsqcy.logging.logger's log, or a test's own."""
+"""The log type: the log of nsqcy.logging.logger, or a test's own."""
 
 from typing import Protocol
 

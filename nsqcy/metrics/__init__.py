@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: the table of all metrics, and their exposition."""
+"""Prometheus metrics: the table of all metrics, and their exposition."""

@@ -1,7 +1,7 @@
-"""Exposition of metrics as text: the format that a client accepts, written by prometheus_client.
+"""Text exposition of metrics, in the format that a client accepts, written by prometheus_client.
 
-Independent of particular metrics: it handles families from the table. Importing it costs time and
-megabytes.
+Independent of particular metrics: it handles families from the table. Importing it is slow and
+takes megabytes of memory.
 """
 
 import re
@@ -17,10 +17,10 @@ from prometheus_client.registry import Collector
 
 from nsqcy.metrics.families import Family
 
-MAX_ACCEPT = 1000  # characters of a header that are read
+MAX_ACCEPT = 1000  # maximum characters of a header to read
 _END = b"# EOF\n"
 
-# Different escapings of unusual names. nsqcy's names are the same in all of them.
+# Different escapings of unusual names. nsqcy's names are the same in each escaping.
 _ESCAPING = re.compile("(escaping=)(dots|values)")
 
 
@@ -36,8 +36,8 @@ class Form(NamedTuple):
 
 
 def choose(accept: str, accept_encoding: str) -> Form:
-    """Return the format for two headers: OpenMetrics if the client requests it, otherwise the text
-    format."""
+    """Return the format for these two headers: OpenMetrics if the client requests it, otherwise the
+    text format."""
     _, content_type = choose_encoder(accept[:MAX_ACCEPT])
     content_type = _ESCAPING.sub(rf"\1{UNDERSCORES}", content_type)
     return Form(content_type, gzip_accepted(accept_encoding[:MAX_ACCEPT]))
@@ -93,7 +93,7 @@ def heading(family: Family, openmetrics: bool) -> bytes:
 
 
 def lines(found: Metric) -> bytes:
-    """Return a family's samples without the lines before them; both formats write them the same
-    way."""
+    """Return a family's sample lines, without the lines before them; they are the same in both
+    formats."""
     text = _generate(False, Collected([found]))
     return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))

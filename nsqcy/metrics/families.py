@@ -1,7 +1,7 @@
 """The table of all metrics: name, kind, labels and meaning of each family.
 
 docs/METRICS.md is generated from it, tests check the dashboard and the alerts against it, and
-daemons export no other metrics. Imports nothing heavy.
+daemons export no other metrics. Imports no slow module.
 """
 
 from typing import Literal, NamedTuple
@@ -54,7 +54,7 @@ TOPICS = (
         "counter",
         "Messages dropped before they reached a channel: over a limit, or too old.",
     ),
-    _topic("depth", "gauge", "Messages that are in no channel yet."),
+    _topic("depth", "gauge", "Messages that are not in any channel yet."),
     _topic("disk_bytes", "gauge", "Size of the topic's files, in bytes."),
     _topic("paused", "gauge", "1 for a paused topic; other topics have no sample."),
 )
@@ -83,7 +83,7 @@ CHANNELS = (
 )
 
 PAUSED = (TOPICS[-1], CHANNELS[-1])
-"""Exported only where they are 1, because most are always 0."""
+"""Exported only if they are 1, because most are always 0."""
 
 SUMMED = Family(
     "nsqd_metrics_summed",
@@ -120,13 +120,13 @@ MESSAGE_MEMORY = Family(
 MESSAGE_MEMORY_LIMIT = Family(
     "nsqd_message_memory_limit_bytes",
     "gauge",
-    "Limit for the memory used by messages, in bytes; beyond it, messages are kept on disk only.",
+    "Limit on the memory used by messages, in bytes; beyond it, messages are kept on disk only.",
     ("worker",),
 )
 RESIDENT = Family(
     "nsqd_process_resident_memory_bytes",
     "gauge",
-    "Resident memory of a process: a worker's number, or master.",
+    "Resident memory by process (a worker number, or master), in bytes.",
     ("process",),
 )
 CPU = Family(
@@ -175,7 +175,7 @@ USER_WAITS = _user(
     "counter",
     "Total time that the user's TCP connections waited because of its publish rate limit.",
 )
-# In the order of a quota's figures.
+# In the order of the quota figures.
 USERS = (
     _user("connections", "gauge", "TCP connections of a user that has a quota."),
     _user(
@@ -254,7 +254,7 @@ OF_NSQD = (
 )
 
 
-# Daemons with one process. These names and meanings are prometheus_client's.
+# Single-process daemons. These names and meanings are prometheus_client's.
 PROCESS = (
     Family("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
     Family("process_resident_memory_bytes", "gauge", "Resident memory size in bytes."),

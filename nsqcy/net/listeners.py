@@ -1,7 +1,7 @@
 """Addresses that a daemon listens on: parsing, binding and display.
 
-Owns the listening sockets until they are closed, and the files of unix sockets. A start replaces
-the file that a crash left behind. Independent of protocols. Imported before all heavy modules.
+Owns the listening sockets until they are closed, and unix socket files. At start, replaces a file
+that a crash left behind. Independent of protocols. Imported before all slow modules.
 
 As in NSQ, the IPv4 wildcard (and an empty host) also accepts IPv6 if the machine supports it,
 because `localhost` is often ::1. It is shown as 0.0.0.0.
@@ -24,7 +24,7 @@ _WILDCARDS = ("", "0.0.0.0")
 
 
 class Address(NamedTuple):
-    """`host:port`, or the path of a unix socket."""
+    """`host:port`, or the path to a unix socket."""
 
     host: str = ""
     port: str = ""
@@ -38,7 +38,7 @@ class Listener(NamedTuple):
     kind: str
     text: str  # as shown to users, with the actual port
     port: int  # 0 for a unix socket
-    path: str | None  # file of a unix socket, if this process created it
+    path: str | None  # unix socket file, if this process created it
     file: tuple[int, int] | None = None  # device and inode of the file
 
     @property
@@ -57,8 +57,8 @@ class Listener(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Parse an address as Go's SplitHostPort does. Anything that SplitHostPort rejects is a
-    path."""
+    """Parse an address as Go's SplitHostPort does. Anything that SplitHostPort rejects is treated
+    as a path."""
     host, colon, port = text.rpartition(":")
     if not colon:
         return Address(path=text)
@@ -91,7 +91,8 @@ def bind(text: str, kind: str, daemon: str = "nsqd", *, unix: bool = True) -> Li
 
 
 def adopt(sock: socket.socket, kind: str) -> Listener:
-    """Wrap a listening socket that another process has bound. It keeps the socket file."""
+    """Wrap a listening socket that another process has bound. That process keeps the socket
+    file."""
     where = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         return Listener(sock, kind, _show_unix(where), 0, None)
@@ -103,7 +104,7 @@ def adopt(sock: socket.socket, kind: str) -> Listener:
 
 
 def is_at(listener: Listener, text: str) -> bool:
-    """Return whether a listener has the port or path of a configured address."""
+    """Return whether a listener has the configured address's port or path."""
     address = parse(text)
     if address.path is not None:
         return not listener.port and listener.text == address.path
@@ -128,7 +129,7 @@ def is_abandoned(path: str) -> bool:
         except PermissionError:
             raise
         except OSError:
-            pass  # the listener's backlog is full, or its socket is of another type
+            pass  # the listener's backlog is full, or its socket has a different type
     return False
 
 
@@ -236,7 +237,8 @@ def _port(text: str) -> int:
 
 
 def _bind_both(port: int) -> socket.socket | None:
-    """Bind the wildcard of both families with one socket; None without IPv6."""
+    """Bind the wildcard addresses of both families with one socket; return None if there is no
+    IPv6."""
     try:
         sock = _socket(socket.AF_INET6)
     except OSError:
@@ -257,7 +259,7 @@ def _bind_one(host: str, port: int) -> socket.socket:
         )
     except socket.gaierror:
         raise ValueError(f"listen tcp: lookup {host}: no such host") from None
-    # NSQ prefers IPv4 for a name that has both.
+    # NSQ prefers IPv4 for a name with both kinds of address.
     found.sort(key=lambda each: each[0] != socket.AF_INET)
     family, _, _, _, where = found[0]
     return _listen(_socket(family), where)
@@ -301,7 +303,7 @@ def _reason(error: Exception, address: Address) -> str:
 def show(where: object) -> str:
     """Format a socket address as NSQ does.
 
-    A mapped IPv4 address is shown as IPv4, a unix socket without a name as `@`.
+    A mapped IPv4 address is shown as IPv4, an unnamed unix socket as `@`.
     """
     if isinstance(where, tuple):
         host, port = str(where[0]), where[1]

@@ -1,9 +1,9 @@
-"""Actions that change a cluster, called by the API and by forms of pages.
+"""Actions that change a cluster, called by the API and by page forms.
 
 An action checks its arguments, sends requests to the daemons, and reports to the notification
-endpoint. If a daemon fails, the cluster view gets a warning, and the other daemons still get the
-request. An action raises HttpError if no daemon can be found or the target is unknown; actions
-beyond NSQ's also raise it if every nsqd refuses.
+endpoint. If a daemon fails, the action adds a warning to the cluster view and still sends the
+request to the other daemons. An action raises HttpError if no daemon can be found or the target is
+unknown; actions beyond NSQ's also raise it if every nsqd refuses.
 """
 
 import json
@@ -61,10 +61,10 @@ def _create(cluster: ClusterView, topic: str, channel: str) -> None:
 
 
 def delete(app: Context, request: Request, topic: str, channel: str = "") -> Done:
-    """Delete a topic, or a channel of it, with its messages, on all nodes."""
+    """Delete a topic or one of its channels, including the messages, on all nodes."""
     cluster = app.cluster()
     what, names = target(topic, channel)
-    # nsqlookupds may know a topic that no nsqd has.
+    # nsqlookupds may list a topic that no nsqd has.
     find = cluster.producers if cluster.by_lookupds else cluster.nodes_with
     nodes = find(topic)
     _check_known(
@@ -76,7 +76,7 @@ def delete(app: Context, request: Request, topic: str, channel: str = "") -> Don
 
 
 def act(app: Context, request: Request, action: str, topic: str, channel: str = "") -> Done:
-    """Pause, unpause or empty a topic, or a channel of it, on all nodes."""
+    """Pause, unpause or empty a topic or one of its channels, on all nodes."""
     if action not in ON_MESSAGES:
         raise HttpError(400, "INVALID_ACTION")
     cluster = app.cluster()
@@ -112,7 +112,7 @@ def check_names(topic: str, channel: str = "") -> None:
 
 
 def _check_known(*posted: Posted) -> None:
-    """Raise HttpError (404) if every daemon answered that the topic or channel does not exist."""
+    """Raise HttpError (404) if every daemon reported that the topic or channel does not exist."""
     errors = [error for each in posted for error in each.errors.values()]
     codes = [read_answer("", Answer(each.status, {}, each.body)).unknown for each in errors]
     if codes and all(codes) and not any(each.values for each in posted):
@@ -125,7 +125,7 @@ def _check_known(*posted: Posted) -> None:
 def redrive(
     app: Context, request: Request, topic: str, channel: str, limit: str, node: str
 ) -> Done:
-    """Return the dead letters in a channel to the channels they came from."""
+    """Send the dead letters in a channel back to the channels they came from."""
     query = {"limit": limit} if limit else {}
     done = _post(app, "channel/redrive", topic, channel, query, node)
     app.notifier.send(request, "redrive_channel", topic, channel, node)
@@ -133,7 +133,7 @@ def redrive(
 
 
 def seek(app: Context, request: Request, topic: str, channel: str, to: str, node: str) -> Done:
-    """Move a channel to a position of its topic's log."""
+    """Move a channel to a position in its topic's log."""
     done = _post(app, "channel/seek", topic, channel, {"to": to}, node)
     app.notifier.send(request, "seek_channel", topic, channel, node)
     return done
@@ -162,7 +162,7 @@ def set_policy(
     values: Mapping[str, Any] | None,
     node: str = "",
 ) -> Done:
-    """Set keys of a policy. A key with value None is reset; values=None resets all keys."""
+    """Set keys of a policy. A value of None resets its key; values=None resets all keys."""
     check_names(topic, channel)
     cluster = app.cluster()
     what, names = target(topic, channel)
@@ -188,7 +188,7 @@ def drain(app: Context, request: Request, node: str, *, on: bool, timeout: str =
 def act_on_node(
     app: Context, request: Request, node: str, action: str, topic: str, channel: str
 ) -> Done:
-    """Pause, unpause, empty or delete a topic, or a channel of it, on one node."""
+    """Pause, unpause, empty or delete a topic or one of its channels, on one node."""
     if action not in ON_NODE:
         raise HttpError(400, "INVALID_ACTION")
     check_names(topic, channel)

@@ -30,8 +30,8 @@ from nsqcy.nsqadmin.pages import login, messages, nodes, topics
 from nsqcy.process.service import Notifier
 from nsqcy.users import token_file
 
-# Objects between two garbage collections. A page of statistics has a hundred thousand, none of them
-# in a cycle; frequent scans would slow it down by a third.
+# Object allocations between two garbage collections. A statistics page has a hundred thousand
+# objects, none of them in a cycle; frequent collections would make it a third slower.
 GC_THRESHOLD = 200_000
 
 
@@ -92,7 +92,7 @@ def make_history(options: AdminOptions) -> History | None:
 
 
 def terms(options: AdminOptions) -> Terms:
-    """Return the client settings for requests to nsqds and nsqlookupds."""
+    """Return the HTTP client settings for requests to nsqds and nsqlookupds."""
     return Terms(
         connect_timeout=options.http_client_connect_timeout / SECOND,
         request_timeout=options.http_client_request_timeout / SECOND,

@@ -1,7 +1,7 @@
-"""Static files: the built-in ones, or those of a folder.
+"""Static files: the built-in ones, or those in a directory.
 
-Built-in files have a version in their path, so that browsers cache them forever. Scripts import
-each other by relative paths, so their imports have the version too.
+Built-in files have a version in their path, so that browsers can cache them forever. Scripts import
+each other by relative paths, so their imports contain the version too.
 """
 
 import mimetypes
@@ -16,7 +16,7 @@ _VERSION_BYTES = 6
 
 
 class Assets:
-    """Static files. With `folder`, files are read from there on each request and have no
+    """Static files. With `folder`, files are read from that directory on each request and have no
     version."""
 
     def __init__(self, folder: str = "") -> None:
@@ -45,7 +45,7 @@ def _brought() -> dict[str, bytes]:
 
 @cache
 def _version() -> str:
-    """Return a hash of all files."""
+    """Return a hash over all files."""
     found = blake2b(digest_size=_VERSION_BYTES)
     for name, body in sorted(_brought().items()):
         found.update(f"{name} {len(body)} ".encode() + body)

@@ -10,7 +10,7 @@ LEVEL = 5
 
 
 def _deflate(body: bytes | bytearray) -> bytes:
-    """Compress without a zlib header, as NSQ does and browsers accept."""
+    """Compress without a zlib header: NSQ does so, and browsers accept it."""
     compressor = zlib.compressobj(LEVEL, wbits=-zlib.MAX_WBITS)
     return compressor.compress(body) + compressor.flush()
 
@@ -23,7 +23,7 @@ _ENCODINGS: dict[str, Callable[[bytes | bytearray], bytes]] = {"gzip": _gzip, "d
 
 
 def compressed(head: Head, reply: Reply) -> Reply:
-    """Return the reply in the first encoding of the client's list that we support, or unchanged."""
+    """Return the reply in the first encoding on the client's list that we support, or unchanged."""
     accepted = (each.strip() for each in head.header("Accept-Encoding").split(","))
     encoding = next((each for each in accepted if each in _ENCODINGS), "")
     is_encoded = any(name.lower() == "content-encoding" for name, _ in reply.headers)

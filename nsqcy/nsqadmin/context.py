@@ -1,7 +1,7 @@
-"""Application context that all handlers share.
+"""The application context that all handlers share.
 
 Owns the options, the clients for other daemons and the handler threads, and renders pages to
-replies. Knows no route.
+replies. Independent of particular routes.
 """
 
 import time
@@ -33,14 +33,14 @@ from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.requests import segments
 from nsqcy.options.option import Option, Value
 
-MAX_THREADS = 32  # concurrent requests that wait for other daemons
+MAX_THREADS = 32  # maximum concurrent requests that wait for other daemons
 IDLE_THREAD = 10.0  # seconds after which an idle thread ends
 MAX_BODY = 1 << 20  # bytes
 
 
 class AppContext(router.Api):
     """Context of nsqadmin's handlers. Handlers run in threads unless they are inline, so they may
-    block on queries to other daemons."""
+    block while querying other daemons."""
 
     reads_headers = True
     log: Log
@@ -120,8 +120,8 @@ def body_limit(app: AppContext, head: Head) -> int:
 
 
 def refusal(app: AppContext, request: Request) -> str:
-    """Return why the user may not see messages or a channel's position; empty if allowed. Seeing
-    statistics does not imply the right to read messages."""
+    """Return why the user may not see messages or a channel's position; empty if permitted. The
+    right to see statistics does not imply the right to read messages."""
     if app.may_act(request.head):
         return ""
     if app.logins is not None:
@@ -142,7 +142,7 @@ def guarded(handler: Handler) -> Handler:
     return handle
 
 
-# No other site may frame our pages, receive their forms, or run scripts in them.
+# Other sites must not frame our pages, receive their forms, or run scripts in them.
 _POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 HEADERS = (
     ("Content-Security-Policy", _POLICY),
@@ -157,7 +157,7 @@ NOTHING = Subject()
 
 @dataclass(frozen=True)
 class Page:
-    """A page. `draw` fetches the data of its view, and raises HttpError on failure."""
+    """A page. `draw` fetches the data for its view, and raises HttpError on failure."""
 
     title: str
     path: str
@@ -171,7 +171,7 @@ class Page:
 def show(
     app: AppContext, request: Request, page: Page, *, warning: str = "", error: str = ""
 ) -> Reply:
-    """Render the current state of a page, with the errors of a preceding action."""
+    """Render a page's current state, with the errors of a preceding action."""
     layout = app.layout(request)
     if page.refusal:
         refused = render(layout, page.title, error=page.refusal)
@@ -199,8 +199,8 @@ def show(
 def submit(
     app: AppContext, request: Request, action: Callable[[], Done], page: Page, then: Page
 ) -> Reply:
-    """Run the action of a form and redirect to the page `then`. On failure, show the form's page
-    with the error."""
+    """Run a form's action and redirect to the page `then`. On failure, show the form's page with
+    the error."""
     try:
         warning = action().cluster.warning("\n")
     except HttpError as problem:
@@ -214,8 +214,7 @@ def submit(
 
 
 def page_route(path: str, make: Callable[..., Page]) -> Route:
-    """Return the route of a page. `make` gets the context, the request and the names in the
-    path."""
+    """Return a page's route. `make` gets the context, the request and the names in the path."""
     count = path.count(":")
 
     def handle(app: AppContext, request: Request) -> Reply:

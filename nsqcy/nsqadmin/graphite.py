@@ -23,16 +23,16 @@ _HOP_BY_HOP = frozenset(
 
 
 class Graphite:
-    """A Graphite server. Methods raise RequestError on failure."""
+    """A Graphite server. The methods raise RequestError on failure."""
 
     def __init__(self, url: str, interval: int, web: WebClient) -> None:
-        """interval: statsd interval of the nsqds, in nanoseconds."""
+        """interval: the nsqds' statsd interval, in nanoseconds."""
         self._url = url.rstrip("/")
         self._seconds = max(1, interval // SECOND)
         self._web = web
 
     def rate(self, target: str) -> str:
-        """Return the growth of a counter series per second."""
+        """Return the per-second growth of a counter series."""
         query = {
             "format": "json",
             "from": f"-{2 * self._seconds}sec",
@@ -47,7 +47,7 @@ class Graphite:
         return f"{value / self._seconds:.2f}" if value >= 0 else "N/A"
 
     def render(self, target: str, headers: Mapping[str, str]) -> Answer:
-        """Forward a request with this path and these headers; return the answer."""
+        """Forward a request with this path and these headers; return the response."""
         url = parse_url(self._url)
         headers = {name.title(): value for name, value in headers.items()}
         auth = None if "Authorization" in headers else url.auth
@@ -57,12 +57,12 @@ class Graphite:
         except (OSError, HTTPError, ValueError) as error:
             raise RequestError(reason(error)) from None
         if len(answer.body) > MAX_ANSWER:
-            raise RequestError(f"the answer has more than {MAX_ANSWER} bytes", answer.status)
+            raise RequestError(f"the response has more than {MAX_ANSWER} bytes", answer.status)
         return answer
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the end-to-end headers of a message."""
+    """Return a message's end-to-end headers."""
     return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
 
 
@@ -71,4 +71,4 @@ def _first_value(body: bytes) -> float:
         series: Any = json.loads(body)
         return float(series[0]["datapoints"][0][0])
     except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
-        raise RequestError("the answer is not a series with values", 200, body) from None
+        raise RequestError("the response is not a series with values", 200, body) from None

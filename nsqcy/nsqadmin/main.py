@@ -1,7 +1,7 @@
 """Command-line entry point of nsqadmin.
 
-Owns the start-up order: blocked signals, options, preflight checks, the socket, and only then the
-slow imports. Clients that connect meanwhile wait in the backlog.
+Owns the startup order: blocked signals, options, preflight checks, the socket, and only then the
+slow imports. Clients that connect in the meantime wait in the backlog.
 
 Exit codes:
 
@@ -29,7 +29,7 @@ from nsqcy.process import openfiles, service, spawn
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqadmin and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    # Blocked until a hub can receive them and nsqadmin can stop.
+    # Signals are blocked until a hub can receive them and nsqadmin can stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
         return _run(words)

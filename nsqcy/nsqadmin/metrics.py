@@ -1,6 +1,6 @@
 """nsqadmin's /metrics, and counters for the outcomes of its requests to other daemons.
 
-/metrics runs in a thread because importing its writer module is slow.
+/metrics runs in a thread because importing the module that writes it is slow.
 """
 
 import threading
@@ -22,7 +22,7 @@ OUTCOMES = ("ok", "timeout", "unreachable", "bad")
 
 
 class Outcomes:
-    """Counters by outcome, of all clients. Thread-safe."""
+    """Counters by outcome, for all clients. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class CountedClient(WebClient):
 
 
 def outcome(error: RequestError) -> str:
-    """Return the outcome label of an error, one of a fixed set."""
+    """Return the outcome label for an error, one of a fixed set."""
     if error.status:
         return "bad"
     return "timeout" if str(error) == TIMED_OUT else "unreachable"
@@ -79,7 +79,7 @@ def route(
     requests: Requests,
     connections: Callable[[], Mapping[str, int]],
 ) -> Route:
-    """Return the route of /metrics."""
+    """Return the route for /metrics."""
 
     def handle(api: Any, request: Request) -> Reply:
         from nsqcy.http import metrics_page

@@ -1,6 +1,6 @@
 """Notifications: reports each action with its user and address to an HTTP endpoint.
 
-Owns a thread that sends notifications one by one, so that no request waits for the endpoint. A
+Owns a thread that sends the notifications one by one, so that no request waits for the endpoint. A
 notification that cannot be sent is logged and dropped.
 """
 
@@ -20,12 +20,12 @@ from nsqcy.http.router import Request
 from nsqcy.logging.types import Lines
 from nsqcy.util.gotext import json_bytes
 
-MAX_WAITING = 1000  # queued notifications; more are dropped, as is the queue at exit
+MAX_WAITING = 1000  # maximum queued notifications; more are dropped, as is the queue at exit
 MAX_ANSWER = 1 << 20  # bytes
 
 
 class Notifier:
-    """Sender of notifications. `send` does not block. Without an endpoint nothing is sent."""
+    """Sends notifications. `send` does not block. Without an endpoint, nothing is sent."""
 
     def __init__(
         self, endpoint: str, web: WebClient, log: Lines, user_of: Callable[[Head], str]
@@ -78,7 +78,7 @@ class Notifier:
 def notification(
     request: Request, now: int, action: str, topic: str, channel: str, node: str, user: str
 ) -> dict[str, Any]:
-    """Return the notification of an action in NSQ's format."""
+    """Return the notification for an action, in NSQ's format."""
     head = request.head
     scheme = "https" if head.header("X-Scheme") == "https" else "http"
     found = {

@@ -1,4 +1,4 @@
-"""Options of nsqadmin: the table, their types and their rules.
+"""nsqadmin's options: the table, their types and their rules.
 
 Owns every flag and its default. nsqcy.config parses flags and files; nsqcy.nsqadmin.preflight opens
 files and sockets.
@@ -37,13 +37,13 @@ SERVER = (
         "dev-static-dir",
         STRING,
         "",
-        "folder to serve /static and /fonts from, instead of the built-in files",
+        "directory to serve /static and /fonts from, instead of the built-in files",
     ),
     Option(
         "max-input-bytes",
         INT,
         64 << 20,
-        "maximum bytes of partially received requests, over all connections",
+        "maximum bytes of partially received requests, across all connections",
         rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
     ),
 )
@@ -65,7 +65,9 @@ CLUSTER = (
         toml_key="nsqd_http_addresses",
     ),
     Option("http-client-connect-timeout", DURATION, 2 * SECOND, "timeout for an HTTP connection"),
-    Option("http-client-request-timeout", DURATION, 5 * SECOND, "timeout for a whole HTTP request"),
+    Option(
+        "http-client-request-timeout", DURATION, 5 * SECOND, "total timeout for an HTTP request"
+    ),
     Option(
         "http-client-tls-insecure-skip-verify",
         BOOL,
@@ -77,7 +79,7 @@ CLUSTER = (
         "http-client-tls-root-ca-file",
         STRING,
         "",
-        "PEM file with the CAs of nsqds and nsqlookupds, instead of the system's CAs",
+        "PEM file with the CA certificates for nsqds and nsqlookupds, instead of the system's",
         guard=True,
     ),
     Option("http-client-tls-cert", STRING, "", "PEM file with the client certificate"),
@@ -188,7 +190,7 @@ NSQADMIN = OptionTable(
 
 
 class AdminOptions(Options):
-    """The values of one nsqadmin. Durations are int nanoseconds."""
+    """The option values of one nsqadmin. Durations are int nanoseconds."""
 
     table = NSQADMIN
     debug_remote = False  # nsqadmin has no debug endpoints
@@ -235,12 +237,12 @@ class AdminOptions(Options):
 
     @property
     def config_network(self) -> Network | None:
-        """The network that may query /config; None for all."""
+        """The network that may use /config; None means all."""
         return network(self.allow_config_from_cidr) if self.allow_config_from_cidr else None
 
 
 def normal(base_path: str) -> str:
-    """Normalize a base path to one leading slash and no trailing slash."""
+    """Normalize a base path: one leading slash, no trailing slash."""
     return normpath(f"/{base_path.lstrip('/')}")
 
 

@@ -1,4 +1,4 @@
-"""Parse path segments, query parameters, forms and JSON bodies of requests.
+"""Parses requests' path segments, query parameters, forms and JSON bodies.
 
 Pure functions. They raise HttpError for a malformed request.
 """
@@ -13,7 +13,7 @@ from nsqcy.util import gojson
 
 
 def segments(request: Request, count: int) -> list[str]:
-    """Return the last segments of the path, which are the variables of its route."""
+    """Return the last segments of the path, which are the route's variables."""
     return [readable(each) for each in request.head.path.rsplit("/", count)[1:]]
 
 
@@ -23,8 +23,8 @@ def readable(text: str) -> str:
 
 
 def params(request: Request) -> dict[str, str]:
-    """Return the query parameters of a page; none if the query is malformed, so that the page is
-    still shown."""
+    """Return a page's query parameters; none if the query is malformed, so that the page is still
+    shown."""
     return {name: readable(value) for name, value in (request.head.params or {}).items()}
 
 
@@ -37,7 +37,7 @@ def read_form(request: Request) -> dict[str, str]:
 
 
 def read_body(request: Request, *names: str) -> list[str]:
-    """Return the named strings of a JSON object; a missing one is empty."""
+    """Return the named strings from a JSON object; a missing string is empty."""
     try:
         found = gojson.decode(_bytes(request), dict.fromkeys(names, (gojson.text, "")))
     except ValueError as error:
@@ -52,7 +52,7 @@ def read_object(request: Request) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise HttpError(400, "the body cannot be read: not JSON") from None
     if not isinstance(found, dict):
-        raise HttpError(400, "the body cannot be read: no object")
+        raise HttpError(400, "the body cannot be read: not an object")
     return found
 
 

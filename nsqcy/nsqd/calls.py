@@ -1,7 +1,8 @@
-"""Typed calls between the processes of one nsqd: arguments, result, and code for the other process.
+"""Typed calls between the processes of one nsqd: arguments, result, and the code that the other
+process runs.
 
 A call is a frozen dataclass. Its fields are the arguments, `run` executes in the other process, and
-`Result` is returned to the caller. The control channel carries the class name and the fields as
+its `Result` is returned to the caller. The control channel carries the class name and the fields as
 JSON, so a call needs no other declaration. The fields `blob` and `fds` travel alongside the JSON.
 `notify` sends a call that has no result. This module owns the encoding; it does not depend on
 topics, workers or the master.
@@ -29,7 +30,7 @@ Refusal = Literal[
 
 
 class Refused(Exception):
-    """The call changed nothing and returned nothing. Every process knows the reason's code."""
+    """The call changed nothing and returned nothing. All processes know the code of the reason."""
 
     def __init__(self, code: Refusal) -> None:
         super().__init__(code)
@@ -39,7 +40,7 @@ class Refused(Exception):
 class Call(Generic[Target, Result]):
     """A call that runs at a `Target`, the other process's interface for this kind of call.
 
-    A direct subclass is a kind of call with its own registry; its subclasses are the calls.
+    A direct subclass is a kind of call with its own registry; the calls are subclasses of that.
     """
 
     kinds: ClassVar[dict[str, type[Any]]]
@@ -62,7 +63,8 @@ class Call(Generic[Target, Result]):
 
     @classmethod
     def decode(cls, request: Request) -> Self:
-        """Return the call in a request. Raises ValueError for a method of another kind."""
+        """Return the call in a request. Raises ValueError if the method belongs to a different
+        kind."""
         call = cls.kinds.get(request.method)
         if call is None:
             raise ValueError(f"unknown method {request.method}")
@@ -73,7 +75,7 @@ class Call(Generic[Target, Result]):
         return cast("Self", call(**arguments))
 
     def serve(self, target: Target) -> Answer:
-        """Run the call for another process."""
+        """Run the call on behalf of another process."""
         result: Any = self.run(target)
         if self.returns == "answer":
             return cast("Answer", result)
@@ -119,7 +121,7 @@ def serve(request: Request, *offers: tuple[type[Call[Any, Any]], Any]) -> Answer
 
 
 def _types(call: type[Any]) -> dict[str, Any]:
-    """Return the field values in order."""
+    """Return the field values, in order."""
     hints = get_type_hints(call)
     return {each.name: hints[each.name] for each in fields(call)}
 

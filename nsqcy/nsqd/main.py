@@ -1,15 +1,15 @@
-"""nsqd: arguments in, exit code out.
+"""The nsqd command: arguments in, exit code out.
 
-Owns the order of everything that comes before the master: signals held back, options, the data-path
-lock, the sockets, the workers, and then the modules of the master. A client that connects while
-nsqd starts waits in the backlog.
+Owns the order of everything that comes before the master: blocked signals, options, the data-path
+lock, the sockets, the workers, and then the master's modules. A client that connects while nsqd
+starts waits in the backlog.
 
 Exit codes:
 
     0  stopped by SIGTERM or SIGINT and everything is saved (an interrupted import leaves NSQ's
        files unchanged); --version; --help
     1  could not start (the last line says why); a listening socket failed; not everything was saved
-    2  the command line could not be read
+    2  invalid command line
     3  draining reached its time limit before consumers had emptied nsqd; everything is saved
 """
 
@@ -46,7 +46,7 @@ UNIX = -1  # the port that is reported for a unix socket
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqd; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    # Until the master has a hub to receive signals on, and can shut down.
+    # Signals are blocked until the master has a hub to receive them and can shut down.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
         return _run(words)
@@ -93,7 +93,7 @@ def _lock(data_path: str) -> int:
 
 
 def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any] | None:
-    """Return the workers' TLS material, checked; None without TLS."""
+    """Return the workers' TLS material, checked; None if TLS is not configured."""
     if not options.tls_cert:
         return None
     from nsqcy.nsqd.worker import tls
@@ -108,7 +108,7 @@ def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any]
 
 
 def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
-    """Return the text of the users file, checked; None without one."""
+    """Return the text of the users file, checked; None if there is no such file."""
     if not options.auth_file:
         return None
     from nsqcy.users import file, known
@@ -140,7 +140,7 @@ def _load_copies(settings: loader.Settings, options: NsqdOptions) -> dict[str, s
 
 
 def _addresses(options: NsqdOptions) -> dict[str, str]:
-    """Return the listening addresses by kind; https is missing without a certificate."""
+    """Return the listening addresses by kind; https is missing if there is no certificate."""
     addresses = {"tcp": options.tcp_address, "http": options.http_address}
     if options.tls_cert:
         addresses["https"] = options.https_address
@@ -150,7 +150,7 @@ def _addresses(options: NsqdOptions) -> dict[str, str]:
 def _listen(
     addresses: dict[str, str], inherited: list[service.Inherited]
 ) -> list[listeners.Listener]:
-    """Return the sockets opened by the service manager, and open the missing kinds."""
+    """Return the sockets opened by the service manager, and open sockets for the missing kinds."""
     bound = activation.assign(inherited, addresses)
     try:
         for kind, address in addresses.items():
@@ -192,14 +192,14 @@ def _serve(
     launcher = Launcher(options.workers, lock_fd, context, ENGINE)
     born = launcher.fork()
 
-    # These create the hub, so the workers are forked before.
+    # These modules create the hub, so the workers are forked first.
     from nsqcy.nsqd.master.live_options import Reread
     from nsqcy.nsqd.master.master import Master
 
     def read() -> Reread:
         settings = loader.load(NSQD, argv)
         resolved = resolve(settings)
-        # Keep the paths from startup: the files' content may change, but not their paths.
+        # Keep the paths from startup: the content of the files may change, but their paths may not.
         material = _load_tls(settings, options)
         users = _load_users(settings, resolved)
         return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)

@@ -1,4 +1,4 @@
-"""nsqd's options: the table, their types, and the checks that a value must pass at start.
+"""nsqd's options: the table, their types, and the checks that values must pass at startup.
 
 Owns every flag and its default. nsqcy.config reads flags and files; nothing here opens a file or a
 socket.
@@ -540,8 +540,8 @@ NSQD = OptionTable(
 
 
 class NsqdOptions(Options):
-    """Every option of a running nsqd. Durations are nanoseconds, the level is log.DEBUG to FATAL,
-    tls_required is 0, 1 (all but plain HTTP) or 2, tls_min_version is TLS's own number."""
+    """Every option of a running nsqd. Durations are in nanoseconds, the level is log.DEBUG to
+    FATAL, tls_required is 0, 1 (all but plain HTTP) or 2, tls_min_version is TLS's own number."""
 
     table = NSQD
 
@@ -650,10 +650,10 @@ class NsqdOptions(Options):
 def resolve(settings: Settings) -> NsqdOptions:
     """Return nsqd's options, checked and completed; raise StartError if an option is invalid.
 
-    Problems that do not prevent a start are added to the warnings of `settings`.
+    Problems that do not prevent startup are added to the warnings in `settings`.
     """
     options = NsqdOptions(settings.values)
-    # In NSQ's order, because only the first of several errors is reported.
+    # In NSQ's order, because only the first error is reported.
     obey_rules(settings, ("max_deflate_level", "node_id", "tls_client_auth_policy"))
     options = _check_tls(settings, options)
     obey_rules(settings, ("auth_http_request_method",))
@@ -681,7 +681,8 @@ def policies(settings: Settings, options: NsqdOptions) -> Policies:
 
 
 def policy_rule(options: NsqdOptions, key: str) -> Rule | None:
-    """Return the rule for a policy value: the key's own rule, or the limit of a daemon option."""
+    """Return the rule for a policy value: the key's own rule, or the limit set by a daemon
+    option."""
     if key == "max_msg_size":
         return _between(1, options.max_msg_size, "--max-msg-size")
     if key == "min_msg_size":
@@ -738,7 +739,7 @@ def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
 
 
 def _trusts_the_system(options: NsqdOptions) -> bool:
-    """Return whether client certificates are verified against the system's authorities."""
+    """Return whether client certificates are verified against the system's CAs."""
     return options.tls_client_auth_policy == REQUIRE_VERIFY and not options.tls_root_ca_file
 
 
@@ -794,7 +795,7 @@ def _warn(settings: Settings, options: NsqdOptions) -> None:
 
 
 def _input_bytes(settings: Settings, options: NsqdOptions) -> int:
-    """Return at least the size of the largest command, which otherwise could never arrive."""
+    """Return a limit no smaller than the largest command, which otherwise could never arrive."""
     largest = max(options.max_msg_size, options.max_body_size)
     if options.max_input_bytes >= largest:
         return options.max_input_bytes

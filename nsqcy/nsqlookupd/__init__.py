@@ -1,1 +1,1 @@
-"""The nsqlookupd daemon: registry of topics, channels and the nsqds that have them."""
+"""The nsqlookupd daemon: a registry of topics, channels and the nsqds that have them."""

@@ -1,6 +1,6 @@
 """nsqlookupd's HTTP API: routes, parameters and handlers.
 
-Knows only requests and the registry, no connections.
+Handles only requests and the registry, not connections.
 """
 
 from collections.abc import Callable, Mapping
@@ -195,7 +195,7 @@ ROUTES = (
 
 
 class Api(router.Api):
-    """Application context of the handlers, and target of /debug/pprof: this process.
+    """Application context for the handlers, and the process that /debug/pprof inspects.
 
     requests: counters of this API. connections: returns the number of connections by kind.
     """

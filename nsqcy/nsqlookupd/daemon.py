@@ -1,4 +1,4 @@
-"""A running nsqlookupd: one process, one hub, a greenlet for each TCP connection.
+"""A running nsqlookupd: one process, one hub, and a greenlet for each TCP connection.
 
 Owns the connections and the clocks. Sessions handle the TCP protocol; the Api handles HTTP
 requests.
@@ -29,7 +29,7 @@ from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known, read
 from nsqcy.util.gotext import json_bytes
 
-_MAGIC_LIMIT = 60.0  # seconds until a client must have sent the protocol version
+_MAGIC_LIMIT = 60.0  # seconds within which a client must send the protocol version
 _SEND_LIMIT = 60.0  # seconds for a client to accept a response
 _LINGER_LIMIT = 5.0  # seconds for a client to close its side after an error
 _RECV_SIZE = 64 << 10
@@ -81,7 +81,7 @@ class Daemon(daemon.Daemon):
             return
         for warning in warnings:
             self.log.warn(warning, event="config_warning")
-        self.log.info("AUTH: the users file was read again", event="auth_file_reloaded")
+        self.log.info("AUTH: reloaded the users file", event="auth_file_reloaded")
 
     def _count_connections(self) -> dict[str, int]:
         return {"tcp": len(self._connections), "http": self._http.connections}
@@ -98,7 +98,7 @@ class Daemon(daemon.Daemon):
 
 
 class Connection(gevent.Greenlet):  # type: ignore[misc]
-    """Connection of one nsqd. Reading pauses while the nsqd does not accept responses."""
+    """The connection of one nsqd. Reading pauses while the nsqd does not accept responses."""
 
     def __init__(self, daemon: Daemon, item: Accepted) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Command-line entry point of nsqlookupd.
 
-Owns the start-up order: blocked signals, options, the sockets, and only then the slow imports.
-Clients that connect meanwhile wait in the backlog.
+Owns the startup order: blocked signals, options, the sockets, and only then the slow imports.
+Clients that connect in the meantime wait in the backlog.
 
 Exit codes:
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run nsqlookupd and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
-    # Blocked until a hub can receive them and nsqlookupd can stop.
+    # Signals are blocked until a hub can receive them and nsqlookupd can stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
         return _run(words)

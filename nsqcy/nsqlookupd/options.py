@@ -1,4 +1,4 @@
-"""Options of nsqlookupd: the table and their types.
+"""nsqlookupd's options: the table and their types.
 
 Owns every flag and its default. nsqcy.config parses flags and files. Opens no file or socket.
 """
@@ -42,7 +42,7 @@ NETWORK = (
         "max-input-bytes",
         INT,
         64 << 20,
-        "maximum bytes of partially received commands and requests, over all connections",
+        "maximum bytes of partially received commands and requests, across all connections",
         rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
     ),
 )
@@ -52,13 +52,13 @@ PRODUCERS = (
         "inactive-producer-timeout",
         DURATION,
         5 * MINUTE,
-        "time after its last ping until a producer is hidden",
+        "time after a producer's last ping until it is hidden",
     ),
     Option(
         "tombstone-lifetime",
         DURATION,
         45 * SECOND,
-        "how long a tombstone hides a producer of a topic",
+        "how long a tombstone hides a topic's producer",
     ),
 )
 
@@ -66,7 +66,7 @@ NSQLOOKUPD = OptionTable("nsqlookupd", {"Basic": BASIC, "Network": NETWORK, "Pro
 
 
 class LookupdOptions(Options):
-    """The values of one nsqlookupd. Durations are int nanoseconds."""
+    """The option values of one nsqlookupd. Durations are int nanoseconds."""
 
     table = NSQLOOKUPD
 

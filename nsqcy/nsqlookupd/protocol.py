@@ -1,12 +1,12 @@
-"""The TCP protocol V1 of nsqlookupd, without I/O: bytes in, bytes out.
+"""nsqlookupd's TCP protocol V1, without I/O: bytes in, bytes out.
 
 Owns the framing, the commands and the error texts. Reads no clock and no socket: callers pass the
 time and the input. Buffers grow with the bytes received, not with the announced length.
 
     "  V1", then commands: a line; IDENTIFY adds a length (i32, big-endian) and a body
-    a response for each, in order: a length and the bytes, without a type; errors likewise
+    one response per command, in order: a length and the bytes, without a type; errors too
 
-Every error ends the connection, as the start of the next command is unknown.
+Every error ends the connection, because it is unknown where the next command begins.
 """
 
 import struct
@@ -24,7 +24,7 @@ from nsqcy.util import gojson
 MAGIC: Final = b"  V1"
 MAX_LINE: Final = 1 << 20
 MAX_BODY: Final = 1 << 20
-"""NSQ has no limits; an IDENTIFY is some 200 bytes, a REGISTER at most 140."""
+"""NSQ has no limits; an IDENTIFY has about 200 bytes, a REGISTER at most 140."""
 
 _COMMANDS_A_TURN = 256
 _LOGGED = 200  # maximum characters of a logged error, which may quote a line
@@ -64,7 +64,7 @@ def sized(answer: bytes) -> bytes:
 
 
 class Session:
-    """Protocol state of one connection. address: of the peer.
+    """Protocol state of one connection. address: the peer's address.
 
     Call `feed` or `feed_eof`, then `turn` until it has nothing more to do. When `closing`, send the
     last responses and close. Call `leave` when the connection has ended for any reason.
@@ -78,8 +78,8 @@ class Session:
         self._peer: Peer | None = None
         self._state = _State.MAGIC
         self._buffer = bytearray()
-        self._scanned = 0  # leading bytes of the buffer without a line end
-        self._size = 0  # of the expected body
+        self._scanned = 0  # leading bytes of the buffer known to contain no line end
+        self._size = 0  # size of the expected body
         self._eof = False
 
     @property

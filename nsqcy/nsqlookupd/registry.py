@@ -1,6 +1,6 @@
-"""Registry of topics, channels and producers: the whole state of nsqlookupd.
+"""Registry of topics, channels and producers: nsqlookupd's entire state.
 
-Owns the rules of registrations, tombstones and liveness. Reads no clock and does no I/O: callers
+Owns the rules for registrations, tombstones and liveness. Reads no clock and does no I/O: callers
 pass the time. Entries never expire from memory: inactive or tombstoned producers are only hidden.
 
     registration           producers
@@ -96,14 +96,14 @@ Producers = dict[Peer, Producer]
 
 
 class Node(NamedTuple):
-    """An active peer, with its topics and whether a tombstone hides it for each."""
+    """An active peer, with its topics, and for each topic whether a tombstone hides the peer."""
 
     peer: Peer
     topics: dict[str, bool]
 
 
 class Counts(NamedTuple):
-    """Counts of active nodes, their topics (producers), the tombstoned ones among these, and all
+    """Counts: active nodes, their topics (producers), how many of these are tombstoned, and all
     topics and channels."""
 
     nodes: int
@@ -123,7 +123,7 @@ class Registry:
         self._topics: dict[str, Producers] = {}
         self._channels: dict[str, dict[str, Producers]] = {}  # topic -> channel -> producers
 
-    # Commands of peers. They return the registrations that actually changed.
+    # Peers' commands. They return the registrations that actually changed.
 
     def identify(self, peer: Peer) -> list[Registration]:
         return self._add(peer, self._clients, Registration(CLIENT))
@@ -176,7 +176,7 @@ class Registry:
         self.create_topic(topic)
 
     def delete_topic(self, topic: str) -> list[Registration]:
-        """Delete a topic and return what was removed. Active producers are not notified, and
+        """Delete a topic and return what was removed. Active producers are not notified; they
         reappear when they register again."""
         removed = []
         for channel in list(self._channels.get(topic, {})):

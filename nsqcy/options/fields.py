@@ -1,4 +1,4 @@
-"""Options as fields of a dataclass, whose values are Python's and not text.
+"""Options as dataclass fields, with Python values instead of text.
 
 timeout: float = option(1.0, FLOAT, "seconds to connect", POSITIVE)
 """

@@ -1,4 +1,4 @@
-"""Kinds of value for options of nsqcy's own, such as those of Spark's format and the pipeline."""
+"""Kinds of value for nsqcy's own options, such as those for the Spark format and the pipeline."""
 
 import datetime
 import operator
@@ -25,7 +25,7 @@ def matching(
     bare: bool = False,
     combine: Callable[[Any, Any], Any] | None = None,
 ) -> Kind:
-    """Return a kind whose texts match `pattern` in any case.
+    """Return a kind whose text must match `pattern`, ignoring case.
 
     `convert` turns the match into a value, or raises ValueError.
     """
@@ -40,7 +40,7 @@ def matching(
 
 
 def whole(low: int, values: str = "number") -> Kind:
-    """Return a kind of decimal numbers of at least `low`."""
+    """Return a kind for decimal numbers of at least `low`."""
 
     def convert(found: re.Match[str]) -> int:
         if int(found[0]) < low:
@@ -51,7 +51,7 @@ def whole(low: int, values: str = "number") -> Kind:
 
 
 def duration(number: str, units: str, allowed: str) -> Kind:
-    """Return a kind of durations in seconds. `number` is a pattern, `units` are those of `SECONDS`.
+    """Return a kind for durations in seconds. `number` is a pattern; `units` are keys of `SECONDS`.
 
     The units are separated by `|`.
     """
@@ -68,7 +68,7 @@ def duration(number: str, units: str, allowed: str) -> Kind:
 
 
 def address(values: str, allowed: str) -> Kind:
-    """Return a kind of `host:port`; the value is the text."""
+    """Return a kind for `host:port`; the value is the text."""
 
     def convert(found: re.Match[str]) -> str:
         if not 0 < int(found[2]) < 65536:
@@ -80,7 +80,7 @@ def address(values: str, allowed: str) -> Kind:
 
 
 def repeated(each: Kind) -> Kind:
-    """Return a kind of tuples: each occurrence of the option adds one value."""
+    """Return a kind for tuples: each occurrence of the option adds one value."""
     return Kind(
         each.values,
         each.allowed,
@@ -91,12 +91,12 @@ def repeated(each: Kind) -> Kind:
 
 
 def separated(values: str, each: Kind) -> Kind:
-    """Return a kind of tuples: distinct values, separated by commas."""
+    """Return a kind for tuples: distinct values, separated by commas."""
 
     def parse(text: str) -> tuple[Any, ...]:
         parts = [part.strip() for part in text.split(",")]
         if "" in parts:
-            raise Expected("a list separated by commas, without empty parts")
+            raise Expected("a comma-separated list without empty parts")
         return tuple(dict.fromkeys(map(each.parse, parts)))
 
     return Kind(values, each.allowed, parse, ",".join)
@@ -112,9 +112,9 @@ def _show_size(size: int) -> str:
 
 
 def _instant(text: str) -> int:
-    """Return nanoseconds since 1970. A text without a time zone is UTC."""
+    """Return nanoseconds since 1970. Text without a time zone is taken as UTC."""
     if re.fullmatch("[0-9]+", text):
-        if len(text) > 14:  # after the year 5138, or no milliseconds
+        if len(text) > 14:  # after the year 5138, or not in milliseconds
             raise ValueError
         return int(text) * 1_000_000
     found = datetime.datetime.fromisoformat(text)
@@ -145,13 +145,13 @@ BOOLEAN = matching(
 SIZE = matching(
     "size",
     "(0*[1-9][0-9]{0,14})([kmg]?)b?",
-    "a number of bytes as 8m, 512k or 1048576",
+    "a number of bytes, such as 8m, 512k or 1048576",
     _size,
     _show_size,
 )
 INSTANT = Kind(
     "ISO 8601, ms since 1970",
-    "ISO 8601 as 2024-05-01T12:00:00Z, or milliseconds since 1970",
+    "ISO 8601, such as 2024-05-01T12:00:00Z, or milliseconds since 1970",
     _instant,
 )
 EXPRESSION = Kind("regular expression", "a regular expression", _expression)

@@ -1,10 +1,11 @@
-"""Declaration of an option: name, kind, default, help and bounds; and the error of a bad value.
+"""Declaration of an option: name, kind, default, help and bounds; and the error for a bad value.
 
-A kind parses a value from text and formats it: see `nsqcy.options.kinds` for options of our own,
-`nsqcy.config.options` for those of daemons. Owns no syntax of a command line or a file, and no
-particular option.
+A kind parses a value from text and formats it: see `nsqcy.options.kinds` for our own options,
+`nsqcy.config.options` for daemon options. Independent of command-line and file syntax, and of
+particular options.
 
-dataclasses would import inspect and cost a tenth of a daemon's start, so the classes are plain.
+The classes are plain: dataclasses would import inspect, which takes a tenth of a daemon's startup
+time.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,12 +15,12 @@ Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
 
 
 class Expected(ValueError):
-    """An invalid text whose allowed values depend on the text; otherwise a kind raises a plain
-    ValueError."""
+    """Invalid text whose allowed values depend on the text itself. In all other cases, a kind
+    raises a plain ValueError."""
 
 
 class InvalidOption(ValueError):
-    """A bad value of an option. The text names the option, the value and what is allowed."""
+    """A bad option value. The text names the option, the value and what is allowed."""
 
     def __init__(self, name: str, text: str, allowed: str) -> None:
         shown = "" if "secret" in f"{name}{text}".lower() else f" is {text!r}:"
@@ -27,7 +28,7 @@ class InvalidOption(ValueError):
 
 
 class Rule:
-    """Bounds of a value: `--flag must be TEXT`."""
+    """Bounds for a value: `--flag must be TEXT`."""
 
     __slots__ = ("holds", "text")
 
@@ -37,7 +38,7 @@ class Rule:
 
 
 class Kind:
-    """A type of option: how each source writes a value, and how to format a value.
+    """An option type: how each source writes a value, and how to format a value.
 
     values    allowed texts in a word or two, for help and documentation
     allowed   the same for the end of an error
@@ -45,7 +46,7 @@ class Kind:
     ini       parses the text in an INI file, if its syntax differs from the command line's
     toml      converts a value of a TOML file
     bare      whether the option without a value means true
-    combine   joins the values of an option that may be given many times
+    combine   joins the values of an option that may be given multiple times
     """
 
     __slots__ = ("allowed", "bare", "combine", "ini", "parse", "show", "toml", "typed", "values")
@@ -79,7 +80,7 @@ class Kind:
 
 
 class Option:
-    """One option, declared once; everything else about it is derived.
+    """One option, declared once; everything else is derived from this.
 
     default       the value, or a function that returns it; None if there is none
     default_text  documentation of a default that differs from machine to machine
@@ -142,7 +143,8 @@ class Option:
         return self._default() if callable(self._default) else self._default
 
     def parse(self, text: str, name: str) -> Any:
-        """Return the value of `text`; raise InvalidOption, which calls the option `name`."""
+        """Return the value of `text`; raise InvalidOption, whose message calls the option
+        `name`."""
         try:
             value = self.kind.parse(text)
         except Expected as expected:
@@ -159,11 +161,11 @@ class Option:
 
 
 def suggestion(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """Return the end of an error about an unknown name: the most similar one, or all."""
-    import difflib  # slow, and daemons need it for errors only
+    """Return the end of an error about an unknown name: the most similar name, or all names."""
+    import difflib  # slow to import, and daemons need it only for errors
 
     known = list(names)
     near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
     if near:
         return f"; did you mean {prefix}{near[0]}?"
-    return f"; there are {', '.join(prefix + each for each in known)}"
+    return f"; allowed: {', '.join(prefix + each for each in known)}"

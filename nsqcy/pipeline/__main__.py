@@ -3,7 +3,7 @@
 Exit codes:
 
     0  done, or stopped by SIGTERM or SIGINT
-    1  the job has found what it looks for, or failed; the last line says what
+    1  the job found what it checks for, or failed; the last line has the reason
     2  the command line or the file could not be read
 """
 
@@ -28,7 +28,7 @@ COMMAND = "nsqcy-pipeline"
 
 
 class Job(Protocol):
-    """Interface of the module of a job."""
+    """Interface of a job module."""
 
     HELP: str  # its first line is the summary
     OPTIONS: Table
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         if asked.is_set():
-            return 0  # an interrupted call to the JVM; nothing was half written
+            return 0  # an interrupted call to the JVM; nothing was partially written
         if "NSQCY_TRACEBACK" in os.environ:
             raise
         return fail(name, reason(error))

@@ -1,8 +1,8 @@
 """`nsqcy-pipeline archive`: writes topics to Parquet, each row exactly once.
 
-A micro-batch overwrites only its own folders `batch=ID`, so a batch that is repeated after a crash
-replaces the files of the first attempt. Its manifest makes it part of the archive. Any Parquet
-reader can read the files without knowing nsqcy.
+A micro-batch overwrites only its own `batch=ID` directories, so a batch that is repeated after a
+crash replaces the files of the first attempt. Its manifest makes the batch part of the archive. Any
+Parquet reader can read the files without nsqcy.
 """
 
 import datetime
@@ -32,18 +32,18 @@ has a manifest, which verify checks. Without --once it runs until ^C or SIGTERM.
 continues where it stopped."""
 
 OPTIONS = (
-    Option("root", PATH, "archive", "folder of the archive; for one job only"),
+    Option("root", PATH, "archive", "archive directory; for one job only"),
     Option("once", BOOLEAN, False, "archive the rows that exist now, then exit"),
     Option("every", DURATION, 60.0, "without --once: interval between batches"),
-    Option("checkpoint", PATH, None, "folder for Spark's state; by default in the root"),
+    Option("checkpoint", PATH, None, "directory for Spark's state; by default in the root"),
     Option(
         "decode",
         choice("none", "json", "variant"),
         "none",
-        "add a column `value` next to the body: parsed by --schema, or any JSON as a variant",
+        "add a `value` column next to the body: parsed by --schema, or any JSON as a variant",
     ),
     Option(
-        "schema", TEXT, None, "a file with the schema of --decode=json as DDL: `a INT, b STRING`"
+        "schema", TEXT, None, "file with the schema for --decode=json as DDL: `a INT, b STRING`"
     ),
     *SPARK,
     *SOURCE,
@@ -52,7 +52,7 @@ OPTIONS = (
 NEEDED = {"topic", "log_id", "seq", "timestamp"}
 CORRUPT = "_corrupt"
 STAGING = ".spark-staging-*"
-MAX_HOURS = 10_000  # maximum time span of a batch; for a longer one, folders are searched
+MAX_HOURS = 10_000  # maximum time span of a batch; for a longer one, directories are searched
 READERS = 4
 
 
@@ -65,7 +65,7 @@ def run(options: Options, report: Report) -> int:
     metrics = Metrics("archive", options["metrics-port"])
     with manifests.locked(root, manifests.WRITING):
         for path in sweep(root):
-            report.warn(f"removed {path}, which a crash had left")
+            report.warn(f"removed {path}, left by a crash")
         state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
         given = options.source(startingOffsets=beginning(root, state), columns=every_column())
         watch = streams.Watch(report, metrics)
@@ -110,7 +110,8 @@ def decoding(options: Options) -> str:
 
 
 def sweep(root: Path) -> list[str]:
-    """Remove files that Spark left unfinished when it was killed. No other process writes here."""
+    """Remove files that Spark left unfinished when it was killed. No other process writes to
+    them."""
     found = [*root.glob(STAGING), *manifests.hidden(root, "manifests").glob("*.partial")]
     for path in found:
         if path.is_dir():
@@ -121,8 +122,8 @@ def sweep(root: Path) -> list[str]:
 
 
 def beginning(root: Path, state: Path) -> str:
-    """Return where a new query begins: after the rows of the archive, if it has rows but its
-    checkpoint is gone."""
+    """Return where a new query begins: after the archive's rows, if it has rows but its checkpoint
+    is gone."""
     if checkpoint.read(state).planned >= 0:
         return "earliest"  # which Spark does not request
     found = manifests.positions(manifests.read(root))
@@ -137,7 +138,7 @@ def as_offsets(positions: checkpoint.Positions) -> str:
 
 
 class Files(streams.Sink):
-    """Writes the folders and the manifest of each batch."""
+    """Writes the directories and the manifest of each batch."""
 
     def __init__(self, root: Path, decode: str, schema: str) -> None:
         super().__init__()
@@ -153,7 +154,7 @@ class Files(streams.Sink):
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         name = manifests.batch_name(query_id, number)
         if manifests.manifest_path(self._root, name).exists():
-            return  # everything except Spark's own record was written
+            return  # everything except Spark's own record has been written
         if not self._clean:
             self._remove(name)
         seen = self._write(frame, name)
@@ -172,7 +173,7 @@ class Files(streams.Sink):
         manifests.write(self._root, manifest)
 
     def _remove(self, name: str) -> None:
-        """Find files that the first batch of a run may have left when it was killed.
+        """Find files that the first batch of a run may have left if it was killed.
 
         The batch overwrites them, except in hours for which it no longer has rows because it
         continued after lost rows.
@@ -219,7 +220,7 @@ class Files(streams.Sink):
 
 
 def hours(first: int, last: int) -> Iterator[str]:
-    """Return the folders that may contain rows between these seconds."""
+    """Return the directories that may contain rows between these seconds."""
     numbers = range(first // 3600, last // 3600 + 1)
     if len(numbers) > MAX_HOURS:
         yield "topic=*/dt=*/hr=*"

@@ -1,6 +1,7 @@
-"""Spark's checkpoint of a query: a folder with `offsets/N` and `commits/N`.
+"""Spark's checkpoint of a query: a directory with `offsets/N` and `commits/N`.
 
-`offsets/N` is written before batch N and contains its end; `commits/N` is written after the batch.
+`offsets/N` is written before batch N and contains the end of the batch; `commits/N` is written
+after the batch.
 """
 
 import json
@@ -26,7 +27,7 @@ class Checkpoint:
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a checkpoint. A missing or empty folder belongs to a query that has not begun. Raises
+    """Read a checkpoint. A missing or empty directory belongs to a query that has not begun. Raises
     Unreadable."""
     planned, committed = last(path / "offsets"), last(path / "commits")
     pos = ends(path / "offsets" / str(committed)) if committed >= 0 else {}
@@ -42,7 +43,7 @@ def last(folder: Path) -> int:
 
 
 def ends(path: Path) -> Positions:
-    """Return the positions of an offset of a query with one source."""
+    """Return the positions in an offset of a query with one source."""
     try:
         lines = path.read_text().splitlines()
         if lines[0] != "v1" or len(lines) != 3:

@@ -1,9 +1,9 @@
 """`nsqcy-pipeline compact`: merge the many small files of an hour into a few.
 
-The new files of an hour are written to a staging folder, compared row by row with the old ones, and
-the two folders are exchanged in one system call: readers see one or the other. The manifest of the
-compaction is written before that and counts from then on (manifests.py). The next run completes or
-undoes what a crash leaves.
+The new files of an hour are written to a staging directory and compared row by row with the old
+ones. Then the two directories are exchanged in a single system call: readers see one or the other.
+The manifest of the compaction is written before the exchange and takes effect with it
+(manifests.py). After a crash, the next run completes or undoes the compaction.
 """
 
 import ctypes
@@ -32,17 +32,17 @@ HELP = """\
 merges the small files of past hours
 
 Rows stay unchanged, including (log_id, seq), so verify works as before. archive may run at the same
-time. Needs no java."""
+time. Does not need java."""
 
 OPTIONS = (
-    Option("root", PATH, "archive", "folder of the archive"),
+    Option("root", PATH, "archive", "archive directory"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
-    Option("closed-for", DURATION, 7200.0, "only hours that ended this long ago"),
+    Option("closed-for", DURATION, 7200.0, "only hours that ended at least this long ago"),
     Option("at-least", POSITIVE, 2, "only hours with at least this many files"),
 )
 PREFIX = "compact"
 PIECE_ROWS = 65_536
-GROUP_BYTES = 64 << 20  # bytes of a row group in memory
+GROUP_BYTES = 64 << 20  # maximum bytes of a row group in memory
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 
@@ -106,7 +106,7 @@ def files_of(contents: Contents, hour: str) -> list[File]:
 
 
 def untouched(root: Path, hour: str, contents: Contents) -> bool:
-    """Return whether all files of the hour are in manifests."""
+    """Return whether manifests contain all files of the hour."""
     return manifests.on_disk(root, hours=[hour]) <= set(contents.files)
 
 
@@ -114,7 +114,7 @@ def untouched(root: Path, hour: str, contents: Contents) -> bool:
 
 
 def compact(root: Path, hour: str, old: list[File]) -> Manifest:
-    """Replace these files by new files; return their manifest."""
+    """Replace these files with new files; return their manifest."""
     name = next_name(root)
     stage = manifests.hidden(root, manifests.STAGED) / name
     folder = stage / f"batch={name}"
@@ -153,7 +153,7 @@ def groups(root: Path, files: Iterable[File]) -> list[list[File]]:
 
 
 def pieces(root: Path, files: Iterable[File]) -> Iterator["pa.RecordBatch"]:
-    """Yield the rows of these files, in the order of the files."""
+    """Yield the rows of these files, in file order."""
     import pyarrow.parquet as pq
 
     for file in files:
@@ -180,7 +180,7 @@ def merge(root: Path, files: list[File], path: Path) -> None:
 
 
 def check_same(root: Path, files: list[File], path: Path) -> None:
-    """Check that the new file has the rows of the old ones, in their order. Raises Damaged."""
+    """Check that the new file has the rows of the old ones, in the same order. Raises Damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -202,27 +202,27 @@ def check_same(root: Path, files: list[File], path: Path) -> None:
 
 
 def staged(root: Path, path: Path, hour: str, name: str) -> File:
-    """Return a file, with its future name, as its manifest will describe it."""
+    """Return a file as its manifest will describe it, under its future name."""
     final = f"{hour}/batch={name}/{path.name}"
     found = manifests.describe(root, str(path.relative_to(root)))
     return replace(found, path=final, topic=manifests.topic_of(final))
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Exchange the names of two folders."""
+    """Exchange the names of two directories."""
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(one), os.fsencode(other)
     if libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(
             number,
-            f"{one}: this filesystem cannot exchange folders ({os.strerror(number)}): ext4, xfs, "
-            "btrfs and tmpfs can",
+            f"{one}: this file system cannot exchange directories ({os.strerror(number)}): ext4, "
+            "xfs, btrfs and tmpfs can",
         )
 
 
 def finish(root: Path, hour: str, manifest: Manifest, stage: Path) -> None:
-    """Finish after the exchange: move files that arrived in the old folder at the last moment to
+    """Finish after the exchange: move files that arrived in the old directory at the last moment to
     the new one, and remove the old files."""
     replaced = {manifests.batch_of(path) for path in manifest.replaces}
     for folder in stage.glob("batch=*"):

@@ -1,7 +1,7 @@
-"""`nsqcy-pipeline dlq`: counts dead letters by origin and reason, and publishes them again.
+"""`nsqcy-pipeline dlq`: counts dead letters by origin and reason, and republishes them.
 
 The headers of a dead letter name its origin (nsqcy/broker/dead_letter_headers.py). Messages are
-published in the same way as by replay.
+published in the same way as in replay.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 HELP = """\
-counts dead letters by channel, client and reason; may publish them again
+counts dead letters by channel, client and reason; can republish them
 
 --topic names the dead-letter topic; --root an archive of it that has headers. --where may also use
 origin_topic, origin_channel, origin_id, attempts, first_time, last_client and reason."""
@@ -144,10 +144,10 @@ def as_fields(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(groups: list[dict[str, Any]], top: int, others: int) -> Iterator[str]:
-    """Summarise the groups that are not shown."""
+    """Summarize the groups that are not shown."""
     rest = groups[top:]
     if rest:
         letters = sum(group["letters"] for group in rest)
         yield f"{letters:,} letters in {len(rest)} more groups; raise --top to see them"
     if others:
-        yield f"{others:,} messages of the topic are not dead letters"
+        yield f"{others:,} messages in the topic are not dead letters"

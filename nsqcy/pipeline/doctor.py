@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsqcy.spark.options import Options as SourceOptions
 
 HELP = """\
-checks whether jobs can run here: what is installed, what answers, how far behind they are
+checks whether jobs can run here: what is installed, which nsqds answer, how far jobs are behind
 
 Prints one line per check: ok, warning or problem. Works without java and pyspark. Exits with code 1
 if there is a problem."""
@@ -29,7 +29,7 @@ OPTIONS = (
 )
 OLDEST = {"pyspark": (4, 2), "pyarrow": (18, 0)}
 HOURS = 3_600_000_000_000
-NEAR_THE_END = 0.5  # share of the records that retention keeps
+NEAR_THE_END = 0.5  # fraction of the records that retention keeps
 
 
 def run(options: Options, report: Report) -> int:
@@ -105,7 +105,7 @@ def reachability(options: Options) -> Iterator[Finding]:
     topics = discovery.topics() if subject else []
     addresses = sorted({each for topic in topics for each in discovery.nsqds(topic)})
     if not addresses and not asked.nsqds:
-        yield problem("no nsqlookupd knows an nsqd that has the topic")
+        yield problem("no nsqlookupd lists an nsqd that has the topic")
     for address in addresses or asked.nsqds:
         yield from nsqd(address, asked, topics, state)
 
@@ -117,7 +117,7 @@ def saved(path: Path) -> tuple[checkpoint.Checkpoint, Finding]:
         return checkpoint.Checkpoint(-1, -1, {}), problem(f"checkpoint: {error}")
     if found.planned < 0:
         return found, warning(f"checkpoint {path}: no batch yet")
-    return found, ok(f"checkpoint {path}: batch {found.committed} is written")
+    return found, ok(f"checkpoint {path}: batch {found.committed} has been written")
 
 
 def nsqd(
@@ -178,7 +178,7 @@ def kept(retention: dict[str, int] | None) -> str:
 
 
 def lag(who: str, seq: int, first: int, following: int) -> Finding:
-    """Check the job that has the checkpoint: retention removes records before `first`."""
+    """Check the job to which the checkpoint belongs: retention removes records before `first`."""
     if seq < first:
         return problem(
             f"{who}: retention removed {first - seq:,} records that the job has not read"

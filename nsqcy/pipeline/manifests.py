@@ -6,10 +6,10 @@
     _archive/lock, compact.lock                                              held by the writer
     _archive/compacting/                                                     unfinished compactions
 
-A batch belongs to the archive once its manifest exists, which is written last: files that a crash
-leaves before that are written again under the same names. Each file has rows of one log. A
-compaction is a manifest that `replaces` files of others. It counts once its files are in place, so
-a crash leaves either the old files or the new ones.
+A batch belongs to the archive once its manifest exists. The manifest is written last: files left by
+a crash before that are written again under the same names. Each file has rows from one log. A
+compaction is a manifest that `replaces` files of other manifests. It takes effect once its files
+are in place, so a crash leaves either the old files or the new ones.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 HIDDEN = "_archive"
-WRITING, COMPACTING = "lock", "compact.lock"  # maximum number of locks of one process
+WRITING, COMPACTING = "lock", "compact.lock"  # maximum number of locks per process
 STAGED = "compacting"
 HOLDERS = {WRITING: ("archive",), COMPACTING: ("compact", "verify", "replay")}
 PIECE = 1 << 20
@@ -70,11 +70,11 @@ class Manifest:
 
 @dataclass
 class Contents:
-    """Contents of an archive: files by path, and where errors were found."""
+    """Contents of an archive: files by path, and the places where errors were found."""
 
     files: dict[str, File] = field(default_factory=dict)
     manifests: list[Manifest] = field(default_factory=list)  # valid ones
-    unfinished: list[Manifest] = field(default_factory=list)  # compactions that did not take place
+    unfinished: list[Manifest] = field(default_factory=list)  # compactions that did not take effect
 
 
 # --- names ------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def batch_name(query_id: str, number: int) -> str:
 
 
 def batch_of(path: str) -> str:
-    """Return the batch of a file, given its folder."""
+    """Return the batch of a file, given its directory."""
     return Path(path).parent.name.removeprefix("batch=")
 
 
@@ -110,7 +110,7 @@ def topic_of(path: str) -> str:
 def on_disk(
     root: Path, batch: str = "*", hours: Iterable[str] = ("topic=*/dt=*/hr=*",)
 ) -> set[str]:
-    """Yield the files with rows below the root."""
+    """Yield the files with rows under the root."""
     return {
         str(path.relative_to(root))
         for hour in hours
@@ -179,7 +179,7 @@ def write(root: Path, manifest: Manifest) -> None:
 
 
 def sync_folders(folder: Path, root: Path) -> None:
-    """Sync a folder and its parents, up to the root."""
+    """Sync a directory and its parents, up to the root."""
     while folder != root:
         sync_folder(folder)
         folder = folder.parent
@@ -243,7 +243,7 @@ def _number(value: Any) -> int:
 
 
 def read_all(root: Path) -> list[Manifest]:
-    """Yield manifests in the order of their names."""
+    """Yield manifests in name order."""
     folder = hidden(root, "manifests")
     return [parse(path.read_bytes(), str(path)) for path in sorted(folder.glob("*.json"))]
 
@@ -264,9 +264,9 @@ def read(root: Path) -> Contents:
 
 
 def happened(root: Path, manifest: Manifest) -> bool:
-    """Return whether a compaction took place.
+    """Return whether a compaction took effect.
 
-    It did not take place if the files that it replaces exist and its own files do not. If neither
+    It did not if the files that it replaces exist and its own files do not. If neither set of files
     exists, a later compaction has replaced its files, or they are missing.
     """
     new = (root / file.path for file in manifest.files)

@@ -1,15 +1,15 @@
-"""Counts and percentiles by minute, mergeable with later rows, and their Parquet files.
+"""Counts and percentiles per minute, mergeable with later rows, and their Parquet files.
 
     topics/2026-01-31.parquet, channels/2026-01-31.parquet     a row for each minute of that day
     _rollup/state.json                                         minutes that are not closed
     _rollup/checkpoint/                                        Spark's
 
 A minute is *closed* when its log has advanced beyond it by more than the watermark. A row that
-arrives later is *late*: the minute gets a separate row for the late rows of each batch. The files
-of days are written before the state, each atomically, and a repeated batch writes the same again.
+arrives later is *late*: the minute gets a separate row for the late rows of each batch. Daily files
+are written before the state, each atomically, and a repeated batch writes the same data again.
 
-Percentiles are means of buckets, 16 to each doubling: within 4.4 % of the value, and exact if all
-values of a bucket are equal.
+Percentiles are bucket means, with 16 buckets per doubling: within 4.4 % of the value, and exact if
+all values in a bucket are equal.
 """
 
 import datetime
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 VERSION = 1
 HIDDEN = "_rollup"
 DAY = 1440  # minutes
-BUCKETS = 16  # buckets for each doubling of the value
+BUCKETS = 16  # buckets per doubling of the value
 PUBLISH, FINISH = "publish", "finish"
 SIZE, AGE, IN_FLIGHT, ATTEMPTS = "size", "age", "in_flight", "attempts"
 MILLISECOND = 1_000_000
@@ -57,7 +57,7 @@ class Key(NamedTuple):
 
     @property
     def clock(self) -> str:
-        """Return the log that the row was read from, whose time closes the minute."""
+        """Return the log that the row was read from; the log's time closes the minute."""
         return f"{'' if self.channel else self.topic} {self.nsqd}"
 
 
@@ -110,7 +110,7 @@ class Values:
         return None
 
     def between(self, minimum: float, maximum: float) -> int:
-        """Return the number of values for the mean of each bucket."""
+        """Return the number of values by the mean of each bucket."""
         return sum(r for r, total in self.buckets.values() if minimum <= total / r <= maximum)
 
     def as_json(self) -> list[Any]:
@@ -144,14 +144,14 @@ class State:
     query: str = ""
     batch: int = -1
     number: int = 0
-    late: int = 0  # late rows of all batches
+    late: int = 0  # late rows in all batches
     clocks: dict[str, int] = field(default_factory=dict)  # the last second of each log
     open: dict[Key, Minute] = field(default_factory=dict)
 
 
 @dataclass
 class Step:
-    """Changes of a batch: rows for files, by kind and day."""
+    """Changes made by a batch: rows for files, by kind and day."""
 
     number: int
     days: set[tuple[str, str]] = field(default_factory=set)
@@ -185,7 +185,7 @@ def is_over(key: Key, clock: int, watermark: float) -> bool:
     return (key.minute + 1) * 60 + watermark <= clock
 
 
-# --- rows of files ----------------------------------------------------------------------------
+# --- rows in files ----------------------------------------------------------------------------
 
 
 def row(key: Key, minute: Minute, number: int, *, closed: bool, late: bool) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def schema(kind: str) -> "pa.Schema":
 
 
 def write_days(root: Path, state: State, step: Step) -> None:
-    """Write the files of days that have changed."""
+    """Write the files for the days that have changed."""
     for kind, day in sorted(step.days):
         rows = [
             row(key, minute, step.number, closed=closed, late=late)
@@ -349,5 +349,5 @@ def save(root: Path, state: State) -> None:
 
 
 def files(root: Path, kind: str) -> Iterator[Path]:
-    """Return rows in the order of their time."""
+    """Return rows in time order."""
     yield from sorted((root / kind).glob("*.parquet"))

@@ -1,8 +1,8 @@
-"""Options of jobs: tables, types of values, flags and the TOML file.
+"""Job options: tables, value types, flags and the TOML file.
 
-A job's table has its own options after the shared ones: `SPARK` for jobs that start Spark, `SOURCE`
-for jobs that read topics, `OUTPUT` for all jobs. Values are checked here one by one; each job
-checks their combinations. Imports neither pyspark nor pyarrow.
+A job's table lists its own options after the shared ones: `SPARK` for jobs that start Spark,
+`SOURCE` for jobs that read topics, `OUTPUT` for all jobs. Values are checked here one by one; each
+job checks their combinations. Imports neither pyspark nor pyarrow.
 """
 
 import datetime
@@ -42,7 +42,7 @@ def _topics(text: str) -> str:
 
 
 def _root(text: str) -> str:
-    """Accept a folder that the driver and executors share."""
+    """Accept a directory that the driver and executors share."""
     found = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+)://", text)
     if found and found[1].lower() == "file":
         text = re.sub(r"^[^:]+://", "", text)
@@ -63,8 +63,8 @@ def choice(*words: str) -> Kind:
     return Kind(", ".join(words), f"one of {', '.join(words)}", parse)
 
 
-TEXT = matching("text", r".*\S.*", "a non-empty text")
-POSITIVE = kinds.whole(1, "number of at least 1")
+TEXT = matching("text", r".*\S.*", "a non-empty string")
+POSITIVE = kinds.whole(1, "a whole number of at least 1")
 PORT = matching("port", "[0-9]{1,5}", "a port: 0 to 65535", _port)
 DURATION = kinds.duration(
     r"[0-9]{1,9}(?:\.[0-9]{1,6})?", "ms|s|m|h|d", "a duration, such as 500ms, 30s, 15m, 1h or 7d"
@@ -90,23 +90,23 @@ PAIRS = matching(
 )
 
 
-# --- the tables that jobs share ---------------------------------------------------------------
+# --- tables that jobs share ---------------------------------------------------------------
 
 
 OUTPUT = (
-    Option("config", TEXT, None, "TOML file with a table [common] and one table per job"),
+    Option("config", TEXT, None, "TOML file with a [common] table and one table per job"),
     Option("json", BOOLEAN, False, "print JSON lines even on a terminal"),
 )
 SPARK = (
     Option("master", TEXT, None, "Spark master; local[*] unless spark-submit sets it"),
-    Option("driver-memory", MEMORY, "2g", "driver heap; in local mode, the heap of the whole job"),
+    Option("driver-memory", MEMORY, "2g", "driver heap; in local mode, for the entire job"),
     Option("conf", PAIRS, {}, "any Spark setting; overrides the job's own"),
     Option("metrics-port", PORT, 0, "port for Prometheus metrics; 0 for none"),
 )
 SOURCE = (
     Option("topic", TOPIC_NAME, None, "one topic"),
     Option("topics", TOPIC_NAMES, None, "several topics"),
-    Option("topics-pattern", EXPRESSION, None, "topics whose whole name matches"),
+    Option("topics-pattern", EXPRESSION, None, "topics whose entire name matches"),
     Option("lookupd-http-address", ADDRESSES, (), "nsqlookupds that list the nsqds"),
     Option(
         "nsqd-tcp-address",
@@ -125,8 +125,8 @@ COMMON = (*OUTPUT, *SPARK, *SOURCE)
 class Options:
     """Return a value for every option of a job.
 
-    Flags override the job's table in the file, which overrides [common], which overrides the
-    defaults. `given` contains the options that were set.
+    Flags override the job's table in the file; that table overrides [common], and [common]
+    overrides the defaults. `given` contains the options that were set.
     """
 
     def __init__(self, table: Table, given: Mapping[str, Any]) -> None:
@@ -156,13 +156,13 @@ class Options:
 
     @property
     def nsqds(self) -> tuple[str, ...]:
-        """Return the addresses of nsqds; the local one if no address is set."""
+        """Return the addresses of nsqds; the local address if none is set."""
         found: tuple[str, ...] = self["nsqd-tcp-address"]
         return found or (() if self["lookupd-http-address"] else ("127.0.0.1:4150",))
 
     def for_writing(self, names: Mapping[str, str]) -> dict[str, str]:
-        """Return options of `format("nsq")` for a sink: those of `--to-option`, and those of
-        `--option` that also apply to a sink; `names` says what each option applies to."""
+        """Return the `format("nsq")` options for a sink: those from `--to-option`, and those from
+        `--option` that also apply to a sink; `names` maps each option to what it applies to."""
         shared = {
             name: value
             for name, value in self["option"].items()
@@ -171,7 +171,7 @@ class Options:
         return shared | dict(self["to-option"])
 
     def source(self, **more: str) -> dict[str, str]:
-        """Return the options of `format("nsq")`; `more` are the job's own defaults."""
+        """Return the `format("nsq")` options; `more` contains the job's own defaults."""
         found = {
             "topic": self["topic"],
             "topics": self["topics"],
@@ -191,8 +191,8 @@ class Options:
 def parse(
     job: str, tables: Mapping[str, Table], argv: Sequence[str], description: str = ""
 ) -> Options:
-    """Return the options of a job; `tables` contains those of all jobs, for which the file may have
-    tables."""
+    """Return the options of a job; `tables` contains those of all jobs, because the file may have
+    tables for other jobs."""
     table = tables[job]
     parser = Parser(f"nsqcy-pipeline {job}", description, {"flags": table})
     flags = {name.replace("_", "-"): value for name, value in parser.given(argv).items()}
@@ -206,8 +206,8 @@ def parse(
 
 
 def from_file(job: str, tables: Mapping[str, Table], path: str) -> dict[str, Any]:
-    """Return the file's options for this job. The whole file is checked, so that an error in
-    another table is found early."""
+    """Return the file's options for this job. The entire file is checked, so errors in other tables
+    are found early."""
     try:
         content = tomllib.loads(Path(path).read_text())
     except OSError as error:
@@ -235,7 +235,7 @@ def read_table(table: Table, values: Mapping[str, Any], place: str) -> dict[str,
     for key, value in values.items():
         name = key.replace("_", "-")
         if name not in by_flag:
-            raise UsageError(f"{place}: there is no {key!r}{suggestion(name, by_flag)}")
+            raise UsageError(f"{place}: unknown key {key!r}{suggestion(name, by_flag)}")
         option = by_flag[name]
         where = f"{place}, {key}"
         try:
@@ -248,7 +248,7 @@ def read_table(table: Table, values: Mapping[str, Any], place: str) -> dict[str,
 
 
 def as_texts(option: Option, value: Any, place: str) -> list[str]:
-    """Convert values of the file to flags."""
+    """Convert values from the file to flags."""
     if option.kind is PAIRS and isinstance(value, dict):
         return [f"{name}={as_text(each, place)}" for name, each in value.items()]
     if option.kind.many and isinstance(value, list):

@@ -1,8 +1,8 @@
-"""The plots of a rollup, and one self-contained page with all of them.
+"""The plots for a rollup, and one self-contained page with all of them.
 
 plots/topics.png, plots/topic-orders.png, plots/index.html
 
-Draws with matplotlib, which nsqcy[plots] installs; the rest of a rollup does not need it.
+Draws with matplotlib, which nsqcy[plots] installs; the rest of rollup does not need it.
 """
 
 import datetime
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-POINTS = 300  # maximum points of a line; beyond that, minutes are merged
+POINTS = 300  # maximum points per line; beyond that, minutes are merged
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 240, 480, 720, 1440)  # minutes
-ALL = ""  # name of the plot of all topics
-TOPICS = 12  # number of the busiest topics with their own plots; the table has all
+ALL = ""  # name of the plot for all topics
+TOPICS = 12  # number of busiest topics with their own plots; the table has all topics
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6fb2", "#e08a1e", "#2f9e6e", "#c8423b", "#8a929c"
 COLORS = (BLUE, ORANGE, GREEN, RED, "#7b5ea7", "#8c6d4f", "#cc79a7", GREY)
 STYLE = {
@@ -61,7 +61,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class Line:
-    """Lines of a topic or a channel: a number for each step, None where there is none."""
+    """Lines for a topic or a channel: a number for each step, or None if there is no value."""
 
     times: list[datetime.datetime]
     step: int  # minutes
@@ -80,7 +80,7 @@ class Line:
         return [(each or 0) / (60 * self.step) for each in self.columns[name]]
 
 
-# --- what is drawn ----------------------------------------------------------------------------
+# --- data to draw ----------------------------------------------------------------------------
 
 
 def read(root: Path, kind: str) -> Rows:
@@ -100,8 +100,8 @@ def latest(rows: Rows, seconds: float) -> Rows:
 
 
 def lines(rows: Rows, keys: tuple[str, ...], span: range) -> dict[tuple[str, ...], Line]:
-    """Return a line for each topic or channel, over all nsqds. Counts are summed; percentiles are
-    those of the worst nsqd."""
+    """Return a line for each topic or channel, across all nsqds. Counts are summed; percentiles are
+    the worst of any nsqd."""
     step = next((each for each in STEPS if len(span) <= POINTS * each), STEPS[-1])
     count = (len(span) + step - 1) // step
     times = [
@@ -190,7 +190,7 @@ def svg(figure: "Figure") -> str:
 
 
 def panels(count: int) -> tuple["Figure", list["Axes"]]:
-    """Draw plots below each other with a common time axis."""
+    """Draw plots one below the other, with a common time axis."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
@@ -327,7 +327,7 @@ def section(title: str, content: str, name: str = "") -> str:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a row of a table; cells are HTML."""
+    """Return a table row; cells are HTML."""
     heads = "".join(f"<th>{each}</th>" for each in head)
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for cells in rows)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
@@ -348,7 +348,7 @@ def topic_table(topics: dict[tuple[str, ...], Line], pictures: dict[str, str]) -
                 amount(line.maximum("size_p99"), "B"),
             )
         )
-    head = ("topic", "messages", "bytes", "mean per s", "maximum per s", "p99 of sizes")
+    head = ("topic", "messages", "bytes", "mean per s", "maximum per s", "p99 size")
     return table(head, rows)
 
 
@@ -365,7 +365,7 @@ def channel_table(channels: dict[tuple[str, ...], Line]) -> str:
         for (topic, name), line in sorted(channels.items())
     ]
     head = ("channel", "finished", "requeued", "timed out", "dead letters", "expired")
-    return table((*head, "worst p99 of latency"), rows)
+    return table((*head, "worst p99 latency"), rows)
 
 
 def seconds(milliseconds: float | None) -> float | None:
@@ -373,7 +373,7 @@ def seconds(milliseconds: float | None) -> float | None:
 
 
 def amount(value: float | None, unit: str) -> str:
-    """Format as `1.2 MB`, or a dash for nothing."""
+    """Format as `1.2 MB`, or a dash if there is no value."""
     if value is None:
         return "&ndash;"
     from matplotlib.ticker import EngFormatter

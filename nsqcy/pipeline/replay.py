@@ -1,4 +1,4 @@
-"""`nsqcy-pipeline replay`: publishes rows of a log or an archive to a topic, each once.
+"""`nsqcy-pipeline replay`: publishes the rows of a log or an archive to a topic, each row once.
 
 rounds.py explains the rounds, and why a repeated round publishes only the missing rows.
 """
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HELP = """\
-publishes rows of a log or an archive to a topic, each once
+publishes the rows of a log or archive to a topic, each row once
 
-Without --root it reads the topics' logs as they are when it begins. Repeat the command after a
+Without --root it reads the topics' logs as they are when it starts. Repeat the command after a
 crash to continue; once complete, it does nothing."""
 
-# Options of all jobs that publish rows.
+# Options for all jobs that publish rows.
 PLACE = (
-    Option("root", PATH, None, "folder of an archive to read instead of logs"),
+    Option("root", PATH, None, "archive directory to read instead of logs"),
     Option("start", INSTANT, None, "only rows published at this time or later"),
     Option("end", INSTANT, None, "only rows published before this time"),
     Option("where", TEXT, None, "SQL expression over the columns; only rows for which it is true"),
@@ -71,7 +71,7 @@ DESTINATION = (
         "state",
         PATH,
         None,
-        "state file; by default in the current folder, named after the arguments",
+        "state file; by default in the current directory, named after the arguments",
     ),
 )
 OPTIONS = (
@@ -92,7 +92,7 @@ Frames = Callable[["DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True)
 class Work:
-    """Rows that a job publishes, and their topic."""
+    """The rows that a job publishes, and their topic."""
 
     job: str
     to: str
@@ -159,7 +159,7 @@ def count(options: Options, report: Report, source: Source, choose: Frames) -> N
 
 
 def publish(options: Options, report: Report, work: Work) -> None:
-    """Run all rounds that are not done; the `--state` file lists finished rounds."""
+    """Run all unfinished rounds; the `--state` file lists finished rounds."""
     asked = asked_for(options, work.to)
     path = Path(options["state"] or rounds.default_path(work.job, work.to, asked))
     with rounds.locked(path):
@@ -170,7 +170,7 @@ def publish(options: Options, report: Report, work: Work) -> None:
             return
         if plan is None:
             plan = make_plan(options, asked, work)
-            if plan.parts:  # otherwise a repeated run may find some rows
+            if plan.parts:  # otherwise, a repeated run may find some rows
                 rounds.save(path, plan)
         else:
             report.line(f"continuing with round {plan.done + 1}", done=plan.done, rows=plan.rows)
@@ -228,7 +228,7 @@ def make_plan(options: Options, asked: Asked, work: Work) -> Plan:
 
 
 def destination(options: Options, to: str) -> dict[str, str]:
-    """Return the options of the sink, without those that the plan contains."""
+    """Return the sink's options, excluding those in the plan."""
     from nsqcy.spark.options import BY_KEY
 
     lookupds, nsqds = options["to-lookupd-http-address"], options["to-nsqd-tcp-address"]
@@ -244,7 +244,7 @@ def destination(options: Options, to: str) -> dict[str, str]:
 
 
 def one_round(spark: "SparkSession", options: Options, work: Work, plan: Plan, part: Part) -> int:
-    """Publish the selected rows of this part; return their number."""
+    """Publish the selected rows in this part; return their number."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -253,10 +253,10 @@ def one_round(spark: "SparkSession", options: Options, work: Work, plan: Plan, p
         return 0
     seen = Observation()
     frame = work.choose(frame)
-    # Only the seq decides the task and the place of a row, wherever it was read.
+    # Only the seq determines the task and the position of a row, regardless of where it was read.
     spread = f.expr("seq div 100") if plan.tasks > 1 else f.lit(0)
     frame = frame.repartition(plan.tasks, spread).sortWithinPartitions("seq")
-    # Observe after the shuffle: before a shuffle without rows, nothing is observed.
+    # Observe after the shuffle: if there are no rows to shuffle, nothing before it is observed.
     frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
     given = destination(options, work.to)
     given.pop("lookupdHttpAddresses", None)

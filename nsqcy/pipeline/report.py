@@ -1,6 +1,6 @@
 """Progress of a job: a bar and words on a terminal, JSON lines otherwise.
 
-One line of JSON is one event: `{"at": ..., "job": ..., "event": ..., ...}` with the event's fields.
+Each JSON line is one event: `{"at": ..., "job": ..., "event": ..., ...}` with the event's fields.
 Any thread may report.
 """
 
@@ -19,7 +19,7 @@ STEP_SECONDS = 1.0
 
 
 class Report:
-    """Reports of one job. As a context manager it restores the terminal."""
+    """Reports for one job. As a context manager, it restores the terminal."""
 
     def __init__(self, job: str, *, json_lines: bool) -> None:
         self.job = job
@@ -45,7 +45,7 @@ class Report:
             self._write("progress", fields)
 
     def line(self, text: str, **fields: Any) -> None:
-        """Report one result; its fields repeat it for programs."""
+        """Report one result; the fields contain the same data for programs."""
         if self._json_lines:
             self._write("line", {"text": text} | fields)
         else:
@@ -65,7 +65,7 @@ class Report:
             self._say(f"{self.job}: {shown(fields) or 'done'}")
 
     def _is_time(self, fields: Mapping[str, Any]) -> bool:
-        """Report at most once a second, and always the last step."""
+        """Report at most once a second, but always report the last step."""
         now = time.monotonic()
         if "total" in fields and fields.get("done") != fields["total"]:
             if now - self._written < STEP_SECONDS:
@@ -81,7 +81,7 @@ class Report:
 
     def _say(self, text: str, stream: Any = None) -> None:
         with self._lock:
-            # A bar without a total has no truth value.
+            # A bar that has no total has no truth value.
             aside = nullcontext() if self._bar is None else self._bar.external_write_mode()
             with aside:
                 print(text, file=stream or sys.stdout, flush=True)
@@ -103,7 +103,7 @@ def bar(total: int | None) -> Any:
     with suppress(ImportError):
         from tqdm import tqdm
 
-        tqdm.monitor_interval = 0  # no thread that redraws the bar
+        tqdm.monitor_interval = 0  # no thread to redraw the bar
         return tqdm(total=total, unit_scale=True, dynamic_ncols=True, file=sys.stderr)
     return None
 
@@ -121,7 +121,7 @@ def shown(fields: Mapping[str, Any]) -> str:
 
 
 class Metrics:
-    """Serve metrics for Prometheus, if there is a port."""
+    """Serve metrics for Prometheus, if a port is set."""
 
     def __init__(self, job: str, port: int) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""`nsqcy-pipeline rollup`: traffic of topics per minute, as Parquet files and plots.
+"""`nsqcy-pipeline rollup`: topic traffic per minute, as Parquet files and plots.
 
 Executors count rows by minute and bucket. The driver merges the counts, which are few, into the
 files that minutes.py describes.
@@ -30,13 +30,13 @@ to finish, attempts, requeues, timeouts. Writes Parquet files and, with matplotl
 HTML page. Without --once it runs until ^C or SIGTERM."""
 
 OPTIONS = (
-    Option("root", PATH, "rollup", "output folder; for one job only"),
+    Option("root", PATH, "rollup", "output directory; for one job only"),
     Option(
         "events", BOOLEAN, False, f"also read the topic {EVENTS_TOPIC}, which nsqd --events fills"
     ),
     Option("once", BOOLEAN, False, "count the rows that exist now, then exit"),
     Option("every", DURATION, 60.0, "without --once: interval between writes"),
-    Option("start", INSTANT, None, "begin with rows published at this time; default: all rows"),
+    Option("start", INSTANT, None, "start with rows published at this time; default: all rows"),
     Option("watermark", DURATION, 600.0, "how long after its end a minute is closed"),
     Option(
         "plots",
@@ -53,7 +53,7 @@ WRITING = "lock"
 EVENT = (
     "time LONG, kind STRING, topic STRING, channel STRING, attempts INT, in_flight LONG, age LONG"
 )
-DRAWN_SECONDS = 60  # between two pages of a continuous job
+DRAWN_SECONDS = 60  # seconds between two pages of a continuous job
 
 
 def run(options: Options, report: Report) -> int:
@@ -90,11 +90,11 @@ def wants_plots(options: Options, report: Report) -> bool:
 def check_state(root: Path, state: Path) -> None:
     """Fail if the checkpoint is gone: existing rows would be counted again."""
     if minutes.state_path(root).exists() and checkpoint.read(state).planned < 0:
-        raise UsageError(f"{root} has counts but no checkpoint: use another --root")
+        raise UsageError(f"{root} has counts but no checkpoint: use a different --root")
 
 
 def given(options: Options) -> dict[str, str]:
-    """Return the options of the source: the topics, and the topic of events."""
+    """Return the source's options: the topics, and the events topic."""
     found = options.source(startingOffsets="earliest", columns="topic,nsqd,timestamp,body")
     if options["start"]:
         found["startingTimestamp"] = str(round(options["start"].timestamp() * 1000))
@@ -112,7 +112,7 @@ def given(options: Options) -> dict[str, str]:
 
 
 class Counts(streams.Sink):
-    """Merges batches into the files of days and into the minutes that are not closed."""
+    """Merges batches into the daily files and into the minutes that are not closed."""
 
     def __init__(self, root: Path, options: Options, draws: bool) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Counts(streams.Sink):
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         state = minutes.load(self._root)
         if state.query == query_id and state.batch >= number:
-            return  # everything except Spark's own record was written
+            return  # everything except Spark's own record has been written
         counts = [as_count(*row) for row in counted(frame, self._options).collect()]
         if not counts:
             return
@@ -138,7 +138,7 @@ class Counts(streams.Sink):
             self.draw()
 
     def draw(self) -> dict[str, str]:
-        """Return the files of the rollup, for the report."""
+        """Return the rollup's files, for the report."""
         from nsqcy.pipeline import plots
 
         page = plots.draw(self._root, self._options["plot-range"])
@@ -152,7 +152,7 @@ def as_count(
 
 
 def counted(frame: "DataFrame", options: Options) -> "DataFrame":
-    """Return groups of values, in the order of a Count."""
+    """Return groups of values, in the order of Count's fields."""
     from pyspark.sql import functions as f
 
     rows = measured(frame, options)
@@ -166,7 +166,7 @@ def counted(frame: "DataFrame", options: Options) -> "DataFrame":
 def measured(frame: "DataFrame", options: Options) -> "DataFrame":
     """Return a value for each message (its size), and three for each event about one of the topics.
 
-    Records that are not events are omitted. Rows are read once for both.
+    Records that are not events are omitted. The rows are read only once.
     """
     from pyspark.sql import functions as f
 

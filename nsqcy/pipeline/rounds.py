@@ -1,8 +1,9 @@
 """The plan and progress of a publishing job, in a file that a repeated run reads.
 
-A replay runs in rounds, each for one part of a log. The tasks and the order of its rows depend only
-on their seqs, and they are published under the name of the round. nsqds therefore recognise the
-chunks that an interrupted round has published. A round that is recorded as done does not run again.
+A replay runs in rounds, each for one part of a log. The tasks of a round and the order of its rows
+depend only on the seqs, and the rows are published under the name of the round. nsqds therefore
+recognize the chunks that an interrupted round has published. A round that is recorded as done does
+not run again.
 """
 
 import fcntl
@@ -35,11 +36,11 @@ class Busy(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """Progress: `done` rounds have ended, which published `rows`."""
+    """Progress: `done` rounds have ended, and have published `rows` rows."""
 
     name: str
     asked: Asked
-    nsqds: tuple[str, ...]  # destinations; a repeated round uses the same
+    nsqds: tuple[str, ...]  # destinations; a repeated round uses the same ones
     tasks: int
     round_rows: int
     parts: tuple[Part, ...]
@@ -58,7 +59,7 @@ class Plan:
 
 
 def new_name() -> str:
-    """Return an unused name: requesting the same replay again publishes again."""
+    """Return an unused name: a new request for the same replay publishes again."""
     return f"replay-{uuid.uuid4().hex[:16]}"
 
 
@@ -69,7 +70,7 @@ def default_path(job: str, to: str, asked: Asked) -> Path:
 
 
 def load(path: Path, asked: Asked) -> Plan | None:
-    """Read the existing plan. Raises UsageError if it belongs to another replay."""
+    """Read the existing plan. Raises UsageError if it belongs to a different replay."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -96,7 +97,7 @@ def load(path: Path, asked: Asked) -> Plan | None:
         if plan.asked.get(name) != asked.get(name):
             raise UsageError(
                 f"{path} belongs to another replay: --{name} was {plan.asked.get(name)!r} and is "
-                f"now {asked.get(name)!r}; choose another --state"
+                f"now {asked.get(name)!r}; choose a different --state"
             )
     return plan
 
@@ -125,7 +126,7 @@ def save(path: Path, plan: Plan) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock the file for one run at a time. Raises Busy."""
+    """Lock the file, for one run at a time. Raises Busy."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(path.name + ".lock").open("w") as file:
         try:

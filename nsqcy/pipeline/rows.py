@@ -1,7 +1,7 @@
 """Sources of rows for jobs that read the past: the logs of nsqds, or an archive of them.
 
 Both identify rows by (log_id, seq). A job therefore plans in parts of a log, and finds the same
-rows in a part at any time: after retention has removed others, and after the archive was compacted.
+rows in a part at any time, even after retention has removed others or the archive was compacted.
 """
 
 import json
@@ -62,7 +62,7 @@ def joined(parts: Iterable[Part]) -> list[Part]:
 
 
 def pieces(parts: Iterable[Part], maximum: int) -> list[Part]:
-    """Divide parts so that none exceeds this size."""
+    """Divide parts so that no part exceeds this size."""
     return [
         Part(part.topic, part.log_id, start, min(start + maximum, part.end))
         for part in parts
@@ -71,7 +71,7 @@ def pieces(parts: Iterable[Part], maximum: int) -> list[Part]:
 
 
 class Logs:
-    """Rows from all nsqds that answer."""
+    """Rows from all nsqds that respond."""
 
     def __init__(self, options: Options, *, headers: bool) -> None:
         self._given = options.source(
@@ -99,7 +99,7 @@ class Logs:
         return reader.option("columns", ",".join(columns)).load().where(f"log_id = '{part.log_id}'")
 
     def given(self, part: Part) -> dict[str, str]:
-        """Return the options that read this part and fail if some of its rows are gone."""
+        """Return options that read this part and fail if some of its rows are gone."""
         theirs = {
             name: value
             for name, value in self._given.items()
@@ -114,7 +114,7 @@ class Logs:
 
 
 class Archive:
-    """Rows of an archive, according to its manifests."""
+    """Rows from an archive, according to its manifests."""
 
     def __init__(self, options: Options) -> None:
         self._root = Path(options["root"])
@@ -157,13 +157,13 @@ class Archive:
         return found.where((f.col("seq") >= part.start) & (f.col("seq") < part.end))
 
     def _is_between(self, file: manifests.File) -> bool:
-        """Return whether rows of its hour may be in the requested time range."""
+        """Return whether rows from its hour may be in the requested time range."""
         first, last = self._hours
         _, _, hour = manifests.hour_of(file.path).partition("/")
         return (not first or hour >= first) and (not last or hour <= last)
 
 
 def milliseconds(instant: object) -> str:
-    """Format as an option of the format; empty if not set."""
+    """Format as a `format("nsq")` option; empty if not set."""
     timestamp = getattr(instant, "timestamp", None)
     return str(round(timestamp() * 1000)) if timestamp else ""

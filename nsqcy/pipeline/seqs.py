@@ -1,4 +1,5 @@
-"""The present and missing seqs of a log. Memory use grows with the number of gaps, not of rows."""
+"""The present and missing seqs of a log. Memory use grows with the number of gaps, not the number
+of rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,12 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Run = tuple[int, int]  # from, up to but not including
+Run = tuple[int, int]  # start, and end (exclusive)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Seqs of one log. It is complete if there are neither `gaps` nor duplicate rows (`twice`)."""
+    """The seqs of one log. The log is complete if there are no `gaps` or duplicate rows
+    (`twice`)."""
 
     start: int
     end: int
@@ -26,7 +28,7 @@ class Coverage:
 
 
 def runs(seqs: "pa.Array") -> tuple[list[Run], list[int]]:
-    """Return the runs of these seqs, ascending, and every repetition of a seq."""
+    """Return the runs of these seqs, in ascending order, and every repeated seq."""
     import pyarrow.compute as pc
 
     if not len(seqs):

@@ -1,7 +1,7 @@
 """Starts Spark for a job, with clear errors for missing requirements.
 
-In local mode, the default, the driver is all of Spark: it needs the heap, and listens only on local
-addresses. Under spark-submit, its settings apply.
+In local mode, the default, everything runs in the driver: it needs the heap, and listens only on
+local addresses. Under spark-submit, its settings apply.
 """
 
 import os
@@ -38,7 +38,7 @@ def java() -> str | None:
 
 
 def java_version(path: str) -> str:
-    """Return the version that java reports; empty if there is none."""
+    """Return the version that java reports; empty if java is missing."""
     try:
         done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -124,12 +124,12 @@ def make_session(options: Options, job: str) -> "SparkSession":
 
 
 def uri(path: Path) -> str:
-    """Return the URI of a file or folder for Spark, which does not decode percent-encoding."""
+    """Return the URI of a file or directory for Spark, which does not decode percent-encoding."""
     return f"file://{path.absolute()}"
 
 
 def reason(error: BaseException) -> str:
-    """Return an error in one line: the source's own message, or the end of the Python traceback
+    """Return an error as one line: the source's own message, or the end of the Python traceback
     that Spark passes on."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line[line.index("nsq: ") :] for line in lines if "nsq: " in line]

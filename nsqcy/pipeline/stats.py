@@ -1,7 +1,7 @@
-"""`nsqcy-pipeline stats`: writes the /stats of nsqds periodically, as rows.
+"""`nsqcy-pipeline stats`: periodically writes the /stats of nsqds as rows.
 
-Uses HTTP, so it also works with NSQ's own nsqd. Needs neither Spark nor java, and pyarrow only for
-Parquet.
+Uses HTTP, so it also works with NSQ's own nsqd. Needs neither Spark nor Java, and needs pyarrow
+only for Parquet.
 """
 
 import datetime
@@ -24,7 +24,7 @@ HELP = """\
 writes the /stats of nsqds to Parquet or JSON lines
 
 Records depths, messages in flight, requeues, timeouts and latencies per topic and channel. Works
-with NSQ's own nsqd. Needs no java. Runs until ^C or SIGTERM."""
+with NSQ's own nsqd. Does not need java. Runs until ^C or SIGTERM."""
 
 OPTIONS = (
     Option("root", PATH, "stats", "output folder"),
@@ -36,7 +36,7 @@ OPTIONS = (
         "parquet",
         "file format",
     ),
-    Option("file-every", DURATION, 300.0, "time span of a Parquet file"),
+    Option("file-every", DURATION, 300.0, "time span per Parquet file"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
     Option(
         "nsqd-http-address",
@@ -87,7 +87,7 @@ def run(options: Options, report: Report) -> int:
 
 
 class Poller:
-    """Query every nsqd. An nsqd that does not answer is reported once, until it answers again."""
+    """Query every nsqd. An nsqd that does not respond is reported once, until it responds again."""
 
     def __init__(self, options: Options, report: Report) -> None:
         self._options = options
@@ -140,8 +140,8 @@ def get(address: str, path: str, timeout: float) -> dict[str, Any]:
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         found = json.load(answer)
     if not isinstance(found, dict):
-        raise ValueError("the answer is not a JSON object")
-    return dict(found.get("data") or found)  # older versions wrap it
+        raise ValueError("the response is not a JSON object")
+    return dict(found.get("data") or found)  # older versions wrap the response
 
 
 def http_address(node: dict[str, Any]) -> str:
@@ -174,7 +174,7 @@ def numbers(found: dict[str, Any]) -> Row:
 
 
 class Files:
-    """Writes Parquet files, each for a time span and written atomically
+    """Writes either Parquet files, each atomically and for one time span
     (`root/dt=DAY/TIME.parquet`), or one file of JSON lines per day, to which every poll is appended
     (`root/DAY.jsonl`)."""
 

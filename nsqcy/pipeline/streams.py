@@ -1,7 +1,7 @@
-"""Streaming jobs: a query whose batches our own function writes, and its progress.
+"""Streaming jobs: a query whose batches are written by our own function, and its progress.
 
-Exactly once has two halves: Spark repeats a batch with the same rows until it has recorded the
-batch as written, and a `Sink` replaces the output of an earlier attempt at the same batch.
+Exactly-once output has two halves: Spark repeats a batch with the same rows until it has recorded
+the batch as written, and a `Sink` replaces the output of an earlier attempt at the same batch.
 """
 
 import json
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
-LAST_WORDS = 10.0  # seconds to wait for the end of a stream
+LAST_WORDS = 10.0  # seconds to wait for a stream to end
 AGAIN_SECONDS = 15.0
-AWAY = "nsqcy.spark.errors.Unreachable: "  # Spark's text for a query that failed in this way
+AWAY = "nsqcy.spark.errors.Unreachable: "  # Spark's message for a query that failed in this way
 
 
 class Sink(ABC):
-    """Writer that Spark calls with each batch, perhaps repeatedly with the last one."""
+    """A writer that Spark calls with each batch, and possibly several times with the last one."""
 
     def __init__(self) -> None:
         self._query_id = ""
@@ -41,8 +41,8 @@ class Sink(ABC):
         self._begun.clear()
 
     def begin(self, query_id: str) -> None:
-        """Set the query's id. The first batch waits for it, because Spark knows the id only when
-        the query runs."""
+        """Set the query's id. The first batch waits for it, because Spark knows the id only once
+        the query is running."""
         self._query_id = str(query_id)
         self._begun.set()
 
@@ -52,7 +52,7 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
-        """Write batch `number` of a query completely before returning."""
+        """Write batch `number` of a query, completely, before returning."""
 
 
 # --- a run ------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def follow(query: "StreamingQuery") -> None:
             failures.append(error)
         over.set()
 
-    # In a separate thread: a signal during a call to the JVM would leave half of an answer on the
+    # In a separate thread: a signal during a call to the JVM would leave a partial response on the
     # connection, and the next call would receive the rest.
     try:
         threading.Thread(target=wait, daemon=True).start()
@@ -127,7 +127,7 @@ def follow(query: "StreamingQuery") -> None:
 
 
 def positions(offset: str | None) -> Positions:
-    """Parse an offset. Spark has its own texts for a missing one."""
+    """Parse an offset. Spark has its own strings for a missing offset."""
     try:
         return offsets.positions(json.loads(offset or "")["pos"])
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
@@ -135,7 +135,8 @@ def positions(offset: str | None) -> Positions:
 
 
 def lags(latest: str | None, end: str | None) -> Positions:
-    """Return how many records of each log follow the end of the last batch, given two offsets."""
+    """Return the number of records in each log after the end of the last batch, given two
+    offsets."""
     ends, there = positions(end), positions(latest)
     if not ends:
         return {}

@@ -1,7 +1,7 @@
-"""`nsqcy-pipeline verify`: verifies that an archive has every row exactly once.
+"""`nsqcy-pipeline verify`: verifies that an archive contains every row exactly once.
 
 The seqs of a log are dense, so they reveal missing and duplicate rows. Manifests list the expected
-files and their contents. Needs no java.
+files and their contents. Does not need Java.
 """
 
 import os
@@ -20,13 +20,13 @@ from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import require_packages
 
 HELP = """\
-verifies that an archive has every row exactly once
+verifies that an archive contains every row exactly once
 
 Reads all files and checks their checksums. Checks that the seqs of each log have no gaps and no
-duplicates. Exits with code 1 if something is missing, changed or duplicated. Needs no java."""
+duplicates. Exits with code 1 if something is missing, changed or duplicated. Does not need java."""
 
 OPTIONS = (
-    Option("root", PATH, "archive", "folder of the archive"),
+    Option("root", PATH, "archive", "archive directory"),
     Option("topic", TOPIC_NAME, None, "only this topic"),
     Option("quick", BOOLEAN, False, "trust the manifests; compare only names and sizes"),
     Option("checkpoint", PATH, None, "archive's checkpoint; by default in the root"),
@@ -39,7 +39,7 @@ Log = tuple[str, str]  # topic, log_id
 
 @dataclass
 class Found:
-    """Contents of one file, and its errors."""
+    """The contents of one file, and its errors."""
 
     log: Log | None = None
     runs: list[seqs.Run] = field(default_factory=list)
@@ -67,7 +67,7 @@ def run(options: Options, report: Report) -> int:
         raise UsageError(f"there is no archive at {root}")
     state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
     with manifests.locked(root, manifests.COMPACTING, reading=True):
-        ends = committed(state)  # before anything else, because archive may be running
+        ends = committed(state)  # first of all, because archive may be running
         proof = prove(
             root,
             report,
@@ -146,12 +146,11 @@ def compare(proof: Proof, contents: Contents, listed: dict[str, File], there: se
                 f"{path} belongs to an unfinished batch, which archive is writing or will repeat"
             )
         else:
-            proof.problems.append(f"{path} is not in a manifest")
+            proof.problems.append(f"{path} is not in any manifest")
 
 
 def unfinished(path: str, contents: Contents) -> bool:
-    """Return whether the file belongs to the batch after the last one that its query has
-    finished."""
+    """Return whether the file belongs to the batch after the last one finished by its query."""
     name = manifests.batch_of(path)
     query = name.partition("-")[0]
     names = [each.name for each in contents.manifests if each.name.partition("-")[0] == query]
@@ -180,7 +179,7 @@ def look_at_size(root: Path, file: File, found: Found) -> None:
         found.problems.append(f"{file.path} has {size} bytes instead of {file.size}")
     if file.count == file.end - file.start:
         found.runs.append((file.start, file.end))
-    else:  # rows in between may be in other files: only reading all files can decide
+    else:  # rows in between may be in other files: only reading all files can tell
         read_seqs(root, file.path, found)
 
 
@@ -220,7 +219,7 @@ def holes(log: Log, found: seqs.Coverage) -> Iterator[str]:
 
 
 def committed(state: Path) -> checkpoint.Positions:
-    """Return the position of archive, according to Spark; None if unknown."""
+    """Return the archive job's position, according to Spark; None if unknown."""
     try:
         return checkpoint.read(state).pos
     except checkpoint.Unreadable:
@@ -228,11 +227,11 @@ def committed(state: Path) -> checkpoint.Positions:
 
 
 def missing_ends(logs: dict[Log, seqs.Coverage], ends: checkpoint.Positions) -> Iterator[str]:
-    """Check the end of a log, where no later rows would reveal a gap."""
+    """Check the end of a log, where there are no later rows to reveal a gap."""
     for (topic, log_id), log in sorted(logs.items()):
         seq = ends.get(topic, {}).get(log_id, 0)
         if log.end < seq:
             yield (
                 f"topic {topic!r}, log {log_id}: seq {log.end} to {seq - 1} are missing: "
-                f"the checkpoint says they were archived ({seq - log.end} rows)"
+                f"according to the checkpoint, they were archived ({seq - log.end} rows)"
             )

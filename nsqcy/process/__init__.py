@@ -1,1 +1,2 @@
-"""Processes: start, watch and stop workers, and pass sockets to them. Independent of topics."""
+"""Processes: starts, watches and stops workers, and passes sockets to them. Independent of
+topics."""

@@ -1,6 +1,6 @@
 """Accepts connections and passes each connection to a worker.
 
-Owns the watchers of the listening sockets and the choice of worker. Independent of processes: a
+Owns the watchers for the listening sockets and the choice of worker. Independent of processes: a
 worker is a target that is up or down, has a load, and may or may not accept sockets. While no
 target accepts sockets, clients wait in the backlog.
 """
@@ -17,8 +17,8 @@ from nsqcy.logging.types import Lines
 from nsqcy.net.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
 
-PAUSE = 0.1  # seconds without accepting when the process is out of descriptors or memory
-_BATCH = 64  # maximum accepted from one listener per turn
+PAUSE = 0.1  # seconds to pause accepting when the process is out of descriptors or memory
+_BATCH = 64  # maximum connections accepted from one listener per turn
 _TRANSIENT = {
     errno.ECONNABORTED,
     errno.EINTR,
@@ -36,23 +36,22 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Target(Protocol):
-    """A worker, from the acceptor's point of view."""
+    """A worker as the acceptor sees it."""
 
     def lagging(self) -> bool:
-        """Return whether the worker's heartbeat is late. Used only if all other targets are
-        full."""
+        """Return whether the worker's heartbeat is late. If so, it is used only if all other
+        targets are full."""
 
     def load(self) -> int:
-        """Return the number of the worker's connections, including connections being passed to
-        it."""
+        """Return the number of the worker's connections, including those being passed to it."""
 
     def send(self, item: Accepted) -> bool:
         """Pass a socket; return False if the target accepts none now."""
 
 
 class Acceptor:
-    """Accepts on all listeners while there are targets. Call `resume` when a target has room
-    again."""
+    """Accepts connections on all listeners while there are targets. Call `resume` when a target has
+    room again."""
 
     def __init__(
         self, listeners: list[Listener], log: Lines, failed: Callable[[str], None]
@@ -99,7 +98,7 @@ class Acceptor:
                     watcher.start(self._acceptable, listener)
 
     def close(self) -> None:
-        """Stop listening, and close the connections that no worker took."""
+        """Stop listening, and close the connections that no worker has taken."""
         if self.closed:
             return
         self.closed = True
@@ -156,7 +155,7 @@ class Acceptor:
         self._failed(f"{listener.title}: accept: {error.strerror}")
 
     def _hand_over(self, item: Accepted) -> bool:
-        """Offer a socket to the targets, lowest load first."""
+        """Offer a socket to the targets, least loaded first."""
         self._turn += 1
         targets = list(self._targets.values())
 

@@ -1,7 +1,6 @@
-"""Passing of file descriptors with datagrams: SCM_RIGHTS over SOCK_SEQPACKET.
+"""Passes file descriptors with datagrams: SCM_RIGHTS over SOCK_SEQPACKET.
 
-Owns the two system calls and the handling of lost descriptors. Independent of the datagrams'
-content.
+Owns the two system calls and the handling of lost descriptors. Independent of the datagram content.
 """
 
 import array
@@ -16,7 +15,7 @@ _ROOM = socket.CMSG_SPACE(MAX_FDS * _INT)
 
 
 class Datagram(NamedTuple):
-    """Result of one recvmsg. `cut`: descriptors were lost because of the open-files limit."""
+    """Result of one recvmsg. `cut`: descriptors were lost due to the open-files limit."""
 
     data: bytes
     fds: list[int]
@@ -48,8 +47,8 @@ def receive(sock: socket.socket, size: int) -> Datagram | None:
     try:
         data, rights, flags, _ = sock.recvmsg(size, _ROOM, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
-        # Raised once if the peer exited with unread input. The peer's own datagrams are still
-        # readable.
+        # This is raised once if the peer exited with unread input. The peer's own datagrams are
+        # still readable.
         data, rights, flags, _ = sock.recvmsg(size, _ROOM, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, payload in rights:

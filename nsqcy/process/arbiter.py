@@ -1,7 +1,7 @@
 """The arbiter keeps N children alive: it spawns, reaps, kills and restarts them with backoff.
 
-Owns the pids and states of the children. Has one method per event, and acts only through the
-objects passed to it. Independent of topics and sockets.
+Owns the children's pids and states. Has one method per event, and acts only through the objects
+passed to it. Independent of topics and sockets.
 
 A child's exit codes are a protocol:
 
@@ -35,11 +35,11 @@ SILENCE = 30 * SECOND  # without a heartbeat, counting only time in which the ch
 GRACE = 5 * SECOND  # from SIGABRT to SIGKILL
 TICK = 1.0
 MAX_BACKOFF = 5.0
-SETTLED = 10 * SECOND  # a child that was up this long restarts without backoff
+SETTLED = 10 * SECOND  # a child that has been up this long restarts without backoff
 
 
 class Owner(Protocol):
-    """The children's owner. None of its methods may block."""
+    """The owner of the children. None of its methods may block."""
 
     def spawn(self, index: int) -> int:
         """Start child `index` and return its pid. After OSError the arbiter tries again later."""
@@ -53,7 +53,7 @@ class Owner(Protocol):
 
 
 class Child:
-    """One child's state, and the history of its predecessors."""
+    """One child's state, and its predecessors' history."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -123,7 +123,8 @@ class Arbiter:
         self.born(index, pid)
 
     def born(self, index: int, pid: int) -> None:
-        """Register a started child. If not called by `spawn`, call it before the hub runs again."""
+        """Register a started child. If `spawn` does not call this, call it before the hub runs
+        again."""
         child = self.children[index]
         child.pid = pid
         child.state = STARTING
@@ -190,8 +191,8 @@ class Arbiter:
     def on_tick(self) -> None:
         """Add up each child's silence; abort, then kill, a child that is silent too long.
 
-        A stopping child may be silent: it saves as long as its disk needs, and the owner sets the
-        limit.
+        A stopping child may be silent: saving takes as long as its disk needs, and the owner sets
+        the limit.
         """
         now = self._clock()
         # If this process did not run for a while, the children may not have run either.
@@ -218,8 +219,8 @@ class Arbiter:
             self.murder(child, signal.SIGABRT)
 
     def unheard(self, limit: int) -> list[int]:
-        """Return the children without a heartbeat for more than `limit` ns, except those that are
-        stopping."""
+        """Return the children that have sent no heartbeat for more than `limit` ns, except those
+        that are stopping."""
         now = self._clock()
         return [
             child.index
@@ -249,14 +250,14 @@ class Arbiter:
     # -- the end
 
     def halt(self) -> None:
-        """Restart no children from now on."""
+        """Stop restarting children."""
         self._halting = True
         for child in self.children:
             child.state = STOPPING if child.pid else GONE
         self._check_all_gone()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all children are gone; return False after the timeout."""
+        """Wait until all children are gone; return False on timeout."""
         return bool(self._all_gone.wait(timeout))
 
     def signal_all(self, signum: int) -> None:

@@ -1,7 +1,7 @@
-"""Daemons as children of a process that is not a daemon: `nsqcy up`, and tests.
+"""Daemons as children of a process that is not a daemon itself: `nsqcy up`, or a test.
 
-Owns the start of such a child and its readiness. The child receives SIGTERM when this process ends,
-for whatever reason. Callers handle the child's exit.
+Owns such a child's start and readiness. The child receives SIGTERM when this process ends, for
+whatever reason. Callers handle the child's exit.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r"\b(TCP|HTTPS?) ([^\s,]+)")
 
 
 class Child:
-    """One running daemon, in its own process group, so that ^C in a terminal does not reach it.
+    """A running daemon, in its own process group, so that ^C in a terminal does not reach it.
 
     This process is its service manager. `fileno` is readable when the daemon has sent a
     notification; `hear` reads it. The child starts with blocked signals, which it unblocks once it
@@ -94,7 +94,7 @@ def _tie(fd: int, pid: int) -> None:
     """Make the kernel send SIGTERM to a process when the other end of this pipe closes.
 
     Unlike PR_SET_PDEATHSIG, this needs no code in the child, which only has to keep the descriptor
-    open. It also does not depend on the thread that started the child.
+    open. Nor does it depend on the thread that started the child.
     """
     fcntl.fcntl(fd, fcntl.F_SETOWN, pid)
     fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGTERM)

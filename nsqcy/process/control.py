@@ -1,6 +1,6 @@
 """The control channel: calls, replies and notifications between the master and one worker.
 
-Owns the format of datagrams, the joining of chunks, the numbering of calls and the send queue.
+Owns the datagram format, the joining of chunks, the numbering of calls and the send queue.
 Independent of particular methods. `encode` and `Decoder` do no I/O; `Channel` uses them on a gevent
 hub. Nothing here ever blocks the hub.
 
@@ -9,7 +9,7 @@ mix. Little-endian:
 
      0  u8   kind       CALL, REPLY or NOTIFY
      1  u8   flags      bit 0: more chunks follow; bit 1: continues the previous chunk
-     2  u16  fds        number of descriptors of this datagram (first chunk only)
+     2  u16  fds        number of descriptors in this datagram (first chunk only)
      4  u32  header     bytes of the JSON header (first chunk only, else 0)
      8  the JSON header, then the blob; split into CHUNK bytes per datagram
 
@@ -37,7 +37,7 @@ from nsqcy.process import ancillary
 CALL, REPLY, NOTIFY = 1, 2, 3
 CHUNK = 60 * 1024
 MAX_MESSAGE = 256 * 1024 * 1024
-MAX_QUEUED = 65_536  # maximum messages in the send queue; a peer that is so far behind is stuck
+MAX_QUEUED = 65_536  # maximum messages in the send queue; a peer that is this far behind is stuck
 _MORE, _CONTINUES = 1, 2
 _PREFIX = struct.Struct("<BBHI")
 _BATCH = 64  # datagrams read per turn
@@ -75,7 +75,7 @@ def is_unreachable(error: Exception) -> bool:
 
 
 class Message(NamedTuple):
-    """Complete message. The message's current owner owns its descriptors."""
+    """A complete message. The message's current owner owns its descriptors."""
 
     kind: int
     header: dict[str, Any]
@@ -84,7 +84,7 @@ class Message(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Result of a call: a JSON value, and optional bytes and descriptors."""
+    """A call's result: a JSON value, and optional bytes and descriptors."""
 
     value: Any = None
     blob: bytes = b""
@@ -92,7 +92,7 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Request for a handler, which must close the descriptors."""
+    """A request for a handler, which must close the descriptors."""
 
     method: str
     args: dict[str, Any]
@@ -102,7 +102,8 @@ class Request(NamedTuple):
 
 
 class Handler(Protocol):
-    """Request handler. Each request runs in its own greenlet, started in order of arrival."""
+    """Handles requests. Each request runs in its own greenlet; greenlets are started in order of
+    arrival."""
 
     def called(self, request: Request) -> Any:
         """Handle a call; return a JSON value or an `Answer`. An exception is sent as its text."""
@@ -234,7 +235,7 @@ def _parse_request(message: Message) -> Request:
 class Channel:
     """One end of the channel, on this process's hub. Owns its socket.
 
-    Takes ownership of descriptors passed to `notify` and `call`: closes them when they are sent, or
+    Takes ownership of descriptors passed to `notify` and `call`: closes them once they are sent, or
     with the channel.
     """
 
@@ -319,7 +320,7 @@ class Channel:
         self._pending.clear()
 
     def drain(self) -> None:
-        """Read the remaining messages of a peer that is gone."""
+        """Read the remaining messages from a peer that is gone."""
         while not self.closed and self._read_batch():
             pass
 

@@ -1,4 +1,4 @@
-"""The data-path lock: one nsqd per directory, nsqcy's or NSQ's.
+"""The data-path lock: one nsqd per directory, whether nsqcy's or NSQ's.
 
 Two locks are on the directory itself; there is no lock file.
 
@@ -26,7 +26,7 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, 
 
 
 class DataPathError(Exception):
-    """The data path could not be locked; the text is NSQ's."""
+    """The data path could not be locked; str() is NSQ's text."""
 
 
 class DataPathLock:
@@ -81,7 +81,7 @@ def _mark_master(fd: int) -> None:
 
 
 def _master_lives(fd: int) -> bool:
-    """Return whether another nsqd's master holds its read lock; True if unknown."""
+    """Return whether another nsqd's master holds the read lock; True if unknown."""
     lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, lock)
@@ -121,5 +121,5 @@ def lock_data_path(
     try:
         _mark_master(master_fd)
     except OSError:
-        pass  # the file system lacks such locks: starts do not wait for orphans
+        pass  # the file system lacks such locks, so starts do not wait for orphans
     return DataPathLock(path, fd, master_fd)

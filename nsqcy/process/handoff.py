@@ -1,10 +1,9 @@
-"""Passing of accepted sockets from the process that accepts to the worker that serves.
+"""Passes accepted sockets from the process that accepts to the worker that serves.
 
 Owns a SOCK_SEQPACKET pair per worker, and guarantees that no socket is lost on it. The sender keeps
-its copy until the receiver acknowledges the socket, which it does *before* it reads a byte from it.
-Sockets that a dead worker never took can therefore be passed to another worker, and no socket is
-served twice.
-Independent of the protocol on the sockets.
+its copy until the receiver acknowledges the socket, which the receiver does *before* it reads a
+byte from the socket. Sockets that a dead worker never took can therefore be passed to another
+worker, and no socket is served twice. Independent of the protocol on the sockets.
 
 Sender to receiver, with one descriptor (little-endian):
 
@@ -27,7 +26,7 @@ import gevent
 from nsqcy.process import ancillary
 
 KINDS = ("tcp", "http", "https")
-MAX_PENDING = 128  # sockets sent to one worker and not yet acknowledged
+MAX_PENDING = 128  # maximum sockets sent to one worker and not yet acknowledged
 _HEADER = struct.Struct("<QBBH")
 _NUMBER = struct.Struct("<Q")
 _SIZE = 4096
@@ -35,7 +34,7 @@ _BATCH = 64
 
 
 class Accepted(NamedTuple):
-    """Accepted socket with its kind and addresses."""
+    """An accepted socket with its kind and addresses."""
 
     sock: socket.socket
     kind: str
@@ -85,7 +84,7 @@ class Sender:
 
     @property
     def pending(self) -> int:
-        """Number of sockets sent and not yet acknowledged."""
+        """Number of sockets sent but not yet acknowledged."""
         return len(self._pending)
 
     def send(self, item: Accepted) -> bool:

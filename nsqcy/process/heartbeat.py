@@ -1,7 +1,7 @@
-"""A worker's heartbeat, which shows the arbiter that its hub runs, and how busy it is.
+"""A worker's heartbeat, which shows the arbiter that the worker's hub runs, and how busy it is.
 
-Owns the timer and the measurement. Writes to the worker's slot in shared memory. Independent of the
-worker's task.
+Owns the timer and the measurement. Writes to the worker's slot in shared memory. Independent of
+what the worker does.
 """
 
 import os
@@ -63,10 +63,11 @@ class Heartbeat:
 
 
 class LoadMeter:
-    """Measures the part of the last second in which this thread was busy, and in which it ran.
+    """Measures the fraction of the last second for which this thread was busy, and for which it
+    ran.
 
     A thread is busy while it runs or waits for a CPU, because workers that share too few CPUs would
-    otherwise look idle. If the kernel does not report waiting, only running time counts.
+    otherwise look idle. If the kernel does not report waiting time, only running time counts.
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class LoadMeter:
         self._samples: list[tuple[int, int, int]] = []
 
     def permille(self, now: int) -> tuple[int, int]:
-        """Return the busy and the running part of the second before `now`, 0 to 1000 each."""
+        """Return the busy and the running fraction of the second before `now`, 0 to 1000 each."""
         self._samples.append((now, *self._times()))
         while len(self._samples) > 2 and now - self._samples[1][0] >= 1_000_000_000:
             del self._samples[0]
@@ -90,7 +91,7 @@ class LoadMeter:
         return busy, ran
 
     def _times(self) -> tuple[int, int]:
-        """Return the nanoseconds that this thread has been busy, and has run."""
+        """Return the nanoseconds for which this thread has been busy, and for which it has run."""
         if self._fd < 0:
             running = time.thread_time_ns()
             return running, running

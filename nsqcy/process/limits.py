@@ -20,7 +20,7 @@ def usable_cpus(root: str = "/") -> int:
 
 
 def available_memory(root: str = "/") -> int:
-    """Return the available bytes of memory, within all cgroup limits."""
+    """Return the bytes of memory available within all cgroup limits."""
     available = _meminfo(root)
     for directory in _group_directories(root, "memory"):
         room = _memory_room(directory)
@@ -32,7 +32,7 @@ def available_memory(root: str = "/") -> int:
 def _group_directories(root: str, controller: str) -> Iterator[str]:
     """Yield the visible directories of this process's cgroup and its parents.
 
-    In a container, the path from the kernel may not exist; the container's own root is used then.
+    In a container, the path from the kernel may not exist; then the container's own root is used.
     """
     for line in procfs.read(f"{root}/proc/self/cgroup").splitlines():
         fields = line.split(":", 2)
@@ -54,7 +54,7 @@ def _group_directories(root: str, controller: str) -> Iterator[str]:
 
 
 def _quota(directory: str) -> int | None:
-    """Return a group's CPU quota, rounded up; None without a quota."""
+    """Return a group's CPU quota, rounded up; None if there is no quota."""
     fields = procfs.read(f"{directory}/cpu.max").split()
     if not fields:
         fields = [
@@ -62,14 +62,14 @@ def _quota(directory: str) -> int | None:
             procfs.read(f"{directory}/cpu.cfs_period_us").strip(),
         ]
     if len(fields) != 2 or not all(field.isdecimal() for field in fields):
-        return None  # "max", or -1 in the older version
+        return None  # "max", or -1 in version 1
     quota, period = map(int, fields)
     return -(-quota // period) if quota and period else None
 
 
 def _memory_room(directory: str) -> int | None:
-    """Return the bytes that a group may still use, including its droppable page cache; None
-    without a limit."""
+    """Return the bytes that a group may still use, including its droppable page cache; None if
+    there is no limit."""
     limit = _either(f"{directory}/memory.max", f"{directory}/memory.limit_in_bytes")
     if not limit:
         return None

@@ -9,7 +9,8 @@ FEW = 16_384
 
 
 class Limit(NamedTuple):
-    """Soft limit before and after raising it, and the hard limit, which only root may exceed."""
+    """The soft limit before and after raising it, and the hard limit, which only root may
+    exceed."""
 
     before: int
     after: int
@@ -23,8 +24,9 @@ class Limit(NamedTuple):
             log.info(f"open files: limit is {self.after}")
         if self.after < FEW:
             log.warn(
-                f"open files: a limit of {self.after} is low, because each connection needs one;"
-                f" the hard limit is {self.hard}: raise LimitNOFILE= of the service, or ulimit -Hn",
+                f"open files: the limit of {self.after} is low, because each connection needs a"
+                f" file descriptor; the hard limit is {self.hard}: raise LimitNOFILE= in the"
+                " service unit, or ulimit -Hn",
                 event="few_open_files",
                 limit=self.after,
                 hard_limit=self.hard,
@@ -32,7 +34,7 @@ class Limit(NamedTuple):
 
 
 def raise_limit() -> Limit:
-    """Raise the soft limit to the hard limit, if allowed."""
+    """Raise the soft limit to the hard limit, if permitted."""
     before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

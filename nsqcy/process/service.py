@@ -1,7 +1,7 @@
 """Service manager protocols (systemd or compatible): sd_notify(3) and sd_listen_fds(3).
 
 Owns their environment variables, and removes them so that children do not use them. Independent of
-the service's task. Imported before all heavy modules.
+what the service does. Imported before all slow modules.
 """
 
 import os
@@ -14,15 +14,15 @@ from nsqcy.errors import StartError
 from nsqcy.logging.types import Lines
 
 FIRST_FD = 3  # the first descriptor of sd_listen_fds(3)
-SEND_LIMIT = 0.1  # time limit for a notification in seconds; if the manager is busy, it is dropped
-MORE_TIME = 30.0  # seconds per extension of the timeout
+SEND_LIMIT = 0.1  # seconds for a notification; if the manager is busy longer, it is dropped
+MORE_TIME = 30.0  # seconds by which the timeout is extended
 AGAIN = 5.0  # seconds between extensions
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
 
 class Notifier:
-    """Sends datagrams to the service manager; does nothing without one.
+    """Sends datagrams to the service manager; does nothing if there is none.
 
     `watchdog` is the manager's watchdog timeout in seconds; 0 if the watchdog is off.
     """
@@ -69,8 +69,8 @@ class Notifier:
         self._send(f"STOPPING=1\nSTATUS={status}")
 
     def status(self, text: str) -> None:
-        """Report the service's state in readable form. Only the first line, because each line is a
-        field."""
+        """Report the service's state in readable form. Sends only the first line, because each line
+        is a field."""
         text = text.partition("\n")[0]
         if text != self._status:
             self._status = text
@@ -86,8 +86,7 @@ class Notifier:
         self._send(f"EXTEND_TIMEOUT_USEC={int(MORE_TIME * 1_000_000)}")
 
     def still_starting(self, status: str) -> None:
-        """Report the progress of a start. Call it often: it extends the timeout every AGAIN
-        seconds."""
+        """Report startup progress. Call this often: it extends the timeout every AGAIN seconds."""
         self.status(status)
         if time.monotonic() - self._asked >= AGAIN:
             self.prolong()
@@ -100,7 +99,7 @@ class Notifier:
         except TimeoutError:
             pass
         except OSError as error:
-            self._complain(f"lost the service manager: {error.strerror}")
+            self._complain(f"lost the connection to the service manager: {error.strerror}")
             self._sock.close()
             self._sock = None
 
@@ -170,7 +169,7 @@ def _take(fd: int, name: str) -> Inherited:
         sock.close()
         raise StartError(
             f"failed to take sockets - {shown} from the service manager {reason}"
-            " (allowed: listening stream sockets, IPv4, IPv6 or unix, as by ListenStream=)"
+            " (allowed: listening stream sockets, IPv4, IPv6 or unix, as set up by ListenStream=)"
         )
     sock.setblocking(False)
     return Inherited(sock, name)

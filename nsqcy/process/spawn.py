@@ -1,7 +1,7 @@
-"""Start of a child process with only the descriptors that it needs.
+"""Starts child processes with only the descriptors that they need.
 
-Owns the call and the initial state of a child; independent of what the child does. A process that
-has no hub yet may `fork`, so that its child shares the imported modules. Later only `spawn`, which
+Owns the call and a child's initial state; independent of what the child does. A process that has no
+hub yet may `fork`, so that its child shares the imported modules. Later only `spawn`, which
 executes a program, is safe: the child of a fork would also run the greenlets of its parent.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 _PACKAGE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
-# Blocked at the start of a child, so that a ^C or SIGTERM to the process group does not kill it
-# before it has set its handlers. The parent stops its children.
+# Blocked when a child starts, so that a ^C or SIGTERM to the process group does not kill it before
+# it has set its handlers. The parent stops its children.
 BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -32,7 +32,7 @@ def spawn(argv: list[str], fds: Iterable[int]) -> int:
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, 2, 1),
     ]
-    # dup2 of a descriptor onto itself only clears close-on-exec, and only in the child.
+    # dup2 of a descriptor onto itself just clears close-on-exec, and only in the child.
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
     return os.posix_spawn(argv[0], argv, environment(), file_actions=actions, setsigmask=BLOCKED)
 
@@ -56,17 +56,18 @@ def fork(run: Callable[[], int], fds: Iterable[int]) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
-        # Objects of the parent, such as its sockets, are never finalised: their descriptors are
-        # closed, and may have been used again.
+        # The parent's objects, such as its sockets, must never be finalised: their descriptors are
+        # closed, and the numbers may have been reused.
         os._exit(status)
 
 
 def _keep_only(fds: Iterable[int]) -> None:
-    """Close all descriptors but these and the standard ones, which become those of `spawn`."""
+    """Close all descriptors except these and the standard ones, and set up the standard ones as
+    `spawn` does."""
     kept = {0, 1, 2, *fds}
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd not in kept:
-            with contextlib.suppress(OSError):  # the one of this listing is closed already
+            with contextlib.suppress(OSError):  # the descriptor of this listing is already closed
                 os.close(fd)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -1,7 +1,7 @@
-"""Periodic notifications to the service manager: watchdog, and extensions of timeouts.
+"""Periodic notifications to the service manager: the watchdog, and timeout extensions.
 
 Owns the intervals. Sends the watchdog notification while this hub runs and all children send
-heartbeats. Extends the timeout during a start or a save. Independent of the children's task.
+heartbeats. Extends the timeout while starting or saving. Independent of what the children do.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,12 @@ import gevent
 from nsqcy.process.service import AGAIN, MORE_TIME, Notifier
 
 PATIENCE = 2.0  # minimum seconds without a heartbeat before a child counts as silent
-HASTE = 8  # while a child is silent, check this many times as often
+HASTE = 8  # while a child is silent, check more often by this factor
 
 
 class Watchdog:
-    """Sends the notifications. `silent` returns the children without a heartbeat for N ns."""
+    """Sends the notifications. `silent` returns the children that have sent no heartbeat for N
+    ns."""
 
     def __init__(self, notifier: Notifier, silent: Callable[[int], list[int]]) -> None:
         self._notifier = notifier

@@ -1,8 +1,8 @@
 """Topics as Spark data: `spark.read.format("nsq")`, `spark.readStream.format("nsq")`.
 
-Pure Python and pyarrow. Modules of this package import nothing of nsqcy except `nsqcy.options` and,
-if it is installed, the compiled checksum. They import nothing that imports this package: executors
-receive it and `nsqcy.options` by value and need no nsqcy.
+Pure Python and pyarrow. From nsqcy, the modules of this package import only `nsqcy.options` and, if
+it is installed, the compiled checksum. They import nothing that imports this package: executors
+receive the package and `nsqcy.options` by value and do not need nsqcy.
 """
 
 import os
@@ -16,10 +16,10 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Register `format("nsq")` with this session, also for executors without nsqcy.
+    """Register `format("nsq")` with this session, including for executors without nsqcy.
 
-    With a local master, its workers then run the driver's Python instead of the `python3` on the
-    PATH, unless PYSPARK_PYTHON is set.
+    With a local master, workers then run the driver's Python rather than the `python3` on the PATH,
+    unless PYSPARK_PYTHON is set.
     """
     from pyspark import cloudpickle
 

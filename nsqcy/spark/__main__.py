@@ -1,6 +1,6 @@
 """`python -m nsqcy.spark FILE.zip`: writes a file for `spark-submit --py-files`.
 
-It contains the modules of `format("nsq")` and nothing else. Executors also need pyarrow.
+The file contains only the modules of `format("nsq")`. Executors also need pyarrow.
 """
 
 import sys

@@ -1,4 +1,5 @@
-"""Convert blocks of columns (docs/PROTOCOL.md) into record batches, without copying bodies."""
+"""Conversion of blocks of columns (docs/PROTOCOL.md) into record batches, without copying
+bodies."""
 
 import struct
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ HEADER_SIZE = 64
 MAGIC = int.from_bytes(b"SQCYBLK\0", "little")
 VERSION = 1
 DAMAGED = 1
-WIDE = ("timestamp", "id", "defer")  # columns with 8 bytes per record
+WIDE = ("timestamp", "id", "defer")  # columns of 8 bytes per record
 SENT = (*WIDE, "headers", "body")  # in the order of their bits
 
-# The columns of a row, and nsqd's column for each of them.
+# The columns of a row, and nsqd's column for each.
 FIELDS: dict[str, tuple[str, pa.DataType, str]] = {
     "topic": ("string", pa.string(), ""),
     "nsqd": ("string", pa.string(), ""),
@@ -34,7 +35,7 @@ DEFAULT_FIELDS = tuple(name for name in FIELDS if name != "headers")
 
 
 def wanted(names: list[str]) -> str:
-    """Return the columns to request. The id is always one: it is small and marks damaged
+    """Return the columns to request. The id is always included: it is small and marks damaged
     records."""
     needed = {FIELDS[name][2] for name in names} | {"id"}
     return ",".join(name for name in SENT if name in needed)
@@ -89,8 +90,7 @@ class Decoder:
         return Block(self._log_id, base_seq, count, bool(flags & DAMAGED), columns)
 
     def rows(self, block: Block) -> pa.RecordBatch:
-        """Decode a block. Raises CorruptBlock, because a valid checksum does not make the content
-        valid."""
+        """Decode a block. Raises CorruptBlock: a valid checksum does not imply valid content."""
         try:
             arrays = [self._array(field.name, block) for field in self._schema]
         except ValueError as error:  # as in pyarrow
@@ -137,7 +137,7 @@ class Decoder:
 
 
 class Hex:
-    """Return ids as clients see them: 16 hex digits, the most significant first."""
+    """Return ids as clients see them: 16 hex digits, most significant first."""
 
     def __init__(self) -> None:
         digits = struct.pack(">65536H", *range(65536)).hex().encode()
@@ -184,8 +184,8 @@ def cut(data: pa.Buffer, bits: int, count: int) -> dict[str, pa.Buffer]:
 def texts(block: Block, name: str) -> pa.Array:
     """Check the offsets of a column.
 
-    Raises ValueError if they do not ascend or point beyond the column: pyarrow would read foreign
-    memory.
+    Raises ValueError if they do not ascend or if they point beyond the column: pyarrow would read
+    foreign memory.
     """
     data = block.columns[name]
     behind = 4 * (block.count + 1)
@@ -196,7 +196,8 @@ def texts(block: Block, name: str) -> pa.Array:
 
 
 def maps(headers: pa.Array) -> pa.Array:
-    """Decode headers. Most topics have messages without headers; then no record is examined."""
+    """Decode headers. Most topics only have messages without headers; in that case, no record is
+    examined."""
     if not headers.buffers()[2].size:
         offsets = pa.repeat(pa.scalar(0, pa.int32()), len(headers) + 1)
         nothing = pa.array([], pa.string())

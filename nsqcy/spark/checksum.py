@@ -1,9 +1,9 @@
-"""CRC-32C for executors that have nothing compiled but pyarrow.
+"""CRC-32C for executors whose only compiled library is pyarrow.
 
-The compiled one is used where nsqcy is installed. Otherwise the data is *folded*: it is treated as
-rows of K 32-bit words, and each row is carried over the next K words and added there, for all K
-columns at once. The K words that remain have the same remainder as all the data. Carrying a word
-over n bytes is linear, so it takes two lookups, one for each half of the word.
+If nsqcy is installed, its compiled implementation is used. Otherwise the data is *folded*: it is
+treated as rows of K 32-bit words, and each row is carried over the next K words and added there,
+for all K columns at once. The final K words have the same CRC remainder as all the data. Carrying a
+word over n bytes is linear, so it takes two lookups, one for each half of the word.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 POLYNOMIAL = 0x82F63B78  # reflected
-WIDTHS = (16384, 512)  # words of a row; the first for most of a block
+WIDTHS = (16384, 512)  # words per row; the first is used for most of a block
 
 Checksum = Callable[[pa.Buffer], int]
 
 
 def checksum() -> Checksum:
-    """Return the fastest implementation. Creating it may take milliseconds; reuse it for many
-    blocks."""
+    """Return the fastest available implementation. Creating it may take milliseconds; reuse it for
+    many blocks."""
     try:
         from nsqcy.base.crc import crc32c
     except ImportError:
@@ -28,7 +28,7 @@ def checksum() -> Checksum:
 
 
 class Folding:
-    """CRC-32C that uses only pyarrow's kernels."""
+    """CRC-32C using only pyarrow's kernels."""
 
     def __init__(self) -> None:
         self._byte = [byte_step(value) for value in range(256)]
@@ -59,7 +59,7 @@ class Folding:
 
 
 class Carry:
-    """Return the words after they are carried over `size` zero bytes."""
+    """Return the words carried over `size` zero bytes."""
 
     def __init__(self, size: int, byte: list[int]) -> None:
         images = [over_zeros(1 << bit, size, byte) for bit in range(32)]
@@ -80,7 +80,7 @@ def byte_step(value: int) -> int:
 
 
 def over_zeros(crc: int, size: int, byte: list[int]) -> int:
-    """Return `crc` after `size` zero bytes."""
+    """Return `crc` carried over `size` zero bytes."""
     step = [byte[1 << bit] if bit < 8 else 1 << bit - 8 for bit in range(32)]
     while size:
         if size & 1:
@@ -108,7 +108,7 @@ def spanned(images: list[int]) -> pa.Array:
 
 
 def inject(row: pa.Array, crc: int) -> pa.Array:
-    """Add the state so far to the first word."""
+    """Add the previous state to the first word."""
     if not crc:
         return row
     first = pa.array([row[0].as_py() ^ crc], pa.uint32())

@@ -1,7 +1,7 @@
 """The driver's view of the logs of all nsqds, with as few requests as possible.
 
-A request to an nsqd without new records stays open until there are some, even between two triggers.
-An idle query costs each log one request per WAIT_MS.
+A request to an nsqd without new records stays open until it has some, even between two triggers. An
+idle query makes one request per log and WAIT_MS.
 """
 
 import logging
@@ -20,8 +20,8 @@ from nsqcy.spark.v2 import ANSWER_SECONDS, Connection
 LOG = logging.getLogger("nsqcy.spark")
 WAIT_MS = 20_000
 MAX_WATCHES = 64  # open requests, each on its own connection
-MAX_PAUSE = 15.0  # seconds until an nsqd that was down is tried again
-PATIENCE = 5.0  # seconds that all others wait for an nsqd that does not answer
+MAX_PAUSE = 15.0  # seconds until an nsqd that was down is retried
+PATIENCE = 5.0  # seconds that the others wait for an nsqd that does not respond
 
 Place = tuple[str, str]  # topic, address
 Answer = TypeVar("Answer")
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Down:
-    """An nsqd did not answer."""
+    """An nsqd did not respond."""
 
     until: float
     pause: float
@@ -45,14 +45,14 @@ class Watch:
 
 
 class Cluster:
-    """Connections to nsqds, and their last answers."""
+    """Connections to nsqds, and their last responses."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._discovery = Discovery(options)
         self._connections: dict[str, list[Connection]] = {}
         self._watches: dict[Place, Watch] = {}
-        self._shards: dict[Place, Shard | None] = {}  # None: this nsqd lacks the topic
+        self._shards: dict[Place, Shard | None] = {}  # None: this nsqd does not have the topic
         self._down: dict[str, Down] = {}
         self._patience = ANSWER_SECONDS
 
@@ -74,7 +74,7 @@ class Cluster:
         """Return the current state of all nsqds.
 
         With one try, nsqds that were down a moment ago are skipped, and an nsqd that hangs delays
-        the others only briefly: its logs stay at their positions and the others continue.
+        the others only briefly: its logs stay at their positions, and the others continue.
         """
         self._patience = PATIENCE if tries == 1 else ANSWER_SECONDS
         self._discovery.refresh(tries=tries)
@@ -99,7 +99,7 @@ class Cluster:
         watch = self._watches.get(place)
         if watch is not None and not self._is_over(watch):
             return self._shards[place]
-        if watch is None:  # otherwise the failure itself describes that nsqd
+        if watch is None:  # otherwise, the failure itself describes that nsqd
             self._pause(address, tries)
         for attempt in range(tries):
             if attempt:
@@ -116,7 +116,7 @@ class Cluster:
         raise failed
 
     def _ask(self, place: Place, watch: Watch | None) -> Shard | None:
-        """Return the state from the answer to an open request, or send one."""
+        """Return the state from the response to an open request, or send a request."""
         topic, address = place
         try:
             found = self._answer(address, watch.connection) if watch is not None else None
@@ -127,7 +127,7 @@ class Cluster:
         return shard_of(topic, address, found)
 
     def _answer(self, address: str, connection: Connection) -> dict[str, Any] | None:
-        """Return None if the connection was lost, because that nsqd may have been restarted."""
+        """Return None if the connection was lost, because nsqd may have been restarted."""
         try:
             connection.patience = self._patience
             connection.expect_soon()
@@ -146,7 +146,8 @@ class Cluster:
         return bool(select.select([watch.connection], [], [], 0)[0])
 
     def _forget_moved(self, shards: dict[Place, Shard], away: dict[str, set[str]]) -> None:
-        """Detect that an unreachable nsqd has moved: all its logs are now at another address."""
+        """Detect that an unreachable nsqd has moved: all its logs are now at a different
+        address."""
         there = {(topic, log.log_id) for (topic, _), shard in shards.items() for log in shard.logs}
         for topic, addresses in away.items():
             for address in sorted(addresses):
@@ -160,7 +161,7 @@ class Cluster:
     # waiting
 
     def wait(self, view: View, seconds: float) -> None:
-        """Return when some log of the view has more records, or after this many seconds."""
+        """Wait until some log in the view has more records, at most this many seconds."""
         for shard in view.shards:
             place = shard.topic, shard.address
             if place not in self._watches and len(self._watches) < MAX_WATCHES:
@@ -196,7 +197,8 @@ class Cluster:
         )
 
     def _call(self, address: str, question: Callable[[Connection], Answer]) -> Answer:
-        """Send on an existing connection, and on a new one if the first turns out to be lost."""
+        """Send on an existing connection, or on a new one if the existing one turns out to be
+        lost."""
         fresh = not self._spare(address)
         connection = self._connection(address)
         try:
@@ -239,7 +241,7 @@ class Cluster:
             LOG.warning("%s; its logs stay at their positions", error)
         pause = min(known.pause * 2, MAX_PAUSE) if known else 0.5
         if isinstance(error, Silent):
-            pause = max(pause, PATIENCE)  # at least the time that trying it costs the others
+            pause = max(pause, PATIENCE)  # at least the time that a retry costs the others
         self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])
 
     def _is_up(self, address: str) -> None:
@@ -248,7 +250,7 @@ class Cluster:
 
 
 def shard_of(topic: str, address: str, meta: dict[str, Any]) -> Shard:
-    """Parse an answer to LOG_META. Raises CorruptBlock."""
+    """Parse the response to LOG_META. Raises CorruptBlock."""
     try:
         logs = tuple(
             Log(
@@ -265,7 +267,7 @@ def shard_of(topic: str, address: str, meta: dict[str, Any]) -> Shard:
 
 
 def one_each(shards: Iterable[Shard]) -> list[Shard]:
-    """Use the first address of an nsqd that has several."""
+    """Use only the first address of an nsqd that has several."""
     found: list[Shard] = []
     seen: set[tuple[str, str]] = set()
     for shard in sorted(shards, key=lambda shard: (shard.topic, shard.address)):

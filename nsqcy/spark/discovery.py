@@ -1,4 +1,4 @@
-"""The nsqds of a query: those named in its options, and those known to its nsqlookupds."""
+"""A query's nsqds: those named in its options, and those known to its nsqlookupds."""
 
 import http.client
 import json
@@ -16,14 +16,14 @@ from nsqcy.spark.v2 import Access, reason
 
 LOG = logging.getLogger("nsqcy.spark")
 FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
-"""An nsqlookupd is down, or its answer is not one of nsqlookupd's."""
+"""An nsqlookupd is down, or its response is not a valid nsqlookupd response."""
 
 
 class Discovery:
-    """Queries nsqlookupds, and keeps their last answer if none replies.
+    """Queries nsqlookupds, and keeps their last response if none responds.
 
-    An nsqd that they no longer know is also kept: it may be down, and a query must then wait for it
-    rather than treat its rows as lost.
+    An nsqd that they no longer know is also kept: it may be down, in which case a query must wait
+    for it rather than treat its rows as lost.
     """
 
     def __init__(self, options: Options) -> None:
@@ -40,11 +40,11 @@ class Discovery:
         return sorted({*self._options.nsqds, *self._nsqds.get(topic, ())})
 
     def forget(self, topic: str, address: str) -> None:
-        """Note that an nsqd has moved to another address."""
+        """Note that an nsqd has moved to a different address."""
         self._nsqds.get(topic, set()).discard(address)
 
     def refresh(self, *, tries: int = 1) -> None:
-        """Query again if it is time. The first time, at least one nsqlookupd must answer."""
+        """Query again if it is time. The first time, at least one nsqlookupd must respond."""
         now = time.monotonic()
         first = self._asked_at is None
         if not self._options.lookupds or (
@@ -65,7 +65,7 @@ class Discovery:
         self._asked_at = now
 
     def _ask(self) -> list[str]:
-        """Return the error of each nsqlookupd that did not answer."""
+        """Return the error for each nsqlookupd that did not respond."""
         failures = []
         for address in self._options.lookupds:
             try:
@@ -92,12 +92,12 @@ class Discovery:
         except urllib.error.HTTPError as error:
             if error.code != 404:
                 raise
-            return set()  # it lacks this topic
+            return set()  # it does not have this topic
         return {tcp_address(producer) for producer in found.get("producers") or []}
 
 
 def all_nsqds(options: WriteOptions) -> list[str]:
-    """Return where to publish: every nsqd that was named or that an nsqlookupd knows."""
+    """Return where to publish: every nsqd that an option names or an nsqlookupd knows."""
     found = set(options.nsqds)
     if not options.lookupds:
         return sorted(found)
@@ -131,8 +131,8 @@ def get(url: str, access: Access) -> dict[str, Any]:
     with urllib.request.urlopen(request, timeout=timeout) as answer:
         found = json.load(answer)
     if not isinstance(found, dict):
-        raise ValueError("its answer is not a JSON object")
-    return dict(found.get("data") or found)  # older versions wrap it
+        raise ValueError("its response is not a JSON object")
+    return dict(found.get("data") or found)  # older versions wrap the response
 
 
 def tcp_address(producer: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""Errors of a query, each one line that begins with `nsq: ` and contains no secret."""
+"""A query's errors: each is one line that begins with `nsq: ` and contains no secrets."""
 
 
 class NsqError(Exception):
-    """Return the last line of the text that Spark shows."""
+    """Return the last line of the error text that Spark shows."""
 
     def __str__(self) -> str:
         return f"nsq: {self.args[0]}"
@@ -13,19 +13,19 @@ class OptionError(NsqError):
 
 
 class Unreachable(NsqError):
-    """An nsqd or nsqlookupd did not answer. It may do so later."""
+    """An nsqd or nsqlookupd did not respond. It may do so later."""
 
 
 class Silent(Unreachable):
-    """An nsqd accepts connections but does not answer in time: it may hang."""
+    """An nsqd accepts connections but does not respond in time: it may have hung."""
 
 
 class Refused(NsqError):
-    """An nsqd rejected the request, and a retry would not help."""
+    """An nsqd rejected the request, and retrying would not help."""
 
 
 class DataLoss(NsqError):
-    """Rows to be read are gone."""
+    """Rows that must be read are gone."""
 
 
 class CorruptBlock(NsqError):
@@ -33,11 +33,11 @@ class CorruptBlock(NsqError):
 
 
 class NoTopic(NsqError):
-    """That nsqd lacks the topic, or has no log for it."""
+    """The nsqd does not have the topic, or has no log for it."""
 
 
 class LogUnknown(NsqError):
-    """That nsqd has no log with this log_id."""
+    """The nsqd has no log with this log_id."""
 
 
 class LogGone(NsqError):
@@ -49,7 +49,7 @@ class LogGone(NsqError):
 
 
 class LogRange(NsqError):
-    """The log ends before the requested record; `next_seq` is one after its last."""
+    """The log ends before the requested record; `next_seq` is one past its last."""
 
     @property
     def next_seq(self) -> int:

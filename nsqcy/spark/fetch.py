@@ -1,4 +1,4 @@
-"""The executor's side of reading: the rows of one range, from the nsqd that has them."""
+"""The executor side of reading: the rows of one range, from the nsqd that has them."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ LOG = logging.getLogger("nsqcy.spark")
 def read_range(
     options: Options, schema: pa.Schema, part: Range, address: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield every row of the range, once and in order, or raise an error."""
+    """Yield every row in the range, once and in order, or raise an error."""
     fetcher = Fetcher(options, schema, part, address)
     try:
         yield from fetcher.batches()
@@ -36,7 +36,8 @@ def read_range(
 
 
 class Fetcher:
-    """Reads blocks one after another; requests the next block before it returns the last one."""
+    """Reads blocks one after the other; requests the next block before returning the previous
+    one."""
 
     def __init__(self, options: Options, schema: pa.Schema, part: Range, address: str) -> None:
         self._options = options
@@ -45,7 +46,7 @@ class Fetcher:
         self._columns = wanted(schema.names)
         self._decoder = Decoder(schema, part.topic, address, part.log_id)
         self._connection: Connection | None = None
-        self._asked: int | None = None  # the seq at which the next answer begins
+        self._asked: int | None = None  # the seq at which the next response begins
 
     def close(self) -> None:
         if self._connection is not None:
@@ -74,7 +75,7 @@ class Fetcher:
             yield self._rows(block)
 
     def _block(self, seq: int) -> Block:
-        """Return the block that begins at this seq. Errors that may be temporary are retried."""
+        """Return the block that begins at this seq. Retries after errors that may be temporary."""
         failures = 0
         corrupt = False
         while True:
@@ -83,7 +84,7 @@ class Fetcher:
                 assert self._connection is not None
                 block = self._decoder.parse(self._connection.answer())
                 if block.base_seq != seq or block.end > self._part.end:
-                    raise CorruptBlock("the block has different records from those requested")
+                    raise CorruptBlock("the block contains records other than those requested")
                 self._asked = None
                 return block
             except LogGone as gone:
@@ -125,7 +126,7 @@ class Fetcher:
         try:
             self._ask(seq)
         except Unreachable:
-            self.close()  # it is requested again when it is needed
+            self.close()  # the block is requested again when it is needed
 
     def _rows(self, block: Block) -> pa.RecordBatch:
         rows = self._decoder.rows(block)
@@ -138,7 +139,7 @@ class Fetcher:
         return rows.filter(intact)
 
     def _lost(self, seq: int, until: int, why: str) -> int:
-        """Handle lost rows before `until`: continue there, if that is allowed."""
+        """Handle lost rows before `until`: continue there if that is allowed."""
         self._lose(f"seq {seq} cannot be read: {why}")
         return until
 

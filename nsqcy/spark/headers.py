@@ -32,7 +32,7 @@ def checked(data: bytes) -> bytes:
 
 
 def as_text(data: bytes) -> list[tuple[str, str]]:
-    """Decode headers. Bytes of a value that are not UTF-8 become U+FFFD."""
+    """Decode headers. Bytes in a value that are not UTF-8 become U+FFFD."""
     return [(name.decode(), value.decode(errors="replace")) for name, value in decode(data)]
 
 

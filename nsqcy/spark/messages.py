@@ -1,8 +1,8 @@
 """Converts rows to messages: finds rows that nsqd would reject, and builds the bodies of MPUB and
 LOG_PUB.
 
-Works on whole columns. A *prepared* batch has those columns of PREPARED that are needed, in nsqd's
-terms, whatever the user called them.
+Works on entire columns. A *prepared* batch has the required columns from PREPARED, in nsqd's terms,
+regardless of the user's names for them.
 """
 
 import re
@@ -39,11 +39,11 @@ PREPARED = pa.schema(
 )
 NOTHING = pa.scalar(b"", pa.binary())
 
-Fault = tuple[pa.Array, Callable[[int], str]]  # indexes of rows, and the error of one of them
+Fault = tuple[pa.Array, Callable[[int], str]]  # indexes of rows, and the error for one of them
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Reject a frame that cannot be converted to messages."""
+    """Reject a DataFrame that cannot be converted to messages."""
     kinds = {field.name: field.dataType for field in schema.fields}
     for name, kind in kinds.items():
         expected = expected_type(name, kind, hashed=name == options.hashed)
@@ -53,13 +53,13 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         what = "both exist" if "body" in kinds else "neither exists"
         raise OptionError(f"exactly one of the columns body and value is required: {what}")
     if not options.topic and "topic" not in kinds:
-        raise OptionError("option 'topic' or a column topic is required")
+        raise OptionError("option 'topic' or a 'topic' column is required")
     if options.hashed and options.hashed not in kinds:
         raise OptionError(f"option 'partitioner' hashes {options.hashed!r}, which is not a column")
 
 
 def expected_type(name: str, kind: DataType, *, hashed: bool) -> str:
-    """Return the expected type of a column, if its type is different."""
+    """Return the expected type of a column if its actual type is different."""
     match name:
         case "body" | "value":
             return "" if isinstance(kind, BinaryType | StringType) else "binary or string"
@@ -90,7 +90,7 @@ class Messages:
         self._options = options
         self.rows = 0
         self.bad = 0
-        self._first = ""  # of the bad rows, with the reason
+        self._first = ""  # error for the bad rows, with the reason
         self._sums: dict[str, int] = {}  # type of each column
 
     def prepare(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -106,7 +106,7 @@ class Messages:
             yield prepared
 
     def check(self, task: int) -> None:
-        """Fail the task if there was a bad row."""
+        """Fail the task if there were any bad rows."""
         if self.bad:
             raise Refused(
                 f"{self.bad} of {self.rows} rows of task {task} cannot be published, so none "
@@ -114,7 +114,7 @@ class Messages:
             )
 
     def checksum(self, addresses: list[str]) -> int:
-        """Checksum of the rows in order, independent of batches, and of the settings that decide
+        """Checksum of the rows in order, independent of batches, and of the settings that determine
         how rows are divided into chunks and where chunks are sent."""
         options = self._options
         ways = [addresses, options.chunk_bytes, options.hashed, options.topic]
@@ -202,7 +202,7 @@ class Messages:
 
 
 def contents(column: pa.Array) -> Iterator[tuple[str, pa.Buffer]]:
-    """Return the bytes of a column without nulls; for strings also their lengths."""
+    """Return the bytes of a column without nulls and, for strings, their lengths."""
     if pa.types.is_integer(column.type):
         yield "numbers", sliced(column.buffers()[1], column, column.type.bit_width // 8)
         return
@@ -243,7 +243,7 @@ def encoded_headers(column: pa.Array, faults: list[Fault]) -> pa.Array:
     return pa.array(found, pa.binary())
 
 
-# Building the sent bytes
+# Building the bytes to send
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Framed:
     rows: list[int]  # index of each message in its task
 
     def fitting(self, first: int, room: int) -> int:
-        """Return where to end, so that the messages from `first` on have at most this many
+        """Return the end index such that the messages from `first` on have at most this many
         bytes."""
         limit = self.offsets[first] + room
         return bisect_right(self.offsets, limit, first, len(self.rows) + 1) - 1
@@ -266,7 +266,7 @@ class Framed:
 
 
 def payloads(batch: pa.RecordBatch) -> pa.Array:
-    """Return the bodies, preceded by their headers if there are any."""
+    """Return the bodies, each preceded by its headers if there are any."""
     bodies = batch.column("body")
     if "headers" not in batch.schema.names:
         return bodies
@@ -283,7 +283,7 @@ def framed(texts: pa.Array, rows: list[int]) -> Framed:
 
 
 def big_endian(numbers: pa.Array, size: int) -> pa.Array:
-    """Return numbers as texts of `size` bytes, most significant digit first."""
+    """Return numbers as strings of `size` bytes, most significant digit first."""
     kind = numbers.type
     lowest = pa.scalar(0xFF, kind)
     swapped = pc.bit_wise_and(numbers, lowest)
@@ -302,7 +302,7 @@ def by_value(column: pa.Array) -> Iterator[tuple[object, pa.Array | None]]:
     if len(values) == 1:
         yield values[0], None
         return
-    order = pc.array_sort_indices(coded.indices)  # which is stable
+    order = pc.array_sort_indices(coded.indices)  # a stable sort
     runs = pc.run_end_encode(coded.indices.take(order))
     start = 0
     for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):

@@ -1,8 +1,8 @@
-"""The position of a query in each log, and the rows that it reads next. No clock, no sockets.
+"""A query's position in each log, and the rows that it reads next. Uses no clock or sockets.
 
 An offset contains the next seq to read for each topic and log_id. Its `start` records where the
 previous batch began in logs that the last offset does not contain: all logs in the first batch,
-whose beginning Spark does not save; a new log; a log whose rows retention removed.
+whose start Spark does not save; a new log; a log whose rows retention removed.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,12 +24,12 @@ class Log:
     log_id: str
     first_seq: int
     next_seq: int
-    ended: bool  # another one continues
+    ended: bool  # a newer log continues it
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A topic on one nsqd: its logs, the oldest first."""
+    """A topic on one nsqd: its logs, oldest first."""
 
     topic: str
     address: str
@@ -44,7 +44,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class View:
-    """The state of all nsqds. `away`: nsqds that did not answer, by topic that they may have."""
+    """The state of all nsqds. `away`: nsqds that did not respond, by topic that they may have."""
 
     shards: tuple[Shard, ...]
     away: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -62,13 +62,13 @@ class View:
 class Offset:
     pos: Positions
     start: Positions = field(default_factory=dict)
-    init: bool = False  # the beginning of a query, which Spark does not save
-    # The approximate number of tasks of the previous batch, and their minimum of rows: a repeated
-    # batch has the same tasks on every driver.
+    init: bool = False  # the start of a query, which Spark does not save
+    # The approximate number of tasks in the previous batch, and the minimum number of rows per
+    # task: a repeated batch has the same tasks on every driver.
     split: tuple[int, int] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Encode with sorted keys, because Spark compares texts."""
+        """Encode with sorted keys, because Spark compares strings."""
         found: dict[str, Any] = {}
         if self.start:
             found["from"] = ordered(self.start)
@@ -145,10 +145,10 @@ def ordered(pos: Positions) -> Positions:
 
 
 def settle(pos: Positions, view: View, ends: Mapping[str, int], topics: Iterable[str]) -> Settled:
-    """Fit positions to the logs that exist now.
+    """Adjust positions to the logs that exist now.
 
     `ends` contains the `next_seq` seen before: a log that was read to its end may disappear. The
-    positions of an nsqd that is away stay unchanged.
+    positions for an nsqd that is away stay unchanged.
     """
     settled = Settled({topic: {} for topic in topics})
     for topic, logs in pos.items():
@@ -170,14 +170,15 @@ def settle(pos: Positions, view: View, ends: Mapping[str, int], topics: Iterable
 
 
 def newer(logs: tuple[Log, ...], known: Collection[str]) -> tuple[Log, ...]:
-    """Return the logs after the last known one; the others were read, or omitted on purpose."""
+    """Return the logs after the last known one; the others have been read, or were omitted on
+    purpose."""
     last = max((index for index, log in enumerate(logs) if log.log_id in known), default=-1)
     return logs[last + 1 :]
 
 
 def settle_log(settled: Settled, shard: Shard, log: Log, seq: int) -> None:
     if log.ended and seq >= log.next_seq:
-        return  # all of it was read
+        return  # all of it has been read
     moved = seq
     if seq < log.first_seq:
         moved = log.first_seq
@@ -231,7 +232,7 @@ def vanished(topic: str, log_id: str, seq: int, view: View) -> Loss:
 def backlogs(
     pos: Positions, view: View, cap: Positions | None
 ) -> dict[tuple[str, str], list[Range]]:
-    """Return the readable ranges of each shard, oldest log first, and nothing beyond `cap`."""
+    """Return the readable ranges of each shard, up to `cap`, oldest log first."""
     found: dict[tuple[str, str], list[Range]] = {}
     for shard in view.shards:
         for log in shard.logs:
@@ -246,7 +247,7 @@ def backlogs(
 
 
 def shares(wanted: list[int], maximum: int) -> list[int]:
-    """Divide `maximum` in proportion; each part gets at least one as long as there are enough."""
+    """Divide `maximum` in proportion; each part gets at least one while there are enough."""
     total = sum(wanted)
     if total <= maximum:
         return list(wanted)
@@ -285,14 +286,14 @@ def advance(
 
 
 def rows_of(size: int, view: View) -> int:
-    """Return how many rows have about this many bytes; at least one."""
+    """Return the number of rows that have about this many bytes; at least one."""
     records = sum(shard.records for shard in view.shards)
     data = sum(shard.bytes for shard in view.shards)
     return max(1, size * records // data) if data else size
 
 
 def ranges(start: Offset, end: Offset) -> list[Range]:
-    """Return the ranges of the batch between two offsets."""
+    """Return the ranges in the batch between two offsets."""
     found = []
     for topic, logs in sorted(end.pos.items()):
         for log_id, stop in sorted(logs.items()):
@@ -309,7 +310,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
 
 
 def split(parts: list[Range], pieces: int, minimum: int = 1) -> list[Range]:
-    """Divide into about this many pieces of at least `minimum` rows, in the order of the ranges."""
+    """Divide ranges into about this many pieces of at least `minimum` rows, in order."""
     total = sum(part.rows for part in parts)
     found = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""The options of `format("nsq")`: one table, by which they are parsed and checked."""
+"""The options of `format("nsq")`: one table, which is used to parse and check them."""
 
 import difflib
 import json
@@ -32,7 +32,7 @@ MB = 1 << 20
 
 
 def places(*words: str) -> Kind:
-    """Accept one of the words, or JSON: {"topic": {"log_id": seq}}, or an offset as shown by
+    """Accept one of the words or JSON: {"topic": {"log_id": seq}}, or an offset as shown by
     Spark."""
     by_word = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -78,9 +78,10 @@ ON_FAILURE = matching(
 
 
 class SparkOption(Option):
-    """A row of the table. An option without a default that is not set is None.
+    """A row of the table. An option that is not set and has no default is None.
 
-    `used` says where it applies: "all"; "read", both kinds of queries; "stream"; "batch"; "write".
+    `used` defines where it applies: "all"; "read", both kinds of queries; "stream"; "batch";
+    "write".
     """
 
     __slots__ = ("used",)
@@ -96,7 +97,7 @@ TABLE = (
         "topic",
         TOPIC_NAME,
         None,
-        "topic to read; when writing, the topic of rows without one",
+        "topic to read; when writing, the topic for rows that do not name one",
     ),
     SparkOption("read", "topics", TOPIC_NAMES, None, "several topics"),
     SparkOption(
@@ -104,7 +105,7 @@ TABLE = (
         "topicsPattern",
         EXPRESSION,
         None,
-        "regular expression that must match the whole topic name; includes topics created later. "
+        "regular expression that must match the entire topic name; includes topics created later. "
         "Requires lookupds",
     ),
     SparkOption(
@@ -127,7 +128,7 @@ TABLE = (
         None,
         "where a new query begins; default: `latest` for streams, `earliest` for batches. In "
         "JSON, -2 is the earliest and -1 the latest position; logs that are not listed begin at "
-        "their earliest",
+        "their earliest position",
     ),
     SparkOption(
         "read",
@@ -155,14 +156,14 @@ TABLE = (
         "maxOffsetsPerTrigger",
         whole(1),
         1_000_000,
-        "maximum rows of a micro-batch, divided among the logs in proportion to their backlog",
+        "maximum rows per micro-batch, divided among the logs in proportion to their backlog",
     ),
     SparkOption(
         "stream",
         "maxBytesPerTrigger",
         SIZE,
         256 * MB,
-        "approximate maximum bytes of a micro-batch, estimated from the mean record size. The "
+        "approximate maximum bytes per micro-batch, estimated from the mean record size. The "
         "first limit reached applies",
     ),
     SparkOption(
@@ -186,7 +187,7 @@ TABLE = (
         "fetchBytes",
         SIZE,
         8 * MB,
-        "maximum bytes of one request",
+        "maximum bytes per request",
         rule=Rule("at most 8m", lambda size: size <= 8 * MB),
     ),
     SparkOption(
@@ -281,21 +282,22 @@ TABLE = (
         "batchBytes",
         SIZE,
         1 * MB,
-        "maximum bytes of a chunk; must not exceed nsqd's --max-body-size",
+        "maximum bytes per chunk; must not exceed nsqd's --max-body-size",
     ),
     SparkOption(
         "write",
         "maxMessageBytes",
         SIZE,
         1 * MB,
-        "maximum body size, as nsqd's --max-msg-size; longer bodies fail before anything is sent",
+        "maximum body size, as in nsqd's --max-msg-size; larger bodies fail before anything is "
+        "sent",
     ),
     SparkOption(
         "write",
         "maxMessagesPerSecond",
         whole(1),
         None,
-        "rate limit of the query, shared by its tasks",
+        "rate limit for the query, shared by its tasks",
     ),
     SparkOption(
         "write",
@@ -306,7 +308,7 @@ TABLE = (
     ),
 )
 BY_KEY = {option.name.lower(): option for option in TABLE}
-SPARKS_OWN = ("checkpointlocation", "queryname")  # words that also apply to the writer of a stream
+SPARKS_OWN = ("checkpointlocation", "queryname")  # words that also apply to a stream writer
 ENDS = ("endingOffsets", "endingTimestamp")
 
 
@@ -314,7 +316,7 @@ ENDS = ("endingOffsets", "endingTimestamp")
 class Options:
     """The options set by the user, checked."""
 
-    topics: tuple[str, ...]  # empty with a pattern
+    topics: tuple[str, ...]  # empty if there is a pattern
     pattern: str
     lookupds: tuple[str, ...]
     nsqds: tuple[str, ...]
@@ -350,7 +352,7 @@ class Options:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Options of a sink."""
+    """Options for a sink."""
 
     topic: str  # empty: each row has its own topic
     lookupds: tuple[str, ...]
@@ -381,7 +383,7 @@ def parse_write(given: Mapping[str, str]) -> WriteOptions:
 def values(
     given: Mapping[str, str], has: Callable[[SparkOption], bool], doing: str
 ) -> dict[str, Any]:
-    """Parse options; `doing` decides which options exist."""
+    """Parse options; `doing` determines which options exist."""
     found = {option.name: option.default for option in TABLE if has(option)}
     for key, text in given.items():
         option = BY_KEY.get(key.lower())
@@ -407,7 +409,7 @@ def unknown(key: str, known: list[str], doing: str) -> OptionError:
         return OptionError("option 'path' does not exist: option 'topic' names the topic")
     by_key = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), by_key, 1, 0.6)
-    hint = f"did you mean {by_key[near[0]]!r}?" if near else f"allowed are {', '.join(known)}"
+    hint = f"did you mean {by_key[near[0]]!r}?" if near else f"allowed: {', '.join(known)}"
     return OptionError(f"unknown option {key!r}; {hint}")
 
 
@@ -510,7 +512,7 @@ def check_topics(name: str, value: int | Positions | None, topics: tuple[str, ..
 
 
 def check_stream(given: Mapping[str, str]) -> None:
-    """Reject an end for a stream."""
+    """Reject an end position for a stream."""
     for name in ENDS:
         if any(key.lower() == name.lower() for key in given):
             raise OptionError(f"option {name!r} is for batch queries; a stream has no end")

@@ -1,9 +1,9 @@
-"""The executor's side of writing: chunks to nsqds, several of them before the first answer.
+"""The executor side of writing: sends chunks to nsqds, several of them before the first response.
 
-A chunk is identified by its batch, its task, a checksum of all that the task publishes and of where
-it goes, and the number of the row after its last one. A repeated task therefore publishes only what
-was missing. If it is repeated with other rows or other nsqds, it publishes everything: rows may
-then be duplicated, but none is lost.
+A chunk is identified by its batch, its task, a checksum of everything that the task publishes and
+of the destinations, and the number of the row after its last one. A repeated task therefore
+publishes only what was missing. If it is repeated with different rows or nsqds, it publishes
+everything: rows may then be duplicated, but none is lost.
 """
 
 import logging
@@ -23,8 +23,8 @@ LOG = logging.getLogger("nsqcy.spark")
 COMMANDS_AHEAD = 64
 CHUNKS_AHEAD = 4  # of batchBytes
 TASKS_OF_EPOCH = 8192  # nsqd accepts 10,000 parts; the rest are for tasks that have changed
-CONTENT_BITS = 19  # of the 32 characters of a part's name, with the task before them
-WARNED: set[str] = set()  # connections to nsqds in this process
+CONTENT_BITS = 19  # of the 32 bits of a part; those of the task precede them
+WARNED: set[str] = set()  # addresses that this process has already warned about
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Producer:
 
 @dataclass(frozen=True)
 class Command:
-    """Messages for one topic that are published together; a deferred message is published on its
-    own."""
+    """Messages for one topic that are published together; a deferred message is published by
+    itself."""
 
     topic: str
     messages: int
@@ -62,7 +62,7 @@ class Command:
 
 
 class Publisher:
-    """Sends commands to one nsqd until each command is answered."""
+    """Sends commands to one nsqd until every command has been answered."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Publisher:
         self._producer = producer
         self._headers = headers
         self._connection: Connection | None = None
-        self._sent = 0  # commands without an answer
+        self._sent = 0  # unanswered commands
 
     def close(self) -> None:
         if self._connection is not None:
@@ -95,12 +95,12 @@ class Publisher:
         self._work(0, 0)
 
     def _work(self, maximum: int, max_bytes: int) -> None:
-        """Return when at most this many commands are unanswered."""
+        """Wait until at most this many commands are unanswered."""
         failures = 0
         while True:
             try:
                 # After a failure, send one command at a time: if more are in transit to an nsqd
-                # that closes the connection, its last answers are lost.
+                # that closes the connection, its last responses are lost.
                 self._transmit(1 if failures else len(self.unanswered))
                 size = sum(command.size for command in self.unanswered)
                 if not failures and len(self.unanswered) <= maximum and size <= max_bytes:
@@ -154,7 +154,7 @@ class Publisher:
 
 
 class Nodes:
-    """The nsqds of a task, by their place in a list that is the same in every attempt."""
+    """The nsqds of a task, by their position in a list that is the same in every attempt."""
 
     def __init__(self, options: WriteOptions, addresses: list[str], producer: Producer) -> None:
         self.headers = False  # whether messages have headers
@@ -186,8 +186,8 @@ class Nodes:
                 self._fail_over(place, error)
 
     def _fail_over(self, place: int, error: Unreachable) -> None:
-        """Publish to one nsqd; chunks that it does not answer are sent to the next nsqd that
-        answers."""
+        """Publish to one nsqd; send chunks that it does not acknowledge to the next nsqd that
+        responds."""
         while self._options.failover:
             last = self._publishers[place]
             self._failed.add(last.address)
@@ -201,7 +201,8 @@ class Nodes:
                 error,
                 others[0],
             )
-            # A separate epoch: rows of this nsqd are between those of the other.
+            # Use a separate epoch: rows for this nsqd are interleaved with those for the other
+            # nsqd.
             producer = replace(self._producer, epoch=self._producer.epoch + 1000 + place)
             self._publishers[place] = Publisher(
                 self._options,

@@ -1,7 +1,7 @@
 """The sink of `format("nsq")`, for batches and streams, as Spark calls it.
 
 A task keeps all of its rows, on disk if there are many, until it has checked each one. It then
-publishes them in chunks that nsqds recognise, so a repeated task publishes only the missing rows.
+publishes them in chunks that nsqds recognize, so a repeated task publishes only the missing rows.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ from nsqcy.spark.options import WriteOptions
 from nsqcy.spark.publish import Command, Nodes, Pace, Producer, batch_head
 
 LOG = logging.getLogger("nsqcy.spark")
-MAX_MESSAGES = 1 << 31  # rows of a chunk, unless it reaches its size first
-HELD_BYTES = 32 << 20  # bytes in memory; further rows of a task are on disk
+MAX_MESSAGES = 1 << 31  # rows per chunk, unless it reaches its size first
+HELD_BYTES = 32 << 20  # bytes in memory; a task's further rows are on disk
 
 Indices: TypeAlias = pa.Array | None  # indexes of rows; None: all rows
 
@@ -42,7 +42,7 @@ class Written(WriterCommitMessage):
 
 
 class NsqWriter(DataSourceArrowWriter):
-    """Sink of a batch. It is created once per job, so a repeated task has the same name."""
+    """Sink for a batch. It is created once per job, so a repeated task has the same name."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class NsqWriter(DataSourceArrowWriter):
 
 
 class NsqStreamWriter(DataSourceStreamArrowWriter):
-    """Sink of a stream. A batch that is repeated after a crash has the same names."""
+    """Sink for a stream. A batch that is repeated after a crash has the same names."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -76,7 +76,7 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
                 "batch is published twice"
             )
             query, batch = self._job, "0"
-        # A new checkpoint counts batches from 0 again: its batches belong to another query.
+        # A new checkpoint counts batches from 0 again: its batches belong to a different query.
         both = f"{query} {batch}".encode()
         epoch = int.from_bytes(hashlib.blake2b(both, digest_size=8).digest())
         name = self._options.producer or query
@@ -149,7 +149,7 @@ class Task:
                     yield place, command
 
     def _ways(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, str, int], Indices]]:
-        """Yield place, topic and delay, each with its rows."""
+        """Yield each combination of place, topic and delay with its rows."""
         names = batch.schema.names
         count = len(self._addresses)
         places = hashed(batch.column("key"), count) if "key" in names else None
@@ -169,7 +169,7 @@ class Task:
 
 
 class Lane:
-    """Messages for one topic of one nsqd, until they fill a chunk."""
+    """Messages for one topic on one nsqd, until they fill a chunk."""
 
     def __init__(self, topic: str, max_bytes: int, maximum: int) -> None:
         self._topic = topic
@@ -184,7 +184,7 @@ class Lane:
         self._end_row = 0
 
     def add(self, some: Framed) -> Iterator[Command]:
-        """Return the chunks that are full now. Only the messages decide where a chunk ends."""
+        """Return the chunks that are full now. Where a chunk ends depends only on the messages."""
         first = 0
         while first < len(some.rows):
             end = some.fitting(first, self._max_bytes - self._size)
@@ -192,7 +192,7 @@ class Lane:
             if end <= first and self._messages:
                 yield from self.flush()
                 continue
-            end = max(end, first + 1)  # a message larger than a chunk is published on its own
+            end = max(end, first + 1)  # a message larger than a chunk is published by itself
             part = some.slice(first, end)
             self._parts.append(part)
             self._size += part.size
@@ -209,7 +209,7 @@ class Lane:
 
 
 class Held:
-    """The rows of a task; rows that do not fit into memory are in a private file."""
+    """The rows of a task; rows that do not fit in memory are in a private file."""
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
@@ -247,8 +247,8 @@ class Held:
 def values_within(
     column: pa.Array | None, value: Any, indices: Indices
 ) -> Iterator[tuple[Any, Indices]]:
-    """Return the values of a column in these rows; if there is no such column, the given value for
-    all."""
+    """Return the values of a column in these rows; if the column does not exist, repeat the given
+    value."""
     if column is None:
         yield value, indices
         return

@@ -1,8 +1,8 @@
 """The source of `format("nsq")`, for batches and streams, as Spark calls it.
 
-Spark creates these objects in several processes and sends them from one to another. Only the
-process that Spark queries for offsets has sockets. tests/support/spark_engine.py makes the calls in
-Spark's order.
+Spark creates these objects in several processes and sends them from one process to another. Only
+the process that Spark queries for offsets has sockets. tests/support/spark_engine.py makes the
+calls in Spark's order.
 """
 
 import logging
@@ -67,20 +67,20 @@ from nsqcy.spark.options import (
 from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
 
 LOG = logging.getLogger("nsqcy.spark")
-MIN_ROWS = 50_000  # minimum rows of a task, unless minPartitions requests more tasks
-CURSOR_SECONDS = 3600.0  # until an unchanged cursor is set again, so that it does not expire
+MIN_ROWS = 50_000  # minimum rows per task, unless minPartitions requests more tasks
+CURSOR_SECONDS = 3600.0  # until an unchanged cursor is set again, to prevent its expiry
 BOUNDS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
 class NsqDataSource(DataSource):
-    """Topics of nsqds, as rows."""
+    """Topics of nsqds as rows."""
 
     @classmethod
     def name(cls) -> str:
         return "nsq"
 
     def schema(self) -> str:
-        """Called by `load()`, so errors are raised there."""
+        """Called by `load()`, so `load()` raises the errors."""
         options = parse(dict(self.options))
         check_topics(options)
         names = options.columns or DEFAULT_FIELDS
@@ -127,7 +127,7 @@ class Part(InputPartition):
 
 
 def projection(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema for Spark's schema, which selects some of our columns with their
+    """Return the Arrow schema for Spark's schema, which selects some of our columns and their
     types."""
     for field in schema.fields:
         if field.name not in FIELDS:
@@ -141,7 +141,7 @@ def projection(schema: StructType) -> pa.Schema:
 
 
 def check_topics(options: Options) -> None:
-    """Reject a schema that cannot be read, before anything is planned."""
+    """Reject a schema that cannot be read before anything is planned."""
     cluster = Cluster(options)
     try:
         view = cluster.view(tries=options.retries + 1)
@@ -190,7 +190,7 @@ def lose(options: Options, losses: list[Loss]) -> None:
 
 
 def place(shard: Shard, log: Log, wanted: int | Positions) -> int | None:
-    """Return the seq for this log; None if `wanted` is a table without it."""
+    """Return the seq for this log; None if `wanted` is a table that does not contain it."""
     seq = wanted.get(shard.topic, {}).get(log.log_id) if isinstance(wanted, dict) else wanted
     if seq == EARLIEST:
         return log.first_seq
@@ -207,7 +207,7 @@ def beginning(cluster: Cluster, options: Options, shard: Shard, log: Log, wanted
 
 
 def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
-    """Return logs that an option names but no nsqd has."""
+    """Return the logs that an option names but no nsqd has."""
     if not isinstance(pos, dict):
         return []
     return [
@@ -279,7 +279,8 @@ class NsqReader(DataSourceReader):
 
 
 class NsqFilteredReader(NsqReader):
-    """A batch that derives ranges from filters. Spark filters again, so ranges may be too wide."""
+    """A batch that derives ranges from filters. Spark applies the filters again, so ranges may be
+    too wide."""
 
     def __init__(self, options: Options, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -309,7 +310,7 @@ class NsqFilteredReader(NsqReader):
 
 
 class Standing(NamedTuple):
-    """The position of a cursor, and since when it has been there."""
+    """The position of a cursor, and the time since when it has been there."""
 
     log_id: str
     seq: int
@@ -328,13 +329,13 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster: Cluster | None = None
         self._view: View | None = None  # the latest offset
         self._initial: Offset | None = None
-        self._cap: Positions | None = None  # of Trigger.AvailableNow
+        self._cap: Positions | None = None  # the end for Trigger.AvailableNow
         self._ends: dict[str, int] = {}  # the end of each log, as last seen
         self._held_since: float | None = None  # for minOffsetsPerTrigger
         self._cursors: dict[tuple[str, str], Standing] = {}  # by topic and nsqd
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the parts that tasks need, without sockets."""
+        """Pickle the parts that tasks need, excluding sockets."""
         return NsqStreamReader(self._options, self._schema).__dict__
 
     # offsets
@@ -377,7 +378,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened().wait(view, left)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the latest offset. Spark calls this very often, so it is answered from memory."""
+        """Return the latest offset. Spark calls this very often, so the result comes from
+        memory."""
         return Offset(ends(self._view)).as_json() if self._view is not None else None
 
     def _next(self, offset: Offset, view: View, limit: ReadLimit) -> tuple[Offset, int]:
@@ -414,7 +416,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # batches
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch, which may be a batch from before a crash."""
+        """Return the tasks of a batch, which may date from before a crash."""
         options = self._options
         offset = self._parse(end)
         found = ranges(self._parse(start), offset)
@@ -443,10 +445,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._schema, partition.range, partition.address)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Handle a commit: everything before this offset was written.
+        """Handle a commit: everything before this offset has been written.
 
         Spark reports this one batch late, and never for the last batch. But when Spark requests the
-        next offset, it has written everything before it, so the cursor moves there.
+        next offset, it has written everything before that offset, so the cursor moves there.
         """
 
     # Available records
@@ -457,7 +459,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
     def _look(self, *, first: bool = False) -> View:
-        """Query nsqds; the first time, with patience."""
+        """Query nsqds; the first time, wait longer."""
         options = self._options
         view = self._opened().view(tries=options.retries + 1 if first else 1)
         if options.fail_on_unreachable:
@@ -479,7 +481,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # The named cursor
 
     def _move_cursors(self, view: View, pos: Positions) -> None:
-        """Set the cursor on each nsqd, in the oldest log that has records to read."""
+        """Set the cursor on each nsqd, in the oldest log that still has records to read."""
         if not self._options.cursor:
             return
         now = time.monotonic()

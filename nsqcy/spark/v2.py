@@ -1,6 +1,6 @@
 """Small blocking client for NSQ's TCP protocol with the log commands (docs/PROTOCOL.md).
 
-Owns one socket. Never shows the secret that it authenticates with.
+Owns one socket. Never reveals the secret with which it authenticates.
 """
 
 import errno
@@ -67,8 +67,8 @@ def split_address(address: str) -> tuple[str, int]:
 class Connection:
     """A connection that has negotiated `topic_log`; for publishing, nsqd need not support it.
 
-    With `headers`, bodies are published after their messages' headers. `patience` is how long an
-    answer may take in addition to the time that nsqd was requested to wait.
+    With `headers`, each body is published after its headers. `patience` is the time that a response
+    may take in addition to the wait that was requested from nsqd.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Connection:
                 "hostname": name,
                 "user_agent": "nsqcy-spark",
                 "feature_negotiation": True,
-                "heartbeat_interval": -1,  # heartbeats between two requests would stay unanswered
+                "heartbeat_interval": -1,  # heartbeats between two requests would go unanswered
                 "tls_v1": self._access.tls,
                 "topic_log": True,
             }
@@ -181,7 +181,7 @@ class Connection:
         return self.answer_json()
 
     def ask_meta(self, topic: str, wait_ms: int, after_seq: int) -> None:
-        """Request the state; the answer, `answer_json`, arrives when there are more records, or
+        """Request the state; the response, `answer_json`, arrives once there are more records, or
         after `wait_ms`."""
         self.ask("LOG_META", topic, wait_ms, after_seq)
         self._expect_within(wait_ms / 1000 + self.patience)
@@ -203,7 +203,7 @@ class Connection:
         self.ask("LOG_FETCH", topic, log_id, start, end, maximum, columns)
 
     def publish(self, command: str, size: int, parts: Iterable[bytes | pa.Buffer]) -> None:
-        """Send a command and its body. `expect_ok` waits for the answer."""
+        """Send a command and its body. `expect_ok` waits for the response."""
         self.expect_soon()
         self._send(b"".join([command.encode(), b"\n", struct.pack(">I", size), *parts]))
 
@@ -262,7 +262,7 @@ class Connection:
         return buffer
 
     def expect_soon(self) -> None:
-        """Start the time limit of the next answer."""
+        """Start the time limit for the next response."""
         self._expect_within(self.patience)
 
     def _expect_within(self, seconds: float) -> None:
@@ -306,7 +306,7 @@ def _dial(host: str, port: int, timeout: float) -> socket.socket:
     try:
         itself = sock.getsockname() == sock.getpeername()
     except OSError:
-        itself = False  # already reset: the next read reports it
+        itself = False  # the connection was already reset: the next read reports it
     if itself:
         sock.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -314,7 +314,7 @@ def _dial(host: str, port: int, timeout: float) -> socket.socket:
 
 
 def reason(error: Exception) -> str:
-    """Return the error in one line, without its number."""
+    """Return the error as one line, without its number."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate: {error.verify_message}"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

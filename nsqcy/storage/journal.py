@@ -1,7 +1,7 @@
-"""Content of a topic's journal: encodes and decodes the positions of its channels.
+"""Content of a topic's journal: encodes and decodes the positions of the topic's channels.
 
 Pure functions. Owns the encoding of snapshots and deltas (docs/DISKFORMAT.md, "Content of the
-journal"); the log owns framing and checksums. Independent of files and live channels.
+journal"); the log owns the framing and the checksums. Independent of files and live channels.
 """
 
 import os
@@ -16,11 +16,11 @@ VERSION = 1
 
 
 class JournalError(ValueError):
-    """The bytes are not a journal entry that this version supports."""
+    """The bytes are not a journal entry that this version can read."""
 
 
 class Kind(IntEnum):
-    """Kind of a delta."""
+    """Kind of delta."""
 
     SNAPSHOT = 1
     CHANNEL_CREATED = 2
@@ -33,7 +33,7 @@ class Kind(IntEnum):
 
 
 class State(IntEnum):
-    """State of a message that was handed out or requeued."""
+    """State of a message that has been delivered or requeued."""
 
     QUEUED = 0
     DEFERRED = 1
@@ -41,7 +41,7 @@ class State(IntEnum):
 
 
 class Entry(NamedTuple):
-    """One message that a channel still needs, and the place of its record."""
+    """A message that a channel still needs, and the location of its record."""
 
     seq: int
     segment: int
@@ -76,7 +76,7 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
 
 class TransferRun(NamedTuple):
     """A channel's messages in transfer to the topic `target`, starting with number `first`. They
-    are published as chunks of this epoch, each with its number."""
+    are published as chunks of this epoch, each message under its own number."""
 
     first: int
     epoch: int
@@ -86,13 +86,13 @@ class TransferRun(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ChannelState:
     """A channel's state. `cursor` is its position. `skipped` is the number of records at or after
-    the cursor that it will skip: records with a delay, which are entries, and records in holes and
-    finished ranges. `entries` are the unfinished messages, in queue order. `finished` are ranges
-    [first, end) at or after the cursor. Before `replay_end`, records with a delay are not entries,
-    because the channel was moved back to before them.
+    the cursor that it will skip: records with a delay, which are kept as entries, and records in
+    holes and finished ranges. `entries` are the unfinished messages, in queue order. `finished` are
+    ranges [first, end) at or after the cursor. Before `replay_end`, records with a delay are not
+    entries, because the channel was moved back to a position before them.
 
     `ids` are the entries' ids, 0 if unknown. `cancelled` are records that are not entries,
-    regardless of other sections. `transfers` describe the numbers of transferred entries, in
+    regardless of other sections. `transfers` describe the numbers of the entries in transfer, in
     ascending order.
     """
 
@@ -141,17 +141,17 @@ class EpochState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic's state at a start. `delayed` are records of the topic's own backlog that have a
+    """A topic's state at startup. `delayed` are records of the topic's own backlog that have a
     delay (their `due` is the delay); `holes` are ranges [first, end) of records that no channel
     receives.
 
     If `clean`, nothing was published after this state. `boot` identifies the machine's boot at the
     time of writing, and `durability` is the number of the topic's class at that time: both decide
-    whether later records may be lost. `past` are the logs that an earlier start has ended, the
-    oldest first; `log_id` is the current log's.
+    whether later records may be lost. `past` are the logs that earlier starts ended, oldest first;
+    `log_id` is the current log's ID.
 
     `epochs` cover the producers' chunks before record `produced_seq`, least recently used first.
-    `missing` are ranges [first, end) of records that a start found in no file and has reported.
+    `missing` are ranges [first, end) of records that a start found in no file and reported.
     """
 
     log_id: bytes
@@ -173,9 +173,9 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One change since the snapshot. `value` is a cursor or a seq, depending on the kind. A delta
-    of a named cursor has `cursor`, which is removed if `deleted`. A delta of a transfer has the
-    `entry`, its `run` and whether the record has a delay; if the transfer is done, it has no
+    """One change since the snapshot. `value` is a cursor or a seq, depending on the kind. A
+    named-cursor delta has `cursor`, which is removed if `deleted`. A transfer delta has the
+    `entry`, its `run` and whether the record has a delay; once the transfer is done, it has no
     entry."""
 
     kind: Kind
@@ -215,11 +215,11 @@ _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
 _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_TRANSFERS = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS, _SECTION_MISSING = 13, 0x8001, 0x8002
-_SECTION_OPTIONAL = 0x8000  # a reader that does not know such a section may skip it
+_SECTION_OPTIONAL = 0x8000  # a reader that does not recognise such a section may skip it
 _PAUSED, _CLEAN = 1, 2
-_DELETED = 2  # of a delta
-_ALONE = 0x80000000  # of a part
-_HAS_DELAY = 4  # of a delta
+_DELETED = 2  # flag in a delta
+_ALONE = 0x80000000  # flag in a part
+_HAS_DELAY = 4  # flag in a delta
 
 
 def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
@@ -233,8 +233,8 @@ def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
 
 
 class PartState(NamedTuple):
-    """A chunk of a part, and the ranges of its missing messages. It is the highest accepted chunk,
-    or, if `alone`, a chunk above it: chunks between them may be missing."""
+    """A part's chunk, and the ranges of its missing messages. It is the part's highest accepted
+    chunk or, if `alone`, a higher chunk: chunks between the two may be missing."""
 
     part: int
     chunk: int
@@ -249,7 +249,7 @@ def pack_part(state: PartState) -> bytes:
 
 
 def unpack_parts(parts: bytes) -> Iterator[PartState]:
-    """Unpack an epoch's parts. Raises JournalError if the bytes are something else."""
+    """Unpack an epoch's parts. Raises JournalError if the bytes are not packed parts."""
     at = 0
     while at < len(parts):
         if len(parts) - at < _PART.size:
@@ -319,7 +319,8 @@ def encode_snapshot(state: TopicState) -> bytes:
 
 
 def encode_entries(channel: str, entries: bytes, ids: bytes) -> bytes:
-    """Return sections that may follow a channel's section: more of its entries, and their ids."""
+    """Return sections that may follow a channel's section: more of the channel's entries, and their
+    ids."""
     name = channel.encode("ascii")
     head = _OF_CHANNEL.pack(len(name), 0, 0)
     return b"".join(
@@ -433,7 +434,7 @@ def _decode_channel(raw: bytes) -> ChannelState:
 
 def _decode_finished(raw: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
     if len(raw) < _FINISHED.size:
-        raise JournalError("finished ranges are cut off")
+        raise JournalError("finished ranges are truncated")
     end = _FINISHED.size + _FINISHED.unpack_from(raw)[0]
     return _name(raw[_FINISHED.size : end]), _ranges(raw[end:])
 
@@ -467,7 +468,7 @@ def _decode_cursor(raw: bytes) -> NamedCursor:
 
 def _decode_epochs(raw: bytes) -> tuple[int, tuple[EpochState, ...]]:
     if len(raw) < _PRODUCED.size:
-        raise JournalError("the producers are cut off")
+        raise JournalError("the producer table is truncated")
     at = _PRODUCED.size
     epochs = []
     while at < len(raw):
@@ -632,12 +633,12 @@ def decode_delta(data: bytes) -> Delta:
 def name_logs(
     stretches: Iterable[tuple[int, int, bytes]], past: Iterable[Incarnation]
 ) -> tuple[Incarnation, ...]:
-    """Return the logs that the records found at a start belong to.
+    """Return the logs that the records found at startup belong to.
 
     stretches: (first_seq, end, log_id of their segments), ascending, each without gaps
-    past: the journal's entries about logs that had ended when it was written
+    past: the journal's entries about logs that had ended when the journal was written
 
-    A record of a past log keeps that log's name. Any other record belongs to the log named in its
+    A record in a past log keeps that log's name. Any other record belongs to the log named in its
     segment. Records after a gap receive a new name, because a log has no gaps.
     """
     past = tuple(past)
@@ -670,8 +671,8 @@ def _add(logs: list[Incarnation], log_id: bytes, first: int, end: int) -> None:
 
 
 class _Channel:
-    """A channel while deltas are applied. Its entries stay packed, because there may be a
-    million."""
+    """A channel to which deltas are being applied. Its entries stay packed, because there may be a
+    million of them."""
 
     __slots__ = (
         "_added",
@@ -763,7 +764,7 @@ class _Channel:
 
     def _late(self) -> set[int]:
         """Return cancelled records that are entries again. A delayed record in transfer stays
-        cancelled, because a start would fan it out."""
+        cancelled; otherwise a start would fan it out."""
         return {seq for seq, entry in self._added.items() if entry.state != State.MOVING}
 
 
@@ -778,7 +779,7 @@ def _transferring(entries: bytes) -> set[int]:
 
 
 def _without(entries: bytes, ids: bytes, gone: set[int]) -> tuple[bytes, bytes]:
-    """Return the entries without these seqs, and their ids."""
+    """Return the entries except those with these seqs, and the ids of the returned entries."""
     seqs = struct.Struct(f"<Q{ENTRY.size - 8}x").iter_unpack(entries)
     kept = [index for index, (seq,) in enumerate(seqs) if seq not in gone]
     return tuple(  # type: ignore[return-value]
@@ -815,7 +816,7 @@ def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
 def without(
     ranges: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return ranges [first, end), ascending, without their overlap with other ascending ranges."""
+    """Return ascending ranges [first, end) minus their overlap with other ascending ranges."""
     found = []
     others = tuple(others)
     passed = 0
@@ -839,8 +840,8 @@ def apply(state: TopicState, delta: Delta) -> TopicState:
 
 
 def replay(journal: list[bytes]) -> TopicState | None:
-    """Return the state after a whole journal; None for an empty journal. The first unknown delta
-    ends the journal: messages in later deltas are delivered again."""
+    """Return the state after applying the entire journal; None for an empty journal. The first
+    unknown delta ends the journal: messages in later deltas are redelivered."""
     if not journal:
         return None
     deltas = []

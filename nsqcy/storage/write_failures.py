@@ -1,4 +1,4 @@
-"""Log lines for failed writes to topics' files, limited in number no matter how many writes fail.
+"""Log lines for failed writes to topic files, limited in number no matter how many writes fail.
 
 The caller passes the time. Each worker has one WriteFailures.
 """
@@ -9,7 +9,7 @@ import os
 from nsqcy.logging.types import Lines
 
 PERIOD = 60_000_000_000  # ns
-LINES = 10  # that a worker logs per period
+LINES = 10  # maximum lines that a worker logs per period
 
 _ADVICE = {
     errno.ENOSPC: "free disk space or enlarge the file system",
@@ -18,19 +18,19 @@ _ADVICE = {
     errno.EIO: "check the disk and the kernel log",
     errno.EACCES: "check the owner and mode of the data path",
     errno.EPERM: "check the owner and mode of the data path",
-    errno.EMFILE: "raise the limit of open files",
-    errno.ENFILE: "raise the limit of open files",
+    errno.EMFILE: "raise the limit on open files",
+    errno.ENFILE: "raise the limit on open files",
     errno.EFBIG: "raise the file size limit",
 }
 
 
 class WriteFailures:
-    """A worker's lines: one per topic and PERIOD, and LINES in total per PERIOD."""
+    """A worker's log lines: at most one per topic and PERIOD, and LINES in total per PERIOD."""
 
     def __init__(self, log: Lines) -> None:
         self._log = log
         self._ends = 0  # end of the period
-        self._lines = 0  # logged in the period
+        self._lines = 0  # lines logged in the period
         self._quiet: dict[str, int] = {}  # when a topic may log its next line
 
     def failed(self, now: int, topic: str, verb: str, path: str, error: int) -> bool:
@@ -53,7 +53,7 @@ class WriteFailures:
         return True
 
     def recovered(self, topic: str) -> None:
-        """Log that a topic can be written again after a logged failure."""
+        """Log that writes to a topic succeed again after a logged failure."""
         self._log.info(
             f"TOPIC({topic}): writes succeed again", event="write_recovered", topic=topic
         )

@@ -7,12 +7,12 @@
 
 Options are the daemon's flags with underscores. Values are bools, numbers or strings; a list
 repeats a flag, and None omits it. A daemon is a separate process, so it works with threads, gevent
-and asyncio alike; asyncio code blocks for the third of a second that a start takes. The daemon ends
-with the test's process, however that ends.
+and asyncio alike; asyncio code blocks for the third of a second that a start takes. The daemon
+stops when the test process ends, for whatever reason.
 
 `nsqcy.testing.plugin` provides pytest fixtures.
 
-Owns the daemons' processes. Errors include the end of the daemon's log.
+Owns the daemons' processes. Errors include the last lines of the daemon's log.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ Option = bool | int | float | str | os.PathLike[str] | Sequence[str] | Sequence[
 
 START_LIMIT = 60.0  # seconds; on an idle machine a start takes a third of a second
 STOP_LIMIT = 60.0
-_POLL = 0.05  # seconds between checks whether a starting daemon has exited
+_POLL = 0.05  # seconds between checks for whether a starting daemon has exited
 
 
 class Daemon:
-    """Common base of Nsqd and Nsqlookupd.
+    """Common base class of Nsqd and Nsqlookupd.
 
-    The daemon starts with the `with` block or `start()`. At the end of the block, or with
-    `close()`, it stops and its data is deleted.
+    The daemon starts with the `with` block or `start()`. At the end of the block, or on `close()`,
+    it stops and its data is deleted.
     """
 
     table: OptionTable
@@ -103,17 +103,17 @@ class Daemon:
                 self.kill()
                 raise self._error(f"was not ready within {START_LIMIT:g} s")
             self._child.hear(_POLL)
-        # A restart uses the same ports.
+        # After a restart, the ports stay the same.
         for title, address in self._child.addresses.items():
             self._options[f"{title.lower()}_address"] = address
 
     def stop(self) -> None:
         """Stop the daemon with SIGTERM, and keep its data. Raises DaemonError if that fails, or if
-        the daemon had already exited for another reason than `kill()`."""
+        the daemon had already exited for a reason other than `kill()`."""
         if self._child is None:
             return
         process = self._child.process
-        self._child.hear()  # make room in the pipe for its last messages
+        self._child.hear()  # make room in the pipe for the daemon's last messages
         process.terminate()
         try:
             code = process.wait(STOP_LIMIT)
@@ -125,7 +125,7 @@ class Daemon:
             raise self._error(how_it_ended(code))
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes of the daemon, to simulate a machine crash."""
+        """Send SIGKILL to all processes of the daemon, to simulate a system crash."""
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.process.pid, signal.SIGKILL)
@@ -133,12 +133,12 @@ class Daemon:
             self._forget()
 
     def restart(self) -> None:
-        """Stop the daemon if it runs, and start it with the same ports and data."""
+        """Stop the daemon if it is running, and start it with the same ports and data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Kill the daemon if it runs, and delete its data and log."""
+        """Kill the daemon if it is running, and delete its data and log."""
         self.kill()
         self._home.cleanup()
         self._ports.close()
@@ -163,7 +163,7 @@ class Daemon:
 
     @property
     def tcp_address(self) -> str:
-        """`127.0.0.1:port`, also while the daemon is stopped."""
+        """`127.0.0.1:port`, even while the daemon is stopped."""
         return str(self._options["tcp_address"])
 
     @property
@@ -172,7 +172,7 @@ class Daemon:
 
     @property
     def log(self) -> str:
-        """Return the whole log since the first start."""
+        """Return the complete log since the first start."""
         try:
             with open(self._log_path, encoding="utf-8", errors="replace") as file:
                 return file.read()

@@ -16,7 +16,7 @@ DAY = datetime.timedelta(days=1)
 
 @cache
 def key_of(name: str, bits: int) -> rsa.RSAPrivateKey:
-    """Return the key of a name. Cached, as generating keys is slow."""
+    """Return the key for a name. Cached, because generating keys is slow."""
     return rsa.generate_private_key(65537, bits)
 
 
@@ -44,7 +44,7 @@ class Files:
 
     @property
     def options(self) -> dict[str, Path]:
-        """Return the options for a daemon."""
+        """Return the options with which a daemon uses this certificate."""
         return {"tls_cert": self.certificate, "tls_key": self.key}
 
 

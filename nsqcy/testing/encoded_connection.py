@@ -1,6 +1,6 @@
 """Client side of TLS, snappy and deflate, for a connection that began in plain text.
 
-The codecs are third-party libraries, so that both sides cannot have the same bug.
+The codecs are third-party libraries, so that the two sides cannot share a bug.
 """
 
 import socket
@@ -20,7 +20,7 @@ IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 def client_context(
     shown: Files | None = None, version: ssl.TLSVersion | None = None, level: int | None = None
 ) -> ssl.SSLContext:
-    """Return a context that accepts any server, and presents this certificate."""
+    """Return a TLS context that accepts any server, and presents this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -34,7 +34,7 @@ def client_context(
 
 
 class Reachable(Protocol):
-    """A daemon that opens raw connections to itself."""
+    """A daemon whose test opens raw connections to it."""
 
     def connect(self, **options: Any) -> Conn: ...
 
@@ -74,7 +74,7 @@ class Deflate:
 
 
 class CodecSocket:
-    """The part of the socket interface that a connection uses, over a codec."""
+    """The part of the socket interface that a connection uses, implemented on a codec."""
 
     def __init__(self, inner: socket.socket, codec: Snappy | Deflate, received: bytes) -> None:
         self.inner = inner
@@ -98,7 +98,7 @@ class CodecSocket:
 
 
 def start_tls(conn: Conn, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
-    """Perform the TLS handshake. From now on, an end without close_notify is an error."""
+    """Perform the TLS handshake. From now on, an end of stream without close_notify is an error."""
     secure = (context or client_context()).wrap_socket(conn.socket, suppress_ragged_eofs=False)
     conn.socket = secure
     return secure
@@ -135,7 +135,7 @@ def connect(
 
 
 def saved(folder: Path, identity: Any) -> Files:
-    """Create a folder and save an identity's files in it."""
+    """Create a directory and save an identity's files in it."""
     folder.mkdir(exist_ok=True)
     files: Files = identity.save(folder)
     return files

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def eventually(predicate: Callable[[], T], timeout: float = 10.0) -> T:
-    """Wait until `predicate` returns a true value, and return it. Fails after `timeout` seconds
-    with the last value."""
+    """Wait until `predicate` returns a true value, and return it. After `timeout` seconds, fail and
+    report the last value."""
     deadline = time.monotonic() + timeout
     while True:
         value = predicate()
@@ -35,7 +35,8 @@ class Answer:
 
 
 class Web:
-    """Requests to one HTTP address, each on a new connection; with a context, HTTPS."""
+    """Makes requests to one HTTP address, each on a new connection; with a TLS context, over
+    HTTPS."""
 
     def __init__(
         self,
@@ -70,7 +71,8 @@ class Web:
             link.close()
 
     def announce(self, method: str, path: str, length: int, **query: Any) -> Answer:
-        """Send the head of a request that declares a body of this length, and none of the body."""
+        """Send the head of a request that declares a body of this length, but send none of the
+        body."""
         link = self.link()
         try:
             link.putrequest(method, f"{path}?{urllib.parse.urlencode(query)}")
@@ -147,12 +149,12 @@ class Web:
         return None
 
     def counts(self, topic: str, channel: str | None = None) -> dict[str, int]:
-        """Return the figures of a topic or channel, all 0 if it does not exist."""
+        """Return a topic's or channel's figures, all 0 if it does not exist."""
         found = self.topic(topic) if channel is None else self.channel(topic, channel)
         return Figures(found or {})
 
     def await_counts(self, topic: str, channel: str | None = None, **want: int) -> None:
-        """Wait until every named figure has the wanted value."""
+        """Wait until every named figure has the expected value."""
         last: dict[str, int] = {}
 
         def agree() -> bool:
@@ -166,7 +168,7 @@ class Web:
             raise AssertionError(f"{topic}/{channel}: wanted {want}, have {last}") from None
 
     def client(self, topic: str, channel: str) -> dict[str, Any]:
-        """Return the only client of a channel."""
+        """Return a channel's only client."""
         found = self.channel(topic, channel)
         assert found is not None and len(found["clients"]) == 1, found
         client: dict[str, Any] = found["clients"][0]
@@ -174,7 +176,7 @@ class Web:
 
 
 class Figures(dict[str, Any]):
-    """Counters of a stats object; absent ones are 0."""
+    """The counters of a stats object; absent counters are 0."""
 
     def __missing__(self, key: str) -> int:
         return 0

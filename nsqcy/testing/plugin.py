@@ -8,7 +8,7 @@ nsqd, nsqlookupd                    a daemon for one test (nsqcy.testing.Nsqd, N
 nsqd_factory, nsqlookupd_factory    start daemons that run until the session ends, for your own
                                     fixtures: `nsqd_factory(mem_queue_size=0)`
 
-A failed test shows the end of the logs of its daemons.
+When a test fails, the last lines of its daemons' logs are shown.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Reserves ports of 127.0.0.1 until their owner binds them or calls `close()`.
+"""Reserves ports on 127.0.0.1 until their owner binds them or calls `close()`.
 
 The ports are outside the kernel's ephemeral range: any connection could take a port in that range,
-and a client that retries such a port could connect to itself. A lock file for each port prevents
-other users of this module, in any process, from getting the same port.
+and a client that retries such a port could connect to itself. A lock file per port prevents other
+users of this module, in any process, from getting the same port.
 """
 
 import errno
@@ -57,11 +57,11 @@ def _candidates() -> list[int]:
 
 
 def _lock(port: int) -> IO[bytes] | None:
-    """Lock the file of a port. Return None if it is already locked."""
+    """Lock a port's file. Return None if it is already locked."""
     try:
         lock = open(os.path.join(_folder(), str(port)), "ab")  # noqa: SIM115
     except OSError:
-        return None  # the file belongs to another user
+        return None  # the file belongs to a different user
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -71,8 +71,8 @@ def _lock(port: int) -> IO[bytes] | None:
 
 
 def _folder() -> str:
-    """Return the folder of the lock files, shared by all users. Lock files are never removed:
-    removing one that another process has just opened would assign the port twice."""
+    """Return the directory of the lock files, which all users share. Lock files are never removed:
+    removing a file that another process has just opened would assign its port twice."""
     path = os.path.join(tempfile.gettempdir(), "nsqcy-ports")
     try:
         os.mkdir(path)

@@ -1,8 +1,8 @@
 """Low-level V2 client for tests: sends bytes, expects frames.
 
-Owns one client socket and the client side of the framing. Hides no frames except the heartbeats
-that it answers, and retries nothing, so that a test reads like a transcript. Knows neither the
-daemon's processes nor its HTTP API.
+Owns one client socket and the client side of the framing. Hides only the heartbeats that it
+answers, and retries nothing, so that a test reads like a transcript. Knows nothing about the
+daemon's processes or its HTTP API.
 """
 
 import json
@@ -27,7 +27,7 @@ class Silence(Exception):
 
 
 class Hangup(Exception):
-    """The daemon closed the connection. reset: by RST instead of an orderly close."""
+    """The daemon closed the connection. reset: with RST instead of an orderly close."""
 
     def __init__(self, reset: bool, rest: bytes) -> None:
         super().__init__(f"connection {'reset' if reset else 'closed'}, unread bytes {rest!r}")
@@ -63,7 +63,7 @@ def sized(body: bytes) -> bytes:
 
 
 def batch(bodies: list[bytes]) -> bytes:
-    """Return the body of MPUB, including its length prefix."""
+    """Return an MPUB body, including its length prefix."""
     return sized(struct.pack(">i", len(bodies)) + b"".join(sized(body) for body in bodies))
 
 
@@ -154,7 +154,8 @@ class Conn:
         return self
 
     def pub(self, topic: str | bytes, *bodies: bytes) -> None:
-        """Publish each body and wait for its OK. Not for a subscribed connection with RDY."""
+        """Publish each body and wait for its OK. Must not be used on a subscribed connection with
+        RDY."""
         for body in bodies:
             self.command("PUB", topic, body=body)
             self.expect_ok()
@@ -238,7 +239,8 @@ class Conn:
     def expect_error(
         self, text: str | bytes, fatal: bool = True, *, prefix: bool = False, reset: bool = False
     ) -> bytes:
-        """Expect an error frame with exactly this text (or starting with it), then EOF if fatal.
+        """Expect an error frame with exactly this text (or starting with it), then EOF if the error
+        is fatal.
 
         reset: the daemon leaves input unread, so the kernel may send RST, which may discard the
         frame.
@@ -291,7 +293,7 @@ class Conn:
         raise AssertionError(f"unexpected {frame}")
 
     def eof(self, *, timeout: float = 5.0, reset: bool = False) -> None:
-        """Expect the end of the stream, without further frames."""
+        """Expect the end of the stream, with no further frames."""
         try:
             frame = self.frame(timeout)
         except Hangup as end:
@@ -301,15 +303,15 @@ class Conn:
         raise AssertionError(f"unexpected {frame} before the end")
 
     def barrier(self) -> None:
-        """Wait until the daemon has executed all commands sent. Needs a subscription."""
+        """Wait until the daemon has executed all commands sent so far. Needs a subscription."""
         self.fin(UNKNOWN_ID)
         self.expect_error(
             b"E_FIN_FAILED FIN " + UNKNOWN_ID + b" failed ID not in flight", fatal=False
         )
 
     def clock(self) -> float:
-        """Return a time before the daemon's time for the next command: the daemon reads its clock
-        once per event-loop iteration, and the next command runs in a later one. Needs a
+        """Return a time that precedes the daemon's time for the next command: the daemon reads its
+        clock once per event-loop iteration, and the next command runs in a later one. Needs a
         subscription."""
         now = time.monotonic()
         self.barrier()

@@ -1,4 +1,4 @@
-"""Log lines of the client on stderr, in the format of NSQ's tools."""
+"""The client's log lines on stderr, in the format of NSQ's tools."""
 
 import logging
 
@@ -13,7 +13,7 @@ LEVELS = {
 
 
 class ClientLines(logging.Handler):
-    """Log handler that prints level, number of the consumer, and text, as NSQ's tools do."""
+    """Log handler that prints the level, the consumer's number and the text, as NSQ's tools do."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -25,7 +25,7 @@ class ClientLines(logging.Handler):
         self._names.append(name)
 
     def attach(self) -> None:
-        """Send the client's log records only to this handler from now on."""
+        """From now on, send the client's log records only to this handler."""
         self._log.addHandler(self)
         self._log.propagate = False
 

@@ -1,4 +1,4 @@
-"""--consumer-opt and --producer-opt: maps options of NSQ's client to keywords of ours.
+"""--consumer-opt and --producer-opt: maps options of NSQ's client to keywords of our client.
 
 Owns the names, the ranges and the mapping. nsqcy.config.options parses flags; nsqcy.client
 implements the keywords.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import ssl
 
 Scalar = bool | int | float | str
-Read = Mapping[str, Any]  # given options: name -> value, durations in nanoseconds
+Read = Mapping[str, Any]  # the options given: name -> value, durations in nanoseconds
 
 # Defaults of NSQ's client that differ from ours or that validation needs.
 HEARTBEAT_INTERVAL = 30 * SECOND
@@ -32,7 +32,7 @@ MAX_BACKOFF_DURATION = 2 * MINUTE
 
 
 class Bounded(NamedTuple):
-    """The parser of an option's text, and the bounds of its value."""
+    """The parser for an option's text, and the bounds for its value."""
 
     parse: Callable[[str], Scalar]
     low: float | None = None
@@ -167,12 +167,12 @@ def consumer_keywords(options: Sequence[str]) -> dict[str, Any]:
 
 
 def producer_keywords(options: Sequence[str]) -> dict[str, Any]:
-    """Return the keywords for producers. Options of consumers have no effect."""
+    """Return the keywords for producers. Consumer options have no effect."""
     return _connection(_read(options))
 
 
 def _read(options: Sequence[str]) -> Read:
-    """Parse the options. If an option is repeated, the last value applies."""
+    """Parse the options. If an option is repeated, its last value applies."""
     given: dict[str, Any] = dict(map(read_one, options))
     beat = given.get("heartbeat_interval", HEARTBEAT_INTERVAL)
     patience = given.get("read_timeout", READ_TIMEOUT)
@@ -200,7 +200,7 @@ def _same(value: Scalar) -> Scalar:
     return value
 
 
-# Option -> keyword and conversion of its value.
+# Option -> keyword, and the conversion of its value.
 _CONNECTION: dict[str, tuple[str, Callable[[Any], Scalar]]] = {
     "local_addr": ("local_address", _same),
     "client_id": ("client_id", _same),
@@ -233,9 +233,10 @@ _CONSUMER: dict[str, tuple[str, Callable[[Any], Scalar]]] = {
     "skip_lookupd_authorization": ("lookupd_authorization", _same),
     "lookupd_authorization": ("lookupd_authorization", _same),
 }
-# Accepted without effect: a read ends after two missed heartbeats; the tool sets the others itself.
+# Accepted without effect: reads end after two missed heartbeats, and the tool sets the other
+# options itself.
 _UNUSED = frozenset({"read_timeout", "user_agent", "max_in_flight"})
-# Options that are combined to one keyword.
+# Options that are combined into one keyword.
 _TIMEOUTS = ("dial_timeout", "write_timeout")
 _TLS = (
     "tls_root_ca_file",

@@ -1,10 +1,10 @@
-"""Common parts of all tools: flags, addresses, lines on stderr, exit codes.
+"""Common parts of all tools: flags, addresses, output to stderr, exit codes.
 
     0  done, or stopped by a signal; --version; --help
     1  conflicting flags, or a failure; the last line on stderr has the reason
     2  invalid command line
 
-Knows no particular tool. Each tool has its own option table, and no configuration file.
+Independent of particular tools. Each tool has its own option table, and no configuration file.
 """
 
 import os
@@ -40,16 +40,16 @@ __all__ = [
 
 NSQD_TCP_ADDRESS = Option("nsqd-tcp-address", WORDS, (), "host:port of an nsqd to connect to")
 LOOKUPD_HTTP_ADDRESS = Option(
-    "lookupd-http-address", WORDS, (), "host:port of an nsqlookupd to discover nsqds"
+    "lookupd-http-address", WORDS, (), "host:port of an nsqlookupd to discover nsqds from"
 )
 
 
 def http_timeouts(request: int) -> tuple[Option, Option]:
-    """Return the timeout options of a tool that makes HTTP requests. request: default timeout of a
-    whole request."""
+    """Return the timeout options of a tool that makes HTTP requests. request: default timeout for
+    an entire request."""
     return (
         Option("http-client-connect-timeout", DURATION, 2 * SECOND, "connect timeout"),
-        Option("http-client-request-timeout", DURATION, request, "total timeout of a request"),
+        Option("http-client-request-timeout", DURATION, request, "total timeout for a request"),
     )
 
 
@@ -63,7 +63,7 @@ class ToolError(Stop):
 
 
 class Settings(loader.Settings):
-    """Values of all options of a tool, and the positional arguments."""
+    """Values of all options of a tool, and its positional arguments."""
 
     __slots__ = ("arguments",)
 
@@ -73,7 +73,7 @@ class Settings(loader.Settings):
 
 
 def parse(table: OptionTable, argv: Sequence[str]) -> Settings:
-    """Parse the arguments of a tool. Raises Stop."""
+    """Parse a tool's arguments. Raises Stop."""
     settings = Settings(table, argv)
     if settings.values.get("version"):
         raise VersionWanted(f"{table.daemon} v{NSQ_VERSION}")
@@ -107,7 +107,7 @@ def user_agent(tool: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print one line with the date on stderr."""
+    """Print one line to stderr, with the date."""
     logger.write(2, f"{logger.date_time(int(time.time()))} {_one_line(text)}\n")
 
 
@@ -126,7 +126,7 @@ def _one_line(text: str) -> str:
 
 
 def run(main: Callable[[Sequence[str]], int], name: str, argv: Sequence[str] | None = None) -> int:
-    """Run a tool and return its exit code. `main` returns the exit code or raises a Stop."""
+    """Run a tool and return its exit code. `main` returns the exit code or raises Stop."""
     try:
         return main(sys.argv[1:] if argv is None else argv)
     except Stop as stop:

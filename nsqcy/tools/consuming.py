@@ -1,6 +1,6 @@
-"""Consumers of a tool, from the first connection to the graceful end.
+"""A tool's consumers, from the first connection to graceful shutdown.
 
-Owns signals, fatal errors at the start, and the client's log lines on stderr. The tool handles the
+Owns signals, fatal errors at startup, and the client's log lines on stderr. The tool handles the
 messages.
 """
 
@@ -18,7 +18,7 @@ from nsqcy.tools.common import ToolError
 
 
 class Sources(Protocol):
-    """The options that name the sources of messages."""
+    """The options that name the message sources."""
 
     @property
     def nsqd_tcp_address(self) -> tuple[str, ...]: ...
@@ -27,7 +27,7 @@ class Sources(Protocol):
 
 
 class _Start:
-    """The first connections of a consumer to nsqds that are given by address."""
+    """A consumer's first connections to nsqds that are given by address."""
 
     def __init__(self) -> None:
         self.over = asyncio.get_running_loop().create_future()
@@ -53,14 +53,14 @@ class _Start:
 
 
 class Consuming:
-    """Consumers that start one by one and end together.
+    """Consumers that start one by one and stop together.
 
     async with Consuming(options) as consuming:
         await consuming.add("topic", "channel", ...)
         await consuming.stopped()
 
     SIGINT, SIGTERM or stop() ends them: consumers are closed, which waits for the messages in
-    flight, then tasks are awaited, and the first failure is raised.
+    flight; then the tasks are awaited, and the first failure is raised.
     """
 
     def __init__(self, sources: Sources) -> None:
@@ -86,7 +86,7 @@ class Consuming:
     ) -> None:
         await self.close()
         for task in self._tasks:
-            # The messages of tasks that still run are no longer ours.
+            # The messages of tasks that are still running are no longer ours.
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.lines.detach()
@@ -94,8 +94,8 @@ class Consuming:
             raise self._failure
 
     async def add(self, topic: str, channel: str, **keywords: Any) -> Consumer:
-        """Start a consumer with keywords of the client. Raises ToolError if an argument is invalid,
-        or an nsqd that is given by address is unreachable."""
+        """Start a consumer with these client keywords. Raises ToolError if an argument is invalid
+        or an nsqd given by address is unreachable."""
         for what, name in (("topic", topic), ("channel", channel)):
             if not is_valid_name(name):
                 raise ToolError(f"invalid {what} name")
@@ -126,13 +126,13 @@ class Consuming:
         return consumer
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task. If it fails, the tool ends."""
+        """Start a task. If the task fails, the tool ends."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
 
     def stop(self, failure: BaseException | None = None) -> None:
-        """Begin to stop. The first failure is reported at the end."""
+        """Start shutting down. The first failure is reported at the end."""
         self._failure = self._failure or failure
         self._stopping.set()
 

@@ -1,7 +1,7 @@
-"""Selection of the destination of the next message.
+"""Selection of the destination for the next message.
 
-Owns the health and the speed of destinations, which are numbered in the order of the command line.
-Independent of the kind of destination. Reads no clock: callers pass the time in seconds.
+Owns the health and speed of destinations, which are numbered in command-line order. Independent of
+the kind of destination. Reads no clock: callers pass the time in seconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ BUCKET_SECONDS = 300.0 / BUCKETS
 
 
 class Chooser(Protocol):
-    """Chooses destinations, and learns from the results."""
+    """Chooses destinations and learns from the results."""
 
     def choose(self, now: float) -> Sequence[int]:
-        """Return the destinations of the next message, in order."""
+        """Return the destinations for the next message, in order."""
 
     def succeeded(self, destination: int, now: float, took: float) -> None: ...
 
@@ -33,7 +33,7 @@ class Chooser(Protocol):
 
 
 def chooser(mode: str, count: int, random: Callable[[], float]) -> Chooser:
-    """Return the chooser for a mode of MODES. random: returns a number in [0, 1)."""
+    """Return the chooser for one of MODES. random: returns a number in [0, 1)."""
     if mode == HOSTPOOL:
         return HostPool(count)
     if mode == EPSILON_GREEDY:
@@ -93,7 +93,7 @@ class _Health:
         return not self.dead or self.due <= now
 
     def try_it(self, now: float) -> None:
-        """Note that the destination is chosen. If it is dead, double the time until its next
+        """Note that the destination has been chosen. If it is dead, double the time until its next
         retry."""
         if self.dead:
             self.delay = min(2 * self.delay, LAST_RETRY)
@@ -129,7 +129,7 @@ class HostPool:
             if self._health[chosen].may_be_tried(now):
                 self._health[chosen].try_it(now)
                 break
-        else:  # all are dead: try any of them
+        else:  # all are dead: try any destination
             for each in self._health:
                 each.dead = False
             chosen = 0
@@ -162,7 +162,7 @@ class EpsilonGreedy(HostPool):
         self._speeds[destination].add(now, took)
 
     def _weights(self, now: float) -> dict[int, float]:
-        """Return the weights of destinations that may be tried and have a known speed."""
+        """Return the weights of the destinations that may be tried and have a known speed."""
         weights = {}
         for destination, health in enumerate(self._health):
             mean = self._speeds[destination].mean(now)
@@ -180,7 +180,7 @@ class EpsilonGreedy(HostPool):
 
 
 class _Speed:
-    """Response times of the last five minutes, with more weight on later ones."""
+    """Response times of the last five minutes; later ones have more weight."""
 
     __slots__ = ("_counts", "_last", "_sums")
 
@@ -195,7 +195,7 @@ class _Speed:
         self._sums[self._last % BUCKETS] += took
 
     def mean(self, now: float) -> float:
-        """Return the weighted mean in seconds; 0 if unknown. An empty bucket counts as the one
+        """Return the weighted mean in seconds; 0 if unknown. An empty bucket counts like the bucket
         before it."""
         self._turn(now)
         total = weights = latest = 0.0

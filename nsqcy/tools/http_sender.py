@@ -1,7 +1,7 @@
-"""Blocking sender of HTTP requests for any number of threads.
+"""Blocking HTTP request sender for any number of threads.
 
-Each thread keeps its connections. Every request ends at its deadline, even if the response trickles
-in. The body of the response is read and dropped. Proxy settings of the environment are ignored.
+Each thread keeps its own connections. Every request ends at its deadline, even if the response
+trickles in. The response body is read and dropped. Proxy settings in the environment are ignored.
 """
 
 import threading
@@ -39,15 +39,15 @@ class Request(NamedTuple):
 
 
 class HttpSender(WebClient):
-    """Sends requests and returns only the status of the responses."""
+    """Sends requests and returns only the response status."""
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self._thread = threading.local()
 
     def send(self, request: Request) -> int:
-        """Send a request and return the status of the response, after redirects. Raises
-        RequestError if there is no response."""
+        """Send a request and return the status of the response after redirects. Raises RequestError
+        if there is no response."""
         deadline = time.monotonic() + self.terms.whole
         try:
             for _ in range(MAX_REDIRECTS + 1):
@@ -107,7 +107,7 @@ class HttpSender(WebClient):
 
 
 def _keep(kept: dict[Any, HTTPConnection], place: Any, connection: HTTPConnection) -> None:
-    if connection.sock is not None:  # neither side has closed it
+    if connection.sock is not None:  # neither side has closed the connection
         kept[place] = connection
 
 

@@ -1,7 +1,7 @@
 """Filter for JSON messages and their fields.
 
-Owns the rules of --require-json-field, --require-json-value and --whitelist-json-field. Knows
-neither source nor destination of messages.
+Owns the rules for --require-json-field, --require-json-value and --whitelist-json-field. Knows
+nothing about where messages come from or go to.
 """
 
 import enum
@@ -20,11 +20,11 @@ SHOWN = 2048  # maximum characters of a message in the log
 class Verdict(enum.Enum):
     PASS = "pass"
     DROP = "drop"  # finish it
-    REQUEUE = "requeue"  # deliver it again; the consumer backs off
+    REQUEUE = "requeue"  # redeliver the message; the consumer backs off
 
 
 class Filtered(NamedTuple):
-    """A verdict, the body to pass on, and a text to log."""
+    """A verdict, the body to pass on, and text for the log."""
 
     verdict: Verdict
     body: bytes = b""
@@ -35,7 +35,7 @@ DROP = Filtered(Verdict.DROP)
 
 
 class JsonFilter:
-    """Filter for JSON messages. Empty settings disable their rules."""
+    """Filter for JSON messages. An empty setting disables its rule."""
 
     def __init__(self, field: str, value: str, whitelist: Collection[str]) -> None:
         self._field = field

@@ -1,6 +1,6 @@
-"""nsq_stat: prints the statistics of a channel, summed over all nsqds, at regular intervals.
+"""nsq_stat: prints a channel's statistics, summed across all nsqds, at regular intervals.
 
-Discovers nsqds again at each interval. Ends if one of them cannot be queried, as the sum would be
+Rediscovers nsqds at each interval. Exits if one of them cannot be queried, because the sum would be
 wrong.
 """
 
@@ -48,7 +48,7 @@ ingress  egress |   total     mem    disk inflt   def |     req     t-o         
 
 
 class StatOptions(Options):
-    """The values of one nsq_stat. Durations are int nanoseconds."""
+    """The option values of one nsq_stat. Durations are int nanoseconds."""
 
     table = NSQ_STAT
 
@@ -101,8 +101,8 @@ def resolve(settings: Settings) -> StatOptions:
 
 
 def watch(options: StatOptions) -> None:
-    """Query and print until there are `count` lines. The first query prints none: it has no
-    rates."""
+    """Query and print until there are `count` lines. The first query prints no line, because it has
+    no rates."""
     web = WebClient(
         Terms(
             connect_timeout=options.http_client_connect_timeout / SECOND,
@@ -126,7 +126,8 @@ def watch(options: StatOptions) -> None:
 
 
 def look(web: WebClient, options: StatOptions) -> ChannelFigures:
-    """Return the channel's statistics, summed over all nsqds. Raises ToolError if a query fails."""
+    """Return the channel's statistics, summed across all nsqds. Raises ToolError if a query
+    fails."""
     topic, channel = options.topic, options.channel
     try:
         found = topic_producers(
@@ -158,8 +159,8 @@ def _problems(asked: Found | NodeStats) -> str:
 
 
 def line(before: ChannelFigures, now: ChannelFigures, seconds: float) -> str:
-    """Format one line. Rates are the growth of counters divided by the configured interval, without
-    fractions."""
+    """Format one line. Rates are the growth of counters divided by the configured interval,
+    truncated to whole numbers."""
     came = now.message_count - before.message_count
     went = came - (now.depth - before.depth)
     return (

@@ -1,4 +1,4 @@
-"""nsq_tail: prints the messages of topics on stdout, one per line (nsqcy.tools.printer)."""
+"""nsq_tail: prints messages from topics to stdout, one per line (nsqcy.tools.printer)."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = resolve(common.parse(NSQ_TAIL, argv))
-    # asyncio and the client take longer to import than all else: --version does not need them.
+    # asyncio and the client take longer to import than everything else, and --version does not need
+    # them.
     import asyncio
 
     from nsqcy.tools.printer import print_topics

@@ -1,6 +1,7 @@
-"""nsq_to_file: writes the messages of topics to files, and finishes each once its file is synced.
+"""nsq_to_file: writes messages from topics to files, and finishes each message once its file is
+synced.
 
-Owns the flags, the discovery of topics, and when files are synced and messages finished.
+Owns the flags, topic discovery, and the decision when files are synced and messages finished.
 nsqcy.tools.files owns the files and their repair after a crash.
 """
 
@@ -74,8 +75,8 @@ SOURCES = (
     *common.http_timeouts(5 * SECOND),
 )
 FILES = (
-    Option("output-dir", STRING, "/tmp", "folder for finished files"),
-    Option("work-dir", STRING, "", "folder for files being written; default: the output-dir"),
+    Option("output-dir", STRING, "/tmp", "directory for finished files"),
+    Option("work-dir", STRING, "", "directory for files being written; default: the output-dir"),
     Option("datetime-format", STRING, "%Y-%m-%d_%H", "strftime format of <DATETIME>"),
     Option(
         "filename-format",
@@ -95,7 +96,7 @@ FILES = (
     Option("zstd", BOOL, False, "compress with zstd"),
     Option("zstd-level", INT, 3, "1 (fastest) to 22 (smallest)"),
     Option("skip-empty-files", BOOL, False, "do not create empty files"),
-    Option("rotate-size", INT, 0, "maximum bytes of a file; 0 for no limit"),
+    Option("rotate-size", INT, 0, "maximum bytes per file; 0 for no limit"),
     Option(
         "rotate-interval", DURATION, 0, "maximum time that a file is written to; 0 for no limit"
     ),
@@ -105,7 +106,8 @@ NSQ_TO_FILE = OptionTable(NAME, {"Basic": BASIC, "Sources": SOURCES, "Files": FI
 
 
 class ToFileOptions(Options):
-    """The values of one nsq_to_file. Durations are int nanoseconds, folders absolute paths."""
+    """The option values of one nsq_to_file. Durations are int nanoseconds; directories are absolute
+    paths."""
 
     table = NSQ_TO_FILE
 
@@ -136,7 +138,7 @@ class ToFileOptions(Options):
     sync_interval: int
 
     def codec(self) -> Codec:
-        """A new codec, one for each topic: codecs are not thread-safe."""
+        """A new codec, one per topic, because codecs are not thread-safe."""
         if self.zstd:
             return Zstd(self.zstd_level)
         return Gzip(self.gzip_level) if self.gzip else Plain()
@@ -194,7 +196,7 @@ class Archive:
     def __init__(self, options: ToFileOptions) -> None:
         self._options = options
         self._keywords = {
-            "max_tries": 0,  # retry writing a message without limit
+            "max_tries": 0,  # retry writing a message indefinitely
             **consumer_keywords(options.consumer_opt),
             "max_in_flight": options.max_in_flight,
             "user_agent": common.user_agent(NAME),
@@ -245,14 +247,14 @@ class Archive:
             self._stopping.set()
 
     async def _close(self) -> None:
-        """Close all topics. Without a failure, sync and finish their messages first."""
+        """Close all topics. If there was no failure, sync and finish their messages first."""
         graceful = self._failure is None
         closing = [topic.close(graceful=graceful) for topic in self._topics.values()]
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, BaseException):
                 self._failure = self._failure or result
 
-    # -- discovery of topics
+    # -- topic discovery
 
     async def _discover(self) -> None:
         options = self._options
@@ -300,7 +302,7 @@ class Archive:
         return {each: LookupdClient.from_url(each, terms=terms) for each in addresses}
 
     def _known_topics(self) -> list[str]:
-        """Return the topics of all nsqlookupds that answer. Runs in a thread."""
+        """Return the topics from all nsqlookupds that answer. Runs in a thread."""
 
         def ask(address: str) -> list[str]:
             topics = self._lookupds[address].topics().get("topics")
@@ -332,7 +334,7 @@ class Archive:
         topic.start(self._ended)
 
     def _files(self, topic: str) -> TopicFiles:
-        """Return the files of a topic. Raises FormatError."""
+        """Return a topic's files. Raises FormatError."""
         options = self._options
         rules = Rules(
             output_dir=options.output_dir,
@@ -372,7 +374,7 @@ def _compiled(pattern: str) -> Any:
 
 
 class Topic:
-    """Writes the messages of one topic, and finishes those that are synced."""
+    """Writes one topic's messages, and finishes those that are synced."""
 
     def __init__(
         self,
@@ -397,20 +399,20 @@ class Topic:
     def start(self, ended: Callable[[asyncio.Task[None]], object]) -> None:
         """Start the topic's task; `ended` is called when it ends."""
         self._loop = asyncio.get_running_loop()
-        self._threads = Threads()  # a separate thread: a slow disk delays only this topic
+        self._threads = Threads()  # a separate thread, so that a slow disk delays only this topic
         self._woken = self._loop.create_future()
         task = self._loop.create_task(self._run())
         task.add_done_callback(ended)
         self._tasks.append(task)
 
     def hang_up(self) -> None:
-        """Close the file and open another one."""
+        """Close the file and open a new one."""
         self._hung_up = True
         if not self._woken.done():
             self._woken.set_result(None)
 
     async def close(self, *, graceful: bool) -> None:
-        """Accept no more messages. graceful: sync and finish those accepted."""
+        """Stop accepting messages. graceful: sync and finish those already accepted."""
         closing = asyncio.ensure_future(self._consumer.close(graceful=graceful))
         await asyncio.gather(closing, *self._tasks)
 
@@ -460,7 +462,7 @@ class Topic:
     def _work(
         self, bodies: list[bytes], now: Moment, starved: bool, tick: bool, close: bool
     ) -> None:
-        """Do the blocking file work. Runs in the thread."""
+        """Do the blocking file work. Runs in the topic's thread."""
         files = self._files
         files.write(bodies, now)
         if tick:
@@ -471,7 +473,7 @@ class Topic:
             files.sync()
 
     def _finish(self) -> None:
-        """Finish the synced messages, in one write for each nsqd."""
+        """Finish the synced messages, with one write per nsqd."""
         safe = [self._waiting.popleft() for _ in range(self._files.synced - self._finished)]
         self._finished += len(safe)
         finish(safe)

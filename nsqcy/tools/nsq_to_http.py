@@ -1,7 +1,7 @@
 """nsq_to_http: sends each message of a topic as an HTTP request.
 
-A message is finished if a destination accepts it, and requeued otherwise. It is sent again only
-after redelivery.
+A message is finished if a destination accepts it, and requeued otherwise. It is resent only after
+redelivery.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from nsqcy.tools.threads import Threads
 NAME = "nsq_to_http"
 PLAIN = "application/octet-stream"
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-OURS = frozenset({"content-length", "transfer-encoding"})  # determined by the body
+OURS = frozenset({"content-length", "transfer-encoding"})  # set from the body
 
 MESSAGES = (
     Option("topic", STRING, "", "topic name"),
@@ -49,7 +49,7 @@ MESSAGES = (
 )
 REQUESTS = (
     Option("post", STRINGS, (), "URL that receives messages by POST"),
-    Option("get", STRINGS, (), "URL that receives messages by GET, in place of its %s"),
+    Option("get", STRINGS, (), "URL that receives messages by GET; the message replaces its %s"),
     Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(MODES)} (all)"),
     Option("n", INT, 100, "maximum concurrent requests"),
     Option("content-type", STRING, PLAIN, "Content-Type of POST requests"),
@@ -68,7 +68,7 @@ NSQ_TO_HTTP = OptionTable(
 
 
 class HttpOptions(Options):
-    """The values of one nsq_to_http. Durations are int nanoseconds."""
+    """The option values of one nsq_to_http. Durations are int nanoseconds."""
 
     table = NSQ_TO_HTTP
 
@@ -141,8 +141,8 @@ def _check_destinations(options: HttpOptions) -> None:
 
 
 def headers(options: HttpOptions) -> dict[str, str]:
-    """Return the headers of every request. Headers of the command line override defaults. Raises
-    ToolError."""
+    """Return the headers for every request. Headers given on the command line override the
+    defaults. Raises ToolError."""
     found = {"user-agent": ("User-Agent", f"{NAME} v{NSQ_VERSION}")}
     if options.post:
         found["content-type"] = ("Content-Type", options.content_type)
@@ -175,7 +175,7 @@ async def run(options: HttpOptions) -> None:
 
 
 class Pump:
-    """Sends the messages of one consumer to the destinations."""
+    """Sends one consumer's messages to the destinations."""
 
     def __init__(self, options: HttpOptions, consuming: Consuming) -> None:
         self._options = options
@@ -199,7 +199,7 @@ class Pump:
         )
 
     async def handle(self, message: Message) -> bool:
-        """Send a message. Return whether it is finished."""
+        """Send a message. Return whether to finish it."""
         if self._options.sample < 1 and random.random() >= self._options.sample:
             return True
         for destination in self._chooser.choose(time.monotonic()):
@@ -221,7 +221,7 @@ class Pump:
         return True
 
     async def _send(self, destination: int, body: bytes) -> str:
-        """Send a body to a destination. Return the error, or an empty string."""
+        """Send a body to a destination. Return the error, or an empty string on success."""
         if self._options.get:
             address = self._addresses[destination].replace("%s", quote_plus(body))
             request = Request("GET", parse_url(address), self._headers)

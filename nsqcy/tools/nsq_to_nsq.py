@@ -1,4 +1,4 @@
-"""nsq_to_nsq: publishes the messages of topics to other nsqds.
+"""nsq_to_nsq: publishes messages from topics to other nsqds.
 
 A message is finished when its destination responds OK, and requeued otherwise. All messages in
 flight are published concurrently.
@@ -33,7 +33,7 @@ from nsqcy.tools.status import StatusMeters
 NAME = "nsq_to_nsq"
 ONE_OF_THEM = tuple(mode for mode in MODES if mode != MULTICAST)
 
-# With a destination down, messages fail immediately and are redelivered.
+# While a destination is down, messages fail immediately and are redelivered.
 AT_ONCE = {"retries": 0, "reconnect_interval": 0.1, "max_reconnect_interval": 1.0}
 
 SOURCE = (
@@ -79,7 +79,7 @@ NSQ_TO_NSQ = OptionTable(
 
 
 class NsqOptions(Options):
-    """The values of one nsq_to_nsq."""
+    """The option values of one nsq_to_nsq."""
 
     table = NSQ_TO_NSQ
 
@@ -151,7 +151,7 @@ async def run(options: NsqOptions) -> None:
 
 
 class Pump:
-    """Publishes the messages of all consumers to the destinations."""
+    """Publishes all consumers' messages to the destinations."""
 
     def __init__(self, options: NsqOptions, consuming: Consuming, agent: str) -> None:
         addresses = options.destination_nsqd_tcp_address
@@ -173,7 +173,7 @@ class Pump:
             self._lines.introduce(each)
 
     def handle(self, topic: str, message: Message) -> bool | None:
-        """Publish a message. Return False to fail it, or None: then its result follows later."""
+        """Publish a message. Return False to fail it, or None if its result follows later."""
         verdict, body, complaint = self._filter.apply(message.body)
         if complaint:
             common.say(complaint)

@@ -1,6 +1,6 @@
 """Splits a stream of bytes into messages.
 
-Buffers the incomplete last piece. Performs no I/O.
+Buffers the last, incomplete piece. Performs no I/O.
 """
 
 MAX_SIZE = 64 << 20  # far more than any nsqd accepts
@@ -35,8 +35,8 @@ class Pieces:
     def end(self) -> list[bytes]:
         """Return the last piece if it lacks a delimiter.
 
-        A trailing line feed is removed: it ends the line, not the piece. With line feed as the
-        delimiter there is none.
+        A trailing line feed is removed, because it ends the line and is not part of the piece. If
+        line feed is the delimiter, there is none.
         """
         piece = self._close().removesuffix(b"\n")
         return [piece] if piece else []

@@ -1,6 +1,6 @@
-"""Prints messages on stdout, for nsq_tail.
+"""Prints messages to stdout, for nsq_tail.
 
-A message is finished after it was written. Messages that were not written are requeued.
+A message is finished once it is written. Messages that were not written are requeued.
 """
 
 import sys
@@ -25,7 +25,7 @@ async def print_topics(options: TailOptions) -> None:
         "max_in_flight": options.max_in_flight,
         "user_agent": common.user_agent(NAME),
     }
-    output = Threads()  # a single thread keeps lines of two topics apart
+    output = Threads()  # a single thread, so that lines from two topics do not mix
     async with Consuming(options) as consuming:
         for topic in options.topic:
             common.say(f"Adding consumer for topic: {topic}")
@@ -38,7 +38,8 @@ async def print_topics(options: TailOptions) -> None:
 async def print_all(
     consumer: Consumer, output: Threads, head: bytes, maximum: int, stop: Callable[[], None]
 ) -> None:
-    """Print the messages of one consumer until it is closed, or at most `maximum` if above 0."""
+    """Print one consumer's messages until it is closed, but at most `maximum` if that is above
+    0."""
     left = maximum if maximum > 0 else sys.maxsize
     async for batch in consumer.batches(AT_ONCE):
         printed = batch[:left]
@@ -51,7 +52,7 @@ async def print_all(
             raise
         left -= len(printed)
         if not left:
-            consumer.pause()  # before finishing these, or nsqd would send more
+            consumer.pause()  # before finishing these, because nsqd would send more
         finish(printed)
         if not left:
             stop()

@@ -1,6 +1,6 @@
 """Progress bar for long operations.
 
-Silent if stderr is not a terminal, or without tqdm (`pip install "nsqcy[tools]"`).
+Silent if stderr is not a terminal or tqdm is missing (`pip install "nsqcy[tools]"`).
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Status lines with request times, one per fixed number of requests.
+"""Status lines with request times, one per N requests.
 
-Owns the recent durations. Reads no clock and prints nothing.
+Owns the recorded durations. Reads no clock and prints nothing.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ TOO_FEW = 100
 
 
 class StatusMeter:
-    """Returns one line per `every` durations, with the first duration after them."""
+    """Returns one line per `every` durations; the first duration after these triggers it."""
 
     def __init__(self, label: str, every: int) -> None:
         self._label = label
@@ -45,7 +45,7 @@ def _percentile(ordered: list[float], part: float) -> float:
 
 
 class StatusMeters:
-    """One meter for all destinations together and, if there are several, one for each."""
+    """One meter for all destinations together and, if there are several, one per destination."""
 
     def __init__(self, addresses: Iterable[str], every: int) -> None:
         addresses = list(addresses)

@@ -1,4 +1,4 @@
-"""Options of nsq_tail, with the rules between them."""
+"""nsq_tail's options, and the rules that relate them."""
 
 import random
 
@@ -27,7 +27,7 @@ NSQ_TAIL = OptionTable(NAME, {"Basic": (common.VERSION,), "Output": OUTPUT, "Sou
 
 
 class TailOptions(Options):
-    """The values of one nsq_tail."""
+    """The option values of one nsq_tail."""
 
     table = NSQ_TAIL
 

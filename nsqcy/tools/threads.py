@@ -1,7 +1,7 @@
-"""Threads for blocking calls of the event loop.
+"""Threads for blocking calls made by the event loop.
 
 Unlike asyncio's own threads, these do not keep the process alive: a read from a terminal or a write
-to a full pipe may never return, but the tool must still be able to stop.
+to a full pipe may never return, and the tool must still be able to stop.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _Call = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 class Threads:
-    """Runs at most `maximum` calls concurrently, in the order of the requests."""
+    """Runs at most `maximum` calls concurrently, in the order in which they are requested."""
 
     def __init__(self, maximum: int = 1) -> None:
         self._maximum = maximum

@@ -14,7 +14,7 @@ class Throttle:
         self._then = now
 
     def delay(self, now: float) -> float:
-        """Take one token; return the seconds to wait. A rate below 1 means no limit."""
+        """Take one token; return the seconds to wait. With a rate below 1, there is no limit."""
         if self._rate < 1:
             return 0.0
         gained = (now - self._then) * self._rate

@@ -30,7 +30,7 @@ from nsqcy.tools.throttle import Throttle
 NAME = "to_nsq"
 CHUNK = 1 << 16  # bytes per read
 STDIN = 0
-MAX_MESSAGES, MAX_BYTES = 1000, 4 << 20  # limits of unanswered messages; reading pauses above
+MAX_MESSAGES, MAX_BYTES = 1000, 4 << 20  # limits for unanswered messages; then reading pauses
 
 INPUT = (
     Option("delimiter", STRING, "\n", "byte that separates messages"),
@@ -45,7 +45,7 @@ TO_NSQ = OptionTable(NAME, {"Basic": (common.VERSION,), "Input": INPUT, "Destina
 
 
 class ToOptions(Options):
-    """The values of one to_nsq."""
+    """The option values of one to_nsq."""
 
     table = TO_NSQ
 

@@ -1,1 +1,1 @@
-"""The users file with users and their permissions, shared by all daemons."""
+"""The users file, with users and their permissions, which all daemons share."""

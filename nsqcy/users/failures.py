@@ -1,4 +1,4 @@
-"""Failed log-ins by address: a bounded table in memory that forgets over time.
+"""Failed log-ins by address: a bounded in-memory table whose entries expire.
 
 The caller supplies the clock. Thread-safe.
 """
@@ -7,22 +7,22 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-MAX_FAILURES = 10  # failures of one address before it must wait
+MAX_FAILURES = 10  # failures by one address before it must wait
 RECOVERY = 10.0  # seconds to forget one failure
 MAX_ADDRESSES = 10_000
 
 
 class Failures:
-    """Leaky bucket of failed log-ins for each address.
+    """Leaky bucket of failed log-ins per address.
 
-    An address that fails occasionally never waits. An address that fails continuously has one
+    An address that fails occasionally never waits. An address that fails continuously gets one
     attempt per RECOVERY seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._empty_at: OrderedDict[str, float] = OrderedDict()  # when all failures are forgotten
+        self._empty_at: OrderedDict[str, float] = OrderedDict()  # when all are forgotten
 
     def wait(self, address: str) -> float:
         """Return the seconds until the address may try again; 0 if it may now."""

@@ -16,7 +16,7 @@ INI with one section per user, or TOML with the same keys in tables:
     publish_rate = 500
 
 Roles apply to nsqadmin, patterns to nsqd and nsqlookupd. This module owns the format, but opens no
-file. The file contains hashes of passwords and tokens; no error shows any part of a hash.
+file. The file contains password and token hashes; no error shows any part of a hash.
 """
 
 import re
@@ -62,7 +62,7 @@ QUOTAS = (
 )
 TEXTS = ("role", "password", "token", "certificate", *PERMISSIONS)
 KEYS = (*TEXTS, *(each.name for each in QUOTAS))
-MAX_PATTERNS = 100  # per permission; limits the time of a decision
+MAX_PATTERNS = 100  # per permission; bounds the time that a decision takes
 
 NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"
@@ -87,7 +87,7 @@ class _Section:
     def __init__(self, line: int | None, name: str) -> None:
         self.line = line
         self.name = name
-        self.values: dict[str, Any] = {}  # TOML has numbers
+        self.values: dict[str, Any] = {}  # TOML values may be numbers
         self.lines: dict[str, int | None] = {}
 
 
@@ -127,7 +127,7 @@ def _ini(path: str, text: str) -> Iterator[_Section]:
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals or section is None:
-            # Do not show the line: it may be a secret after a misplaced line break.
+            # Do not show the line: after a misplaced line break, it may be a secret.
             raise ConfigError(path, number, "not a user setting", "key = value")
         _set(path, section, number, key, unquoted(value))
     if section is not None:

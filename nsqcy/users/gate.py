@@ -37,7 +37,7 @@ class Gate:
         clock: Callable[[], int] = time.monotonic_ns,
         quota: "Callable[[User], Quota | None]" = lambda user: None,
     ) -> None:
-        """`quota` returns a user's quota, or None without one."""
+        """`quota` returns a user's quota, or None if the user has none."""
         self._known = known
         self._quota = quota
         self._clock = clock
@@ -46,7 +46,7 @@ class Gate:
         self._failures = Failures(lambda: clock() / SECOND)
 
     def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool:
-        """Return whether requests like this are admitted until the file changes.
+        """Return whether requests like this one are admitted until the file changes.
 
         Counts and logs nothing.
         """

@@ -16,14 +16,14 @@ _SCRYPT = re.compile(
 )
 _SHA256 = re.compile(r"\$sha256\$([0-9a-f]{64})")
 
-# Cost of a password check: 32 MiB, and about a tenth of a second.
+# Cost of a password check: 32 MiB, and about 0.1 s.
 LOG_COST, BLOCKS, PARALLEL = 15, 8, 1
 MAX_MEMORY = 128 << 20  # maximum bytes of memory for checking one hash
 SALT_BYTES, HASH_BYTES = 16, 32
 
 
 class Password(NamedTuple):
-    """scrypt hash of a password."""
+    """The scrypt hash of a password."""
 
     log_cost: int
     blocks: int
@@ -32,7 +32,7 @@ class Password(NamedTuple):
     hash: bytes
 
     def is_of(self, text: str) -> bool:
-        """Return whether the text is the password. The time does not depend on the text."""
+        """Return whether the text is the password. The time taken does not depend on the text."""
         return hmac.compare_digest(self.hash, _scrypt(text, self))
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Password(NamedTuple):
 
 
 class Token(NamedTuple):
-    """SHA-256 hash of a random token."""
+    """The SHA-256 hash of a random token."""
 
     hash: bytes
 
@@ -91,7 +91,7 @@ def _base64(data: bytes) -> str:
 
 
 def parse_password(text: str) -> Password | None:
-    """Parse a hash; None if it is malformed or too cheap or expensive to check."""
+    """Parse a hash; return None if it is malformed, or too cheap or too expensive to check."""
     found = _SCRYPT.fullmatch(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Lookup of users by credential, in a time that reveals nothing about other users' secrets.
+"""Lookup of users by credential; its timing reveals nothing about other users' secrets.
 
 Reads the file; file.py parses it.
 """
@@ -35,7 +35,7 @@ def warnings(path: str) -> list[str]:
 
 
 class Known:
-    """Users by their token, or by a name in their certificate."""
+    """Users by token, or by a name in their certificate."""
 
     def __init__(self, users: Users) -> None:
         # A lookup compares HMACs under a random key, not token hashes. Otherwise an attacker could

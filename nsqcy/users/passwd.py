@@ -1,6 +1,6 @@
 """`nsqcy passwd NAME`: prints a user's section for the --auth-file file.
 
-Prints the section to stdout, so that it can be appended to the file. Reads a password from the
+The section goes to stdout, so that it can be appended to the file. Reads a password from the
 terminal or from stdin; shows a new token once on stderr.
 """
 
@@ -88,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _password() -> str | None:
-    """Read a password: twice from a terminal, or one line from stdin. None if it is invalid."""
+    """Read a password: twice from a terminal, or one line from stdin. Return None if it is
+    invalid."""
     try:
         if sys.stdin.isatty():
             text = getpass.getpass("Password: ")

@@ -1,4 +1,4 @@
-"""Quotas of a file's users: limits and usage by user name."""
+"""Quotas of the users in a file: limits and usage, by user name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,14 +10,14 @@ OF_CONNECTIONS = 2  # the first figures of a quota
 
 
 class Quotas:
-    """Quotas of the users that have one, as counted by one process."""
+    """The quotas of all users that have one, as counted by one process."""
 
     def __init__(self, table: QuotaTable) -> None:
         self._table = table
         self._found: dict[str, Quota] = {}
 
     def of(self, user: User) -> Quota | None:
-        """Return a user's quota; None without one."""
+        """Return a user's quota; None if the user has none."""
         if not user.has_quota:
             return None
         found = self._found.get(user.name)
@@ -28,8 +28,8 @@ class Quotas:
     def told(self, users: Users, now: int) -> Iterator[dict[str, Any]]:
         """Yield the usage of each user with a quota, for /metrics.
 
-        `figures` are Quota's figures; publish figures are included only if a rate is limited.
-        Unless the quota is `shared`, each worker counts separately.
+        `figures` come from Quota; publish figures are included only if a rate is limited. Unless
+        the quota is `shared`, each worker counts separately.
         """
         for user in users.values():
             quota = self.of(user)

@@ -17,7 +17,8 @@ _TOKEN = re.compile(r"[!-~]{1,4096}")
 
 
 def read(path: str) -> str:
-    """Return the token; empty without a path. Raises ConfigError, which does not show it."""
+    """Return the token; empty if there is no path. Raises ConfigError, which does not show the
+    token."""
     if not path:
         return ""
     token = files.read_text(path).strip()

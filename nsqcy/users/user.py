@@ -12,14 +12,14 @@ from nsqcy.users.hashes import Password, Token
 VIEW, OPERATE = ROLES = ("view", "operate")
 PUBLISH, SUBSCRIBE, ADMIN = PERMISSIONS = ("publish", "subscribe", "admin")
 
-EVERY = "*"  # matches all names
+EVERY = "*"  # this pattern matches all names
 
 
 class User(NamedTuple):
-    """User with its credentials, permissions and quotas.
+    """A user, with credentials, permissions and quotas.
 
     `publish`, `subscribe` and `admin` are topic patterns; a `subscribe` pattern may also be
-    TOPIC/CHANNEL. No permission includes another.
+    TOPIC/CHANNEL. No permission implies another.
     """
 
     name: str
@@ -30,7 +30,7 @@ class User(NamedTuple):
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
-    max_connections: int = 0  # to one nsqd; here and below, 0 means no limit
+    max_connections: int = 0  # per nsqd; here and below, 0 means no limit
     publish_rate: float = 0.0  # messages per second
     publish_bytes_rate: int = 0
 
@@ -59,7 +59,7 @@ class User(NamedTuple):
         return any(fnmatch.fnmatchcase(topic, each) for each in self.admin)
 
     def may_subscribe(self, topic: str, channel: str) -> bool:
-        """Return whether the user may consume. `channel` is empty for reads of the whole topic."""
+        """Return whether the user may consume. `channel` is empty for reads of the entire topic."""
         for each in self.subscribe:
             of_topic, _, of_channel = each.partition("/")
             if fnmatch.fnmatchcase(topic, of_topic) and fnmatch.fnmatchcase(

@@ -1,7 +1,7 @@
 """Debug information about one process for /debug: stacks, threads, memory, and a profile.
 
-Runs the profiler, a program that reads this process from outside. Independent of HTTP and other
-processes. Imports modules on first use, because most processes never need them.
+Runs the profiler, a program that reads this process's memory from outside. Independent of HTTP and
+other processes. Imports modules on first use, because most processes never need them.
 """
 
 import gc
@@ -68,7 +68,7 @@ def table(counted: dict[str, int]) -> str:
 
 
 def free() -> str:
-    """Collect garbage and return free memory to the kernel; return an empty text."""
+    """Collect garbage and release free memory to the kernel; return an empty string."""
     import ctypes
 
     gc.collect()
@@ -100,7 +100,7 @@ class Profiler:
         self._busy = False
 
     def profile(self, seconds: int) -> str:
-        """Return stacks and sample counts, one per line. Blocks the greenlet, not the hub."""
+        """Return stacks and sample counts, one per line. Blocks only the greenlet, not the hub."""
         program = _find()
         if self._busy:
             raise ProfilerBusy
@@ -129,7 +129,8 @@ def _record(program: str, seconds: int) -> tuple[bool, str]:
     import ctypes
     import subprocess
 
-    # Allow the child to trace this process where the kernel lets only a parent trace a process.
+    # Allow the child to trace this process, as some kernels let a process be traced only by its
+    # parent.
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PTRACER, os.getpid(), 0, 0, 0)
     fd = os.memfd_create("profile", os.MFD_CLOEXEC)

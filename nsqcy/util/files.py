@@ -1,6 +1,6 @@
 """Small files that survive a power loss: synced directories, atomically replaced files.
 
-All calls block; do not call them on a hub. Independent of the files' content.
+All calls block; do not call them on a hub. Independent of the file content.
 """
 
 import os
@@ -18,7 +18,7 @@ def sync_directory(path: str) -> None:
 def replace(directory: str, name: str, content: bytes) -> None:
     """Replace a file atomically; only its owner can read it. Raises OSError.
 
-    A crash leaves either the old or the new content.
+    After a crash, the file has either the old or the new content.
     """
     temporary = os.path.join(directory, name + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

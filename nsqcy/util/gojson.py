@@ -1,10 +1,10 @@
-"""JSON as NSQ's daemon reads and writes it.
+"""JSON as NSQ's daemons read and write it.
 
 Reads an object into named fields:
 
-- Keys match in any case; of equal keys the last one counts. Unknown keys are ignored.
+- Keys match in any case; if a key is repeated, the last one counts. Unknown keys are ignored.
 - null counts as absent.
-- Invalid JSON and values of the wrong type are a ValueError, whose text never contains the input.
+- Invalid JSON and values of the wrong type raise ValueError, whose text never contains the input.
 """
 
 import json
@@ -21,14 +21,14 @@ _ESCAPED = {ord(each): f"\\u{ord(each):04x}" for each in "&<>\u2028\u2029"}
 
 
 def decode(body: bytes, fields: Fields) -> dict[str, Any]:
-    """Return every field of a JSON object, read or at its default; raises ValueError."""
+    """Return every field of a JSON object, as read or at its default. Raises ValueError."""
     return _decode(_DECODER, body, fields)
 
 
 def decode_large(body: bytes, fields: Fields) -> dict[str, Any]:
-    """Decode like decode(), in half the time, for bodies with tens of thousands of objects.
+    """Decode like decode(), but in half the time, for bodies with tens of thousands of objects.
 
-    If several keys are equal, including their case, only the last counts, even if it is null.
+    If a key is repeated in the same case, only the last one counts, even if it is null.
     """
     return _decode(_LARGE_DECODER, body, fields)
 
@@ -90,7 +90,7 @@ int32 = _integer(31)
 
 _KINDS: Mapping[Reader, type] = {int64: int, flag: bool}
 _INT64 = 1 << 63
-_MAX_KEYS = 64  # maximum sets of keys in the cache
+_MAX_KEYS = 64  # maximum number of key sets in the cache
 
 
 def array(reader: Reader, empty: Any) -> Reader:
@@ -128,8 +128,8 @@ def structure(fields: Fields) -> Reader:
 def alike(fields: Fields) -> Reader:
     """Return a fast reader for many similar objects.
 
-    It reads like structure(), but returns only the values, in the order of the fields. Integers and
-    flags must be the first fields.
+    It reads like structure(), but returns only the values, in the order of the fields. The integer
+    and flag fields must come first.
 
     An object with previously seen keys is not read field by field: one comparison checks the types
     of all its numbers.
@@ -140,7 +140,7 @@ def alike(fields: Fields) -> Reader:
     kinds = tuple(_KINDS[reader] for reader, _ in fields.values() if reader in _KINDS)
     others = list(fields.values())[len(kinds) :]
     assert not any(reader in _KINDS for reader, _ in others)
-    lacking: dict[tuple[str, ...], bool] = {}  # by the set of keys, all in their usual case
+    lacking: dict[tuple[str, ...], bool] = {}  # by key set, with every key in its usual case
 
     def read(value: Any) -> tuple[Any, ...]:
         keys = tuple(value) if type(value) is dict else None
@@ -165,12 +165,12 @@ def alike(fields: Fields) -> Reader:
 
 
 def _is_varied(key: str, names: Mapping[str, Any]) -> bool:
-    """Return whether a key matches one of the names, but in another case."""
+    """Return whether a key matches one of the names, but in a different case."""
     return key not in names and key.lower() in names
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """Pairs of an object, which keep the order and repeated keys."""
+    """An object's pairs, which keep the order and repeated keys."""
 
 
 EMPTY = _Pairs()

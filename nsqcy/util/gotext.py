@@ -1,4 +1,4 @@
-"""Times and JSON, byte for byte as Go's standard library writes them.
+"""Formats times and JSON byte for byte as Go's standard library does.
 
 Durations are in nsqcy/config/durations.py. Independent of nsqd.
 """
@@ -26,7 +26,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def json_bytes(value: Any) -> bytes:
-    """Encode compact JSON, escaped as by Go's `encoding/json`. Keeps the key order."""
+    """Encode as compact JSON, with the escapes of Go's `encoding/json`. Keeps the key order."""
     # The characters replaced below occur only inside strings.
     text = _encoder.encode(_whole_floats(value)).translate(_HTML)
     if "\\" in text:

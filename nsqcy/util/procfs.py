@@ -1,4 +1,4 @@
-"""Reads small files in /proc and /sys; unreadable files count as empty."""
+"""Reads small files in /proc and /sys; unreadable files are treated as empty."""
 
 
 def read(path: str) -> str:
@@ -11,11 +11,11 @@ def read(path: str) -> str:
 
 
 def number(path: str) -> int | None:
-    """Return the number in a file; None if it is not one non-negative integer."""
+    """Return the number in a file; None if the content is not a single non-negative integer."""
     text = read(path).strip()
     return int(text) if text.isdecimal() else None
 
 
 def command_line(process: int | str = "self") -> str:
-    """Return a process's command line, with NUL between the words."""
+    """Return a process's command line, with a NUL between arguments."""
     return read(f"/proc/{process}/cmdline").rstrip("\0")

@@ -25,7 +25,7 @@ def reaches_itself(sock: Connected) -> bool:
         here, there = sock.getsockname(), sock.getpeername()
     except OSError:
         return False  # already reset: the next read reports it
-    return bool(here) and here == there  # both ends of a Unix socket may be without a name
+    return bool(here) and here == there  # both ends of a unix socket may be unnamed
 
 
 def refuse_itself(sock: Closable) -> None:

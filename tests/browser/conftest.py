@@ -1,6 +1,7 @@
 """A browser and a cluster under load for the tests of a module.
 
-Playwright's event loop blocks its thread for all other asyncio loops, so it ends with the module.
+Playwright's event loop blocks its thread for all other asyncio loops, so the browser is closed at
+the end of the module.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visit]]:
     """Factory of visits with a new browser profile: `visit(width=390)`. The test fails if a page
-    has errors. `url` selects a different nsqadmin from that of the `live` cluster."""
+    has errors. `url` selects an nsqadmin other than that of the `live` cluster."""
     visits = []
 
     def begin(width: int = 1440, url: str = "", **options: Any) -> Visit:

@@ -1,7 +1,7 @@
 """nsqadmin with a users file in a browser: what each role sees and does, and what other sites
 cannot do.
 
-One of its two nsqds is down: the pages show the data of the other one and a warning.
+One of its two nsqds is down: the pages show the data of the other nsqd and a warning.
 """
 
 from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ def refunds(live: Lively) -> Iterator[None]:
 
 
 def row(page: Any, caption: str, name: str) -> list[str]:
-    """Return the cells of the row with this name, without surplus blanks."""
+    """Return the cells of the row with this name, without extra whitespace."""
     table = page.locator(f'[role=region][aria-label="{caption}"]')
     texts = table.locator("tbody tr", has_text=name).locator("th, td").all_text_contents()
     return [" ".join(each.split()) for each in texts]
@@ -44,7 +44,7 @@ def test_what_is_wrong_with_them(live: Lively, visit: Begin) -> None:
     expect(page.locator('tr[data-key="refunds"] .signs')).to_contain_text("paused: report")
     follow(page, "refunds")
     page.wait_for_url("**/topics/refunds")
-    reader = row(page, "Readers of the Log", "lake")
+    reader = row(page, "Log Readers", "lake")
     assert reader[1] == live.nodes[0] and int(reader[2]) > 0
     assert row(page, "Channel Message Queues", "report")[:2] == ["report", "⚠ paused"]
 

@@ -1,4 +1,4 @@
-"""nsqadmin's pages in a browser, for a cluster under load: reading without acting."""
+"""nsqadmin's pages in a browser, for a cluster under load: viewing without actions."""
 
 import re
 import signal
@@ -32,7 +32,7 @@ def number(text: str) -> int:
 
 
 def cell(page: Any, row: str, column: str) -> Any:
-    """Return a cell of the only table, by the name of its row and the heading of its column."""
+    """Return a cell of the only table, by row name and column heading."""
     titles = page.locator("thead th").all_text_contents()
     return page.locator(f'tbody tr[data-key="{row}"]').locator("th, td").nth(titles.index(column))
 
@@ -84,7 +84,7 @@ def test_values_are_read_out(live: Lively, visit: Begin) -> None:
     box = plot.locator(".canvas").bounding_box()
     page.mouse.move(box["x"] + 2, box["y"] + 20)
     expect(time).to_have_text(re.compile(r"\d:\d\d"))
-    expect(value).to_have_text("–")  # no samples were taken so long ago
+    expect(value).to_have_text("–")  # no samples are that old
     page.mouse.move(0, 0)
     expect(value).to_have_text(latest)
     plot.focus()

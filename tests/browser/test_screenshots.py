@@ -1,4 +1,4 @@
-"""Take new pictures for docs/ after a quarter of an hour of load."""
+"""Take new screenshots for docs/ after a quarter of an hour of load."""
 
 import io
 import math
@@ -11,7 +11,7 @@ import pytest
 from support.loaded_cluster import lively, trouble
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-MAX_BYTES = 80_000  # maximum size of a picture, in bytes
+MAX_BYTES = 80_000  # maximum size of a screenshot, in bytes
 COLOURS = 48
 LONG = 15.5 * 60  # seconds: slightly longer than the shortest time frame
 

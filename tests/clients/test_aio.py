@@ -1,4 +1,4 @@
-"""What is asyncio's own about the client: tasks, waiting, cancelling; against a scripted nsqd."""
+"""The asyncio-specific parts of the client (tasks, waiting, cancellation) with a scripted nsqd."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from nsqcy.client.errors import Closed, ConnectionFailed, PublishTimeout, Requeu
 from support.fake_nsqd import Link, MockNsqd
 
 LIMIT = 20.0
-FOREVER = 3600.0  # a close_timeout that no test can wait for
+FOREVER = 3600.0  # a close_timeout too long for any test
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def nsqd() -> Iterator[MockNsqd]:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """In a loop whose every complaint is a failure."""
+    """Run in an event loop; any error that the loop reports is a failure."""
     complaints: list[Any] = []
 
     async def main() -> None:
@@ -90,7 +90,7 @@ def test_iterating_starts_it_and_its_end_ends_that(nsqd: MockNsqd) -> None:
 
 
 def test_several_iterate(nsqd: MockNsqd) -> None:
-    """Each message goes to one of them, whoever is cancelled."""
+    """Each message goes to exactly one iterator, even if others are cancelled."""
 
     async def main() -> None:
         taken: list[bytes] = []
@@ -114,7 +114,7 @@ def test_several_iterate(nsqd: MockNsqd) -> None:
 
 
 def test_whose_time_is_over_leaves_the_message_to_another(nsqd: MockNsqd) -> None:
-    """Woken and timed out in the same turn: the other one that waits hears of it."""
+    """If a waiter is woken and times out in the same turn, another waiter gets the message."""
 
     async def main() -> None:
         async with Consumer("t", "c", nsqd.address) as consumer:
@@ -123,7 +123,7 @@ def test_whose_time_is_over_leaves_the_message_to_another(nsqd: MockNsqd) -> Non
             await asyncio.sleep(0)
             second = asyncio.create_task(anext(consumer))
             await asyncio.sleep(0)
-            # As deliver() wakes the first, so in the same turn its time is over.
+            # Cancel the first waiter in the turn in which deliver() wakes it.
             deliver_ = consumer.deliver
 
             def and_cancel(messages: list[Message]) -> None:
@@ -148,7 +148,7 @@ def test_batches(nsqd: MockNsqd) -> None:
             batches = consumer.batches(3, within=LIMIT)
             deliver(link, b"1", b"2", b"3", b"4")
             first = await anext(batches)
-            second = await anext(batches)  # no more can come before it is answered
+            second = await anext(batches)  # no more can arrive until these are answered
             assert [[each.body for each in batch] for batch in (first, second)] == [
                 [b"1", b"2", b"3"],
                 [b"4"],
@@ -275,7 +275,7 @@ def test_a_handler_closes(nsqd: MockNsqd) -> None:
         async def handler(message: Message) -> None:
             message.finish()
             await consumer.close()
-            await asyncio.sleep(0)  # would be the end of a task that was cancelled
+            await asyncio.sleep(0)  # a cancelled task would end here
             after.append(True)
 
         consumer = Consumer("t", "c", nsqd.address, message_handler=handler)
@@ -323,7 +323,7 @@ def returning() -> None: ...
 def test_the_end_of_on_giving_up_decides(
     nsqd: MockNsqd, kind: str, end: Callable[[], None]
 ) -> None:
-    """A message is finished after the hook has returned, and requeued if the hook has failed."""
+    """A message is finished after the hook returns, and requeued if the hook fails."""
 
     async def main() -> None:
         failed: list[BaseException] = []
@@ -385,7 +385,8 @@ def test_on_giving_up_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd) -> None:
 
 @pytest.mark.parametrize("graceful", [True, False])
 def test_on_giving_up_at_the_end(nsqd: MockNsqd, graceful: bool) -> None:
-    """A close waits for the hook; a hook that never ends is cancelled, and nothing is finished."""
+    """A graceful close waits for the hook; otherwise the hook is cancelled, and nothing is
+    finished."""
 
     async def main() -> None:
         ends: list[str] = []
@@ -449,7 +450,7 @@ def test_on_exception_may_wait_and_answer(nsqd: MockNsqd) -> None:
 def test_callbacks_may_be_coroutine_functions(
     nsqd: MockNsqd, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are awaited beside the consumer, and what they raise is logged."""
+    """They are awaited while the consumer goes on, and their exceptions are logged."""
     caplog.set_level(logging.CRITICAL)
     caplog.set_level(logging.ERROR, "nsqcy.client")
 
@@ -497,7 +498,7 @@ def test_callbacks_may_be_coroutine_functions(
 
 
 def test_a_handler_does_not_wait_for_itself(nsqd: MockNsqd) -> None:
-    """Its message is finished when it returns; only then run() does."""
+    """A message is finished when its handler returns; run() returns only after that."""
 
     async def main() -> None:
         after: list[bytes] = []
@@ -515,7 +516,7 @@ def test_a_handler_does_not_wait_for_itself(nsqd: MockNsqd) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(consumer.run())
             link = await subscriber(nsqd)
-            deliver(link, b"1", b"2")  # both close it
+            deliver(link, b"1", b"2")  # both handlers close the consumer
         assert sorted(after) == [b"1", b"2"]
         assert len(link.said("FIN")) == 2
         assert link.ended.wait(LIMIT)
@@ -543,7 +544,7 @@ def test_an_iteration_does_not_wait_for_itself(nsqd: MockNsqd, kind: str) -> Non
                 for message in batch:
                     message.finish()
                 taken += batch
-        await consumer.close()  # waits for the end: nothing is in the caller's hands
+        await consumer.close()  # waits for the end: the caller holds no messages
         assert link.ended.wait(LIMIT)
         answers = (len(link.said("FIN")), len(link.said("REQ")))
         assert answers == ((1, 1) if kind == "messages" else (2, 0))
@@ -579,7 +580,7 @@ async def iterate_once(consumer: Consumer) -> Message:
 
 
 def test_cancelling_run_closes(nsqd: MockNsqd) -> None:
-    """Handlers finish what they have begun; the rest goes back."""
+    """Handlers finish the messages that they have begun; the rest is requeued."""
 
     async def main() -> None:
         gate, inside = asyncio.Event(), asyncio.Event()
@@ -616,7 +617,7 @@ def test_cancelling_run_closes(nsqd: MockNsqd) -> None:
 
 
 def test_cancelling_run_has_an_end(nsqd: MockNsqd) -> None:
-    """After close_timeout handlers are cancelled, and nothing of theirs is finished."""
+    """After close_timeout, handlers are cancelled, and none of their messages is finished."""
 
     async def main() -> None:
         inside = asyncio.Event()
@@ -742,7 +743,7 @@ def test_a_cancelled_close_of_a_producer_goes_on() -> None:
         with nsqd.link() as link:
             link.answer()
         assert await publishing == b"OK"
-        await producer.close()  # waits for the end as well
+        await producer.close()  # also waits for the end
         assert not producer.transports
 
     with MockNsqd(script=mute) as nsqd:
@@ -807,7 +808,7 @@ def test_a_close_while_it_connects() -> None:
 
 
 def test_a_close_in_the_turn_of_a_connection(nsqd: MockNsqd) -> None:
-    """However far a connection has come: it is closed, and nothing is said by it later."""
+    """A connection in any state is closed, and reports nothing afterwards."""
 
     async def main(turns: int) -> None:
         consumer = Consumer("t", "c", nsqd.address)
@@ -854,7 +855,7 @@ def test_room() -> None:
             first = asyncio.create_task(producer.publish("t", b"12"))
             await until(lambda: producer.is_full)
             others = [asyncio.create_task(producer.publish("t", b"3")) for _ in range(2)]
-            with pytest.raises(PublishTimeout, match="2 bytes are unanswered"):
+            with pytest.raises(PublishTimeout, match="2 bytes of publishes are unanswered"):
                 await producer.publish("t", b"4", timeout=0.01)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(producer.publish("t", b"4"), 0.01)
@@ -909,7 +910,7 @@ def test_publish_all_tells_of_the_first_error() -> None:
 
 
 def test_a_close_sends_what_waits() -> None:
-    """However slowly it is read."""
+    """Pending publishes are sent even if nsqd reads slowly."""
     gate = threading.Event()
 
     def script(peer: Any, line: str, body: bytes) -> bool:

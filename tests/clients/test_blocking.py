@@ -1,4 +1,4 @@
-"""The blocking client, over threads and over greenlets, with a daemon."""
+"""The blocking client with threads and with greenlets, with a daemon."""
 
 import signal
 import socket
@@ -46,7 +46,7 @@ def address(daemon: Nsqd) -> str:
 
 
 class Beside:
-    """Runs things beside the test, and waits, in the way of one runtime."""
+    """Runs functions concurrently with the test, and waits, using one runtime."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -62,7 +62,7 @@ class Beside:
         return gevent.event.Event() if self.kind == "gevent" else threading.Event()
 
     def sleep(self) -> None:
-        """Let the others go on."""
+        """Let the other threads or greenlets run."""
         if self.kind == "gevent":
             gevent.sleep(0.01)
         else:
@@ -83,7 +83,7 @@ def beside(request: pytest.FixtureRequest) -> Beside:
 
 @pytest.fixture
 def consume(beside: Beside, address: str, topic: str) -> Iterator[Callable[..., Consumer]]:
-    """Makes consumers of the test's topic, and closes them."""
+    """Factory of consumers for the test's topic; they are closed at the end."""
     made: list[Consumer] = []
 
     def make(**options: Any) -> Consumer:
@@ -181,7 +181,7 @@ def test_what_is_never_sent(producer: Producer, topic: str, data: Any, error: An
 
 
 class Mute:
-    """Shakes hands and takes everything, and never says OK."""
+    """Completes the handshake and reads everything, but never sends OK."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -224,7 +224,7 @@ def test_nobody_answers(beside: Beside, mute: Mute) -> None:
 
 
 def test_whoever_waits_for_room_gets_it(beside: Beside, mute: Mute) -> None:
-    """A lost connection makes room, too."""
+    """A lost connection also makes room."""
     failed = beside.event()
     with Producer(mute.address, runtime=beside.kind, max_pending=10, retries=0) as producer:
 
@@ -343,7 +343,7 @@ def test_closing_ends_who_iterate(beside: Beside, consume: Callable[..., Consume
 def test_several_iterate(
     producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Each message goes to one of them, and none is left."""
+    """Each message goes to exactly one iterator, and none is left."""
     consumer = consume(max_in_flight=50)
     bodies: list[bytes] = []
 
@@ -363,7 +363,7 @@ def test_several_iterate(
 def test_handlers(
     producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """As many as are wanted run at once; what becomes of a message is what they say."""
+    """At most `concurrency` handlers run at once; their results decide the fate of each message."""
     inside: list[Message] = []
     go_on = beside.event()
     failed: list[tuple[bytes, str]] = []
@@ -439,7 +439,7 @@ def test_concurrency_alone_sets_how_many_are_in_flight(
 def test_a_coroutine_that_a_handler_returns_is_a_failure(
     producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Nothing would await it: the message is not done with."""
+    """The coroutine would never be awaited, so the message is not finished."""
 
     async def work(message: Message) -> None: ...
 
@@ -507,7 +507,7 @@ def test_what_on_giving_up_has_not_done_comes_again(
 def test_on_giving_up_may_wait(
     producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Heartbeats are answered, and other messages handled."""
+    """Meanwhile heartbeats are answered, and other messages are handled."""
     beats, handled, saved = beside.event(), beside.event(), beside.event()
 
     def handle(message: Message) -> bool:
@@ -548,7 +548,7 @@ def test_on_giving_up_may_close(
 def test_a_close_waits_for_on_giving_up(
     producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """A hook that has begun ends; messages that it has not seen yet go back."""
+    """A running hook completes; messages that have not reached the hook are requeued."""
     inside: list[Message] = []
     go_on = beside.event()
 
@@ -607,7 +607,7 @@ def test_heartbeats_are_answered_while_a_handler_is_busy(
 
 
 def test_batches(producer: Producer, consume: Callable[..., Consumer], topic: str) -> None:
-    """One that is full, and those that cannot become it: no more may come."""
+    """A full batch, and batches that cannot become full because no more messages may arrive."""
     producer.publish_all(topic, [b"%d" % number for number in range(25)])
     consumer = consume(max_in_flight=10)
     sizes = []
@@ -625,7 +625,7 @@ def test_batches(producer: Producer, consume: Callable[..., Consumer], topic: st
 def test_starved(
     producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Nobody is starved while there is something that was not taken yet."""
+    """A consumer is not starved while it still holds messages that were not taken."""
     producer.multipublish(topic, [b"x"] * 5)
     consumer = consume(max_in_flight=5)
     consumer.start()
@@ -736,7 +736,7 @@ def test_control(
 def test_nsqds_are_found(
     beside: Beside, tmp_path: Path, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Through a lookupd, when it is asked, and by their address."""
+    """Through a lookupd, once it is queried; connections are listed by address."""
     with Lookupd() as lookupd:
         options = {
             "broadcast_address": "127.0.0.1",
@@ -761,7 +761,7 @@ def test_nsqds_are_found(
 def test_answers_of_other_threads(
     producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Threads of the operating system, whatever the consumer runs on."""
+    """Operating-system threads may answer messages, whatever runtime the consumer uses."""
     producer.multipublish(topic, [b"x"] * 2)
     consumer = consume(max_in_flight=2)
     first, second = consumer.get(), consumer.get()
@@ -808,7 +808,7 @@ class Asynchronous:
     ],
 )
 def test_coroutine_functions_are_refused(kind: Any, name: str, function: Any) -> None:
-    """Nobody would await them."""
+    """Their coroutines would never be awaited."""
     names = ("t", "c") if kind is Consumer else ()
     with pytest.raises(TypeError, match=f"{name} cannot be a coroutine function.*nsqcy.client.aio"):
         kind(*names, "a", **{name: function})
@@ -859,7 +859,7 @@ def run(address: str, topic: str) -> Iterator[Callable[..., Process]]:
 def test_a_program_that_closes_nothing(
     run: Callable[..., Process], daemon: Nsqd, topic: str
 ) -> None:
-    """It ends; what it has answered and published is not lost."""
+    """The program exits; its answers and publishes are not lost."""
     assert run("forgotten").end() == (0, [], "")
     daemon.web.await_counts(topic, "c", depth=2, message_count=4)
 
@@ -887,7 +887,7 @@ def test_a_signal_handler_closes_one_that_waits(run: Callable[..., Process]) -> 
 
 
 def test_a_fork(run: Callable[..., Process]) -> None:
-    """The child has none of what the parent has started, and the parent keeps all of it."""
+    """The child has nothing that the parent started, and the parent keeps all of it."""
     code, said, errors = run("forked").end()
     assert (code, said, errors) == (0, ["closed 0", "OK", "OK", "1 2 3"], "")
 

@@ -1,8 +1,8 @@
-"""A cluster as people run it, while its parts go away and come back.
+"""A realistic cluster whose parts go away and come back.
 
-Two nsqlookupd, three nsqd (one of them behind a proxy), four consumers of one channel that find
-the nsqds by themselves, each on another client, and a producer of the pool. 100,000 numbered
-messages flow; meanwhile an nsqd is stopped and started, a nsqlookupd is, and the network between
+There are two nsqlookupds, three nsqds (one of them behind a proxy), and a producer for the pool.
+Four consumers of one channel discover the nsqds, each with a different client library. 100,000
+numbered messages flow. Meanwhile, an nsqd and a nsqlookupd are restarted, and the network between
 one nsqd and all clients is cut for some time.
 """
 
@@ -30,12 +30,12 @@ TOPIC, CHANNEL = "flow", "workers"
 CLIENTS = ("aio", "blocking", "pynsq", "nsqjs")
 READY = 200
 ATTEMPTS = struct.Struct(">8xH16s")
-HEARTBEAT = 1  # seconds: two of them missed, and a connection is given up
+HEARTBEAT = 1  # seconds; a connection that misses two is closed
 MESSAGE_TIMEOUT = 10  # seconds
 
 
 class Cluster:
-    """The daemons, and a proxy before the last nsqd."""
+    """The daemons, and a proxy in front of the last nsqd."""
 
     def __init__(self, stack: ExitStack) -> None:
         enter = stack.enter_context
@@ -55,7 +55,7 @@ class Cluster:
         return [each.http_address for each in self.lookupds]
 
     def clients(self) -> list[int]:
-        """How many consumers each nsqd has."""
+        """Return the number of consumers of each nsqd."""
         return [self._channel(each).get("client_count", 0) for each in self.nsqds]
 
     def create_topic(self) -> None:
@@ -79,11 +79,12 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Flow:
-    """The producer: N messages per second, whatever happens; steps are taken as they leave."""
+    """Producer that sends RATE messages per second, whatever happens, and runs each step when its
+    message is sent."""
 
     def __init__(self, cluster: Cluster, steps: dict[int, Callable[[], None]]) -> None:
         self.cluster = cluster
-        self.retries: Counter[bytes] = Counter()  # by the message's body
+        self.retries: Counter[bytes] = Counter()  # by message body
         self.answers: Counter[bytes] = Counter()
         self._steps = steps
         self._numbers = iter(range(MESSAGES))
@@ -153,11 +154,11 @@ def test_nothing_is_lost_and_nobody_starves(
     for each in consumers.values():
         assert each.process.poll() is None, each.story()
 
-    # Whoever was cut off has come back, to each of the three.
+    # All consumers have reconnected to each of the three nsqds.
     eventually(lambda: cluster.clients() == [len(CLIENTS)] * 3, 60)
 
-    # A message came twice because it was delivered again, or because it was published again, to
-    # another nsqd, when it could not be known whether the first had taken it.
+    # A message arrives twice if it was redelivered, or if it was published again to a different
+    # nsqd because the first one might not have accepted it.
     ids: dict[bytes, set[bytes]] = defaultdict(set)
     deliveries: dict[bytes, list[int]] = defaultdict(list)
     for each in consumers.values():
@@ -172,12 +173,12 @@ def test_nothing_is_lost_and_nobody_starves(
     again = 0
     for attempts in deliveries.values():
         again += len(attempts) - 1
-        assert len(set(attempts)) == len(attempts), "one delivery came to two consumers"
+        assert len(set(attempts)) == len(attempts), "two consumers received the same delivery"
     shares = {name: len(each.raw) for name, each in consumers.items()}
     print(f"shares {shares}, {flow.retries.total()} publishes tried again,")
     print(f"{len(published_twice)} messages published twice, {again} deliveries repeated; {seen}")
 
-    # Each has had its part, before and after.
+    # Each consumer has received its share, at every stage.
     for when, counts in {**seen, "at the end": shares}.items():
         for name, count in counts.items():
             assert count > sum(counts.values()) / 50, (when, name, counts)

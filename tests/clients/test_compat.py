@@ -1,4 +1,4 @@
-"""Programs of pynsq and gnsq do the same with another import line."""
+"""Programs that use pynsq or gnsq behave the same with a different import line."""
 
 import asyncio
 import logging
@@ -58,8 +58,8 @@ def test_both_say_the_same(script: str, daemon: Nsqd, topic: str) -> None:
 
 @pytest.mark.parametrize("how", ["tornado", "term"])
 def test_what_pynsq_does_not_do(how: str, daemon: Nsqd, topic: str) -> None:
-    """A handler that returns nothing finishes; what is published before there is a connection is
-    published once there is."""
+    """A message is finished if its handler returns None. A message published before the connection
+    is open is sent once it is."""
     assert said("pynsq-shim", "pynsq_tornado", daemon, topic, how) == "at once\nb'OK'\n"
     daemon.web.await_counts(f"{topic}-pynsq-shim", "c", depth=0, in_flight_count=0)
 
@@ -92,7 +92,7 @@ def test_consuming(
 
 @pytest.mark.parametrize(("raises", "answer"), [(False, "FIN"), (True, "REQ")])
 def test_a_coroutine_of_giving_up_is_awaited(raises: bool, answer: str) -> None:
-    """Its message is finished when it has returned, not before."""
+    """A message is finished once the coroutine has returned, not before."""
 
     async def main(nsqd: MockNsqd) -> None:
         inside, go_on = asyncio.Event(), asyncio.Event()
@@ -127,7 +127,7 @@ class Batches(BatchHandler):
 
 
 def test_receivers_of_gnsq_cannot_be_coroutine_functions() -> None:
-    """Nothing would await them, and their messages would be finished."""
+    """Their coroutines would never be awaited, and the messages would be finished."""
     consumer = gnsq.Consumer("t", "c", "127.0.0.1:1")
     for signal in (consumer.on_message, consumer.on_giving_up):
         with pytest.raises(TypeError, match="coroutine function"):

@@ -1,4 +1,4 @@
-"""Other people's client libraries, unmodified, do with this daemon what they do with NSQ."""
+"""Unmodified third-party client libraries work with this daemon as they do with NSQ."""
 
 import time
 from collections import Counter
@@ -20,7 +20,7 @@ every_publisher = pytest.mark.parametrize("library", libraries(PUBLISHERS))
 
 
 def bodies(count: int, size: int = 20) -> list[bytes]:
-    """Bodies with zero bytes and line ends in them."""
+    """Return bodies with zero bytes and line ends."""
     return [(b"\0%06d\r\n" % number).ljust(size, b"\xff") for number in range(count)]
 
 
@@ -69,7 +69,8 @@ def test_publish_deferred(library: str, shared: Nsqd, topic: str, publish: Publi
 
 @every_library
 def test_publish_to_a_bad_topic(library: str, shared: Nsqd, publish: Publish) -> None:
-    """gnsq looks at the name itself; whoever refuses, it is an error and not a hang."""
+    """gnsq checks the name itself; whichever side refuses, the result is an error and not a
+    hang."""
     producer = publish(library, shared, "not$valid")
     producer.publish(bodies(1))
     producer.await_that(lambda: producer.answers or producer.process.poll() is not None)
@@ -99,7 +100,7 @@ def test_consume(library: str, rdy: int, shared: Nsqd, topic: str, consume: Cons
 def test_an_idle_consumer_is_served(
     library: str, shared: Nsqd, topic: str, consume: Consume
 ) -> None:
-    """Messages that come one by one, each when the one before is done with."""
+    """Messages arrive one by one, each once the previous one is finished."""
     consumer = consume(library, shared, topic, "c", rdy=10)
     shared.web.create(topic, "c")
     producer = shared.connect()
@@ -121,7 +122,7 @@ def test_requeue(library: str, delay: int, shared: Nsqd, topic: str, consume: Co
     tries = Counter((message.id, message.attempts) for message in messages)
     assert sorted(attempts for _, attempts in tries) == [1] * 50 + [2] * 50
     shared.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=50)
-    # One backs off after what it has requeued, and comes back to all of it in steps.
+    # Some libraries back off after requeueing, and return to the full RDY count in steps.
     eventually(lambda: shared.web.client(topic, "c")["ready_count"] == 20, 30.0)
 
 
@@ -134,7 +135,7 @@ def test_auth(
     consume: Consume,
     publish: Publish,
 ) -> None:
-    """Who is authorized produces and consumes; an expired authorization is renewed unnoticed."""
+    """An authorized client produces and consumes; an expired authorization is renewed unnoticed."""
     auth_server.says(topic, grant(f"^{topic}$"), ttl=1)
     sent = bodies(30)
     consumer = consume(library, guarded, topic, "c", rdy=5, secret=topic)
@@ -169,7 +170,7 @@ def test_auth_that_is_refused(
 
 
 def test_touch_and_heartbeats(nsqd: Starter, consume: Consume) -> None:
-    """A message is worked on for several message timeouts and heartbeats, and stays theirs."""
+    """A message that takes several message timeouts and heartbeats is not redelivered."""
     need_all()
     daemon = nsqd(msg_timeout="1s", max_msg_timeout="1m")
     consumers = {
@@ -206,7 +207,7 @@ def test_consumers_share_a_channel(shared: Nsqd, topic: str, consume: Consume) -
 def test_everyone_comes_back_after_a_restart(
     killed: bool, nsqd: Starter, consume: Consume, publish: Publish
 ) -> None:
-    """pynsq waits 15 s before it tries again."""
+    """pynsq waits 15 s before it reconnects."""
     need_all()
     daemon = nsqd(tcp_address=f"127.0.0.1:{free_port()}", http_address=f"127.0.0.1:{free_port()}")
     names = ("pynsq", "gnsq", "nsqjs")
@@ -232,7 +233,7 @@ def test_everyone_comes_back_after_a_restart(
 
 
 def publish_again(producer: Producer, sent: list[bytes]) -> None:
-    """Publish until it is answered with OK: the first tries may meet the old connection."""
+    """Publish until the answer is OK: the first attempts may use the old connection."""
     for body in sent:
         done = False
         while not done:
@@ -246,7 +247,7 @@ def publish_again(producer: Producer, sent: list[bytes]) -> None:
 def test_a_drained_nsqd_is_emptied_first(
     nsqd: Starter, topic: str, consume: Consume, publish: Publish
 ) -> None:
-    """A producer is refused, and told why; the consumer gets all there is, and nsqd exits."""
+    """A producer is refused and gets the reason; the consumer gets all messages, and nsqd exits."""
     daemon = nsqd()
     daemon.web.create(topic, "c")
     sent = bodies(2000, 500)

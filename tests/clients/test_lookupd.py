@@ -1,4 +1,4 @@
-"""nsqlookupd as other people's libraries ask it."""
+"""nsqlookupd as third-party libraries query it."""
 
 import gnsq
 import pytest

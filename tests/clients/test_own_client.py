@@ -2,13 +2,13 @@
 
     NSQCY_TEST_NSQD=127.0.0.1:4150           its TCP address
     NSQCY_TEST_NSQD_HTTP=127.0.0.1:4151      its HTTP address
-    NSQCY_TEST_LOOKUPD_HTTP=127.0.0.1:4161   HTTP address of a lookupd it is registered with
+    NSQCY_TEST_LOOKUPD_HTTP=127.0.0.1:4161   HTTP address of a lookupd that knows it
 
     NSQCY_TEST_NSQD=... pytest tests/clients/test_own_client.py
 
-Without NSQCY_TEST_NSQD an nsqd and an nsqlookupd of ours are started. Without one of the others,
-the tests that need it are skipped. Every test has a topic of its own, which is deleted if there is
-an HTTP address; nothing is assumed that NSQ 1.2 does not have, nor that the broker is idle.
+If NSQCY_TEST_NSQD is unset, nsqcy's nsqd and nsqlookupd are started. If one of the others is unset,
+the tests that need it are skipped. Every test has its own topic, which is deleted if there is an
+HTTP address. The tests use only features of NSQ 1.2, and the broker may be in use.
 """
 
 import json
@@ -32,7 +32,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Broker:
-    """Where it is; "" for what it does not have."""
+    """Addresses of the broker; "" for those that it does not have."""
 
     tcp: str
     http: str
@@ -47,7 +47,7 @@ class Broker:
         return body
 
     def channel(self, topic: str, name: str = "c") -> dict[str, Any]:
-        """What /stats says of it; nothing as long as it is not there."""
+        """Return the channel from /stats; empty if it does not exist."""
         page = json.loads(self.web(f"/stats?format=json&topic={topic}"))
         for each in page.get("topics") or []:
             for channel in each["channels"] or []:
@@ -90,7 +90,7 @@ def topic(broker: Broker, face: Face) -> Iterator[str]:
         try:
             broker.web(f"/topic/delete?topic={name}", "POST")
         except OSError:
-            pass  # the test has not made it, or has deleted it
+            pass  # the test has not created it, or has deleted it
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def producer(broker: Broker, face: Face) -> Any:
 
 @pytest.fixture
 def consume(broker: Broker, face: Face, topic: str) -> Callable[..., Any]:
-    """Makes consumers of the test's topic."""
+    """Factory of consumers for the test's topic."""
 
     def consume(handler: Any, *, channel: str = "c", **options: Any) -> Any:
         return face.consumer(topic, channel, broker.tcp, message_handler=handler, **options)
@@ -134,7 +134,7 @@ def test_each_channel_gets_a_copy(
     each = {name: Kept() for name in ("one", "two#ephemeral")}
     for name, kept in each.items():
         consume(kept, channel=name)
-        eventually(lambda name=name: broker.channel(topic, name), PATIENCE)  # or it comes too late
+        eventually(lambda name=name: broker.channel(topic, name), PATIENCE)  # else it is too late
     face.call(producer.publish, topic, b"m")
     for kept in each.values():
         eventually(lambda kept=kept: kept.bodies == [b"m"], PATIENCE)

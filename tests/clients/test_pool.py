@@ -1,4 +1,4 @@
-"""A producer of a pool of nsqds, one of which goes away in the middle."""
+"""A producer for a pool of nsqds while one of them goes away."""
 
 import asyncio
 import os
@@ -29,8 +29,8 @@ def addresses(daemons: list[Nsqd]) -> list[str]:
 
 
 class Publishing:
-    """Numbered publishes by many tasks; `third` is set when a third of them have been answered, and
-    the tasks wait then until `go_on` is."""
+    """Numbered publishes by many tasks. Once a third of them have been answered, `third` is set,
+    and the tasks wait for `go_on`."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
@@ -53,7 +53,7 @@ class Publishing:
 
 
 async def received(daemons: list[Nsqd], count: int) -> Counter[bytes]:
-    """What is there, until `count` different messages have come."""
+    """Return the stored messages, once `count` different ones have arrived."""
     found: Counter[bytes] = Counter()
     async with Consumer(TOPIC, "check", addresses(daemons), max_in_flight=1000) as consumer:
         async for message in consumer:
@@ -83,12 +83,13 @@ def test_one_of_three_is_stopped(three: list[Nsqd]) -> None:
 
     found = asyncio.run(story())
     assert len(found) == PUBLISHES
-    # What was tried again may have been published before: nothing else comes twice.
+    # Retried messages may have been published before; no others arrive twice.
     assert found.total() - PUBLISHES <= len(retries)
 
 
 def test_one_of_three_freezes_and_dies(three: list[Nsqd]) -> None:
-    """What it has been sent and not answered is published elsewhere, and that is told."""
+    """Publishes that it has not answered are sent to a different nsqd, and on_retry reports
+    them."""
     retries: list[Any] = []
 
     async def story() -> None:
@@ -132,7 +133,7 @@ def test_nsqds_are_found_for_a_topic_that_never_existed() -> None:
 
 
 def test_all_are_down() -> None:
-    """Nobody hangs."""
+    """No publish hangs."""
 
     async def story() -> None:
         async with Producer(

@@ -1,4 +1,4 @@
-"""A real text, line by line, through real clients: every channel gets every line exactly once."""
+"""Real text, line by line, through real clients: every channel gets every line exactly once."""
 
 import itertools
 import sysconfig
@@ -28,7 +28,7 @@ STORES: dict[str, dict[str, Any]] = {
 
 
 def library_lines() -> Iterator[bytes]:
-    """Non-empty lines of the standard library's sources, in the order of their paths."""
+    """Yield the non-empty lines of the standard library's sources, in path order."""
     home = Path(sysconfig.get_path("stdlib"))
     for path in sorted(home.rglob("*.py")):
         if "site-packages" not in path.parts and "dist-packages" not in path.parts:
@@ -45,7 +45,7 @@ def lines() -> list[bytes]:
 
 
 def publish_all(daemon: Nsqd, lines: list[bytes]) -> None:
-    """Every other batch through HTTP, the others through TCP, at the same time."""
+    """Publish every other batch over HTTP and the others over TCP, at the same time."""
     batches = [lines[start : start + BATCH] for start in range(0, len(lines), BATCH)]
 
     def by_http() -> None:
@@ -76,7 +76,7 @@ def publish_all(daemon: Nsqd, lines: list[bytes]) -> None:
 def test_every_line_reaches_every_channel(
     store: str, count: int, nsqd: Starter, lines: list[bytes], consume: Callable[..., Consumer]
 ) -> None:
-    """`memory`: consumed while it is published. The others: a backlog first, then the consumers."""
+    """`memory`: consumers run during publishing. Otherwise, they start after it."""
     need_all()
     lines = lines[:count]
     daemon = nsqd(msg_timeout="10m", **STORES[store])

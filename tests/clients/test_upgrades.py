@@ -1,4 +1,4 @@
-"""Other people's client libraries over TLS and with compression."""
+"""Third-party client libraries with TLS and with compression."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def secured(secured_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
 
 
 def bodies(count: int) -> list[bytes]:
-    """Some compress well, some not at all, some are larger than a chunk of snappy."""
+    """Return bodies: some compress well, some not at all, and some exceed a snappy chunk."""
     return [
         [b"%06d " % number * 20, os.urandom(1000), b"x" * 100_000][number % 3]
         for number in range(count)
@@ -48,7 +48,8 @@ def bodies(count: int) -> list[bytes]:
 
 
 def create(daemon: Nsqd, topic: str) -> int:
-    """Create a topic with a channel; returns the process that owns it: it has one more then."""
+    """Create a topic with a channel; return its owner: the process whose topic count has
+    changed."""
     before = daemon.topics_of_workers()
     daemon.web.create(topic, "c")
     after = daemon.topics_of_workers()
@@ -57,7 +58,7 @@ def create(daemon: Nsqd, topic: str) -> int:
 
 
 def home_of(daemon: Nsqd, program: Program) -> int | None:
-    """The worker that serves a client program's only connection."""
+    """Return the worker that serves a client program's only connection."""
     for each in psutil.Process(program.process.pid).net_connections("tcp"):
         if each.raddr and each.raddr.port == daemon.tcp_port:
             return daemon.home_of_port(each.laddr.port)
@@ -65,10 +66,11 @@ def home_of(daemon: Nsqd, program: Program) -> int | None:
 
 
 def elsewhere(daemon: Nsqd, owner: int, start: Callable[[], P]) -> P:
-    """A program whose home is not the owner of its topic, unless there is but one worker.
+    """Return a program whose home does not own its topic, unless there is only one worker.
 
-    Nobody chooses a home, so others are started until one has another. Those at the owner's stay
-    meanwhile: what is loaded more gets the next connection last.
+    A client cannot choose its home, so programs are started until one has a different home. Until
+    then, those whose home is the owner stay connected: a busier worker is less likely to get the
+    next connection.
     """
     alone = len(daemon.workers()) == 1
     misses: list[P] = []
@@ -97,13 +99,13 @@ def test_publish_and_consume(
     consume: Callable[..., Consumer],
     publish: Callable[..., Producer],
 ) -> None:
-    """With three workers, neither end's home owns the topic: all goes through rings."""
+    """With three workers, no home owns the topic, so all data passes through the rings."""
     sent = bodies(90)
     owner = create(secured, topic)
     consumer = elsewhere(
         secured, owner, lambda: consume(library, secured, topic, "c", rdy=20, **way)
     )
-    # gnsq's producer takes the OK of an upgrade for the answer to a publish, and fails.
+    # gnsq's producer mistakes the OK of an upgrade for the answer to a publish, and fails.
     its_way = {} if library == "gnsq" else way
     producer = elsewhere(
         secured, owner, lambda: publish(library, secured, topic, batch=10, **its_way)

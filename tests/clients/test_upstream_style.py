@@ -1,4 +1,4 @@
-"""The daemon as the suites of pynsq and gnsq use it: started by hand, killed, started again."""
+"""The daemon as the test suites of pynsq and gnsq use it: started by hand, killed, restarted."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ VERSION = re.compile(r"[a-z]+ v(\d+\.\d+\.\d+(?:-[a-z]+)?) \(built w/[a-z0-9.-]+
 
 
 class Bare:
-    """A process in a folder, with the flags it is given and nothing else."""
+    """A process in a directory, with the given flags and no others."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -57,7 +57,7 @@ def bare(tmp_path: Path) -> Iterator[Bare]:
 
 
 def await_ping(port: int) -> None:
-    """pynsq's way to wait: ask until the answer is OK."""
+    """pynsq's way to wait: send /ping until the answer is OK."""
 
     def pings() -> bool:
         try:
@@ -69,7 +69,8 @@ def await_ping(port: int) -> None:
 
 
 def announced(process: "subprocess.Popen[str]", wanted: set[str]) -> dict[str, int]:
-    """gnsq's way to wait: read lines until every address was told; each line must be understood."""
+    """gnsq's way to wait: read lines until every address was announced; each line must be
+    parsable."""
     assert process.stderr is not None
     ports: dict[str, int] = {}
     while not wanted <= ports.keys():
@@ -83,7 +84,7 @@ def announced(process: "subprocess.Popen[str]", wanted: set[str]) -> dict[str, i
 
 
 def sync_conn(port: int) -> nsq.SyncConn:
-    """pynsq's blocking connection, after IDENTIFY."""
+    """Return pynsq's blocking connection after IDENTIFY."""
     conn = nsq.SyncConn(timeout=10.0)
     conn.connect("127.0.0.1", port)
     conn.send(nsq.identify({"short_id": "test", "long_id": "test.example"}))
@@ -188,7 +189,7 @@ def test_low_level_clients_of_gnsq(bare: Bare) -> None:
 
 
 def test_killed_and_started_again_in_the_same_folder(bare: Bare) -> None:
-    """Ports, folder and left-over files stay the same; what is known grows with every round."""
+    """Ports, directory and left-over files stay the same; each round adds to the known topics."""
     tcp, http = free_port(), free_port()
     for number in range(4):
         process = bare.start(f"-tcp-address=127.0.0.1:{tcp}", f"-http-address=127.0.0.1:{http}")
@@ -203,7 +204,8 @@ def test_killed_and_started_again_in_the_same_folder(bare: Bare) -> None:
 
 
 def time_to_stop(bare: Bare) -> float:
-    """Seconds a clean exit takes with a message in flight, one queued and a producer connected."""
+    """Return how many seconds a clean exit takes with a message in flight, one queued, and a
+    producer connected."""
     process = bare.start("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     port = announced(process, {"TCP", "HTTP"})["TCP"]
     producer, consumer = sync_conn(port), sync_conn(port)
@@ -223,7 +225,7 @@ def time_to_stop(bare: Bare) -> float:
 
 
 def test_stops_within_a_second(bare: Bare) -> None:
-    """The suites' budget. A machine busy with other things may have a bad moment, not three."""
+    """The suites' time limit. A busy machine may exceed it once or twice, but not three times."""
     assert any(time_to_stop(bare) < 1.0 for _ in range(3))
 
 

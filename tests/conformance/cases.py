@@ -1,11 +1,22 @@
 """Every case id of the specified behaviour, by subject, and the cases that no test covers.
 
-Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `E2E-nn`
-the time from publish to finish, `STATSD-nn` data sent to statsd, `LOG-nn` the request log, `LKD-nn`
-nsqlookupd, `LKP-nn` nsqd as its client, `ADM-nnn` nsqadmin, `CL-nnn` the Python client, `TOOL-nnn`
-options common to all tools, `STAT-nnn`, `TAIL-nnn`, `FILE-nnn`, `HTTP-Tnn`, `NN-nnn` and `TO-nnn` a
-single tool, `Hnn` requirements of third-party harnesses, `Fn` defects of NSQ's daemon that ours
-does not have, `K11` a limitation of NSQ that ours does not have.
+Ids:
+
+    Cnnn        protocol and queues
+    CFG-nn      flags and config file
+    HTTP-nnn    the HTTP API
+    E2E-nn      the time from publish to finish
+    STATSD-nn   data sent to statsd
+    LOG-nn      the request log
+    LKD-nn      nsqlookupd
+    LKP-nn      nsqd as its client
+    ADM-nnn     nsqadmin
+    CL-nnn      the Python client
+    TOOL-nnn    options common to all tools
+    STAT-nnn, TAIL-nnn, FILE-nnn, HTTP-Tnn, NN-nnn, TO-nnn   the single tools
+    Hnn         requirements of third-party harnesses
+    Fn          defects of NSQ's daemons that nsqcy does not have
+    K11         a limitation of NSQ that nsqcy does not have
 """
 
 

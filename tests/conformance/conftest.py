@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the client: its two faces, and nsqds that say what they are told to."""
+"""Fixtures for the client tests: its two interfaces, and scripted nsqds."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from support.fake_nsqd import MockNsqd
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits a second for the next attempt."""
+    """Shorten the wait of a second before the next attempt."""
     monkeypatch.setattr("nsqcy.client.consumer.FIRST_RETRY", 0.02)
 
 

@@ -1,6 +1,6 @@
-"""What alerts lead to: the commands of these runbooks, typed where something is wrong.
+"""The runbooks that alerts link to: their commands, run on a host with the respective problem.
 
-What happens meanwhile is looked up in the log, of JSON lines.
+The log, in JSON lines, shows what happened meanwhile.
 """
 
 import json
@@ -26,14 +26,14 @@ HAPPENED |= {"http_request", "lookupd_lost", "lookupd_removed", "lookupd_connect
 
 
 class Page:
-    """The blocks of a runbook, which are typed one after the other."""
+    """The blocks of a runbook, run one after the other."""
 
     def __init__(self, host: Host, name: str) -> None:
         self._host = host
         self._blocks = iter(blocks(name))
 
     def type(self, what: str) -> str:
-        """What the next block prints, in which `what` is to be found."""
+        """Run the next block, which must contain `what`, and return its output."""
         block = next(self._blocks)
         assert what in block
         return self._host.type(block)
@@ -44,7 +44,7 @@ class Page:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Its nsqd runs."""
+    """Host whose nsqd is running."""
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
     host = Host(tmp_path, 1, "--log-format=json")
@@ -56,7 +56,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def test_what_alerts_lead_to(host: Host) -> None:
-    """One nsqd for all of them, as each start takes a while; in the end it is killed."""
+    """All share one nsqd, because each start takes a while; at the end it is killed."""
     backlog(host)
     refused_publishes(host)
     full_disk(host)

@@ -1,4 +1,4 @@
-"""AUTH: what is checked on every daemon, and what an auth server has a say in."""
+"""AUTH: checks that every daemon makes, and decisions of an auth server."""
 
 import socket
 import time
@@ -134,7 +134,7 @@ def test_only_once(conn: Conn, topic: str) -> None:
 
 @pytest.mark.case("C126")
 def test_pipelined(guarded: Nsqd, conn: Conn, topic: str) -> None:
-    """What is sent behind AUTH waits for it; nothing is executed behind an error."""
+    """Commands pipelined after AUTH wait for it; no command after an error is executed."""
     word = topic.encode()
     conn.send(b"AUTH\n", sized(word), b"NOP\n", COMMANDS["PUB"] % word, COMMANDS["DPUB"] % word)
     conn.send(b"SUB %s c\nAUTH\n" % word, sized(word), COMMANDS["PUB"] % word)
@@ -240,10 +240,10 @@ def test_patterns_are_not_anchored(auth_server: AuthServer, conn: Conn, topic: s
 
 
 def authorize_briefly(conn: Conn, topic: str, server: AuthServer) -> Callable[[], None]:
-    """AUTH for a second; call what it returns to wait for the end of that."""
+    """Authorize for a second; return a function that waits until the authorization has expired."""
     server.says(topic, ttl=1)
     conn.auth(topic)
-    # By the same clock the daemon began to count before its answer came.
+    # On the same clock, the daemon began to count before its answer arrived.
     end = time.monotonic() + 1.0
     return lambda: eventually(lambda: time.monotonic() > end) and None
 

@@ -1,4 +1,4 @@
-"""Users of a file: what they may do over TCP and over HTTP, and what strangers are told."""
+"""Users from a file: their permissions over TCP and HTTP, and the errors that others get."""
 
 import base64
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def running(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def daemon(running: Callable[[], Nsqd]) -> Nsqd:
-    """One for all tests that leave its users alone."""
+    """Daemon for all tests that do not change its users."""
     return running()
 
 
@@ -145,7 +145,7 @@ def test_each_user_can_use_only_its_permissions(daemon: Nsqd) -> None:
 
 
 def test_the_name_that_counts_is_the_one_that_is_used(daemon: Nsqd) -> None:
-    """The first of two, and a name as it is after its escapes."""
+    """The first of two parameters with the same name, after percent-decoding."""
     root, writer = web(daemon, "root"), web(daemon, "writer")
     assert writer.post("/pub?topic=a.x&topic=b", b"m").status == 200
     assert writer.post("/pub?topic=b&topic=a.x", b"m").status == 403

@@ -1,4 +1,4 @@
-"""Flags and the config file as a user meets them: the table of the configuration's cases."""
+"""Flags and the config file from the user's point of view: the CFG cases."""
 
 import binascii
 import hashlib
@@ -17,7 +17,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 def refused(nsqd: Starter, *args: str, config: str | None = None) -> Result:
-    """Run with a data path of its own, on free ports, to the exit."""
+    """Run with a separate data path and free ports until it exits."""
     daemon = nsqd.prepare()
     if config is not None:
         file = nsqd.path / "nsqd.toml"

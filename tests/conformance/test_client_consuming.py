@@ -1,4 +1,4 @@
-"""A consumer's connections and messages, against a scripted nsqd: sections 4, 5, 8 to 10."""
+"""A consumer's connections and messages, with a scripted nsqd: sections 4, 5 and 8 to 10."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 def answered(verb: str, text: str) -> Callable[[Peer, str, bytes], bool]:
-    """A script: this command gets an error."""
+    """Return a script that answers this command with an error."""
 
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if line.split()[0] == verb:
@@ -32,7 +32,7 @@ def answered(verb: str, text: str) -> Callable[[Peer, str, bytes], bool]:
 
 @pytest.mark.case("CL-001", "CL-004", "CL-046")
 def test_what_it_says_first(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """Nothing is sent that was not asked for, and SUB's answer is not waited for."""
+    """IDENTIFY contains only what was configured, and the client does not wait for SUB's answer."""
     nsqd = mock(script=lambda peer, line, body: line.startswith("SUB"))
     face.consumer("t", "c", nsqd.address, auth_secret="s3")
     link = nsqd.subscriber()
@@ -99,7 +99,7 @@ def test_two_compressions(face: Face) -> None:
 def conversation(
     face: Face, mock: Callable[..., MockNsqd], handler: Any, *attempts: int, **options: Any
 ) -> list[str]:
-    """One message after the other is delivered; what is said about each."""
+    """Deliver messages one after the other; return the command that answers each."""
     nsqd = mock()
     options = {"max_backoff_duration": 0} | options
     face.consumer("t", "c", nsqd.address, message_handler=handler, **options)
@@ -155,7 +155,7 @@ def test_ends_of_handlers(
 
 @pytest.mark.case("CL-026")
 def test_a_handler_that_waits(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """Heartbeats are answered and other messages handled meanwhile, by a coroutine."""
+    """While a coroutine waits, heartbeats are answered and other messages handled."""
     if face.name != "aio":
         pytest.skip("coroutines are for asyncio")
     import asyncio

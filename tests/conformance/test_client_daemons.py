@@ -1,4 +1,5 @@
-"""Both faces of the client with a daemon: TLS, compression, AUTH, sampling, one that is killed."""
+"""Both interfaces of the client with a daemon: TLS, compression, AUTH, sampling, a killed
+daemon."""
 
 import ssl
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How a consumer finds its nsqds: section 3."""
+"""How a consumer discovers nsqds: section 3."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -117,7 +117,7 @@ def test_the_secret_of_a_lookupd(face: Face, options: dict[str, Any], header: st
 
 
 def test_a_lost_connection_makes_it_ask(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """One that is no longer listed is left alone."""
+    """The consumer does not reconnect to an nsqd that is no longer listed."""
     first, second = mock(), mock()
     with LookupPages(("127.0.0.1", first.port)) as pages:
         consumer = face.consumer("t", "c", lookupd_http_addresses=pages.address)

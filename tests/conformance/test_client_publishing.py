@@ -1,4 +1,4 @@
-"""A producer, against a scripted nsqd and a real one: section 11."""
+"""A producer with a scripted nsqd and with a real one: section 11."""
 
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +60,7 @@ def test_answers_belong_to_publishes_in_order(face: Face, mock: Callable[..., Mo
     assert [wait() for wait in waits[:2]] == [b"OK"] * 2
     with pytest.raises(NsqdError, match="E_PUB_FAILED"):
         waits[2]()
-    other = nsqd.link(1)  # what was not executed comes again
+    other = nsqd.link(1)  # commands that were not executed are sent again
     eventually(lambda: other.bodies[1:] == [b"3", b"4"])
 
 
@@ -88,7 +88,7 @@ def test_nsqd_dies_and_comes_back(face: Face, mock: Callable[..., MockNsqd]) -> 
     for wait in waits:
         with pytest.raises(ConnectionFailed):
             wait()
-    eventually(lambda: len(errors) > 1)  # nobody is there
+    eventually(lambda: len(errors) > 1)  # nothing is listening
     mock(port=nsqd.port)
     assert face.call(producer.publish, "t", b"x", timeout=20) == b"OK"
 
@@ -198,7 +198,7 @@ def test_heartbeats(face: Face, mock: Callable[..., MockNsqd]) -> None:
     assert len(nsqd.links) == 1
 
 
-# -- its life
+# -- its lifecycle
 
 
 def test_a_close_waits_for_answers(face: Face, mock: Callable[..., MockNsqd]) -> None:

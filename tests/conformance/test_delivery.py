@@ -48,7 +48,7 @@ def test_fair_shares(shared: Nsqd, topic: str) -> None:
 
 
 def receiver(consumers: list[Conn]) -> tuple[int, Message]:
-    """Which consumer the next message goes to."""
+    """Return the consumer that gets the next message, and the message."""
     ready, _, _ = select.select([conn.socket for conn in consumers], [], [], 10.0)
     assert len(ready) == 1, ready
     number = [conn.socket for conn in consumers].index(ready[0])
@@ -134,7 +134,7 @@ def test_message_timeouts(shared: Nsqd, topic: str) -> None:
 def test_attempts_wrap(shared: Nsqd, topic: str) -> None:
     shared.connect().pub(topic, b"x")
     conn = shared.connect()
-    conn.identify(heartbeat_interval=60_000)  # one would be a frame too many
+    conn.identify(heartbeat_interval=60_000)  # a heartbeat would be an unexpected frame
     conn.sub(topic, "c", rdy=1)
     message = conn.message()
     requeue = b"REQ " + message.id + b" 0\n"

@@ -1,4 +1,4 @@
-"""PUT /config/drain: an nsqd that is emptied by its consumers and exits. NSQ has none of it."""
+"""PUT /config/drain: an nsqd exits once its consumers have emptied it. NSQ has no such feature."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from support.nsqlookupd_process import Lookupd
 pytestmark = pytest.mark.ours
 
 DRAIN = "/config/drain"
-TOPICS = [f"t{number}" for number in range(6)]  # on every worker some
+TOPICS = [f"t{number}" for number in range(6)]  # some on every worker
 COMMANDS = [("PUB", sized(b"x")), ("MPUB", sized(b"\0\0\0\1" + sized(b"x")))]
 COMMANDS += [("DPUB 0", sized(b"x"))]
 
@@ -32,7 +32,7 @@ def drain(daemon: Nsqd, **query: str) -> dict[str, Any]:
 
 
 def left(web: Web) -> int | None:
-    """Messages; None when not all workers can tell."""
+    """Return the number of messages left; None if a worker does not report it."""
     found = web.get(DRAIN).json()["left"]
     return None if found is None else int(found["messages"])
 
@@ -61,7 +61,7 @@ def test_publishes_are_refused_until_it_ends(nsqd: Starter) -> None:
     for topic in TOPICS:
         web.create(topic, "c")
         web.pub(topic, b"kept")
-    for _ in range(2):  # once more changes nothing
+    for _ in range(2):  # a repetition changes nothing
         state = drain(daemon)
         assert state["left"]["messages"] == state["left"]["places"] == 6
         assert {each["topic_name"] for each in state["left"]["most"]} == set(TOPICS)
@@ -115,7 +115,7 @@ def test_what_is_left_keeps_it(nsqd: Starter) -> None:
     web.create("paused", "c")
     web.do("pause", "paused", "c")
     web.pub("paused", b"x")
-    # What is ephemeral is nobody's loss, and what was finished is not left.
+    # Neither ephemeral nor finished messages count as left.
     web.create("other", "d")
     other = daemon.connect().sub("other", "c#ephemeral", rdy=0)
     eager = daemon.connect().sub("other", "d", rdy=1)
@@ -133,7 +133,7 @@ def test_what_is_left_keeps_it(nsqd: Starter) -> None:
     ) == [("bare", "", 1), ("deferred", "c", 0), ("kept", "c", 0), ("paused", "c", 1)]
     assert (state["depth"], state["in_flight_count"], state["deferred_count"]) == (2, 1, 1)
 
-    # It can be emptied in every way there is, by new consumers and channels too.
+    # It can be emptied in every way, also by new consumers and channels.
     reader.fin(held)
     eventually(lambda: left(web) == 3)
     web.do("empty", "deferred", "c")
@@ -209,7 +209,7 @@ def scripted() -> Iterator[FakeLookupd]:
 
 
 def test_lookupds_are_notified_first(nsqd: Starter, scripted: FakeLookupd) -> None:
-    """A publish that is made while a lookupd hears of it is accepted."""
+    """A publish is accepted while nsqd unregisters from a lookupd."""
     daemon = nsqd(lookupd_tcp_address=scripted.address)
     names = {f"{topic} {channel}".rstrip() for topic in "tu" for channel in ("", "c", "d")}
     for topic in "tu":
@@ -226,11 +226,11 @@ def test_lookupds_are_notified_first(nsqd: Starter, scripted: FakeLookupd) -> No
     drain(daemon)
     assert {command.removeprefix("UNREGISTER ") for command, _ in seen} == names
     assert {status for _, status in seen} == {200}
-    for topic in "tu":  # the topic last: it would take its channels with it
+    for topic in "tu":  # the topic comes last, because unregistering it removes its channels
         assert [command for command, _ in seen if f" {topic}" in command][-1].endswith(topic)
     refusal(daemon, "t")
 
-    # What is new is not registered, nor anything with who comes back.
+    # Neither new channels nor reconnected lookupds get registrations.
     daemon.connect().sub("new", "c")
     scripted.link.close()
     eventually(lambda: len(scripted.links) == 2 and scripted.link.identity)
@@ -252,7 +252,7 @@ def test_a_hanging_lookupd_does_not_delay_a_drain(nsqd: Starter, scripted: FakeL
 
 
 class Load:
-    """Publishes to any of some nsqds, one message after the other, until it is ended."""
+    """Publishes messages one after the other, to any of several nsqds, until it is stopped."""
 
     def __init__(self, face: Blocking, topic: str, *addresses: str) -> None:
         self.accepted: list[bytes] = []
@@ -278,8 +278,8 @@ class Load:
 
 
 def test_under_load(nsqd: Starter) -> None:
-    """Of two nsqds that are published to, one goes. Its consumers empty it, producers go on with
-    the other, and nothing is lost."""
+    """One of two nsqds drains under load. Its consumers empty it, producers continue with the
+    other, and nothing is lost."""
     face = Blocking()
     with Lookupd() as lookupd:
         ports = [free_port(), free_port()]
@@ -328,7 +328,7 @@ def test_under_load(nsqd: Starter) -> None:
 
 
 def test_a_consumer_that_is_slow(nsqd: Starter) -> None:
-    """In flight counts, and so does what times out."""
+    """Messages in flight count as left, and so do those that time out."""
     daemon = nsqd(msg_timeout="500ms")
     daemon.web.create("t", "c")
     daemon.web.pub("t", b"x")

@@ -1,4 +1,4 @@
-"""The topic of events, over all workers."""
+"""The event topic, across all workers."""
 
 import json
 
@@ -12,7 +12,7 @@ EVENTS = "_nsqcy.events"
 def test_events_of_all_workers(nsqd: Starter) -> None:
     daemon = nsqd(events=True)
     reader = daemon.connect().sub(EVENTS, "r", rdy=100)
-    topics = [f"t{number}" for number in range(4)]  # of every worker
+    topics = [f"t{number}" for number in range(4)]  # some on every worker
     for topic in topics:
         conn = daemon.connect()
         conn.identify(client_id="me")

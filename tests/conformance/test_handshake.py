@@ -1,4 +1,4 @@
-"""Handshake, framing, line parsing: section 9.1 of the protocol's cases."""
+"""Handshake, framing, line parsing: section 9.1 of the protocol cases."""
 
 from pathlib import Path
 

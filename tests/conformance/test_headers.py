@@ -1,4 +1,4 @@
-"""Headers of messages over TCP and HTTP, from any worker to any worker, and who is spared them."""
+"""Message headers over TCP and HTTP, between any workers, and clients that do not receive them."""
 
 import http.client
 import struct
@@ -21,7 +21,8 @@ SOME = ((b"trace-id", b"4bf92f"), (b"from", "Zürich".encode()))
 
 
 def behind(body: bytes, *headers: tuple[bytes, bytes]) -> bytes:
-    """A body behind its headers, as who has negotiated them sends and gets it."""
+    """Return a body preceded by its headers, as clients that negotiated headers send and receive
+    it."""
     packed = b"".join(
         bytes([len(name)]) + name + struct.pack(">H", len(value)) + value for name, value in headers
     )
@@ -45,7 +46,7 @@ def test_nobody_is_told_who_does_not_ask(shared: Nsqd) -> None:
 
 
 def test_every_way_in_and_out(shared: Nsqd, topic: str) -> None:
-    """From homes that own the topic or do not."""
+    """From homes that own the topic and from homes that do not."""
     sent = []
     readers = [negotiated(shared).sub(topic, f"c{number}", rdy=100) for number in range(6)]
     plain = [shared.connect().sub(topic, f"p{number}", rdy=100) for number in range(6)]
@@ -98,7 +99,7 @@ def test_http(shared: Nsqd, topic: str) -> None:
     plain = shared.connect().sub(topic, "plain", rdy=100)
     given = {"X-Nsq-Trace-Id": "4bf92f", "x-nsq-from": "Zürich".encode().decode("latin-1")}
     expected = []
-    for number in range(6):  # whichever worker answers
+    for number in range(6):  # whichever worker serves the request
         for query in ("", "&durability=os", "&defer=1"):
             body = b"%d%s" % (number, query.encode())
             answer = post(shared, f"/pub?topic={topic}{query}", body, given)
@@ -141,7 +142,7 @@ def test_too_many_over_http(shared: Nsqd, topic: str) -> None:
     assert (status, body) == (400, b'{"message":"INVALID_HEADERS (more than 32 headers)"}')
 
 
-# -- our own client
+# -- nsqcy's client
 
 
 def address(daemon: Nsqd) -> str:

@@ -1,4 +1,4 @@
-"""/ready and /live, and a disk that is nearly full. NSQ has none of it."""
+"""/ready and /live, and a disk that is nearly full. NSQ has no such feature."""
 
 import http.client
 import os
@@ -37,7 +37,7 @@ def test_a_daemon_that_is_well(nsqd: Starter, tmp_path: Path) -> None:
 def test_a_worker_that_is_down(nsqd: Starter) -> None:
     daemon = nsqd()
     if nsqd.workers == 1:
-        return  # there is nobody to ask
+        return  # no other worker could answer
     daemon.kill_worker(0)
     line = "worker 0 is being restarted"
     eventually(lambda: text(daemon.web.get("/ready")) == (503, line))
@@ -82,7 +82,7 @@ def test_a_master_that_does_not_turn(nsqd: Starter) -> None:
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A folder on a disk that nobody else uses much."""
+    """Directory on a file system with little other activity."""
     shared = Path("/dev/shm")
     if not os.access(shared, os.W_OK) or free(shared) < 256 * MIB:
         pytest.skip("no room in /dev/shm")
@@ -122,7 +122,7 @@ def test_a_disk_that_is_nearly_full(nsqd: Starter, small_disk: Path) -> None:
     producer.command("PUB", "safe", body=b"x")
     producer.expect_error(reason)
 
-    # Memory takes what it has room for, and consuming makes some.
+    # Class memory accepts messages while the queue has room, and consuming makes room.
     web.pub("memory", b"x")
     web.pub("memory", b"x")
     assert refused(web, "memory")
@@ -131,7 +131,7 @@ def test_a_disk_that_is_nearly_full(nsqd: Starter, small_disk: Path) -> None:
         consumer.fin(message)
     eventually(lambda: web.post("/pub", b"x", topic="memory").status == 200)
 
-    # A worker that is started now is told as well.
+    # A worker that starts now is notified too.
     daemon.kill_worker(0)
     eventually(lambda: text(web.get("/ready")) == (503, line), timeout=20)
     assert refused(web, "safe")

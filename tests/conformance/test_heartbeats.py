@@ -1,4 +1,4 @@
-"""Heartbeats and timeouts: section 9.2. Cases that only wait are told together."""
+"""Heartbeats and timeouts: section 9.2. Cases that only wait share one test."""
 
 import time
 
@@ -24,16 +24,16 @@ SLACK = 1.5
 
 
 def identified(daemon: Nsqd, interval: int = 1000) -> tuple[Conn, float]:
-    """A connection with this heartbeat interval, and the time just before it asked for it."""
+    """Return a connection with this heartbeat interval, and a time just before it sent IDENTIFY."""
     conn = daemon.connect(pong=False)
-    conn.usable()  # the turn that accepted it is over
+    conn.usable()  # the turn in which it was accepted is over
     start = time.monotonic()
     conn.identify(heartbeat_interval=interval)
     return conn, start
 
 
 def until_end(conn: Conn) -> list[Frame]:
-    """The frames that still come."""
+    """Return the remaining frames."""
     frames = []
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The HTTP API as a black box: section 16 of its cases, but for /stats, /config and /debug."""
+"""The HTTP API as a black box: section 16 of the HTTP cases, except /stats, /config and /debug."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def refusal(answer: Answer) -> tuple[int, str]:
 
 
 def metadata(daemon: Nsqd, name: str) -> dict[str, Any]:
-    """What nsqd.dat has of a topic."""
+    """Return a topic's entry in nsqd.dat."""
     topics = json.loads((daemon.data / "nsqd.dat").read_text())["topics"]
     found: dict[str, Any] = next(topic for topic in topics if topic["name"] == name)
     return found
@@ -145,7 +145,7 @@ def test_sizes_of_chunked_bodies(nsqd: Starter, topic: str) -> None:
     answer = post(f"/mpub?topic={topic}-m", b"x\n" * 2500 + b"x")
     assert (answer.status, answer.message) == (413, "BODY_TOO_BIG")
     daemon.web.await_counts(f"{topic}-m", depth=0, message_count=0)
-    body = batch([b"x" * 900] * 10)[4:]  # without the length it has in TCP
+    body = batch([b"x" * 900] * 10)[4:]  # without the length prefix that TCP has
     assert len(body) == 9044
     assert post(f"/mpub?topic={topic}&binary=1", body).body == b"OK"
     daemon.web.await_counts(topic, depth=10, message_count=10)
@@ -229,7 +229,7 @@ def test_a_delay_starts_with_the_channel(shared: Nsqd, topic: str) -> None:
     web = shared.web
     web.pub(topic, b"x", defer=1500)
     web.await_counts(topic, depth=1)
-    time.sleep(0.5)  # less would be left, had it begun
+    time.sleep(0.5)  # if the delay had begun, less of it would be left
     created = time.monotonic()
     web.create(topic, "c")
     web.await_counts(topic, "c", deferred_count=1, depth=0)

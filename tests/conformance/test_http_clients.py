@@ -1,4 +1,4 @@
-"""Every request of the HTTP clients, to a real nsqd and a real nsqlookupd."""
+"""Every request of the HTTP clients, sent to a real nsqd and a real nsqlookupd."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""GET and PUT /config/:opt: section 7.8, and what the flags say there."""
+"""GET and PUT /config/:opt: section 7.8, and the effect of flags there."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ LEVEL = "/config/log_level"
 
 
 class Crowd:
-    """So many connections at once that every worker has one."""
+    """Enough simultaneous connections for every worker to have at least one."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.links = [http.client.HTTPConnection("127.0.0.1", daemon.http_port) for _ in range(12)]
@@ -26,7 +26,7 @@ class Crowd:
             self._ask(link, "GET", "/ping")
 
     def get(self, path: str) -> set[bytes]:
-        """What they are answered, each once."""
+        """Return the distinct answers to all connections."""
         return {self._ask(link, "GET", path) for link in self.links}
 
     def _ask(self, link: http.client.HTTPConnection, method: str, path: str) -> bytes:

@@ -1,4 +1,4 @@
-"""/debug/*: section 7.9, and what nsqcy says there in the stead of Go's profiles."""
+"""/debug/*: section 7.9, and nsqcy's replacements for Go's profiles."""
 
 import http.client
 import re

@@ -1,4 +1,4 @@
-"""TLS on the HTTP side: section 2, and the cases about it."""
+"""HTTPS: section 2 and its cases."""
 
 import http.client
 import re
@@ -17,7 +17,7 @@ from support.nsqd_process import Nsqd
 
 @pytest.fixture
 def server(tmp_path: Path) -> dict[str, Path]:
-    """Options of a daemon with a certificate."""
+    """Return the options for a daemon with a certificate."""
     return certificates.make("server").save(tmp_path).options
 
 

@@ -1,6 +1,6 @@
-"""A data path that NSQ's nsqd wrote, under our nsqd; and the way back.
+"""A data path written by NSQ's nsqd, opened by nsqcy's nsqd; and the way back.
 
-The cases that speak of NSQ's files are pinned here as import and export.
+The cases about NSQ's files are tested here as import and export.
 """
 
 import json
@@ -26,7 +26,8 @@ pytestmark = pytest.mark.ours
 
 
 def listing(**topics: Any) -> dict[str, Any]:
-    """nsqd.dat: t={"paused": True, "channels": {"c": False}}"""
+    """Return the content of nsqd.dat, for example for t={"paused": True, "channels": {"c":
+    False}}."""
     return {
         "topics": [
             {
@@ -49,7 +50,7 @@ def put_listing(data: Path, **topics: Any) -> None:
 
 
 def kept(data: Path) -> Path:
-    """Where the originals are."""
+    """Return the directory with the original files."""
     found = list(data.glob("imported-go-*"))
     assert len(found) == 1, found
     return found[0]
@@ -60,7 +61,7 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 
 
 def drained(conn: Conn) -> list[nsq_diskqueue.Message]:
-    """All that comes, as NSQ would have it on disk."""
+    """Return all messages that arrive, in NSQ's disk format."""
     found = [
         nsq_diskqueue.Message(one.timestamp, one.attempts - 1, one.id, one.body)
         for one in conn.drain(quiet=0.5)
@@ -123,7 +124,7 @@ def test_a_data_path_of_nsq_opens(nsqd: Starter) -> None:
     web.do("unpause", "t")
     assert consumed(daemon, "t", "done") == backlog[3:]
     assert consumed(daemon, "t", "first") == backlog[3:]
-    # Once, and never again.
+    # Only once: a restart does not import them again.
     daemon.restart()
     daemon.web.await_counts("t", "second", depth=17)
     daemon.web.await_counts("t", "first", depth=0)
@@ -163,7 +164,7 @@ def test_attempts_ids_and_timestamps_are_kept(nsqd: Starter) -> None:
     assert [found[one.body].attempts for one in three] == [1, 3, 0]
     assert [found[one.body].id for one in three] == [one.id for one in three]
     assert [found[one.body].timestamp for one in three] == [one.timestamp for one in three]
-    # New ids are past the largest one there was.
+    # New ids are larger than any existing one.
     far = nsq_diskqueue.Message(1, 0, b"6000000000000000", b"from the future")
     daemon.stop()
     write_queue(daemon.data, "late", [far])
@@ -218,7 +219,7 @@ def test_export_writes_what_nsq_would(nsqd: Starter, tmp_path: Path) -> None:
         {"name": "other", "paused": True},
     ]
 
-    # And it opens again.
+    # nsqd also opens the result.
     again = nsqd(data=out)
     again.web.await_counts("t", "c", depth=3)
     again.web.await_counts("t", "other", depth=3, paused=True)
@@ -230,9 +231,9 @@ def test_what_was_written_after_the_last_sync_is_imported(nsqd: Starter) -> None
     daemon = nsqd.prepare()
     data = daemon.data
     write_queue(data, "t:c", messages(0, 30), unsynced=12)
-    # Killed twice: the second life wrote to the next file and never synced.
+    # Killed twice: after the first restart, nsqd wrote to the next file and never synced.
     data_file(data, "t:c", 1).write_bytes(nsq_diskqueue.image(messages(50, 5)))
-    # Killed before the first sync: there is no metadata.
+    # Killed before the first sync, so there is no metadata.
     data_file(data, "young:c").write_bytes(nsq_diskqueue.image(messages(100, 9)))
     daemon.start()
     assert consumed(daemon, "t", "c") == messages(0, 30) + messages(50, 5)
@@ -242,7 +243,7 @@ def test_what_was_written_after_the_last_sync_is_imported(nsqd: Starter) -> None
 
 
 def eight_files(data: Path) -> list[list[nsq_diskqueue.Message]]:
-    """A queue in eight files of ten messages each."""
+    """Write a queue of eight files with ten messages each."""
     several = [messages(number * 10, 10) for number in range(8)]
     write_queue(data, "t:c", [one for file in several for one in file], limit=10 * 50)
     assert len(list(data.glob("t:c.diskqueue.0*"))) == 8
@@ -331,17 +332,17 @@ def test_ephemeral_queues_are_named_and_kept(nsqd: Starter) -> None:
 def test_a_drained_queue_that_rolled_is_no_damage(nsqd: Starter, backlog: int) -> None:
     daemon = nsqd.prepare()
     data = daemon.data
-    # The reader has read the first file to its end, or nearly; the writer is in the second.
+    # The reader is at or near the end of the first file; the writer is in the second.
     first, second = messages(0, 10), messages(10, 3)
     data_file(data, "t:c", 0).write_bytes(nsq_diskqueue.image(first))
     data_file(data, "t:c", 1).write_bytes(nsq_diskqueue.image(second))
     end = len(nsq_diskqueue.image(first))
     read = len(nsq_diskqueue.image(first[: 10 - backlog]))
     write_meta(data, "t:c", backlog, (0, read), (1, 0))
-    # The same, with nothing in the second file yet.
+    # The same, but the second file does not exist yet.
     data_file(data, "u:c", 0).write_bytes(nsq_diskqueue.image(first))
     write_meta(data, "u:c", backlog, (0, read), (1, 0))
-    # And what nsqd makes of it: set aside, although nothing in it is missing.
+    # A file that NSQ's nsqd has set aside in this state, although it is complete.
     data_file(data, "v:c", 0).with_name("v:c.diskqueue.000000.dat.bad").write_bytes(
         nsq_diskqueue.image(first)
     )
@@ -373,7 +374,7 @@ def test_without_metadata_every_file_is_read(nsqd: Starter, content: bytes | Non
 
 
 def importing(daemon: Nsqd) -> None:
-    """Start a daemon that has much to import, and return in the middle of that."""
+    """Start a daemon with much to import, and return while the import is running."""
     data_file(daemon.data, "t:c").write_bytes(nsq_diskqueue.image(messages(0, 10_000, 8)) * 40)
     daemon.launch()
     eventually(lambda: (daemon.data / "import.tmp").exists())
@@ -384,7 +385,7 @@ def test_a_client_waits_while_an_import_goes_on(nsqd: Starter) -> None:
     daemon = nsqd.prepare(tcp_address=f"127.0.0.1:{port}")
     importing(daemon)
     daemon.process.send_signal(signal.SIGSTOP)
-    assert (daemon.data / "import.tmp").exists(), "the import was over too soon"
+    assert (daemon.data / "import.tmp").exists(), "the import ended too soon"
     conn = Conn(("127.0.0.1", port), timeout=30.0)
     daemon.process.send_signal(signal.SIGCONT)
     with conn.sub("t", "c", rdy=100):
@@ -421,7 +422,7 @@ def test_sigterm_ends_an_import(nsqd: Starter) -> None:
 
 
 def written(data: Path) -> int:
-    """Bytes of an import under way."""
+    """Return the number of bytes written by a running import."""
     try:
         return sum(path.stat().st_size for path in data.glob("import.tmp/*/*"))
     except FileNotFoundError:
@@ -451,7 +452,8 @@ def test_kill_leaves_the_originals(nsqd: Starter) -> None:
 
 
 def test_export_and_import_of_everything(nsqd: Starter, tmp_path: Path) -> None:
-    """There and back, in the state a busy daemon leaves: the same messages for everyone."""
+    """Export and import, in a state that a busy daemon leaves: all clients get the same
+    messages."""
     daemon = nsqd(mem_queue_size=20)
     producer = daemon.connect()
     for topic in ("x", "y"):

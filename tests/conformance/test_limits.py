@@ -1,4 +1,4 @@
-"""What is full and what is too old, as clients of both protocols see it, and over kills."""
+"""Full queues and expired messages, as clients of both protocols see them, also after kills."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ def put(daemon: Nsqd, topic: str, **values: Any) -> None:
 
 
 def ledger(daemon: Nsqd, topic: str, channel: str = "") -> dict[str, Any]:
-    """What it dropped, by reason, and what expired; without zeros."""
+    """Return the numbers of dropped messages by reason, and of expired ones; zeros are left out."""
     (shown,) = daemon.web.stats(topic=topic, ledger="true")["topics"]
     if channel:
         (shown,) = [each for each in shown["channels"] if each["channel_name"] == channel]
@@ -79,7 +79,7 @@ def test_what_is_dropped_is_counted_and_stays_away(
         message = consumer.message()
         found.append(message.body)
         consumer.fin(message)
-    assert found[-3:] == left  # the journal may be older than what was dropped
+    assert found[-3:] == left  # the journal may be older than the drops
 
 
 def test_a_message_with_a_time_to_live(shared: Nsqd, topic: str) -> None:
@@ -91,7 +91,7 @@ def test_a_message_with_a_time_to_live(shared: Nsqd, topic: str) -> None:
         answer = connection.getresponse()
         assert (answer.status, answer.read()) == (200, b"OK")
     published = time.time()
-    eventually(lambda: time.time() > published + 0.002)  # so that the last one is too old as well
+    eventually(lambda: time.time() > published + 0.002)  # so the last one has expired as well
     consumer = shared.connect().sub(topic, "c", rdy=200)
     assert [each.body for each in consumer.messages(100)] == [b"%d" % n for n in range(0, 200, 2)]
     eventually(lambda: ledger(shared, topic, "c") == {"expired": 100})

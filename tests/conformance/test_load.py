@@ -1,4 +1,4 @@
-"""The load test against daemons: users of all kinds, a ledger that balances, an exit code."""
+"""The load test with daemons: all kinds of users, a ledger that balances, an exit code."""
 
 import importlib.util
 import json
@@ -18,8 +18,8 @@ pytestmark = [
 
 
 def load(tmp_path: Path, *flags: str) -> tuple[int, str, dict[str, Any]]:
-    """The exit code, what was printed, and the figures. Its own process, as locust patches all of
-    the one it is in."""
+    """Return the exit code, the output and the figures. It runs in a separate process, because
+    locust patches the whole process."""
     report = tmp_path / "report.html"
     done = subprocess.run(
         [sys.executable, "-m", "loadtest.swarm", f"--report={report}", "-r100", *flags],
@@ -34,7 +34,7 @@ def load(tmp_path: Path, *flags: str) -> tuple[int, str, dict[str, Any]]:
 
 
 def test_a_run_that_misses_a_threshold_fails(tmp_path: Path) -> None:
-    """And says which; everybody has published, and everything has come."""
+    """The output names the threshold; all users have published, and all messages have arrived."""
     code, told, figures = load(
         tmp_path,
         *("-u12", "-t2s", "--channels=one,two", "--defer=200", "--requeue-share=0.1"),

@@ -1,6 +1,6 @@
-"""nsqd as the client of lookupds, which are scripted: what they are told, and what they are asked.
+"""nsqd as a client of scripted lookupds: what it registers, and what it queries.
 
-Section 10.3 of NSQ's behaviour towards nsqlookupd, and what nsqcy does better.
+This is section 10.3, NSQ's behaviour towards nsqlookupd, with nsqcy's improvements.
 """
 
 import json
@@ -20,12 +20,12 @@ from support.nsqd_process import Nsqd, free_port
 from support.nsqlookupd_process import Lookupd
 
 ADDRESSES = "/config/nsqlookupd_tcp_addresses"
-SOON = 0.1  # seconds harnesses wait
+SOON = 0.1  # seconds that harnesses wait
 
 
 @pytest.fixture
 def lookupd() -> Iterator[Callable[..., FakeLookupd]]:
-    """Makes lookupds."""
+    """Factory of lookupds."""
     made: list[FakeLookupd] = []
 
     def make(port: int = 0, host: str = "127.0.0.1") -> FakeLookupd:
@@ -46,7 +46,7 @@ def one_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def one_worker(one_daemon: Nsqd) -> Iterator[Nsqd]:
-    """A daemon without lookupds. What the master does is the same for any number of workers."""
+    """Daemon without lookupds. The master behaves the same with any number of workers."""
     for name in one_daemon.web.topics():
         one_daemon.web.do("delete", name)
     yield one_daemon
@@ -63,7 +63,7 @@ def await_identities(*lookupds: FakeLookupd) -> None:
 
 
 def use(daemon: Nsqd, *lookupds: FakeLookupd) -> None:
-    """Register with these from now on."""
+    """Set the lookupds of the daemon, and wait until it has identified itself to them."""
     body = json.dumps([each.address for each in lookupds]).encode()
     assert daemon.web.put(ADDRESSES, body).status == 200
     await_identities(*lookupds)
@@ -81,7 +81,7 @@ def await_log(daemon: Nsqd, *texts: str) -> None:
 
 
 def await_told(lookupd: FakeLookupd, *commands: str) -> None:
-    """Until it has been told all of these, in any order."""
+    """Wait until the lookupd has received all of these commands, in any order."""
     eventually(lambda: set(commands) <= set(lookupd.told()) or None)
 
 
@@ -158,7 +158,7 @@ def test_a_new_topic_has_the_channels_that_lookupds_know(nsqd: Starter, lookupd:
 
 @pytest.mark.case("H11")
 def test_changes_are_reported_at_once(one_worker: Nsqd, lookupd: Make) -> None:
-    """In the time harnesses give it, on a machine that does something else now and then."""
+    """Within the time that harnesses allow, on a machine that is sometimes busy."""
     one = lookupd()
     use(one_worker, one)
     times = []
@@ -240,7 +240,7 @@ def test_a_lookupd_that_makes_no_sense(lookupd: Make, one_worker: Nsqd, bad: byt
     await_identities(good)
     one_worker.web.pub("nonsense", b"x")
     await_told(good, "REGISTER nonsense")
-    eventually(lambda: one.links)  # it is asked beside the good one, perhaps later
+    eventually(lambda: one.links)  # it is queried concurrently, perhaps later
     assert one.links[0].ended.wait(10)
     eventually(lambda: len(one.links) == 2 and "REGISTER nonsense" in one.told())
     await_log(one_worker, f"ERROR: LOOKUPD({one.address}): IDENTIFY - ")
@@ -249,7 +249,7 @@ def test_a_lookupd_that_makes_no_sense(lookupd: Make, one_worker: Nsqd, bad: byt
 @pytest.mark.case("LKP-10")
 @pytest.mark.ours
 def test_a_hanging_lookupd_does_not_delay_others(nsqd: Starter, lookupd: Make) -> None:
-    """Neither other lookupds nor those who publish to a new topic."""
+    """Neither other lookupds nor publishers of a new topic have to wait."""
     silent, good = lookupd(), lookupd()
     silent.answers = lambda command: SILENCE
     good.channels["t"] = ["seeded"]
@@ -314,7 +314,7 @@ def test_no_ports(nsqd: Starter, lookupd: Make, short_path: Path) -> None:
 
 
 def test_every_seeded_channel_gets_every_message(nsqd: Starter, lookupd: Make) -> None:
-    """Publishes are acknowledged at once, and what they brought waits for the channels."""
+    """Publishes are acknowledged at once, and their messages wait for the channels."""
     one = lookupd()
     gate = threading.Event()
 
@@ -358,14 +358,14 @@ def test_an_http_side_that_hangs_or_fails(nsqd: Starter, lookupd: Make) -> None:
     await_log(
         daemon,
         f"{warning} t - {url}t: timed out\n",
-        f"{warning} u - failed to query any nsqlookupd: {url}u: not an answer; ",
+        f"{warning} u - failed to query any nsqlookupd: {url}u: invalid response; ",
     )
 
 
 def test_an_http_side_that_hangs_keeps_no_topic_from_the_channels_of_others(
     nsqd: Starter, lookupd: Make
 ) -> None:
-    """Also when more topics are new at once than one lookupd is ever queried for."""
+    """Even if more topics are created at once than a lookupd gets concurrent queries."""
     silent, good = lookupd(), lookupd()
     silent.http_reply = lambda topic: None
     good.http_reply = lambda topic: b'{"channels":["seeded"]}'
@@ -423,7 +423,8 @@ def test_the_configuration_is_read_again(nsqd: Starter, lookupd: Make) -> None:
 
 
 def test_two_nsqds_and_one_nsqlookupd(nsqd: Starter) -> None:
-    """The second has the channels of the first from the first message on; what stops is gone."""
+    """The second nsqd has the channels of the first before its first message; a stopped nsqd
+    disappears."""
     with Lookupd() as one:
         first = nsqd(lookupd_tcp_address=one.tcp_address, broadcast_address="first")
         second = nsqd(lookupd_tcp_address=one.tcp_address, broadcast_address="second")

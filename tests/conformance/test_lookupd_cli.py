@@ -1,5 +1,5 @@
-"""nsqlookupd's flags, files, signals and last words, as a user and as other people's harnesses
-meet them."""
+"""nsqlookupd's flags, files, signals and final errors, as users and third-party harnesses meet
+them."""
 
 import os
 import re
@@ -118,7 +118,7 @@ def test_files(tmp_path: Path, text: str) -> None:
         conn = lookupd.connect()
         conn.identify("A")
         conn.register("t")
-        eventually(lambda: lookupd.nodes() == [])  # the file's word
+        eventually(lambda: lookupd.nodes() == [])  # the file's value
         assert lookupd.web.post("/topic/tombstone", topic="t", node="A:11").status == 200
 
         def tombstones() -> list[bool]:
@@ -126,7 +126,7 @@ def test_files(tmp_path: Path, text: str) -> None:
             nodes = lookupd.nodes()
             return nodes[0]["tombstones"] if nodes else []
 
-        assert eventually(tombstones) == [True]  # the command line's
+        assert eventually(tombstones) == [True]  # the command line's value
 
 
 @pytest.mark.case("H01", "H02")
@@ -206,7 +206,8 @@ def test_a_hangup_reads_the_log_level_again(tmp_path: Path) -> None:
         os.kill(lookupd.process.pid, signal.SIGHUP)
 
         def is_quiet() -> bool:
-            """What follows the request in the log is there, and the request is not."""
+            """Return whether the log has a line logged after the request, but none about the
+            request."""
             before = lookupd.log_text().count("200 GET /nodes")
             errors = lookupd.log_text().count("'BAD!'")
             assert len(lookupd.nodes()) == 1

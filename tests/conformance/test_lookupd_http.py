@@ -1,4 +1,4 @@
-"""Registrations, tombstones and liveness, as /lookup, /nodes and the others show them."""
+"""Registrations, tombstones and liveness, as shown by /lookup, /nodes and the other endpoints."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ def running() -> Iterator[Lookupd]:
 
 @pytest.fixture
 def lookupd(running: Lookupd) -> Iterator[Lookupd]:
-    """Shared by the tests here: use names of your own."""
+    """Shared by the tests here: use your own names."""
     yield running
     running.hang_up()
 
@@ -37,7 +37,7 @@ def web(lookupd: Lookupd) -> Web:
 
 @pytest.fixture
 def nsqds(lookupd: Lookupd) -> tuple[LookupConn, LookupConn]:
-    """A and B, identified."""
+    """Return connections that have identified themselves as A and B."""
     return known(lookupd, "A"), known(lookupd, "B")
 
 
@@ -178,7 +178,7 @@ def test_a_silent_producer() -> None:
         assert lookupd.web.get("/topics").json() == {"topics": ["t1"]}
         assert set(lookupd.web.get("/debug").json()) == {"client::", "topic:t1:", "channel:t1:c1"}
 
-        def back() -> bool:  # the machine may be slow enough for it to be silent again
+        def back() -> bool:  # on a slow machine it may be silent again
             conn.ping()
             return lookupd.producers("t1") == ["A"] and len(lookupd.nodes()) == 1
 

@@ -1,4 +1,4 @@
-"""nsqlookupd's TCP protocol: framing, commands, errors, and what a connection's end means."""
+"""nsqlookupd's TCP protocol: framing, commands, errors, and the effects of a disconnect."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ def running() -> Iterator[Lookupd]:
 
 @pytest.fixture
 def lookupd(running: Lookupd) -> Iterator[Lookupd]:
-    """Shared by the tests here: use names of your own."""
+    """Shared by the tests here: use your own names."""
     yield running
     assert running.alive()
     running.hang_up()
@@ -35,7 +35,7 @@ def conn(lookupd: Lookupd) -> LookupConn:
 
 @pytest.fixture
 def nsqd(lookupd: Lookupd) -> LookupConn:
-    """A connection that has identified itself."""
+    """Return a connection that has identified itself."""
     conn = lookupd.connect()
     conn.identify("A")
     return conn
@@ -264,7 +264,7 @@ def test_garbage_beside_those_who_speak(lookupd: Lookupd, topic: str) -> None:
     for _ in range(100):
         other = lookupd.connect(magic=dice.choice([b"  V1", b"  V1", b"  V", b"GET / "]))
         for _ in range(3):
-            with contextlib.suppress(OSError):  # it may have been ended already
+            with contextlib.suppress(OSError):  # nsqlookupd may have closed it already
                 other.send(b"".join(dice.choices(words, k=dice.randint(1, 6))))
         steady.register(topic, f"c{dice.randint(1, 9)}")
         if dice.random() < 0.5:

@@ -1,4 +1,4 @@
-"""nsqd's /metrics as a black box: forms, figures, and how many series there can be."""
+"""nsqd's /metrics as a black box: formats, values, and the limit on the number of series."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ LATEST = f"{OPENMETRICS};version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.5,*/*;
 
 
 def use(daemon: Nsqd, topic: str, channel: str, count: int = 1) -> Conn:
-    """Publish so many messages and finish them; the consumer stays."""
+    """Publish this number of messages and finish them; the consumer stays connected."""
     consumer = daemon.connect()
     consumer.sub(topic, channel)
     consumer.rdy(count)
@@ -121,7 +121,7 @@ def test_promtool_finds_nothing_to_say(shared: Nsqd, topic: str) -> None:
 
 
 def test_so_many_series_and_no_more(nsqd: Starter, workers: int) -> None:
-    """What comes later is shown as one, and nothing is lost."""
+    """Later topics and channels share one series, and nothing is lost."""
     limit = 4 * workers
     daemon = nsqd(metrics_max_series=limit)
     topics = [f"t{number}" for number in range(limit + 3)]
@@ -138,7 +138,7 @@ def test_so_many_series_and_no_more(nsqd: Starter, workers: int) -> None:
     summed = partial(found.value, "nsqd_metrics_summed", series="(other)")
     assert summed(kind="topic") == len(topics) - (len(shown) - 1)
     assert summed(kind="channel") == len(topics) - (len(channels) - 1)
-    # Who had its own keeps it; who had none does not get it later, or the sum would fall.
+    # A topic with its own series keeps it; others do not get one later, or the sum would decrease.
     for name in topics[:limit]:
         daemon.web.do("delete", name)
     assert scrape(daemon.web).value("nsqd_topic_messages_total", topic="(other)") == found.value(
@@ -147,7 +147,8 @@ def test_so_many_series_and_no_more(nsqd: Starter, workers: int) -> None:
 
 
 def test_what_is_ephemeral_has_one_series(nsqd: Starter) -> None:
-    """However many consumers come, each with a channel of its own; and what they did stays."""
+    """However many consumers come, each with its own channel, and the counts stay when they
+    leave."""
     daemon = nsqd()
     daemon.web.create("t", "c")
     for number in range(3):

@@ -1,4 +1,4 @@
-"""nsq_stat as a user meets it, over two nsqds and a nsqlookupd."""
+"""nsq_stat from the user's point of view, with two nsqds and a nsqlookupd."""
 
 import re
 import signal
@@ -30,7 +30,7 @@ class Cluster:
         self.one, self.two, self.lookupd = one, two, lookupd
 
     def publish(self, topic: str, ones: int, twos: int) -> None:
-        """Messages in channel `ch` of a topic, which the lookupd then knows of."""
+        """Publish to channel `ch` of a topic, and wait until the lookupd knows the topic."""
         for daemon, count in ((self.one, ones), (self.two, twos)):
             daemon.web.create(topic, "ch")
             if count:
@@ -79,7 +79,7 @@ def figures(line: str) -> list[int]:
 
 
 def next_figures(process: "subprocess.Popen[str]") -> list[int]:
-    """Those of the next line that has some."""
+    """Return the figures of the next line that is not a header."""
     assert process.stdout is not None
     line = process.stdout.readline()
     while line and line in HEADER:
@@ -224,7 +224,7 @@ def test_rates(cluster: Cluster, topic: str) -> None:
         rows = [[0] * 11]
         while rows[-1][9] < 15:
             rows.append(next_figures(process))
-        assert sum(row[0] for row in rows) == 80  # ten at 125 ms, whichever looks saw them
+        assert sum(row[0] for row in rows) == 80  # ten at 125 ms, whichever samples included them
         assert sum(row[1] for row in rows) == 0
         conn = cluster.one.connect().sub(topic, "ch", rdy=1)
         for _ in range(3):

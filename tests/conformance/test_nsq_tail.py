@@ -1,4 +1,4 @@
-"""nsq_tail as a user meets it."""
+"""nsq_tail from the user's point of view."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def test_so_many_messages(plain: Nsqd, topic: str) -> None:
     result = tool_process.run("nsq_tail", "-n", "2", "--print-topic", *args)
     assert (result.returncode, result.stdout) == (0, f"{topic} | line 1\n{topic} | line 2\n")
     assert f"Adding consumer for topic: {topic}\n" in result.stderr
-    # What was printed is finished, and what was not is there for the next.
+    # Printed messages are finished; the rest remain for the next run.
     plain.web.await_counts(topic, "c", depth=3, in_flight_count=0, deferred_count=0)
     result = tool_process.run("nsq_tail", "-n", "3", *args)
     assert (result.returncode, result.stdout) == (0, "line 3\nline 4\nline 5\n")
@@ -110,7 +110,7 @@ def test_fewer_than_no_messages_are_no_limit(server: socket.socket) -> None:
             nsqd.subscribed(200)
             conn.sendall(message(1) + message(2) + message(3))
             nsqd.until(b"FIN 0000000000000003\n")
-    assert process.returncode == -9  # it would have gone on
+    assert process.returncode == -9  # it would have continued
 
 
 def test_more_messages_than_fit_in_flight(plain: Nsqd, topic: str) -> None:
@@ -199,14 +199,14 @@ def message(number: int) -> bytes:
 
 
 class ScriptedNsqd:
-    """An nsqd that does what the test says, and knows what it was told."""
+    """An nsqd controlled by the test, which can inspect the received data."""
 
     def __init__(self, conn: socket.socket) -> None:
         self.conn = conn
         self._received = b""
 
     def subscribed(self, ready: int) -> None:
-        """Shake hands with a consumer of channel `c` of topic `t`."""
+        """Complete the handshake with a consumer of channel `c` of topic `t`."""
         self.until(b'"feature_negotiation"')
         self.conn.sendall(frame(0, json.dumps({"max_rdy_count": 2500}).encode()))
         self.until(b"SUB t c\n")
@@ -214,7 +214,7 @@ class ScriptedNsqd:
         self.until(b"RDY %d\n" % ready)
 
     def until(self, text: bytes) -> bytes:
-        """What came before this."""
+        """Wait until this text is received; return everything before it."""
         while text not in self._received:
             data = self.conn.recv(65536)
             assert data, self._received
@@ -237,7 +237,7 @@ def follow(server: socket.socket) -> list[str]:
 
 @pytest.mark.case("TAIL-006")
 def test_it_takes_leave(server: socket.socket) -> None:
-    """CLS, then a message that was under way goes back, and only then the end."""
+    """It sends CLS, requeues a message that was already on its way, and only then exits."""
     with tool_process.running("nsq_tail", *follow(server)) as process:
         conn, _ = server.accept()
         with conn:
@@ -256,7 +256,8 @@ def test_it_takes_leave(server: socket.socket) -> None:
 
 @pytest.mark.case("TAIL-001")
 def test_what_is_too_much_goes_back(server: socket.socket) -> None:
-    """And no more is asked for before the last is finished."""
+    """The surplus message is requeued, and no more are requested before the last one is
+    finished."""
     with tool_process.running("nsq_tail", "-n=2", *follow(server)) as process:
         conn, _ = server.accept()
         with conn:

@@ -1,4 +1,4 @@
-"""nsq_to_file as a user meets it, over an nsqd and a nsqlookupd."""
+"""nsq_to_file from the user's point of view, with an nsqd and a nsqlookupd."""
 
 import contextlib
 import gzip
@@ -25,7 +25,7 @@ from support.nsqlookupd_process import Lookupd
 
 CHANNEL = "nsq_to_file"
 DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d "
-BRIEF = "--consumer-opt=msg_timeout,1s"  # until what a killed one had in flight comes again
+BRIEF = "--consumer-opt=msg_timeout,1s"  # so messages of a killed process are redelivered soon
 Make = Callable[..., ToFile]
 
 
@@ -49,7 +49,8 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Lookupd) -> Iterator
 
 @pytest.fixture
 def to_file(tmp_path: Path, nsqd: Nsqd, topic: str) -> Iterator[Make]:
-    """One for the test's topic, not started yet; its files are called after the topic alone."""
+    """Factory for the test's topic. It does not start the tool. Files are named after the topic
+    alone."""
     made: list[ToFile] = []
 
     def make(
@@ -67,7 +68,7 @@ def to_file(tmp_path: Path, nsqd: Nsqd, topic: str) -> Iterator[Make]:
         each.destroy()
 
 
-# --- what is written and when -------------------------------------------------------------------
+# --- content and timing ------------------------------------------------------------------------
 
 
 @pytest.mark.case("FILE-001", "FILE-002")
@@ -176,7 +177,7 @@ def test_what_waits_for_a_sync_is_synced_in_the_end(to_file: Make, nsqd: Nsqd, t
 
 def test_an_option_that_the_client_does_not_have(to_file: Make) -> None:
     running = to_file("--consumer-opt=bogus,1").start()
-    assert running.wait() == 2  # NSQ ignores what it does not know
+    assert running.wait() == 2  # NSQ ignores unknown options
     assert "invalid option bogus" in running.log()
 
 
@@ -251,7 +252,7 @@ def test_a_new_time_is_a_new_name(to_file: Make, nsqd: Nsqd, topic: str) -> None
     assert last[:6] != then and last.endswith("-000000")
 
 
-# --- a work folder, and signals -----------------------------------------------------------------
+# --- a work directory, and signals --------------------------------------------------------------
 
 
 @pytest.mark.case("FILE-011", "FILE-012", "FILE-013")
@@ -409,7 +410,7 @@ LOOKUP = "--lookupd-http-address=127.0.0.1:1"
         ([SOURCE, "--topic=t", "--max-in-flight=0"], "--max-in-flight should be positive"),
         ([LOOKUP, "--topic-pattern=("], "--topic-pattern is invalid: missing ): ("),
         (["--lookupd-http-address=nowhere", "--topic-pattern=x"], "address 'nowhere' has no port"),
-        ([SOURCE, "--topic=t", "--filename-format=../x"], "must stay in its folder"),
+        ([SOURCE, "--topic=t", "--filename-format=../x"], "must stay in its directory"),
     ],
 )
 def test_flags_that_cannot_be(
@@ -437,7 +438,7 @@ def test_progress_on_a_terminal(to_file: Make, nsqd: Nsqd, topic: str) -> None:
         eventually(lambda: len(running.lines()) == 50)
         process.send_signal(signal.SIGTERM)
         shown = b""
-        with contextlib.suppress(OSError):  # nobody has the other end any more
+        with contextlib.suppress(OSError):  # the other end is closed
             while part := os.read(ours, 4096):
                 shown += part
         assert process.wait(30) == 0
@@ -460,7 +461,7 @@ MODES = {
 
 
 def publish(nsqd: Nsqd, topic: str, bodies: list[bytes]) -> None:
-    """Whatever bytes they have."""
+    """Publish bodies with any bytes."""
     parts = [struct.pack(">i", len(bodies))]
     for body in bodies:
         parts += [struct.pack(">i", len(body)), body]
@@ -474,8 +475,8 @@ def left(nsqd: Nsqd, topic: str) -> int:
 
 
 def pour(running: ToFile, nsqd: Nsqd, topic: str, chunks: int, size: int, kills: int) -> None:
-    """Publish chunks while it writes, hang up on it now and then, and kill it some times."""
-    running.args += [BRIEF, "--max-in-flight=2500"]  # much that is written and not yet safe
+    """Publish chunks while the tool writes; sometimes hang it up, and kill it `kills` times."""
+    running.args += [BRIEF, "--max-in-flight=2500"]  # much that is written but not yet synced
     killed = {chunks * (each + 1) // (kills + 1) for each in range(kills)}
     running.start("--sync-interval=50ms")
     for chunk in range(chunks):

@@ -1,4 +1,4 @@
-"""nsq_to_http as a user meets it."""
+"""nsq_to_http from the user's point of view."""
 
 import signal
 import subprocess
@@ -12,7 +12,7 @@ from support import tool_process
 from support.fake_http_destination import Destination
 from support.nsqd_process import Nsqd
 
-# A message that failed comes again at once, and its consumer does not hesitate.
+# A failed message is redelivered at once, and the consumer hardly backs off.
 AT_ONCE = (
     "--consumer-opt=default_requeue_delay,0s",
     "--consumer-opt=backoff_multiplier,1ms",
@@ -31,7 +31,7 @@ def destination() -> Iterator[Destination]:
 
 @pytest.fixture
 def pump(plain: Nsqd, topic: str) -> Iterator[Pump]:
-    """Starts nsq_to_http from channel `c` of the topic."""
+    """Starts nsq_to_http for channel `c` of the topic."""
     with ExitStack() as stack:
 
         def start(*args: str) -> Process:
@@ -43,13 +43,13 @@ def pump(plain: Nsqd, topic: str) -> Iterator[Pump]:
 
 
 def done(plain: Nsqd, topic: str, count: int) -> None:
-    """All of the topic's messages are finished."""
+    """Wait until all of the topic's messages are finished."""
     none = {"depth": 0, "in_flight_count": 0, "deferred_count": 0}
     plain.web.await_counts(topic, "c", message_count=count, **none)
 
 
 def end(process: Process) -> str:
-    """A graceful end; what was said."""
+    """End the tool gracefully; return its log."""
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, ""), err
@@ -72,7 +72,7 @@ def test_post(plain: Nsqd, topic: str, destination: Destination, pump: Pump) -> 
 def test_fewer_in_flight_than_requests_at_a_time(
     plain: Nsqd, topic: str, destination: Destination, pump: Pump
 ) -> None:
-    """It says no more of that than NSQ's does."""
+    """Like NSQ's tool, it logs nothing about this."""
     plain.web.mpub(topic, [b"x"] * 3)
     process = pump("--max-in-flight=1", f"--post={destination.url()}")
     done(plain, topic, 3)
@@ -114,7 +114,7 @@ def test_failures(
     plain.web.await_counts(
         topic, "c", requeue_count=1, deferred_count=1, in_flight_count=0, depth=0
     )
-    assert plain.web.client(topic, "c")["ready_count"] == 0  # it backs off
+    assert plain.web.client(topic, "c")["ready_count"] == 0  # it is backing off
     assert len(destination.requests) == 1
     said = end(process)
     assert f"ERR    1 [{topic}/c] got status code {path[1:]} from " in said
@@ -147,7 +147,7 @@ def test_round_robin(plain: Nsqd, topic: str, destination: Destination, pump: Pu
     pump("--mode=round-robin", "--n=1", *urls)
     done(plain, topic, 3)
     assert [got.path for got in destination.requests] == ["/200/a", "/200/b", "/200/a"]
-    # One request at a time needs no more than one connection.
+    # Sequential requests use a single connection.
     assert len({got.port for got in destination.requests}) == 1
 
 
@@ -330,7 +330,7 @@ def test_a_graceful_end_waits_for_requests(
     process = pump(f"--post={destination.url('/hold')}", "--n=3", "--max-in-flight=4")
     eventually(lambda: len(destination.requests) == 3)
     process.send_signal(signal.SIGINT)
-    # The one that was in flight and not yet sent goes back at once.
+    # The message that is in flight but not yet sent is requeued at once.
     plain.web.await_counts(topic, "c", in_flight_count=3, depth=2)
     destination.hold.set()
     assert process.wait(20) == 0

@@ -1,4 +1,4 @@
-"""nsq_to_nsq as a user meets it."""
+"""nsq_to_nsq from the user's point of view."""
 
 import signal
 import subprocess
@@ -18,7 +18,8 @@ Pump = Callable[..., Process]
 
 @pytest.fixture
 def pump(plain: Nsqd) -> Iterator[Pump]:
-    """Starts nsq_to_nsq from channel `c` of the daemon, back to it if no destination is named."""
+    """Starts nsq_to_nsq for channel `c` of the daemon; the default destination is the same
+    daemon."""
     with ExitStack() as stack:
 
         def start(*args: str, destination: str = "") -> Process:
@@ -35,7 +36,7 @@ def pump(plain: Nsqd) -> Iterator[Pump]:
 
 
 def published(daemon: Nsqd, topic: str, count: int) -> list[bytes]:
-    """The messages of a topic, which are so many in all."""
+    """Return the messages of a topic, once there are `count` of them."""
     daemon.web.await_counts(topic, message_count=count)
     conn = daemon.connect().sub(topic, "reader", rdy=count)
     messages = conn.messages(count)
@@ -45,7 +46,7 @@ def published(daemon: Nsqd, topic: str, count: int) -> list[bytes]:
 
 
 def end(process: Process) -> str:
-    """A graceful end; what was said."""
+    """End the tool gracefully; return its log."""
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, ""), err
@@ -81,14 +82,14 @@ def test_a_required_value(plain: Nsqd, topic: str, pump: Pump) -> None:
     plain.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=0)
     plain.web.pub(topic, b"{}")
     plain.web.await_counts(topic, "c", depth=0, deferred_count=1, requeue_count=1)
-    eventually(lambda: plain.web.client(topic, "c")["ready_count"] == 0)  # it backs off
+    eventually(lambda: plain.web.client(topic, "c")["ready_count"] == 0)  # it is backing off
     assert end(process) == "ERROR: missing field to check required value\n"
     plain.web.await_counts(f"{topic}.x", message_count=3)
 
 
 @pytest.mark.case("NN-003", "NN-004")
 def test_a_whitelist(plain: Nsqd, topic: str, pump: Pump) -> None:
-    large = b'{"a":12345678901234567890}'  # which is no double
+    large = b'{"a":12345678901234567890}'  # exceeds the precision of a double
     plain.web.mpub(topic, [b"notjson", b'{"k":5,"b":"<x>&","a":1.0,"c":2}', large])
     fields = ("--whitelist-json-field=a", "--whitelist-json-field=b")
     process = pump(f"--topic={topic}", f"--destination-topic={topic}.x", *fields)

@@ -1,4 +1,4 @@
-"""nsqadmin over a cluster of our own: two nsqds with an nsqlookupd, asked and told."""
+"""nsqadmin with a cluster of two nsqds and an nsqlookupd: queries and actions."""
 
 import base64
 import gzip
@@ -31,15 +31,16 @@ class Cluster:
 
     @property
     def names(self) -> list[str]:
-        """The nsqds as nsqadmin names them."""
+        """The addresses of the nsqds, as nsqadmin shows them."""
         return [f"127.0.0.1:{each.http_port}" for each in self.nsqds]
 
     def publish(self, topic: str, channel: str, *, on: int = 2) -> None:
-        """A topic with a channel and a message in it, on so many nsqds, as the nsqlookupd knows."""
+        """Create a topic with a channel and a message on `on` nsqds, and wait until the nsqlookupd
+        knows it."""
         for nsqd in self.nsqds[:on]:
             nsqd.web.create(topic, channel)
             nsqd.web.pub(topic, b"x")
-        # What comes later would bring back what a test deletes.
+        # A later registration would restore what a test deletes.
         key = f"channel:{topic}:{channel}"
         eventually(lambda: len(self.lookupd.web.get("/debug").json().get(key, [])) == on)
 
@@ -68,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Destination]:
-    """Where notifications go."""
+    """Destination of notifications."""
     endpoint = Destination()
     yield endpoint
     endpoint.close()
@@ -82,7 +83,7 @@ def graphite() -> Iterator[Upstream]:
 
 @pytest.fixture(scope="module")
 def running(cluster: Cluster, graphite: Upstream) -> Iterator[Admin]:
-    """Its notifications cannot be sent, which nobody but its log is to notice."""
+    """Its notifications cannot be sent, which must only appear in its log."""
     with Admin(
         lookupd_http_address=cluster.lookupd.http_address,
         graphite_url=f"http://{graphite.address}/",
@@ -99,14 +100,14 @@ def admin(running: Admin, cluster: Cluster) -> Admin:
 
 @pytest.fixture(scope="module")
 def direct(cluster: Cluster) -> Iterator[Admin]:
-    """Without an nsqlookupd."""
+    """nsqadmin without an nsqlookupd."""
     with Admin(nsqd_http_address=cluster.names) as admin:
         yield admin
 
 
 @pytest.fixture(scope="module")
 def strict(cluster: Cluster, endpoint: Destination) -> Iterator[Admin]:
-    """For one user, and it tells of what he does."""
+    """nsqadmin that permits a single user, and sends notifications of that user's actions."""
     with Admin(
         lookupd_http_address=cluster.lookupd.http_address,
         admin_user="matt",
@@ -117,7 +118,7 @@ def strict(cluster: Cluster, endpoint: Destination) -> Iterator[Admin]:
 
 @pytest.fixture(scope="module")
 def below(cluster: Cluster, graphite: Upstream, tmp_path_factory: Any) -> Iterator[Admin]:
-    """Behind a proxy, as far as it knows."""
+    """nsqadmin configured to run behind a proxy."""
     folder = tmp_path_factory.mktemp("static")
     (folder / "mine.css").write_text("p {}")
     with Admin(
@@ -240,7 +241,7 @@ def test_static_files(admin: Admin) -> None:
 
 @pytest.mark.ours
 def test_browsers_keep_static_files(admin: Admin, below: Admin) -> None:
-    """By a path of which scripts find each other, and which is another one for other files."""
+    """Their path lets scripts find each other, and changes when the files do."""
     page = read(admin.web.get("/").body)
     (sheet,) = [each.attributes["href"] for each in page.all("link", rel="stylesheet")]
     folder, _, name = sheet.rpartition("/")
@@ -251,11 +252,11 @@ def test_browsers_keep_static_files(admin: Admin, below: Admin) -> None:
     old = admin.web.get(f"/static/0/{name}")
     assert (old.status, old.body) == (200, kept.body) and "cache-control" not in old.headers
     assert admin.web.get(f"{folder}/none").status == 404
-    # Somebody's own may change at any time.
+    # Files supplied by the user may change at any time.
     assert b'href="/nsq/static/nsqadmin.css"' in below.web.get("/nsq").body
 
 
-# -- what there is
+# -- reading
 
 
 @pytest.mark.case("ADM-016")
@@ -403,7 +404,7 @@ def test_nsqds_that_demand_tls(tmp_path: Path) -> None:
         nsqd.destroy()
 
 
-# -- what is done
+# -- actions
 
 
 @pytest.mark.case("ADM-035", "ADM-038")
@@ -519,7 +520,7 @@ def test_deleting_nothing_without_lookupds(direct: Admin) -> None:
     refused(direct.post("/api/topics/nope", action="pause"), 404, "TOPIC_NOT_FOUND")
 
 
-# -- who may
+# -- permissions
 
 
 @pytest.mark.case("ADM-047", "ADM-049")

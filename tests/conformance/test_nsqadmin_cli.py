@@ -1,4 +1,4 @@
-"""nsqadmin's flags, files, signals and last words."""
+"""nsqadmin's flags, files, signals and final errors."""
 
 import re
 import signal
@@ -27,7 +27,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def last_words(*args: str) -> str:
-    """Why it does not start."""
+    """Return the reason why it does not start."""
     result = run(*args)
     assert (result.returncode, result.stdout) == (1, "")
     line = result.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""The past that nsqadmin keeps, over scripted daemons: whom it asks, what it tells and draws."""
+"""The history that nsqadmin keeps, with scripted daemons: its queries, its API and its plots."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ SAMPLE = "GET /stats?format=json&include_clients=false"
 
 
 def stats(count: int, topics: int = 1) -> dict[str, Any]:
-    """Of nsqds that have had so many messages."""
+    """Return the /stats of an nsqd that has received `count` messages."""
     channel = {"channel_name": "c", "message_count": count, "depth": 5, "in_flight_count": 2}
     return {
         "topics": [
@@ -47,7 +47,7 @@ def admin(lookupd: Upstream) -> Iterator[Admin]:
 
 
 def values(admin: Admin, metric: str, **subject: str) -> list[float | None]:
-    """What is known, and what is missing between that."""
+    """Return the known values, with None for the gaps between them."""
     answer = admin.web.get("/api/history", range="1m", **subject)
     if answer.status != 200:
         return []
@@ -67,7 +67,7 @@ def test_what_it_tells(admin: Admin, nsqd: Upstream) -> None:
         assert set(values(admin, "depth", **subject)) <= {5.0, None}
         assert set(values(admin, "in_flight", **subject)) <= {2.0, None}
         assert values(admin, "latency", **subject) == []
-    assert nsqd.asked.count(SAMPLE) == len(nsqd.asked)  # and nothing else
+    assert nsqd.asked.count(SAMPLE) == len(nsqd.asked)  # no other queries
     told = admin.get("/api/history")
     assert (told["interval"], told["length"], told["series"]) == (0.1, 43200.0, 3)
     shown = admin.get("/api/history", topic="t0", range="10s")
@@ -92,7 +92,7 @@ def test_what_it_does_not_tell(
 
 
 def test_an_nsqd_that_fails_for_a_while(admin: Admin, nsqd: Upstream) -> None:
-    """One line when that begins and one when it ends; between the two nothing is known."""
+    """One line is logged when that begins and one when it ends; meanwhile no values are known."""
     eventually(lambda: values(admin, "depth", topic="t0"))
     page, nsqd.pages["/stats"] = nsqd.pages["/stats"], 500
     eventually(lambda: f"history: {nsqd.address} is omitted: got response 500" in admin.log_text())
@@ -140,7 +140,7 @@ def test_it_can_be_off(lookupd: Upstream) -> None:
 
 
 def test_pages_of_very_many_topics(lookupd: Upstream, nsqd: Upstream) -> None:
-    """They are looked for and sorted over all of their pages."""
+    """Search and sorting cover all of their pages."""
     names = [f"t{number}" for number in range(1100)]
     lookupd.pages["/topics"] = {"topics": names}
     nsqd.pages["/stats"] = stats(7, 1100)

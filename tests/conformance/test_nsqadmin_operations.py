@@ -1,6 +1,6 @@
-"""nsqadmin's pages and API beyond NSQ's: messages, policies, places, and single nodes.
+"""nsqadmin's pages and API beyond NSQ's: messages, policies, positions, and single nodes.
 
-A cluster of an nsqd of ours and one that knows of none of it, as NSQ's.
+The cluster consists of nsqcy's nsqd and an nsqd that, like NSQ's, lacks these features.
 """
 
 import json
@@ -56,7 +56,7 @@ class Cluster:
         return self.ours(answer)
 
     def ours(self, answer: Answer) -> dict[str, Any]:
-        """What our nsqd has said; the other one has no such thing."""
+        """Return the result of nsqcy's nsqd; the other one reports that it lacks the feature."""
         assert answer.status == 200, answer
         nodes: list[dict[str, Any]] = answer.json()["nodes"]
         found = {each["node"]: each for each in nodes}
@@ -68,7 +68,7 @@ class Cluster:
         return self.admin.web.request(method, path, json.dumps(said).encode(), headers=headers)
 
     def press(self, form: Element, **headers: str) -> Answer:
-        """What a browser sends of a form."""
+        """Submit a form as a browser does."""
         every = {
             "X-Forwarded-User": "me",
             "Content-Type": "application/x-www-form-urlencoded",
@@ -79,7 +79,7 @@ class Cluster:
 
     @contextmanager
     def telling(self, *actions: str) -> Iterator[None]:
-        """The endpoint is told of these, by this node or topic."""
+        """Check that the endpoint is notified of these actions, for this node or topic."""
         before = len(self.endpoint.requests)
         yield
         eventually(lambda: len(self.endpoint.requests) >= before + len(actions))
@@ -137,7 +137,7 @@ def bodies(page: Element) -> list[str]:
 
 @pytest.fixture
 def filled(cluster: Cluster, topic: str) -> str:
-    """A topic whose channel has a message of every state."""
+    """Topic whose channel has a message in every state."""
     cluster.web.create(topic, "c")
     cluster.web.pub(topic, b'{"n":1,"list":["<b>"]}', headers={"X-Nsq-Trace": "<i>"})
     consumer = cluster.nsqd.connect()
@@ -314,7 +314,7 @@ def test_policies_over_the_api(cluster: Cluster, topic: str) -> None:
     assert cluster.api(f"/policy/{topic}/c")["config"]["rate"]["value"] == 5
 
 
-# -- places
+# -- positions
 
 
 def test_a_seek_says_first_what_it_means(cluster: Cluster, topic: str) -> None:
@@ -408,7 +408,7 @@ def test_a_node_is_drained(cluster: Cluster, topic: str) -> None:
     assert (answer.status, answer.json()["message"][:15]) == (400, "INVALID_TIMEOUT")
 
 
-# -- who may, and where it is missing
+# -- permissions and missing nsqds
 
 
 def test_a_user_without_permission_sees_no_messages(cluster: Cluster, filled: str) -> None:
@@ -490,7 +490,7 @@ def test_nobody_else_calls_the_api(
 
 
 def test_an_nsqd_that_has_no_such_thing(cluster: Cluster) -> None:
-    """It says so, beside what the other one shows."""
+    """The page shows this next to the data of the other nsqd."""
     for path in ("/peek/both/c", "/policy/both/c"):
         page = cluster.page(path)
         assert MISSING in page.text
@@ -511,7 +511,7 @@ def test_only_nsqds_that_have_no_such_thing(cluster: Cluster) -> None:
 
         assert "No nsqd can show messages" in text("/peek/both/c")
         assert "No nsqd supports policies" in text("/policy/both/c")
-        assert "No nsqd can seek" in text("/seek/both/c?to=earliest")
+        assert "No nsqd supports seeking" in text("/seek/both/c?to=earliest")
         answer = admin.post("/api/topics/both/c", action="seek", to="latest")
         assert (answer.status, answer.json()) == (404, {"message": MISSING})
 
@@ -529,7 +529,7 @@ def test_a_node_that_is_down(cluster: Cluster, filled: str) -> None:
             assert words in page.text
         answer = admin.post(f"/api/topics/{filled}/c", action="seek", to="latest")
         assert answer.status == 200 and down in answer.json()["message"]
-        # Whether anything has died there is no telling.
+        # Whether any message has died cannot be determined.
         assert (
             cluster.ask("PUT", f"/api/policy/{filled}/c", dead_letter_topic="grave").status == 200
         )

@@ -1,4 +1,4 @@
-"""nsqadmin's pages over scripted daemons: what is on them, and what their forms do."""
+"""nsqadmin's pages with scripted daemons: their content, and the effects of their forms."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from support.fake_http_daemon import Upstream
 from support.nsqadmin_process import Admin
 from support.strict_html import Element, read
 
-NAME = "<b>&#ephemeral"  # no topic's, which an nsqd may claim all the same
+NAME = "<b>&#ephemeral"  # not a valid topic name, but an nsqd may send it anyway
 
 CHANNEL: dict[str, Any] = {
     "channel_name": "c",
@@ -101,7 +101,7 @@ def get(admin: Admin, path: str, user: str = "me", *, status: int = 200, **query
 
 
 def press(admin: Admin, form: Element, **headers: str) -> Answer:
-    """What a browser sends of a form."""
+    """Submit a form as a browser does."""
     assert form.attributes["method"] == "post"
     every = {
         "X-Forwarded-User": "me",
@@ -126,7 +126,7 @@ def form(page: Element, action: str) -> Element:
     return found
 
 
-# -- what is on them
+# -- content
 
 
 def test_streams(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
@@ -182,11 +182,11 @@ def test_a_topic(admin: Admin, nsqd: Upstream) -> None:
 @pytest.mark.ours
 def test_readers_of_a_log(admin: Admin, nsqd: Upstream) -> None:
     page = get(admin, "/topics/t")
-    assert page.table("Readers of the Log") == [
+    assert page.table("Log Readers") == [
         ["Reader", "NSQd Host", "Lag", "Position", "Last Seen"],
         ["lake overrun", nsqd.address, "1,712", "4,000", "1m3s ago"],
     ]
-    assert "Readers of the Log" not in get(admin, "/topics/u").text
+    assert "Log Readers" not in get(admin, "/topics/u").text
 
 
 def test_a_channel(admin: Admin, nsqd: Upstream) -> None:
@@ -235,12 +235,12 @@ def test_the_counter(admin: Admin) -> None:
 @pytest.mark.parametrize(
     ("path", "why", "sentence", "back"),
     [
-        ("/nodes/x:1", "NODE_NOT_FOUND", "No nsqd x:1 is known.", "/nodes"),
+        ("/nodes/x:1", "NODE_NOT_FOUND", "nsqd x:1 is unknown.", "/nodes"),
         ("/topics/t/none", "CHANNEL_NOT_FOUND", "Topic t has no channel none.", "/topics/t"),
         ("/seek/t/none", "CHANNEL_NOT_FOUND", "Topic t has no channel none.", "/topics/t"),
         ("/topics/none", "TOPIC_NOT_FOUND", "No nsqd has a topic none.", ""),
         ("/topics/none/c", "TOPIC_NOT_FOUND", "No nsqd has a topic none.", ""),
-        ("/peek/t/c?node=x:1", "NODE_NOT_FOUND", "No nsqd x:1 has a topic t.", "/topics/t"),
+        ("/peek/t/c?node=x:1", "NODE_NOT_FOUND", "nsqd x:1 has no topic t.", "/topics/t"),
     ],
 )
 def test_what_there_is_not_has_a_page(
@@ -255,7 +255,7 @@ def test_what_there_is_not_has_a_page(
 
 @pytest.mark.ours
 def test_an_action_on_what_there_is_not(admin: Admin, lookupd: Upstream) -> None:
-    """It is said once, although neither the action nor the page finds it."""
+    """The error appears once, although both the action and the page run into it."""
     headers = {"X-Forwarded-User": "me", "Content-Type": "application/x-www-form-urlencoded"}
     known, lookupd.pages["/lookup"] = lookupd.pages["/lookup"], {"producers": []}
     try:
@@ -294,7 +294,7 @@ def test_nobody_may_frame_them(admin: Admin) -> None:
     assert headers["x-content-type-options"] == "nosniff"
 
 
-# -- what their forms do
+# -- forms
 
 
 def test_a_user_without_permission_sees_no_buttons(admin: Admin, nsqd: Upstream) -> None:
@@ -342,7 +342,7 @@ def test_pausing(admin: Admin, nsqd: Upstream) -> None:
 def test_what_destroys_asks(
     path: str, query: str, told: str, then: str, words: str, admin: Admin, nsqd: Upstream
 ) -> None:
-    """It says what is lost, and does nothing before somebody says yes."""
+    """The page states what would be lost, and does nothing until the user confirms."""
     page = get(admin, path)
     assert not page.all("button", value=query)
     assert page.all("a", href=f"/b{path}?ask={query}#question")

@@ -1,4 +1,4 @@
-"""What nsqadmin makes of daemons' answers: scripted ones, as no cluster would give them."""
+"""How nsqadmin treats the answers of daemons: scripted ones, which no real cluster would give."""
 
 import json
 import socket
@@ -24,12 +24,12 @@ def running(nobody_ever: str) -> Iterator[Admin]:
 
 @pytest.fixture(scope="module")
 def nobody_ever() -> str:
-    """An address where nobody listens: the port is none that is given out."""
+    """Address without a listener: the port is never assigned."""
     return "127.0.0.1:1"
 
 
 class Cluster:
-    """Scripted daemons: an nsqlookupd, and nsqds that it tells of."""
+    """Scripted daemons: an nsqlookupd, and nsqds that it lists."""
 
     def __init__(self, admin: Admin) -> None:
         self.admin = admin
@@ -40,7 +40,7 @@ class Cluster:
     def add(
         self, hostname: str, *topics: dict[str, Any], tombstones: Any = None, **fields: Any
     ) -> Upstream:
-        """An nsqd with these topics."""
+        """Add an nsqd with these topics."""
         nsqd = Upstream(stats={"version": "1.3.0", "topics": topics})
         self.nsqds.append(nsqd)
         producer = nsqd.producer(hostname, **fields)
@@ -88,7 +88,7 @@ def times(count: int, value: float, quantile: float = 1.0) -> dict[str, Any]:
 
 @pytest.mark.case("ADM-019", "ADM-027")
 def test_sums(cluster: Cluster) -> None:
-    """Rows stand in the order of hostnames, and keep their own figures."""
+    """Rows are sorted by hostname, and keep their own figures."""
     mine = channel(depth=3, client_count=2, in_flight_count=1, global_msg_count=4)
     cluster.add("b", topic("t", mine, depth=10, backend_depth=4, message_count=7))
     cluster.add("a", topic("t", channel(depth=1), channel("late"), depth=1, message_count=2))
@@ -125,7 +125,7 @@ def test_each_is_queried_once(cluster: Cluster) -> None:
 
 @pytest.mark.case("ADM-023")
 def test_nobody_has_the_topic(cluster: Cluster) -> None:
-    """Neither if no nsqd is registered for it nor if those that are do not count it."""
+    """Whether no nsqd is registered for it, or the registered ones do not list it."""
     for _ in range(2):
         refused(cluster.admin.web.get("/api/topics/newt"), 404, "TOPIC_NOT_FOUND")
         refused(cluster.admin.web.get("/api/topics/newt/c"), 404, "TOPIC_NOT_FOUND")
@@ -160,7 +160,7 @@ def test_latencies_of_several(cluster: Cluster) -> None:
 
 
 def test_latencies_that_are_not_there(cluster: Cluster) -> None:
-    """null is what an nsqd says that knows of no such thing."""
+    """An nsqd without latencies sends null."""
     none = {"e2e_processing_latency": None}
     cluster.add("a", topic("t", channel(**none), **none))
     found = cluster.admin.get("/api/topics/t")
@@ -204,14 +204,14 @@ def test_a_channel_that_there_is_not(cluster: Cluster) -> None:
 
 
 def silent(*addresses: str) -> str:
-    """What an error says that might be a 404, had these answered."""
+    """Return the error for something that would be a 404 if these had answered."""
     texts = "\n".join(f"{each}: Connection refused" for each in addresses)
     return f"UPSTREAM_ERROR: not found, but some daemons did not answer: {texts}"
 
 
 @pytest.mark.ours
 def test_what_a_silent_node_may_have(cluster: Cluster) -> None:
-    """Whether it is unknown nobody can tell, so that it is no 404."""
+    """A silent node might have it, so the answer is not a 404."""
     nsqd = cluster.add("a", topic("t", channel()))
     nsqd.pages |= {"/channel/peek": 404, "/channel/redrive": 404}
     dead = cluster.add("b", topic("t"))
@@ -258,7 +258,7 @@ def test_what_a_silent_nsqlookupd_may_know(cluster: Cluster, nobody_ever: str) -
 
 @pytest.mark.ours
 def test_nobody_who_has_it_answers(cluster: Cluster) -> None:
-    """Reads beyond NSQ's are no empty answers then."""
+    """In this case, reads beyond NSQ's do not return empty answers."""
     dead = cluster.add("a", topic("t", channel()))
     dead.close()
     cluster.nsqds.clear()
@@ -339,7 +339,7 @@ def test_nobody_answers(running: Admin, nobody_ever: str) -> None:
 
 
 def test_a_node_that_is_down(cluster: Cluster) -> None:
-    """The others are shown, and what it says is told."""
+    """The other nodes are shown, along with the error of this one."""
     cluster.add("a", topic(message_count=3))
     cluster.add("b").pages["/stats"] = 500
     found = cluster.admin.get("/api/topics/t")
@@ -356,7 +356,7 @@ def test_a_node_that_is_down(cluster: Cluster) -> None:
 
 @pytest.mark.ours
 def test_each_nsqd_is_queried_directly_without_lookupds() -> None:
-    """Also those that announce another address, or the same."""
+    """Including those that announce a different address, or the same address."""
     told = {"broadcast_address": "nowhere.invalid", "tcp_port": 1, "http_port": 2, "hostname": "h"}
     with (
         Upstream(info=told, stats={"topics": [topic(depth=2)]}) as one,
@@ -374,7 +374,8 @@ def test_each_nsqd_is_queried_directly_without_lookupds() -> None:
 
 
 def test_a_node_that_hangs(cluster: Cluster) -> None:
-    """It is waited for as long as a request may take, and neither by others nor at the end."""
+    """Its own requests wait for it until the request timeout; other requests and the exit do
+    not."""
     cluster.add("a", topic(message_count=3))
     cluster.add("b").pages["/stats"] = NEVER
     options = {"lookupd_http_address": cluster.lookupd.address}
@@ -446,7 +447,7 @@ def test_answers_that_cannot_be_read(page: Any, cluster: Cluster) -> None:
     cluster.lookupd.pages["/nodes"] = page
     answer = cluster.admin.web.get("/api/nodes")
     assert answer.status == 502
-    text = f"failed to query any nsqlookupd: {cluster.lookupd.address}: the answer cannot be read"
+    text = f"failed to query any nsqlookupd: {cluster.lookupd.address}: the response cannot be read"
     assert answer.json()["message"].startswith(f"UPSTREAM_ERROR: {text}")
 
 

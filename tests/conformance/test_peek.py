@@ -1,4 +1,4 @@
-"""Looking at messages over HTTP, whichever worker has them: not in NSQ."""
+"""Peeking at messages over HTTP, whichever worker has them: not in NSQ."""
 
 import json
 from base64 import b64decode
@@ -13,7 +13,7 @@ from support.nsqd_process import Nsqd
 pytestmark = pytest.mark.ours
 
 DAY_MS = 24 * 3600 * 1000
-# On several workers, if there are several.
+# On different workers, if there are several.
 TOPICS = {"a": "memory", "b": "os", "c": "fsync", "d": "memory", "e": "os", "f": "fsync"}
 HOSTILE = [
     b"<script>alert(1)</script>\x00\x1b[31m\xff\xfe",

@@ -1,4 +1,5 @@
-"""What a data path keeps: section 9.12, told as behaviour where NSQ's files differ from ours."""
+"""Data that a data path preserves: section 9.12, tested as behaviour where NSQ's files differ from
+nsqcy's."""
 
 import json
 import stat
@@ -24,13 +25,13 @@ def metadata(data: Path) -> Any:
 
 
 def listed(data: Path) -> dict[str, set[str]]:
-    """Topic names in nsqd.dat, with their channels."""
+    """Return the topic names in nsqd.dat, with their channels."""
     topics = metadata(data)["topics"] or []
     return {t["name"]: {c["name"] for c in t["channels"] or []} for t in topics}
 
 
 def segments(data: Path, topic: str = "t") -> list[Path]:
-    """The segment files of a topic, oldest first."""
+    """Return the segment files of a topic, oldest first."""
     return sorted((data / f"{topic}.topic").glob("*.seg"))
 
 
@@ -39,26 +40,26 @@ def body(number: int, size: int = 100) -> bytes:
 
 
 def holding(data: Path, text: bytes) -> Path:
-    """The only segment with these bytes in it."""
+    """Return the only segment that contains these bytes."""
     found = [path for path in segments(data) if text in path.read_bytes()]
     assert len(found) == 1, (text, found)
     return found[0]
 
 
 def on_disk(data: Path) -> int:
-    """How many bodies the segments hold."""
+    """Return the number of bodies in the segments."""
     return sum(path.read_bytes().count(b"<body ") for path in segments(data))
 
 
 def flip(path: Path, text: bytes) -> None:
-    """Damage one byte inside `text`."""
+    """Damage a byte within `text`."""
     content = bytearray(path.read_bytes())
     content[content.index(text) + len(text) // 2] ^= 0x40
     path.write_bytes(content)
 
 
 def bodies(conn: Conn) -> list[bytes]:
-    """All that comes, sorted, finished on the way."""
+    """Return the bodies of all messages that arrive, sorted; the messages are finished."""
     return sorted(message.body for message in conn.drain(quiet=1.0))
 
 
@@ -222,7 +223,7 @@ def test_kill_loses_nothing_that_was_written(nsqd: Starter) -> None:
 
 
 def stored(nsqd: Starter, count: int = 80) -> Nsqd:
-    """A stopped daemon whose data path holds `count` messages of 30 kB in several segments."""
+    """Return a stopped daemon whose data path holds `count` 30 kB messages in several segments."""
     daemon = nsqd(mem_queue_size=0, max_bytes_per_file=300_000)
     daemon.web.create("t", "c")
     producer = daemon.connect()
@@ -234,7 +235,7 @@ def stored(nsqd: Starter, count: int = 80) -> Nsqd:
 
 
 def consumed(daemon: Nsqd) -> list[int]:
-    """Numbers of the bodies that come after a start, and that the queue then is empty."""
+    """Start the daemon and consume everything; return the numbers of the bodies."""
     daemon.start()
     conn = daemon.connect().sub("t", "c", rdy=10)
     found = bodies(conn)
@@ -417,7 +418,8 @@ READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@
 
 @pytest.mark.ours
 def test_a_data_path_that_may_only_be_read(nsqd: Starter, tmp_path: Path) -> None:
-    """In a mount namespace of its own, as root may write wherever it is not read-only."""
+    """Uses a separate mount namespace, because root may write to any path that is not on a
+    read-only mount."""
     daemon = stored(nsqd, 40)
     before = {path: path.read_bytes() for path in daemon.data.rglob("*") if path.is_file()}
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", READ_ONLY, str(daemon.data)]
@@ -440,7 +442,7 @@ def test_a_data_path_that_may_only_be_read(nsqd: Starter, tmp_path: Path) -> Non
 
 @pytest.mark.ours
 def test_an_older_copy_of_the_metadata(nsqd: Starter) -> None:
-    """What it does not know is found in the topic's own files."""
+    """Topics that it does not list are found through their own files."""
     daemon = nsqd(mem_queue_size=0)
     older = (daemon.data / "nsqd.dat").read_bytes()
     daemon.web.create("t", "c")

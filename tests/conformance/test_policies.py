@@ -1,4 +1,5 @@
-"""Policies of topics and channels: set in a file and over HTTP, shown, kept, and what they do."""
+"""Policies of topics and channels: set in a file and over HTTP, shown, persisted, and their
+effects."""
 
 import json
 import os
@@ -26,7 +27,7 @@ def put(daemon: Nsqd, topic: str, channel: str = "", /, **values: Any) -> Answer
 
 
 def config(answer: Answer) -> dict[str, tuple[Any, str]]:
-    """Each key's value, and who has said so."""
+    """Return each key's value and its origin."""
     assert answer.status == 200, answer
     return {key: (each["value"], each["from"]) for key, each in answer.json()["config"].items()}
 
@@ -54,7 +55,7 @@ def written(path: Path, text: str) -> Path:
     return file
 
 
-# --- set and shown ----------------------------------------------------------------------------
+# --- setting and showing ----------------------------------------------------------------------
 
 
 def test_what_holds_when_nothing_is_said(shared: Nsqd, topic: str) -> None:
@@ -86,7 +87,7 @@ def test_what_holds_when_nothing_is_said(shared: Nsqd, topic: str) -> None:
         "prune_after": "0s",
         "prune_messages": False,
     }
-    assert shared.web.topic(topic) is None, "to ask does not create"
+    assert shared.web.topic(topic) is None, "a query does not create the topic"
 
 
 def test_what_was_set_is_shown_and_taken_back(shared: Nsqd, topic: str) -> None:
@@ -101,7 +102,7 @@ def test_what_was_set_is_shown_and_taken_back(shared: Nsqd, topic: str) -> None:
     assert shown(shared, topic)["max_depth"] == (7, "http")
     answer = shared.web.request("DELETE", "/topic/config", topic=topic)
     assert {source for _, source in config(answer).values()} == {"default"}
-    assert shown(shared, topic, "c")["max_attempts"] == (5, "http"), "it is the channel's own"
+    assert shown(shared, topic, "c")["max_attempts"] == (5, "http"), "its own policy is kept"
     answer = shared.web.request("DELETE", "/channel/config", topic=topic, channel="c")
     assert {source for _, source in config(answer).values()} == {"default"}
 
@@ -207,7 +208,7 @@ def test_what_was_set_outlives_nsqd(nsqd: Starter, killed: bool) -> None:
         put(daemon, f"t{n}", max_depth=n + 1)
         put(daemon, f"t{n}", "c", rate=n + 1)
     daemon.web.create("t5", "c")
-    daemon.web.do("pause", "t5")  # so that its name is on the disk
+    daemon.web.do("pause", "t5")  # so its name is on disk
     put(daemon, "t0", max_depth=None)
     if killed:
         kill_all(daemon)
@@ -232,7 +233,7 @@ def test_a_worker_that_is_started_again_knows_it(nsqd: Starter) -> None:
     def refused() -> bool:
         try:
             answers = [daemon.web.post("/pub", b"x" * 11, topic=f"t{n}") for n in range(6)]
-        except RemoteDisconnected:  # it was with the worker that died
+        except RemoteDisconnected:  # it was served by the worker that died
             return False
         return [each.status for each in answers] == [413] * 6
 
@@ -263,7 +264,7 @@ def test_who_deletes_a_topic_deletes_what_was_set_for_it(nsqd: Starter) -> None:
 )
 def test_a_damaged_file_is_set_aside_and_named(nsqd: Starter, content: bytes) -> None:
     if nsqd.workers > 1:
-        pytest.skip("the master reads it before there are workers")
+        pytest.skip("the master reads it before workers exist")
     daemon = nsqd.prepare()
     file = daemon.data / "policies.json"
     file.with_name("policies.json.damaged").write_bytes(b"older")
@@ -301,7 +302,7 @@ def test_a_file_of_a_later_nsqcy_is_left_alone(nsqd: Starter) -> None:
     assert file.read_bytes() == b'{"version": 2}'
 
 
-# --- what they do -----------------------------------------------------------------------------
+# --- effects ----------------------------------------------------------------------------------
 
 
 def test_sizes_of_messages(shared: Nsqd, topic: str) -> None:
@@ -334,7 +335,7 @@ def test_sizes_of_messages(shared: Nsqd, topic: str) -> None:
 
 
 def test_one_publisher_over_http_does_not_fail_for_another(nsqd: Starter) -> None:
-    """Those of a worker share a stream to each other worker."""
+    """The publishes of one worker share a stream to each other worker."""
     daemon = nsqd()
     for n in range(6):
         daemon.web.create(f"t{n}", "c")
@@ -372,7 +373,8 @@ def test_a_message_timeout_changes_for_those_who_are_there(shared: Nsqd, topic: 
         first = conn.message()
         assert conn.message().id == first.id
         put(shared, topic, "c", msg_timeout=None)
-        # The message in flight keeps its deadline, and may time out again before the answer.
+        # The message in flight keeps its deadline, and may time out again before the answer
+        # arrives.
         late = list(islice(conn.drain(), 50))
         assert [message.id for message in late] == [first.id] * len(late)
         assert 0 < len(late) < 50
@@ -404,7 +406,7 @@ def test_there_are_no_more_topics_than_allowed(nsqd: Starter) -> None:
     assert refusal(web.post("/topic/create", topic="t3")) == (400, "TOO_MANY_TOPICS")
     eventually(lambda: b'"more"' in (daemon.data / "nsqd.dat").read_bytes())
     daemon.restart(max_topics=2)
-    assert len(daemon.web.topics()) == 6, "what it had is loaded"
+    assert len(daemon.web.topics()) == 6, "existing topics are loaded"
     assert refusal(daemon.web.post("/topic/create", topic="t3")) == (400, "TOO_MANY_TOPICS")
 
 
@@ -438,7 +440,7 @@ def test_what_nobody_uses_is_pruned(nsqd: Starter) -> None:
         eventually(lambda: channels(daemon, "a") == {"used", "kept"})
         eventually(lambda: set(daemon.web.topics()) == {"a", "other"})
         assert conn.message().body == b"x"
-        assert shown(daemon, "b")["prune_after"] == ("1s", "http"), "pruning forgets nothing"
+        assert shown(daemon, "b")["prune_after"] == ("1s", "http"), "pruning keeps policies"
     finally:
         lookupd.close()
 

@@ -174,7 +174,7 @@ def test_a_malformed_mpub_creates_no_topic(shared: Nsqd, topic: str) -> None:
 @pytest.mark.case("F3")
 @pytest.mark.parametrize("announced", [1, 4, 6, 10, 14, 15, 1000, 5242880])
 def test_mpub_is_read_by_count_and_sizes(shared: Nsqd, topic: str, announced: int) -> None:
-    """The body has 18 bytes: four of the count, and two messages of seven."""
+    """The body has 18 bytes: four for the count, and two messages of seven bytes each."""
     conn = shared.connect()
     body = i32(2) + sized(b"one") + sized(b"two")
     conn.send(f"MPUB {topic}\n".encode(), i32(announced), body)
@@ -196,7 +196,7 @@ def test_what_follows_the_last_message_is_the_next_command(shared: Nsqd, topic: 
 @pytest.mark.case("F3")
 @pytest.mark.ours
 def test_the_messages_of_an_mpub_may_not_exceed_max_body_size(tuned: Nsqd, topic: str) -> None:
-    """Whatever length is announced. Only the count may come on top of it."""
+    """This applies whatever size is declared. Only the count comes on top of the limit."""
     tuned.web.create(topic)
     for last, announced in ((188, 1000), (188, 1), (189, 1000), (189, 1)):
         conn = tuned.connect()
@@ -258,7 +258,7 @@ def test_when_deferred_messages_arrive(shared: Nsqd, topic: str) -> None:
         producer.dpub(name, 1500, b"x")
         producer.nothing(2.5)
         start = time.monotonic()
-        producer.pub(name, b"now")  # the turns of the topic's worker that began before are over
+        producer.pub(name, b"now")  # turns of the topic's worker that began earlier are over
         conn = shared.connect().sub(name, "c", rdy=2)
         assert [message.body for message in conn.messages(2)] == [b"now", b"x"]
         lasted(start, 1.5, SLACK)
@@ -346,7 +346,7 @@ def test_ids_are_unique_over_the_node(shared: Nsqd, topic: str) -> None:
 
 
 def test_http_publishes_without_messages_are_answered(shared: Nsqd, topic: str) -> None:
-    """Whichever worker a request comes to: they create their topic and end."""
+    """Whichever worker serves the request: it creates the topic and answers."""
     web = shared.web
     for number in range(12):
         name = f"{topic}_{number}"

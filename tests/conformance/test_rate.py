@@ -1,4 +1,4 @@
-"""The rate of a channel, for all of its consumers together. NSQ has none."""
+"""The rate limit of a channel, for all of its consumers together. NSQ has no such feature."""
 
 import time
 from typing import Any
@@ -12,11 +12,11 @@ from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours
 
-BURST = 0.01  # seconds of the rate that may come at once
+BURST = 0.01  # seconds; the burst is the rate times this
 
 
 def receive(conns: list[Conn], count: int) -> None:
-    """Receive so many messages, whoever gets them."""
+    """Receive this number of messages, evenly distributed over the consumers."""
     for number in range(count):
         conn = conns[number % len(conns)]
         conn.fin(conn.message())

@@ -1,4 +1,4 @@
-"""Ranges of a topic's log over the connection that clients have anyway: not in NSQ."""
+"""Ranges of a topic's log, read over an ordinary client connection: not in NSQ."""
 
 import json
 import os
@@ -36,8 +36,7 @@ def kept_daemon(
 
 @pytest.fixture
 def kept(kept_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """A daemon with a certificate that keeps logs, and that many tests share. Use names of your
-    own."""
+    """Daemon with a certificate that keeps logs, shared by many tests. Use your own names."""
     daemon = kept_daemon()
     yield daemon
     daemon.hang_up()
@@ -106,7 +105,7 @@ def test_everything_that_was_published(kept: Nsqd, topic: str) -> None:
 
 @pytest.mark.parametrize(("tls", "codec"), UPGRADES)
 def test_from_anywhere(tls: bool, codec: str, kept: Nsqd, topic: str) -> None:
-    """Over TLS and codecs, whichever worker has the topic."""
+    """Over TLS and with compression, whichever worker has the topic."""
     conn = encoded_connection.connect(kept, tls=tls, codec=codec, fields={"topic_log": True})
     sent = [b"%d" % i * 50 for i in range(30_000)]
     for n in range(4):
@@ -260,7 +259,7 @@ def test_over_a_clean_restart_it_is_the_same_log(nsqd: Starter, topic: str) -> N
 
 @pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
 def test_after_a_kill(durability: str, nsqd: Starter, topic: str) -> None:
-    """What was read is there. A log of class memory has ended, and another goes on."""
+    """Records that were read still exist. A class memory log has ended, and a new one has begun."""
     daemon = nsqd(retention_time="1h", durability=durability)
     daemon.connect().mpub(topic, [b"%d" % i for i in range(100)])
     log_id = reach(reader(daemon), topic, 101)["log_id"]
@@ -286,7 +285,8 @@ def test_after_a_kill(durability: str, nsqd: Starter, topic: str) -> None:
 
 
 def test_many_readers_do_not_starve_others(kept: Nsqd, topic: str) -> None:
-    """Large answers, which some do not take, while a consumer and a publisher go on."""
+    """Large responses, which some clients do not read, while a consumer and a publisher
+    continue."""
     body = b"x" * 1000
     publisher = kept.connect()
     for _ in range(20):

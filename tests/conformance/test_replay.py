@@ -1,4 +1,4 @@
-"""A log that keeps what was finished, and channels that begin or go on in it: not in NSQ."""
+"""A log that keeps finished messages, and channels that start or continue within it: not in NSQ."""
 
 from datetime import UTC, datetime
 
@@ -32,7 +32,7 @@ def read(daemon: Nsqd, topic: str, channel: str, count: int) -> list[int]:
             found.append(int(message.body))
             conn.fin(message)
         conn.cls()
-        conn.expect_response(b"CLOSE_WAIT")  # what was finished has arrived
+        conn.expect_response(b"CLOSE_WAIT")  # the FINs have arrived
     return found
 
 

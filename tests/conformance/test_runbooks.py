@@ -1,4 +1,4 @@
-"""The commands of the runbooks, run in the order of the page on a host that is made up."""
+"""The commands of the runbooks, run in page order on a simulated host."""
 
 import json
 import re
@@ -49,7 +49,8 @@ def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
 
 
 def test_checking_data(host: Host) -> None:
-    """A record is damaged after a clean exit: its place is told, and the rest is delivered."""
+    """A record is damaged after a clean exit: its position is reported, and the rest is
+    delivered."""
     stop, as_json, keep, again = blocks("checking-data")
     host.type("systemctl start nsqd")
     host.web.create("t", "c")

@@ -1,4 +1,4 @@
-"""/stats as a black box: forms, filters, and that it is never behind what was answered."""
+"""/stats as a black box: formats, filters, and that it includes everything already answered."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ MEMORY_KEYS = [
 
 
 def pages(daemon: Nsqd, **query: Any) -> str:
-    """The text form."""
+    """Return /stats in the text format."""
     answer = daemon.web.get("/stats", **query)
     assert answer.status == 200
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -198,7 +198,7 @@ def test_the_line_of_a_consumer(shared: Nsqd, topic: str) -> None:
 
 
 class Link:
-    """An HTTP connection that stays: where it is served does not change."""
+    """A persistent HTTP connection, which is always served by the same worker."""
 
     def __init__(self, port: int) -> None:
         self._link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
@@ -220,9 +220,9 @@ class Link:
 
 
 def test_what_was_answered_is_shown_at_once(nsqd: Starter) -> None:
-    """Published over one worker, asked for over another, while others ask as well."""
+    """Messages published through one worker are seen through another, under concurrent queries."""
     daemon = nsqd()
-    topics = [f"topic{number}" for number in range(7)]  # of every worker
+    topics = [f"topic{number}" for number in range(7)]  # some on every worker
     for name in topics:
         daemon.web.create(name, "c")
     with ExitStack() as stack:
@@ -280,7 +280,7 @@ def test_the_durability_of_a_topic_that_has_one(nsqd: Starter, tmp_path: Path) -
 
 
 def balanced(web: Web, topic: str) -> dict[str, dict[str, int]]:
-    """The ledger of each channel, which balances; without its zeros."""
+    """Return the ledger of each channel, which must balance; zeros are left out."""
     (found,) = web.stats(topic=topic, ledger="true")["topics"]
     ledgers = {}
     for channel in found["channels"]:
@@ -296,7 +296,7 @@ def balanced(web: Web, topic: str) -> dict[str, dict[str, int]]:
 @pytest.mark.ours
 def test_the_ledger_of_a_channel(nsqd: Starter) -> None:
     daemon = nsqd(mem_queue_size=5)
-    for topic in ("a", "b", "c"):  # of every worker
+    for topic in ("a", "b", "c"):  # some on every worker
         daemon.web.create(topic, "kept", "emptied", "x#ephemeral")
         daemon.connect().pub(topic, *[b"x"] * 9)
         consumer = daemon.connect().sub(topic, "kept", rdy=4)

@@ -1,4 +1,4 @@
-"""statsd pushes as a listener sees them."""
+"""statsd pushes as a listener receives them."""
 
 import re
 import socket
@@ -24,7 +24,7 @@ MEMORY = [
 
 
 class Listener:
-    """A statsd."""
+    """A statsd server."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -33,7 +33,7 @@ class Listener:
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
 
     def push(self, last: str) -> list[bytes]:
-        """Datagrams until the line of which this is the last word of the key."""
+        """Receive datagrams up to one with a line whose key ends with this word."""
         found = []
         while not found or f"{last}:" not in found[-1].decode():
             found.append(self._socket.recv(65536))
@@ -52,7 +52,7 @@ def statsd() -> Iterator[Listener]:
 
 
 def shape(lines: list[str], prefix: str) -> list[str]:
-    """The last word of each key that begins so, and its type."""
+    """Return the last word and the type of each key with this prefix."""
     found = [LINE.fullmatch(line) for line in lines]
     assert all(found), lines
     return [f"{each[2]} {each[4]}" for each in found if each and each[1] == prefix]
@@ -78,7 +78,7 @@ def test_keys_types_and_values(nsqd: Starter, statsd: Listener) -> None:
     web.create("a")
     web.mpub("tt", [b"1", b"22"])
     pushed = {}
-    while "2|g" not in pushed.values():  # the depth, when all of this was quick enough
+    while "2|g" not in pushed.values():  # the depth, if all of this was quick enough
         push = statsd.push("gc_runs")
         pushed = figures(push, start)
     lines = b"".join(push).decode().splitlines()
@@ -141,7 +141,7 @@ def test_percentiles(nsqd: Starter, statsd: Listener) -> None:
     latencies = [f"e2e_processing_latency_{percent} g" for percent in ("100", "99_9", "50")]
     daemon.web.create("t", "c")
     daemon.web.create("u")
-    statsd.push("gc_runs")  # begun, perhaps, before all of that was there
+    statsd.push("gc_runs")  # this push may have begun too early
     daemon.web.pub("t", b"x")
     daemon.connect().sub("t", "c", 1).take(1)
     daemon.web.await_counts("t", "c", in_flight_count=0, depth=0)
@@ -150,7 +150,7 @@ def test_percentiles(nsqd: Starter, statsd: Listener) -> None:
     prefix = lines[0][: lines[0].index("topic.")]
     assert shape(lines, f"{prefix}topic.t.") == TOPIC + latencies
     assert shape(lines, f"{prefix}topic.t.channel.c.") == CHANNEL + latencies
-    assert shape(lines, f"{prefix}topic.u.") == TOPIC  # it has no channel
+    assert shape(lines, f"{prefix}topic.u.") == TOPIC  # it has no channels
     values = [int(line[line.index(":") + 1 : -2]) for line in lines if "_latency_" in line]
     assert len(values) == 6 and len(set(values)) == 1 and values[0] > 0
 

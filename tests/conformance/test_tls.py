@@ -1,4 +1,4 @@
-"""TLS and compression: section 9.4, and what harnesses demand of certificates (H19 to H22)."""
+"""TLS and compression: section 9.4, and harness requirements for certificates (H19 to H22)."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def secured_daemon(
 
 @pytest.fixture
 def secured(secured_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
-    """A daemon with a certificate that many tests share. Use names of your own."""
+    """Daemon with a certificate, shared by many tests. Use your own names."""
     daemon = secured_daemon()
     yield daemon
     daemon.hang_up()
@@ -66,7 +66,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def raw(conn: Conn, count: int) -> bytes:
-    """The next bytes as they come, after what was negotiated."""
+    """Return the next bytes as they arrive, after the negotiation."""
     received = conn._input
     while len(received) < count:
         chunk = conn.socket.recv(65536)
@@ -76,12 +76,12 @@ def raw(conn: Conn, count: int) -> bytes:
 
 
 def ends(conn: Conn) -> None:
-    """The connection ends, with nothing said."""
+    """Check that the connection ends without an answer."""
     conn.socket.settimeout(5)
     assert conn.socket.recv(1000) == b""
 
 
-# -- all of them
+# -- all ways
 
 
 @pytest.mark.case("C091", "C092", "C093", "C103", "C107", "H19")
@@ -111,7 +111,7 @@ def test_commands_work(tls: bool, codec: str, secured: Nsqd, topic: str) -> None
 @pytest.mark.case("C091", "C104")
 @every_way
 def test_topics_of_every_worker(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
-    """Most of them belong to another worker than the connection does."""
+    """Most of the topics belong to a worker other than the connection's home."""
     bodies = [bytes([number]) * 3000 for number in range(200)]
     for name in (f"{topic}-{number}" for number in range(3)):
         conn = connect(secured, tls=tls, codec=codec)
@@ -123,8 +123,8 @@ def test_topics_of_every_worker(tls: bool, codec: str, secured: Nsqd, topic: str
 
 @every_way
 def test_a_long_pipeline(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
-    """More than a session may have outstanding, and than is decoded in a turn: it stops reading,
-    and goes on with what it has received already."""
+    """The pipeline exceeds what a session may have outstanding and what is decoded per turn. The
+    session stops reading, and later continues with the data that it has already received."""
     for name in (f"{topic}-{number}" for number in range(3)):
         consumer = secured.connect().sub(name, "c", rdy=2500)
         conn = connect(secured, tls=tls, codec=codec)
@@ -239,7 +239,7 @@ def test_what_was_sent_behind_identify_is_lost(secured: Nsqd) -> None:
 def test_so_it_is_behind_the_end_of_one_that_was_cut(
     tls: bool, codec: str, secured: Nsqd, topic: str
 ) -> None:
-    """Nobody in between can add commands to those that are encrypted."""
+    """An attacker between the two ends cannot insert plain commands before the encrypted ones."""
     conn = secured.connect()
     fields = {"feature_negotiation": True, "tls_v1": tls} | ({codec: True} if codec else {})
     command = b"IDENTIFY\n" + sized(json.dumps(fields).encode())
@@ -291,7 +291,7 @@ def test_noise_instead_of_a_handshake(noise: bytes, secured: Nsqd) -> None:
     conn.negotiate(tls_v1=True)
     conn.send(noise)
     if noise.startswith(b"\x16"):
-        # It may be told in TLS's own words before ours.
+        # A TLS alert may precede nsqd's error.
         data = b""
         while chunk := conn.socket.recv(1000):
             data += chunk
@@ -310,7 +310,7 @@ def test_silence_instead_of_a_handshake(secured: Nsqd) -> None:
 
 
 def test_a_slow_handshake_is_given_up(secured: Nsqd) -> None:
-    """However often a little comes."""
+    """Even if a little data keeps arriving."""
     conn = secured.connect()
     conn.negotiate(tls_v1=True)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -439,7 +439,7 @@ def rejected(daemon: Nsqd, shown: Files | None) -> None:
         conn = daemon.connect()
         conn.negotiate(tls_v1=True)
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            # A client of TLS 1.3 is done before the server has seen its certificate.
+            # A TLS 1.3 client completes the handshake before the server has seen its certificate.
             secure = start_tls(conn, client_context(shown, version))
             secure.recv(100)
         eventually(lambda: FAILED in daemon.log_text())

@@ -1,4 +1,4 @@
-"""to_nsq as a user meets it."""
+"""to_nsq from the user's point of view."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def here(daemon: Nsqd) -> str:
 
 
 def published(daemon: Nsqd, topic: str, count: int) -> list[bytes]:
-    """The messages of a topic, which are so many in all."""
+    """Return the messages of a topic, once there are `count` of them."""
     daemon.web.await_counts(topic, message_count=count)
     conn = daemon.connect().sub(topic, "reader", rdy=count)
     messages = conn.messages(count)
@@ -46,7 +46,7 @@ def test_pieces(text: bytes, args: list[str], bodies: list[bytes], plain: Nsqd, 
 
 @pytest.mark.case("TO-003")
 def test_each_nsqd_gets_all(plain: Nsqd, topic: str) -> None:
-    """Two addresses of one nsqd are two nsqds to it."""
+    """It treats two addresses of the same nsqd as two nsqds."""
     addresses = [here(plain), here(plain).replace("127.0.0.1", "localhost")]
     result = tool_process.feed(b"x\n", "to_nsq", f"--topic={topic}", *addresses)
     assert (result.returncode, result.stderr) == (0, b"")
@@ -114,7 +114,7 @@ def test_flags_that_are_refused(
 
 @pytest.mark.case("TO-006")
 def test_a_rate(plain: Nsqd, topic: str) -> None:
-    """How long it takes is told by a clock of the test's own, in test_tool_parts.py."""
+    """test_tool_parts.py checks the duration with a simulated clock."""
     result = tool_process.feed(
         b"x\n" * 20, "to_nsq", f"--topic={topic}", here(plain), "--rate=1000"
     )
@@ -126,7 +126,7 @@ def test_a_rate(plain: Nsqd, topic: str) -> None:
 
 @pytest.mark.case("TO-007")
 def test_no_input(nobody: str) -> None:
-    """Nobody is called: there is nothing to publish."""
+    """It does not connect, because there is nothing to publish."""
     result = tool_process.feed(b"\n\n", "to_nsq", "--topic=t", f"--nsqd-tcp-address={nobody}")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
 
@@ -154,7 +154,7 @@ def test_signals(name: str, rate: str, plain: Nsqd, topic: str) -> None:
 
 
 def test_an_nsqd_that_goes_while_the_input_is_silent(plain: Nsqd, nobody: str) -> None:
-    """It does not wait for more input to say so."""
+    """It reports this without waiting for more input."""
     with subprocess.Popen(
         [*tool_process.command("to_nsq"), "--topic=t", f"--nsqd-tcp-address={nobody}"],
         env=environment(),

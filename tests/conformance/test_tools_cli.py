@@ -1,4 +1,4 @@
-"""What all tools have in common on the command line."""
+"""Command-line behaviour common to all tools."""
 
 import re
 import subprocess

@@ -13,7 +13,7 @@ EXPERIMENT = "topology-aware-consumption"
 
 @pytest.fixture(scope="module")
 def aware(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    """In zone z of region r, the experiment on."""
+    """Daemon in zone z of region r, with the experiment enabled."""
     daemon = Nsqd(
         tmp_path_factory.mktemp("aware"),
         workers=workers,
@@ -27,7 +27,7 @@ def aware(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ns
 
 @pytest.fixture(scope="module")
 def nowhere(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    """The experiment on, but no place given."""
+    """Daemon without a zone or region, with the experiment enabled."""
     path = tmp_path_factory.mktemp("nowhere")
     daemon = Nsqd(path, workers=workers, enable_experiment=EXPERIMENT).start()
     yield daemon
@@ -36,7 +36,7 @@ def nowhere(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def unaware(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    """In zone z of region r, the experiment off."""
+    """Daemon in zone z of region r, with the experiment disabled."""
     path = tmp_path_factory.mktemp("unaware")
     daemon = Nsqd(path, workers=workers, topology_zone="z", topology_region="r").start()
     yield daemon
@@ -55,7 +55,8 @@ def consumers(daemon: Nsqd, topic: str, rdy: int, *places: tuple[str, str]) -> l
 
 
 def spread(daemon: Nsqd, topic: str, conns: list[Conn], count: int) -> list[int]:
-    """Publish one by one, each when the last has been received; how many each consumer got."""
+    """Publish messages, each once the previous one was received; return how many each consumer
+    got."""
     producer = daemon.connect()
     taken = [0] * len(conns)
     for _ in range(count):

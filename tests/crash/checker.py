@@ -1,4 +1,4 @@
-"""Find the promises that a history breaks: a pure function of its events, like Jepsen's
+"""Find the guarantees that a history violates: a pure function of its events, like Jepsen's
 total-queue.
 
 The history must be complete: publishing has ended, and every channel was drained.
@@ -27,12 +27,12 @@ CLOCKS_APART = 0.01
 
 @dataclass
 class Findings:
-    """Outcomes of the messages of one channel. The first group lists broken promises."""
+    """Outcomes of the messages of one channel. The first group lists violated guarantees."""
 
     lost: list[str] = field(default_factory=list)  # acknowledged, but never finished
     unexpected: list[str] = field(default_factory=list)  # received, but never published, or refused
     early: list[str] = field(default_factory=list)  # received before its due time
-    repeated: list[str] = field(default_factory=list)  # received after its FIN without a death
+    repeated: list[str] = field(default_factory=list)  # received after its FIN, but no death
 
     duplicated: list[str] = field(default_factory=list)  # after a death long after the FIN
     again: list[str] = field(default_factory=list)  # after a death within a checkpoint of the FIN
@@ -41,7 +41,7 @@ class Findings:
     received: int = 0
 
     def broken(self) -> dict[str, list[str]]:
-        """Return the messages of each broken promise; empty without any."""
+        """Return the messages that violate each guarantee; empty if there are none."""
         found = {
             "lost": self.lost,
             "unexpected": self.unexpected,
@@ -102,8 +102,8 @@ class _Published:
         }
 
     def death_between(self, begin: float, end: float) -> Died | None:
-        """Return the first death that can have undone a command sent at `begin`, visibly by
-        `end`."""
+        """Return the first death that can have undone a command sent at `begin`, with an effect
+        visible by `end`."""
         at = bisect.bisect_left(self._ends, begin)
         if at < len(self.deaths) and self.deaths[at].began <= end:
             return self.deaths[at]

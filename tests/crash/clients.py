@@ -45,7 +45,7 @@ BODY = re.compile(rb"(\S+ \d+ (\d+) )\.*")
 
 
 def text_of(body: bytes) -> str:
-    """Return the text that identifies a message. A damaged body has a different one."""
+    """Return the text that identifies a message. For a damaged body, it is a different text."""
     found = BODY.fullmatch(body)
     if found is None or len(body) != max(int(found[2]), len(found[1])):
         return repr(body)
@@ -212,7 +212,7 @@ class Subscriber(_Client):
 
     @property
     def port(self) -> int:
-        """Return the local port of the connection; 0 without one."""
+        """Return the local port of the connection; 0 if there is none."""
         try:
             return self.conn.socket.getsockname()[1] if self.conn is not None else 0
         except OSError:
@@ -254,8 +254,8 @@ class Subscriber(_Client):
         else:
             self.to_defer.append(message)
             if len(self.to_defer) == 1:
-                # nsqd answers this command in a turn that began after it was sent. Commands after
-                # that answer are executed in that turn or later.
+                # nsqd answers this command in a turn that began after the command was sent.
+                # Commands after that answer are executed in that turn or later.
                 self.asked = now
                 conn.fin(UNKNOWN_ID)
 

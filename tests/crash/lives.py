@@ -1,4 +1,4 @@
-"""A core on a recorded disk that ends repeatedly: it is killed, or loses power."""
+"""A core on a recorded disk whose lives end one after the other: by a kill or a power loss."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ from nsqcy.storage.io import IoThread
 from support.recorded_disk import RecordedDisk
 from support.worker_core import SECOND, Core
 
-POWER = 0.7  # share of power losses among all ends
+POWER = 0.7  # fraction of ends that are power losses
 
 
 class Lives:

@@ -119,7 +119,7 @@ class Program:
         self.core = self.load(folder, self.noted, wall)
 
     def load(self, folder: Path, metadata: dict[str, dict[str, bool]], wall: int) -> Core:
-        """Return a core that has loaded the content of a folder, at a random monotonic time."""
+        """Return a core that has loaded the content of a directory, at a random monotonic time."""
         io = IoThread(faults=True, stepped=True)
         io.record()
         core = Core(
@@ -696,7 +696,8 @@ def problems(core: Core) -> None:
 
 
 def run_all(run: Callable[..., None], path: Path, numbers: range, **kind: bool) -> None:
-    """Call `run` for each of these numbers, with separate folders; a failure names the program."""
+    """Call `run` for each of these numbers, with separate directories; a failure names the
+    program."""
     for number in numbers:
         try:
             run(path / "-".join([str(number), *kind]), number, **kind)

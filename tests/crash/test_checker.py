@@ -38,7 +38,7 @@ delays = st.sampled_from([0.0, 0.0, 0.5, 20.0])
 
 @dataclass
 class Faultless:
-    """History in which every promise is kept, with the fate of each message."""
+    """History in which every guarantee holds, with the fate of each message."""
 
     events: list[Event] = field(default_factory=list)
     fates: dict[str, bool | None] = field(default_factory=dict)
@@ -117,7 +117,8 @@ def found(events: list[Event], *, keeps: bool = True) -> dict[tuple[str, str], F
 
 
 def broken(events: list[Event], *, keeps: bool = True) -> dict[tuple[str, str, str], list[str]]:
-    """Return the messages of each broken promise, by topic, channel and the promise's name."""
+    """Return the messages that violate each guarantee, by topic, channel and the guarantee's
+    name."""
     return {
         (*place, name): messages
         for place, findings in found(events, keeps=keeps).items()

@@ -1,4 +1,4 @@
-"""Chunks of producers over kills and power losses: each message is in the log exactly once.
+"""Producers' chunks across kills and power losses: each message is in the log exactly once.
 
 The number of a program is its seed, so a failure can be repeated.
 """
@@ -25,7 +25,7 @@ class Program(Lives):
 
     def __init__(self, path: Path, number: int) -> None:
         self.chunks: list[list[list[bytes]]] = [[] for _ in range(PARTS)]
-        self.answered = [0] * PARTS  # number of answered chunks of each part
+        self.answered = [0] * PARTS  # number of answered chunks per part
         self.ids: dict[bytes, set[bytes]] = {}  # the ids under which each message was seen
         super().__init__(path, number)
         self.core.create("t").channel("c")
@@ -45,7 +45,7 @@ class Program(Lives):
             self.crash()
         self.finish()
 
-    # ---- what happens ----
+    # ---- actions ----
 
     def publish(self) -> None:
         """Send the next chunks of a part without waiting."""

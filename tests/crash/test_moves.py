@@ -1,4 +1,4 @@
-"""Dead letters over kills and power losses: every acknowledged message is in exactly one place.
+"""Dead letters across kills and power losses: every acknowledged message is in exactly one place.
 
 The number of a program is its seed, so a failure can be repeated.
 """
@@ -57,7 +57,7 @@ class Program(Lives):
             self.crash()
         self.drain()
 
-    # ---- what happens ----
+    # ---- actions ----
 
     def publish(self) -> None:
         for _ in range(self.chance.randint(1, 5)):

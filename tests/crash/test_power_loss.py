@@ -52,13 +52,13 @@ def test_power_loss_and_kill_a_thousand_times(tmp_path: Path) -> None:
     run_all(run, tmp_path, range(1000, 1200), big=True)
 
 
-# ---- faults that programs once found ----
+# ---- bugs that programs once found ----
 
 OK = (RESPONSE, b"OK")
 
 
 class Least(Random):
-    """Random choices that leave nothing on disk that was not synced."""
+    """Random choices by which everything that was not synced is lost."""
 
     def random(self) -> float:
         return 0.0
@@ -89,7 +89,7 @@ class Scene:
         return answer
 
     def begin_to_publish(self, steps: int) -> None:
-        """Start a publish, and run this number of its operations."""
+        """Start a publish, and run this number of its I/O operations."""
         self.core.client().send(b"PUB f\n\0\0\0\6nobody")
         self.core.manager.run_turn(self.core.now, self.core.wall)
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""What a reader of a log has received remains true, whatever ends the process and whenever.
+"""Data that readers of a log have received remains true, whenever and however the process ends.
 
 Over all lives of a log, a log_id and a sequence number name one message, and the records of a
 log_id have no gap. Records before the stable position survive every event that the topic's

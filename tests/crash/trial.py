@@ -41,8 +41,8 @@ STORIES = 3
 
 
 def fixed_addresses() -> dict[str, object]:
-    """Return options that keep the daemon's addresses over restarts. It logs too little to announce
-    its ports."""
+    """Return options that keep the daemon's addresses across restarts. The daemon logs too little
+    to announce its ports."""
     return {
         "announced": False,
         "tcp_address": f"127.0.0.1:{free_port()}",
@@ -215,8 +215,8 @@ class Trial:
     # the end
 
     def findings(self, *, keeps: bool) -> dict[tuple[str, str], Findings]:
-        """Return the checker's findings; fail on a broken promise, with the stories of its
-        messages."""
+        """Return the checker's findings; if a guarantee is violated, fail with the events of the
+        messages involved."""
         findings = check(self.events, checkpoint=CHECKPOINT, keeps=keeps)
         told = [
             f"{topic}/{channel}: {len(messages)} {name}, as\n{story(self.events, topic, message)}"

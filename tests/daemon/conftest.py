@@ -1,4 +1,4 @@
-"""Daemons of these tests: four workers, unless a test requests another number."""
+"""Daemons for these tests: four workers, unless a test requests a different number."""
 
 from collections.abc import Iterator
 from pathlib import Path

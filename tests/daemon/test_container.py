@@ -1,4 +1,4 @@
-"""nsqd in a container: as process 1, and with the command that Kubernetes runs before it stops
+"""nsqd in a container: as process 1, and with the command that Kubernetes runs before stopping
 it."""
 
 import os
@@ -18,7 +18,7 @@ from support.sanitizer import unwatched
 
 pytestmark = [
     pytest.mark.ours,
-    pytest.mark.skipif(bool(FOREIGN), reason="the image is of nsqcy's daemons"),
+    pytest.mark.skipif(bool(FOREIGN), reason="the image contains nsqcy's daemons"),
     pytest.mark.parametrize("workers", [1], indirect=True),
 ]
 

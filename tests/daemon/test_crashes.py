@@ -79,7 +79,7 @@ class Crew:
 
 
 def one_death(daemon: Nsqd, crew: Crew, served_by: dict[str, int], victim: int) -> None:
-    """Kill a worker while clients have all homes and topics of all owners."""
+    """Kill a worker while there are clients on every home, with topics of every owner."""
     by_home: dict[int, list[Conn]] = {index: [] for index in range(WORKERS)}
     while min(len(own) for own in by_home.values()) <= WORKERS:
         conns = [daemon.connect() for _ in range(2 * WORKERS)]

@@ -1,5 +1,5 @@
-"""Dead letters of a whole daemon: each moves once, whoever owns the topics and whatever is
-killed."""
+"""Dead letters in a daemon with several workers: each moves once, whichever workers own the topics
+and whatever is killed."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_the_sixth_delivery_never_happens(starter: Starter) -> None:
 
 
 class Failing:
-    """Consumers that requeue every message, and reconnect when they are cut off."""
+    """Consumers that requeue every message, and reconnect when they are disconnected."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.daemon = daemon

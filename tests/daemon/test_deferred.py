@@ -86,7 +86,7 @@ def test_pages(nsqd: Starter) -> None:
             "/channel/deferred",
             {"topic": "t", "channel": "c", "after": "1"},
             400,
-            "INVALID_AFTER (allowed: the value of next in an answer)",
+            "INVALID_AFTER (allowed: the value of next in a response)",
         ),
         (
             "POST",

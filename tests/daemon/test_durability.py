@@ -64,7 +64,7 @@ def test_messages_finished_before_a_checkpoint_stay_finished(nsqd: Starter) -> N
 
 
 def written(journal: Path) -> tuple[int, int] | None:
-    """Return the identity and the size of the journal's file; None without one."""
+    """Return the identity and the size of the journal's file; None if there is none."""
     if not journal.exists():
         return None
     found = journal.stat()
@@ -149,7 +149,7 @@ def test_created_names_are_on_disk_before_the_answer(nsqd: Starter) -> None:
 
 def test_what_the_disk_does_not_take_is_refused_in_so_many_words(nsqd: Starter) -> None:
     """A change that cannot be saved applies until nsqd exits, except to policies, and is saved as
-    soon as possible. A folder instead of the file makes saving fail."""
+    soon as possible. A directory in place of the file makes saving fail."""
     daemon = nsqd(durability="os")
     web = daemon.web
     for topic in TOPICS:

@@ -1,4 +1,4 @@
-"""The client of etcd with real members: keys, leases, watches, failover, TLS and users."""
+"""The etcd client with real members: keys, leases, watches, failover, TLS and users."""
 
 import threading
 from collections.abc import Iterator

@@ -30,7 +30,7 @@ def terminate(daemon: Nsqd) -> None:
 
 
 class Ledger:
-    """Record of all publishes over the lives of the daemon, and of their outcomes."""
+    """Record of all publishes across the lives of the daemon, and of their outcomes."""
 
     def __init__(self) -> None:
         self.sent: Counter[tuple[str, bytes]] = Counter()

@@ -181,7 +181,7 @@ def test_a_path_as_long_as_a_head(door: Door) -> None:
         assert get(door, path).status == 404, unit
 
 
-# Requests that can be read in two ways
+# Ambiguous requests
 
 POST = b"POST /topic/create?topic=outer HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
@@ -356,7 +356,8 @@ def test_tricks_with_paths(door: Door, target: str, status: int, location: str |
 
 
 def test_odd_names_on_disk(starter: Starter, tmp_path: Path) -> None:
-    """`..` and `.` overflow to disk, survive a restart, and touch nothing outside."""
+    """Topics named `..` and `.` overflow to disk, survive a restart, and touch nothing outside the
+    data path."""
     home = tmp_path / "home" / "data"
     home.mkdir(parents=True)
     daemon = starter(home, mem_queue_size=0)

@@ -1,4 +1,4 @@
-"""LOG_PUB and LOG_CURSOR with a whole daemon: exactly once whatever is killed, and durable
+"""LOG_PUB and LOG_CURSOR with several workers: exactly once whatever is killed, and durable
 cursors."""
 
 import os
@@ -31,7 +31,7 @@ def starter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starter]
 
 
 def fixed(starter: Starter, **options: Any) -> Nsqd:
-    """Return a daemon that keeps its addresses over restarts."""
+    """Return a daemon that keeps its addresses across restarts."""
     return starter(
         tcp_address=f"127.0.0.1:{free_port()}",
         http_address=f"127.0.0.1:{free_port()}",

@@ -123,7 +123,7 @@ def test_nobody_sees_anything(admin: Admin) -> None:
 
 
 def test_metrics_are_for_those_who_may_look(admin: Admin) -> None:
-    """A program shows a token; a logged-in browser can read the metrics as well."""
+    """A program sends a token; a logged-in browser can read the metrics as well."""
     answer = admin.web.get("/b/metrics")
     assert (answer.status, answer.body) == (401, b"UNAUTHORIZED")
     before = scrape(admin.web, "/b/metrics", token=LOOKER).value("nsqadmin_sessions")
@@ -152,7 +152,7 @@ def test_a_browser_logs_in_and_out(admin: Admin) -> None:
     mine = {"Cookie": name}
     page = read(admin.web.request("GET", "/b/topics/t", headers=PAGE | mine).body)
     assert page.one("form", action="/b/logout").text == "Log out anna"
-    assert len(page.all("form")) > 1  # forms of actions
+    assert len(page.all("form")) > 1  # action forms
     assert press_pause(admin, mine).headers["location"] == "/b/topics/t"
     assert admin.web.request("GET", "/b/login", headers=mine).headers["location"] == "/b"
 
@@ -216,7 +216,7 @@ def test_what_is_wrong(admin: Admin) -> None:
     assert answer.status == 401 and "set-cookie" not in answer.headers
     assert "Wrong name or password" in page.one("div", role="alert").text
     assert page.one("input", name="next").attributes["value"] == "/b/nodes"
-    eventually(lambda: "log-in of anna failed, from 10.9.9.8" in admin.log_text())
+    eventually(lambda: "log-in as anna failed, from 10.9.9.8" in admin.log_text())
 
 
 def test_pages_of_other_sites_cannot_log_a_user_in_or_out(admin: Admin) -> None:

@@ -106,7 +106,7 @@ def test_the_connection_limit_counts_all_workers(daemon: Nsqd) -> None:
     refused = daemon.connect()
     refused.command("AUTH", body=token("few").encode())
     refused.expect_error(
-        f"E_AUTH_FAILED AUTH failed: user few has its max_connections of {CONNECTIONS}"
+        f"E_AUTH_FAILED AUTH failed: user few has reached its max_connections of {CONNECTIONS}"
     )
     for conn in conns:
         conn.pub("t", b"m")

@@ -1,5 +1,5 @@
-"""Logs of daemons at the most detailed level contain no tokens, no passwords and no hashes of
-them."""
+"""Logs of daemons at the most detailed level contain no tokens, no passwords, and no hashes of
+either."""
 
 import base64
 import re
@@ -112,7 +112,7 @@ def enter(admin: Admin, password: str) -> Answer:
 
 
 def read_again(daemons: Sequence[Logged], file: Path) -> None:
-    """Make the daemons read a users file with a mistake, and then the valid one again."""
+    """Make the daemons reload an invalid users file, and then the valid one again."""
     good = file.read_text()
     for text, says in (
         (f"{good}{TORN}\n", "unchanged"),

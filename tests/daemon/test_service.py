@@ -1,4 +1,4 @@
-"""nsqd under a service manager: readiness, the watchdog, and sockets passed at the start."""
+"""nsqd under a service manager: readiness, the watchdog, and sockets passed at startup."""
 
 import os
 import signal
@@ -140,7 +140,7 @@ def test_what_is_handed_over_wrongly_is_named(nsqd: Starter) -> None:
     assert "is of type SOCK_DGRAM (allowed: listening stream sockets" in text
     text = refusal(prepare(listening(), listening(), listening()))
     assert "unexpected 127.0.0.1:" in text
-    assert "allowed: one each of tcp, http" in text
+    assert "allowed: one socket for each of tcp, http" in text
 
 
 def test_the_limit_of_open_files_is_raised_and_logged(nsqd: Starter) -> None:

@@ -45,7 +45,7 @@ def host(tmp_path: Path, old: Identity) -> Iterator[Host]:
 
 
 def client(host: Host, by: Identity, *believed: Identity) -> Producer:
-    """Return a producer with a certificate of authority `by` that trusts the authorities
+    """Return a producer with a certificate from authority `by`; it trusts the authorities
     `believed`."""
     folder = host.path / f"client-{by.name}"
     folder.mkdir(exist_ok=True)
@@ -78,7 +78,7 @@ def put_in_place(host: Host, name: str, by: Identity, act: str, verify: str) -> 
     for suffix in ("pem", "key"):
         (host.path / TLS / f"{name}.{suffix}").rename(host.path / TLS / f"new.{suffix}")
     host.type(act)
-    assert "certificate files were read again" in host.type(verify)
+    assert "reloaded the certificate files" in host.type(verify)
 
 
 def test_new_certificates(host: Host, old: Identity) -> None:

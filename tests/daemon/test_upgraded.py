@@ -1,5 +1,5 @@
-"""TLS and compressed connections: new certificates, bombs, many clients, and clients that do not
-read."""
+"""TLS and compressed connections: new certificates, decompression bombs, many clients, and clients
+that do not read."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def test_hangup_swaps_certificates(nsqd: Starter, workers: int, files: Files) ->
     replace(files, "renewed")
     assert names_of_all(daemon, workers) == {"server"}
     daemon.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "TLS: the certificate files were read again" in daemon.log_text())
+    eventually(lambda: "TLS: reloaded the certificate files" in daemon.log_text())
     eventually(lambda: names_of_all(daemon, workers) == {"renewed"})
     old.usable()
     daemon.kill_worker(0)
@@ -198,6 +198,6 @@ def test_a_stopping_daemon_says_goodbye(nsqd: Starter, files: Files) -> None:
     start_tls(conn)
     conn.expect_ok()
     daemon.stop()
-    # Nsqd announces the end of a TLS connection: the client would report any other end as an error.
+    # nsqd announces the end of a TLS connection: the client would report any other end as an error.
     conn.eof()
     waiting.eof()

@@ -57,7 +57,7 @@ def run(name: str, *words: str, log: Path) -> bool:
 
 
 def begin(name: str) -> Path:
-    """Create the campaign's folder with its seeds, and return it."""
+    """Create the campaign's directory with its seeds, and return it."""
     folder = WORK / name
     (folder / "found").mkdir(parents=True, exist_ok=True)
     (folder / "seeds").mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """The process of one campaign: atheris, a target, and libFuzzer's own arguments.
 
-For a merge, libFuzzer restarts itself with its arguments, and takes every unknown one for a corpus.
-This is therefore a script that gets the target's name and folder from the environment.
+For a merge, libFuzzer restarts itself with its arguments, and treats every unknown argument as a
+corpus. This is therefore a script that gets the target's name and directory from the environment.
 """
 
 import gc

@@ -11,15 +11,15 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-ROOM = 1 << 20  # maximum size of an input of libFuzzer
-SIZE = 8  # bytes of an input's length
+ROOM = 1 << 20  # maximum size of a libFuzzer input
+SIZE = 8  # size of an input's length field, in bytes
 RUNNING = "running"
 KINDS = ("crash-*", "timeout-*", "oom-*", "leak-*")
 RAISED = ".txt"
 
 
 def kept(one: Callable[[bytes], None], folder: Path) -> Callable[[bytes], None]:
-    """Return a target's `one`, wrapped so that it saves failing inputs in a folder."""
+    """Return a target's `one`, wrapped so that it saves failing inputs in a directory."""
     path = folder / RUNNING
     path.write_bytes(b"")
     with path.open("r+b") as file:
@@ -65,6 +65,6 @@ def save_running(folder: Path) -> None:
 
 
 def failed(folder: Path) -> list[Path]:
-    """Return the files of the failing inputs in a folder."""
+    """Return the files of the failing inputs in a directory."""
     found = [path for kind in KINDS for path in sorted(folder.glob(kind))]
     return [path for path in found if path.suffix != RAISED]

@@ -83,7 +83,7 @@ def step(net: Net, rng: Random) -> None:
     wire = rng.choice(wires)
     if not wire.open:
         wire.open = True
-        wire.peer.feed = lambda data: None  # type: ignore[method-assign]  # it says what it likes
+        wire.peer.feed = lambda data: None  # type: ignore[method-assign]  # it sends anything
         net.core.connected(wire.connection, net.time)
         if rng.random() < 0.7:  # otherwise the handshake never ends
             hear(net, wire, frame(0, rng.choice([b"OK", json.dumps(SETTINGS).encode()])), rng)

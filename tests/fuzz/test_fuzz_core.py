@@ -109,8 +109,7 @@ def test_a_conversation_leaves_nothing_behind(data: bytes, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", CONVERSATIONS)
 def test_garbage_beside_a_client(kind: str) -> None:
-    """One well-behaved client works beside many broken peers, some of which read slowly or
-    vanish."""
+    """One well-behaved client works next to many broken peers; some read slowly or vanish."""
     chance = random.Random(kind)
     core = Core(None)
     before = alive(core)

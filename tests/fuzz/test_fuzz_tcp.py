@@ -94,7 +94,7 @@ def is_bare(found: Counters) -> bool:
 
 
 def settled(daemon: Nsqd) -> Counters:
-    """Return the counts of live objects when nothing of deleted topics is left."""
+    """Return the counts of live objects once nothing is left of the deleted topics."""
 
     def bare() -> Counters:
         found = census(daemon)

@@ -35,7 +35,7 @@ PURE += [f"doctor.{name}" for name in ("checks", "cluster", "facts", "host", "re
 PURE += [f"tools.{name}" for name in ("destinations", "json_filter", "pieces", "status")]
 PURE += [f"tools.{name}" for name in ("throttle", "files.codecs", "files.file", "files.notes")]
 PURE += [f"tools.{name}" for name in ("files.writer",)]
-# These use the times of log files, the durations of syncs, and the dates of given times.
+# These modules use timestamps of log files, durations of syncs, and dates of given times.
 WITH_CLOCKS = {"storage.io", "storage.segment_files", "nsqadmin.html.formatting"}
 CLOCKS = {"time", "datetime", "time.h"}
 

@@ -117,7 +117,7 @@ def test_every_block_is_typed_or_has_a_reason() -> None:
         for word, text in FENCE.findall(page.read_text()):
             reason = None if word else reason_of(page, text)
             used.add(reason)
-            # tests/examples runs the files of examples.
+            # tests/examples runs the example files.
             typed = word in ("test", "example") or page.stem in ELSEWHERE.get(word, [])
             on_a_host = page.parent.name == "runbooks" and f'"{page.stem}"' in others
             systemd = page.stem == "INSTALL" and "sysusers" in text  # tests/daemon/test_nodes.py
@@ -182,7 +182,7 @@ def test_the_architecture_page_has_the_table_of_packages() -> None:
 
 
 ATTACKS = ("no token", "a wrong token", "outside of the pattern", "slow-loris over TCP")
-ATTACKS += ("slow-loris over HTTP", "decompression bomb", "huge IDENTIFY", "path tricks")
+ATTACKS += ("slow-loris over HTTP", "decompression bomb", "huge IDENTIFY", "path traversal")
 ATTACKS += ("header smuggling", "flood of headers", "CSRF", "logs")
 
 

@@ -1,5 +1,4 @@
-"""What contributors depend on: documented commands exist, and tools can read their
-configuration."""
+"""Contributors rely on this: documented commands exist, and tools can read their configuration."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Skips without pyspark, pyarrow or java, and fixtures to run jobs with a real nsqd."""
+"""Skips if pyspark, pyarrow or java is missing, and fixtures that run jobs with a real nsqd."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The decisions of archive without Spark: names, hours, where it begins, and what it cleans up."""
+"""The decisions of archive without Spark: names, hours, its start, and its cleanup."""
 
 from pathlib import Path
 from typing import Any

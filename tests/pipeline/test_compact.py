@@ -136,8 +136,8 @@ def test_killed_anywhere(
 def test_what_arrives_at_the_last_moment_stays(
     archive: HandmadeArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch is written after compaction has read the hour, and before it exchanges the
-    folders."""
+    """A batch is written after compaction has read the hour, and before it swaps the
+    directories."""
     original = compact.exchange
 
     def exchange(one: Path, other: Path) -> None:

@@ -59,7 +59,7 @@ def test_from_topic_to_archive_and_back_from_crashes(
     publish(daemon, 10)
     said = job("archive", "--once", here)
     assert [line["text"] for line in said if line["event"] == "warning"] == [
-        "removed .spark-staging-0, which a crash had left"
+        "removed .spark-staging-0, left by a crash"
     ]
     assert written.exists() and seqs() == list(range(1, COUNT + 11))
 

@@ -126,7 +126,7 @@ def daemon(tmp_path: Path) -> Iterator[Nsqd]:
 
 def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:
     """At least a fifth of the kills are in batch 0, and a fifth between a plan and its manifest.
-    `NSQCY_KILLS` sets the number of kills, `NSQCY_KILLS_ROWS` that of rows."""
+    `NSQCY_KILLS` sets the number of kills, `NSQCY_KILLS_ROWS` the number of rows."""
     root = tmp_path / "archive"
     rng = random.Random(SEED)
     minimum = max(1, KILLS // 5)
@@ -190,7 +190,7 @@ def test_many_kills_of_nsqd(tmp_path: Path) -> None:
 
 def test_what_the_first_batch_was_to_have_is_gone(tmp_path: Path) -> None:
     """The driver is killed in batch 0; then retention removes records, or the topic is created
-    anew. The job stops with an error, so no gap goes unnoticed."""
+    again. The job stops with an error, so no gap goes unnoticed."""
     for what, said in [("retention", "retention removed"), ("topic", "the new log is")]:
         path, root = tmp_path / what, tmp_path / f"{what}-archive" / "archive"
         path.mkdir()

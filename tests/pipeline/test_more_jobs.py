@@ -147,7 +147,7 @@ def dead_letters(daemon: Nsqd, job: Job) -> None:
     (group,) = [line for line in said if "letters" in line and line["event"] == "line"]
     assert (group["letters"], group["most_attempts"], group["reason"]) == (3, 1, "attempts")
     assert (group["origin_channel"], group["last_client"]) == ("c", "worker-7")
-    assert "1 messages of the topic are not dead letters" in [line.get("text") for line in said]
+    assert "1 messages in the topic are not dead letters" in [line.get("text") for line in said]
     words = ["--topic=dead", "--republish=bills-again", "--where=body != 'bill 1'"]
     assert job("dlq", *words)[-1]["rows"] == 2
     source = {"topic": "bills-again", "nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"}

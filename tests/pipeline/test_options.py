@@ -73,16 +73,16 @@ def test_the_last_of_several_counts() -> None:
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("--rat=5", "there is no --rat; did you mean --rate?"),
+        ("--rat=5", "unknown flag --rat; did you mean --rate?"),
         ("rate", "'rate' is not a flag: flags begin with --"),
         ("--rate", "argument --rate: expected one argument"),
         ("--rate=x", "--rate is 'x': expected a whole number"),
         ("--every=5", "--every is '5': expected a duration, such as 500ms, 30s, 15m, 1h or 7d"),
-        ("--size=0", "--size is '0': expected a number of bytes as 8m, 512k or 1048576"),
+        ("--size=0", "--size is '0': expected a number of bytes, such as 8m, 512k or 1048576"),
         ("--memory=2", "--memory is '2': expected a memory size, such as 512m or 2g"),
         ("--dry-run=yes", "--dry-run is 'yes': expected true or false"),
         ("--kind=jso", "--kind is 'jso': expected one of none, json; did you mean json?"),
-        ("--kind=x", "--kind is 'x': expected one of none, json; there are none, json"),
+        ("--kind=x", "--kind is 'x': expected one of none, json; allowed: none, json"),
         ("--conf=a", "--conf is 'a': expected NAME=VALUE"),
         ("--root=s3a://b/x", "--root is 's3a://b/x': expected a local path, not s3a://"),
         ("--topic=a b", "--topic is 'a b': expected a topic name"),
@@ -130,13 +130,13 @@ def test_the_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("[jop]\n", "jobs.toml: no table [jop]; did you mean job?"),
-        ("topic = 'x'\n", "jobs.toml: no table [topic]; there are common, job, other"),
+        ("topic = 'x'\n", "jobs.toml: no table [topic]; allowed: common, job, other"),
         ("job = 5\n", "jobs.toml: job is not a table; write [job]"),
-        ("[job]\nrat = 5\n", "jobs.toml, [job]: there is no 'rat'; did you mean rate?"),
-        ("[common]\nrat = 5\n", "jobs.toml, [common]: there is no 'rat'; did you mean rate?"),
+        ("[job]\nrat = 5\n", "jobs.toml, [job]: unknown key 'rat'; did you mean rate?"),
+        ("[common]\nrat = 5\n", "jobs.toml, [common]: unknown key 'rat'; did you mean rate?"),
         ("[other]\ndepth = -1\n", "jobs.toml, [other], depth is '-1': expected a whole number"),
         ("[job]\nrate = [1]\n", "jobs.toml, [job], rate: expected a single value"),
-        ("[job]\nconfig = 'x'\n", "jobs.toml, [job]: there is no 'config'"),
+        ("[job]\nconfig = 'x'\n", "jobs.toml, [job]: unknown key 'config'"),
         ("[job\n", "jobs.toml: Expected ']'"),
     ],
 )
@@ -175,13 +175,13 @@ BAD = {
     DURATION: ("5", "a duration, such as 500ms, 30s, 15m, 1h or 7d"),
     EXPRESSION: ("(", "a regular expression (missing ), unterminated subpattern at position 0)"),
     BOOLEAN: ("yes", "true or false"),
-    INSTANT: ("yesterday", "ISO 8601 as 2024-05-01T12:00:00Z, or milliseconds since 1970"),
+    INSTANT: ("yesterday", "ISO 8601, such as 2024-05-01T12:00:00Z, or milliseconds since 1970"),
     MEMORY: ("2", "a memory size, such as 512m or 2g"),
     PAIRS: ("a", "NAME=VALUE"),
     PATH: ("s3://b/x", "a local path, not s3://: mount the storage and give the mount point"),
     PORT: ("65536", "a port: 0 to 65535"),
     POSITIVE: ("0", "a whole number of at least 1"),
-    TEXT: (" ", "a non-empty text"),
+    TEXT: (" ", "a non-empty string"),
     TOPIC_NAME: ("a b", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
     TOPIC_NAMES: ("a,", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
 }
@@ -194,7 +194,7 @@ def test_every_option_has_a_bad_value(job: str) -> None:
         value, expected = BAD.get(option.kind, ("?", option.kind.allowed))
         if option.kind not in BAD:
             assert expected == f"one of {option.kind.values}"
-            expected += f"; there are {option.kind.values}"
+            expected += f"; allowed: {option.kind.values}"
         with pytest.raises(UsageError) as caught:
             parse(job, tables, [f"--{option.flag}={value}"])
         assert str(caught.value) == f"--{option.flag} is {value!r}: expected {expected}"

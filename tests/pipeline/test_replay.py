@@ -55,7 +55,7 @@ def test_what_is_done_is_read_again(tmp_path: Path) -> None:
         assert rounds.load(path, asked) == saved
     assert [each.name for each in path.parent.iterdir()] == ["x.json"]
     with pytest.raises(
-        UsageError, match=r"--topic was 'orders' and is now 'bills'; choose another"
+        UsageError, match=r"--topic was 'orders' and is now 'bills'; choose a different"
     ):
         rounds.load(path, asked | {"topic": "bills"})
     path.write_text(json.dumps(json.loads(path.read_text()) | {"v": 2}))

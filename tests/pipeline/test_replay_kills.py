@@ -1,5 +1,5 @@
 """Drivers of replay killed with SIGKILL: every row is published exactly once. `NSQCY_KILLS` sets
-the number of kills, `NSQCY_KILLS_ROWS` that of rows."""
+the number of kills, `NSQCY_KILLS_ROWS` the number of rows."""
 
 import os
 import random

@@ -234,7 +234,7 @@ def test_mistakes(
     minutes.save(tmp_path, State("query", 3))
     words = ["rollup", "--topic=a", f"--root={tmp_path}", "--plots=no"]
     assert main(words) == 2
-    assert "has counts but no checkpoint: use another --root" in capsys.readouterr().err
+    assert "has counts but no checkpoint: use a different --root" in capsys.readouterr().err
     assert main(["rollup"]) == 2
     monkeypatch.setattr("nsqcy.pipeline.session.find_spec", lambda name: None)
     assert main(["rollup", "--topic=a", "--plots=yes"]) == 1

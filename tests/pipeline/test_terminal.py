@@ -1,4 +1,4 @@
-"""Every job once at a terminal, with a progress bar, a real nsqd and a single Spark session."""
+"""Every job once on a terminal, with a progress bar, a real nsqd and a single Spark session."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Fixture of the process tests: toy nsqds in the folder of the test."""
+"""Fixture of the process tests: toy nsqds in the test's directory."""
 
 import pytest
 

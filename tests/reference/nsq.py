@@ -112,7 +112,7 @@ class Channel:
     ) -> None:
         """Deliver a message to a client; it must be one of those at the head."""
         rank = self.waiting[0].rank
-        for i, copy in enumerate(self.waiting):  # noqa: B007, used behind the loop
+        for i, copy in enumerate(self.waiting):  # noqa: B007, used after the loop
             check(copy.rank == rank, f"{body[:20]!r} is not at the head")
             if copy.message.body == body:
                 break

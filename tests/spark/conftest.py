@@ -1,4 +1,4 @@
-"""What is skipped here without pyspark, pyarrow or java."""
+"""Skips if pyspark, pyarrow or java is missing."""
 
 from support.spark_requirements import pytest_collection_modifyitems, pytest_pycollect_makemodule
 

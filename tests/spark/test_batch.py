@@ -1,4 +1,4 @@
-"""A batch query, and what a task does when its nsqd fails it."""
+"""A batch query, and how a task handles failures of its nsqd."""
 
 import struct
 from collections.abc import Iterator
@@ -122,11 +122,11 @@ def test_filters(filters: list[Filter], expected: list[int], broker: LogBroker) 
 
 
 def test_without_pushdown_there_is_none(broker: LogBroker) -> None:
-    """Spark refuses a reader that only defines it, unless a configuration key is set."""
+    """If a reader only defines it, Spark refuses the reader unless a configuration key is set."""
     assert "pushFilters" not in vars(type(batch(given(broker))))
 
 
-# what is refused when it is loaded
+# errors while loading
 
 
 def loading(options: dict[str, str]) -> str:
@@ -183,11 +183,11 @@ def test_one_does_not_answer(broker: LogBroker) -> None:
     assert seqs(broker, failOnUnreachable="false", **both) == list(range(1, 11))
 
 
-# what a task meets
+# failures during a task
 
 
 def spoiling(*which: int) -> Any:
-    """Break the checksum of these blocks."""
+    """Return a function that breaks the checksum of the blocks with these numbers."""
     count = -1
 
     def spoil(data: bytearray) -> None:
@@ -219,7 +219,7 @@ def test_a_block_of_other_records(broker: LogBroker) -> None:
     from nsqcy.base.crc import crc32c
 
     broker.spoil = shift
-    assert "the block has different records from those requested, twice" in refusal(
+    assert "the block contains records other than those requested, twice" in refusal(
         broker, CorruptBlock
     )
 

@@ -1,4 +1,4 @@
-"""Blocks into record batches, against Python's own reading of them."""
+"""Decoding of blocks into record batches, compared with pure Python."""
 
 import struct
 from datetime import UTC, datetime, timedelta
@@ -114,7 +114,7 @@ def damage(name: str) -> bytes:
             data[40:44] = bytes(4)
             seal(data)
         case "offsets":
-            at = len(data) - 40  # the offsets of bodies: 4 of them, before 15 bytes and padding
+            at = len(data) - 40  # four offsets of bodies, before 15 bytes and padding
             assert struct.unpack_from("<4I", data, at + 8) == (0, 5, 10, 15)
             struct.pack_into("<I", data, at + 20, 1000)
             seal(data)
@@ -150,7 +150,7 @@ def test_a_block_without_a_column() -> None:
     "offsets", [(0, 1 << 30, 10, 15), (0, 5, 4, 15), (1 << 31, 5, 10, 15), (0, 5, 0xFFFFFFFF, 15)]
 )
 def test_offsets_that_lead_elsewhere(offsets: tuple[int, ...]) -> None:
-    """Its checksum is right: nothing but the offsets themselves tells."""
+    """The checksum is correct, so only the offsets themselves reveal the damage."""
     data = block(LOG_ID, 1, [Record(b"hello")] * 3, ["id", "body"])
     struct.pack_into("<4I", data, 64 + 24, *offsets)
     seal(data)

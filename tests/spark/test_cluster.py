@@ -1,6 +1,7 @@
-"""A cluster of two workers: nsqcy installed on it, sent along in a zip, and only on the driver.
+"""A cluster of two workers: nsqcy is installed on all hosts, sent along in a zip, or installed only
+on the driver.
 
-A soak: it starts seven JVMs, four of them at a time.
+This is a soak test: it starts seven JVMs, four of them at a time.
 """
 
 import json
@@ -67,7 +68,7 @@ def test_a_cluster(daemon: Nsqd, cluster: Standalone, tmp_path: Path) -> None:
     assert pack([zipped]) == 0
     bare = bare_python(tmp_path)
 
-    # nsqcy where drivers and executors find it
+    # nsqcy is importable for drivers and executors
     installed = {"spark.executorEnv.PYTHONPATH": str(ROOT)}
     conf = [f"--conf={name}={value}" for name, value in installed.items()]
     words = [json.dumps(here(daemon)), "orders", "copies", str(tmp_path / "copies")]
@@ -80,7 +81,7 @@ def test_a_cluster(daemon: Nsqd, cluster: Standalone, tmp_path: Path) -> None:
     }
     assert bodies(daemon, "copies") == expected
 
-    # in a zip: nobody has nsqcy, and there is nothing compiled
+    # nsqcy is sent in a zip: it is not installed anywhere, and nothing is compiled
     words = [json.dumps(here(daemon)), "orders", "zipped", str(tmp_path / "zipped")]
     nowhere = bare | {"PYTHONPATH": ""}
     said = json.loads(
@@ -90,7 +91,7 @@ def test_a_cluster(daemon: Nsqd, cluster: Standalone, tmp_path: Path) -> None:
     assert said["on_driver"] == said["on_executors"] == ["nsqcy"]
     assert bodies(daemon, "zipped") == expected
 
-    # a job: nsqcy is on the driver alone
+    # a job, with nsqcy only on the driver
     job = ["archive", "--once", "--topic=orders", "--option=minPartitions=4"]
     job += [f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}"]
     program = str(ROOT / "nsqcy" / "pipeline" / "__main__.py")
@@ -98,7 +99,7 @@ def test_a_cluster(daemon: Nsqd, cluster: Standalone, tmp_path: Path) -> None:
     submit(*flags, program, *job, f"--root={tmp_path}/submitted", **only_executors)
     assert archived(tmp_path / "submitted") == expected
 
-    # the same without spark-submit
+    # the same job without spark-submit
     size = ["--driver-memory=512m", "--conf=spark.executor.memory=512m"]
     words = [*job, f"--root={tmp_path}/by-itself", f"--master={cluster.url}", *size]
     drive(sys.executable, "-m", "nsqcy.pipeline", *words, **only_executors)

@@ -1,4 +1,4 @@
-"""Which nsqds there are, by what lookupds say."""
+"""Discovery of nsqds through lookupds."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from support.spark_sources import batch, rows, stream
 
 
 class Pages(LookupPages):
-    """Knows which topic is where; older lookupds wrap what they say."""
+    """Lookupd that knows where each topic is; older lookupds wrap their answers."""
 
     def __init__(self, topics: dict[str, list[str]], *, wrapped: bool = False) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def test_a_topic_that_one_of_them_does_not_know() -> None:
 
 @contextlib.contextmanager
 def answering(data: bytes) -> Iterator[str]:
-    """The address of a server that answers every connection like this."""
+    """Address of a server that sends this data to every connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -191,7 +191,8 @@ def test_a_topic_that_no_nsqd_has(brokers: list[LogBroker]) -> None:
 
 
 def test_nsqds_that_come_and_move(brokers: list[LogBroker]) -> None:
-    """A new one is read from its beginning; one that moved goes on where it was."""
+    """A new nsqd is read from its beginning; for one that moved, reading continues at its
+    position."""
     first, second = brokers
     with Pages({"t": [first.address]}) as one:
         options = {

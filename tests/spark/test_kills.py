@@ -1,6 +1,7 @@
-"""Drivers killed in the midst of it: from a topic to a topic, each row once.
+"""Drivers killed while they copy one topic to another: each row arrives once.
 
-A soak: each kill is a start of Spark. `NSQCY_KILLS` and `NSQCY_ROWS` say how much.
+This is a soak test, because each kill starts Spark again. `NSQCY_KILLS` and `NSQCY_ROWS` set the
+numbers of kills and rows.
 """
 
 import json
@@ -25,13 +26,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("NSQCY_KILLS", "25"))
 ROWS = int(os.environ.get("NSQCY_ROWS", "5000000"))
-IN_FIRST_BATCH = 0.2  # of the kills
+IN_FIRST_BATCH = 0.2  # fraction of the kills
 BATCHES = 10
 ORPHANS: list[psutil.Process] = []
 
 
 class Driver:
-    """A run of tests/support/spark_copy_driver.py."""
+    """One run of tests/support/spark_copy_driver.py."""
 
     def __init__(self, *args: str) -> None:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -45,8 +46,8 @@ class Driver:
         )
 
     def kill(self, *, workers: bool) -> None:
-        """The driver and its JVM. Without `workers` those have to find out themselves, and go on
-        with what they have till then."""
+        """Kill the driver and its JVM. Without `workers`, the workers must notice it themselves,
+        and continue until then."""
         family = self.process.children(recursive=True)
         for each in [self.process, *family]:
             if workers or each == self.process or each.name() == "java":
@@ -95,7 +96,7 @@ def test_from_topic_to_topic(idempotent: bool, daemon: Nsqd, tmp_path: Path) -> 
         driver = Driver(*args)
         try:
             if kill < kills * IN_FIRST_BATCH:
-                more = size // kills  # in all less than there is in it
+                more = size // kills  # all of them together stay within the first batch
             else:
                 more = chance.randrange(ROWS // kills)
             goal = min(count(daemon, "to") + max(1, more), ROWS - 1)
@@ -126,7 +127,7 @@ def test_from_topic_to_topic(idempotent: bool, daemon: Nsqd, tmp_path: Path) -> 
 
 
 def place(checkpoint: Path) -> str:
-    """Where the query was, by what it has written down."""
+    """Return the stage of the query according to its checkpoint."""
     planned = numbered(checkpoint / "offsets")
     committed = numbered(checkpoint / "commits")
     first = "first batch, " if not committed else ""

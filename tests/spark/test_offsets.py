@@ -1,4 +1,4 @@
-"""Positions: what is read next, over incarnations, retention and limits."""
+"""Positions: what is read next, across incarnations, retention and limits."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ def view(*shards: Shard, away: dict[str, list[str]] | None = None) -> View:
 
 
 def settled(pos: dict[str, int], *logs: Log, ends: dict[str, int] | None = None) -> Settled:
-    """Of a topic `t` on one nsqd."""
+    """Settle the positions in topic `t` on one nsqd."""
     return settle({"t": pos}, view(Shard("t", "a:1", logs)), ends or {}, ["t"])
 
 
@@ -88,7 +88,7 @@ def test_the_rest_of_an_old_log_and_then_the_new_one() -> None:
 
 def test_an_old_log_that_was_read_is_let_go() -> None:
     assert settled({"old": 11, "new": 12}, OLD, NEW).pos == {"t": {"new": 12}}
-    # More was read of it than a crash has left: all the same.
+    # The same applies if more was read of it than a crash has left.
     found = settled({"old": 15}, OLD, NEW)
     assert (found.pos, found.losses) == ({"t": {"new": 11}}, [])
 
@@ -136,7 +136,7 @@ def test_ranges_begin_where_the_batch_began() -> None:
     start = Offset({"t": {"a": 5, "b": 9}}, init=True)
     end = Offset({"t": {"a": 8, "b": 9, "c": 4}}, {"t": {"a": 3, "c": 1}})
     assert ranges(start, end) == [Range("t", "a", 3, 8), Range("t", "c", 1, 4)]
-    assert ranges(end, Offset({"t": {"a": 7}})) == []  # behind: nothing, rather than less than that
+    assert ranges(end, Offset({"t": {"a": 7}})) == []  # end before start: empty, not negative
     with pytest.raises(NsqError, match=r"lacks the beginning of log c of topic 't'$"):
         ranges(start, Offset({"t": {"c": 4}}))
 
@@ -203,7 +203,7 @@ histories = st.lists(
 
 @given(histories)
 def test_every_row_once_whatever_happens(history: list[tuple[str, int]]) -> None:
-    """Batches of a reader, over logs that grow and end, against the list of all there is."""
+    """Compare the batches of a reader, over logs that grow and end, with a list of all records."""
     logs = [Log("0", 1, 1, ended=False)]
     offset = Offset({"t": {"0": 1}}, {"t": {"0": 1}})
     read: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""What users type, and what they are told when it cannot be."""
+"""Options that users type, and the errors for invalid ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +16,9 @@ GOOD = {"topic": "orders", "nsqdTcpAddresses": "127.0.0.1:1"}
 LOOKUPS = {"lookupdHttpAddresses": "127.0.0.1:1"}
 
 NUMBER = "a whole number of at least"
-SIZE = "a number of bytes as 8m, 512k or 1048576"
+SIZE = "a number of bytes, such as 8m, 512k or 1048576"
 DURATION = "a duration, such as 500ms, 30s, 15m or 1h"
-INSTANT = "ISO 8601 as 2024-05-01T12:00:00Z, or milliseconds since 1970"
+INSTANT = "ISO 8601, such as 2024-05-01T12:00:00Z, or milliseconds since 1970"
 NAME = "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"
 PLACE = 'earliest or latest, or JSON as {"topic": {"log_id": 4711}}'
 END = 'latest, or JSON as {"topic": {"log_id": 4711}}'
@@ -27,7 +27,7 @@ HOSTS = "host:port,... without http://"
 BAD = [
     ("topic", "a b", NAME),
     ("topic", "a#ephemeral", NAME),
-    ("topics", "a,,b", "a list separated by commas, without empty parts"),
+    ("topics", "a,,b", "a comma-separated list without empty parts"),
     ("topics", "a,b/c", NAME),
     (
         "topicsPattern",
@@ -77,7 +77,7 @@ BAD = [
     ("maxMessagesPerSecond", "0", f"{NUMBER} 1"),
     ("parallelTasks", "all", f"{NUMBER} 1"),
 ]
-FREE = {"tls.caFile", "tls.certFile", "tls.keyFile", "authSecret"}  # any text will do
+FREE = {"tls.caFile", "tls.certFile", "tls.keyFile", "authSecret"}  # any text is accepted
 
 
 WRITING = {option.name for option in options.TABLE if option.used == "write"}

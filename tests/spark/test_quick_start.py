@@ -1,4 +1,4 @@
-"""The quick start of docs/SPARK.md, typed as it is there, beside daemons that hold nothing yet."""
+"""The quick start of docs/SPARK.md, typed as printed, with daemons that are still empty."""
 
 import os
 import re
@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "SPARK.md").read_text()
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A PATH as outside of any environment: its python3 has no package."""
+    """PATH without an activated environment: its python3 has no packages."""
     folder = tmp_path / "bin"
     folder.mkdir()
     python = folder / "python3"
@@ -46,7 +46,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 def programs(typed: list[Block]) -> Iterator[Block]:
-    """Blocks of Python that follow each other are one script."""
+    """Yield the blocks, with consecutive Python blocks joined to one script."""
     for language, run in groupby(typed, lambda block: block.language):
         several = list(run)
         if language == "python":
@@ -59,7 +59,7 @@ def programs(typed: list[Block]) -> Iterator[Block]:
 
 @pytest.mark.timeout(600)
 def test_the_quick_start(tmp_path: Path, path: str, up: Up) -> None:
-    """The script is run by the path of its Python: the environment is not activated."""
+    """The script is run by the path to its Python, because the environment is not activated."""
     assert up.nsqd.get("/stats", format="json").json()["topics"] == []
     ports = {4150: up.tcp_port, 4151: up.nsqd.port, 4161: up.lookupd.port}
     reader = Reader(tmp_path, ports=ports)
@@ -82,7 +82,8 @@ def test_the_quick_start(tmp_path: Path, path: str, up: Up) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert block.is_what(done.stdout, ports), done.stdout
-    # The last block is for a topic that only Spark reads: nothing waits for a channel any more.
+    # The last block is for a topic that only Spark reads, so no message waits for a channel any
+    # more.
     up.nsqd.post("/pub", b"more words", topic="words")
     (words,) = up.nsqd.get("/stats", format="json", topic="words").json()["topics"]
     assert words["depth"] == 1

@@ -1,4 +1,4 @@
-"""Readers and writers against real nsqds, without a JVM."""
+"""Readers and writers with real nsqds, without a JVM."""
 
 import json
 import os
@@ -30,7 +30,7 @@ KEEP: dict[str, Any] = {"workers": 2, "retention_time": "1h", "durability": "os"
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    """One that many tests share. Use topics of your own."""
+    """A daemon shared by many tests. Use your own topics."""
     path = tmp_path_factory.mktemp("kept")
     daemon = Nsqd(path, **KEEP, **SERVER.save(path).options).start()
     yield daemon
@@ -66,7 +66,7 @@ def publish(daemon: Nsqd, topic: str, first: int, end: int) -> list[bytes]:
 
 
 def count_of(daemon: Nsqd, topic: str) -> int:
-    """Of the log; 0 while nobody answers."""
+    """Return the number of records in the log; 0 while nsqd does not answer."""
     try:
         return int(daemon.web.get("/topic/log", topic=topic).json()["next_seq"]) - 1
     except (OSError, KeyError, ValueError):
@@ -102,13 +102,13 @@ def test_a_stream_over_tls(daemon: Nsqd, topic: str, tmp_path: Path) -> None:
     for _ in range(3):
         engine.trigger()
     sent += publish(daemon, topic, 300, 301)
-    engine.trigger()  # it may have to wait for it
+    engine.trigger()  # it may have to wait for the message
     assert [row["body"] for row in engine.checkpoint.rows] == sent
     engine.close()
 
 
 def test_what_was_written_is_read(daemon: Nsqd, topic: str, tmp_path: Path) -> None:
-    """Over TLS, with headers, to several topics."""
+    """Write over TLS, with headers, to several topics."""
     authority = str(SERVER.save(tmp_path).certificate)
     options = given(daemon, topic, tls="true", batchBytes="1k") | {"tls.caFile": authority}
     count = 1000
@@ -135,7 +135,7 @@ def test_what_was_written_is_read(daemon: Nsqd, topic: str, tmp_path: Path) -> N
             for at, number in enumerate(range(first, count, 2))
         ]
     conn = daemon.connect().sub(topic, "ch", rdy=1)
-    assert conn.message().body == b"message 1", "who has not asked for headers gets none"
+    assert conn.message().body == b"message 1", "a client gets no headers unless it negotiates them"
 
 
 def test_deferred_messages_come_later(daemon: Nsqd, topic: str) -> None:
@@ -145,7 +145,7 @@ def test_deferred_messages_come_later(daemon: Nsqd, topic: str) -> None:
 
 
 def test_nsqd_is_killed_while_it_is_written_to(start: Callable[..., Nsqd], topic: str) -> None:
-    """Attempts of one task go on where the one before failed; each row is there once."""
+    """Each attempt of a task continues where the previous one failed; each row arrives once."""
     daemon = start(tcp_address=f"127.0.0.1:{free_port()}", workers=1)
     options = given(daemon, topic, batchBytes="2k")
     options |= {"fetchOffset.numRetries": "2000", "fetchOffset.retryIntervalMs": "5"}
@@ -164,7 +164,7 @@ def test_nsqd_is_killed_while_it_is_written_to(start: Callable[..., Nsqd], topic
 
 
 def test_available_now_ends_while_a_producer_goes_on(daemon: Nsqd, topic: str) -> None:
-    """At what there was at its start; and no batch has more rows than it may."""
+    """The run ends at the end of the log as of its start, and no batch exceeds its maximum size."""
     publish(daemon, topic, 0, 20_000)
     stopped = threading.Event()
     published = 0
@@ -175,7 +175,7 @@ def test_available_now_ends_while_a_producer_goes_on(daemon: Nsqd, topic: str) -
         while not stopped.is_set():
             conn.mpub(topic, [b"x" * 100] * 1000)
             published += 1000
-            stopped.wait(0.02)  # 50,000 in a second
+            stopped.wait(0.02)  # 50,000 per second
         conn.close()
 
     producer = threading.Thread(target=produce)
@@ -307,7 +307,7 @@ print(read_all(source))
 
 
 def test_executors_need_no_nsqcy(daemon: Nsqd, topic: str, tmp_path: Path) -> None:
-    """The source by value, read in a process where nsqcy cannot be imported."""
+    """The source is passed by value, and read in a process where nsqcy cannot be imported."""
     from pyspark import cloudpickle
 
     import nsqcy.options

@@ -1,4 +1,5 @@
-"""`register`: which Python Spark's workers run. The quick start has it done by Spark itself."""
+"""`register` sets the Python that Spark's workers run. In the quick start, Spark calls it
+itself."""
 
 import sys
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""With Spark itself: one session of two threads, and one test, as a session takes long to start and
-tests of a module may run in several processes."""
+"""Tests with Spark itself. They share one session with two threads and one test: a session takes
+long to start, and the tests of a module may run in several processes."""
 
 import os
 import sys
@@ -45,7 +45,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     from pyspark.sql import SparkSession
 
-    # Spark's own worker processes find nsqcy and pyspark_nsq where this test found them.
+    # Let Spark's worker processes import nsqcy and pyspark_nsq from the same place as this test.
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
@@ -67,7 +67,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
 
 def python_after(heading: str) -> str:
-    """The program in docs/SPARK.md below this heading."""
+    """Return the program below this heading in docs/SPARK.md."""
     page = (ROOT / "docs/SPARK.md").read_text()
     start = page.index("```python\n", page.index(heading)) + len("```python\n")
     return page[start : page.index("```", start)]
@@ -107,7 +107,7 @@ def check_a_schema_chooses_columns(spark: "SparkSession", daemon: Nsqd, tmp_path
 
 
 def check_a_stream_with_a_checkpoint(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """availableNow twice: to what there is, and on from there; limits hold."""
+    """Two availableNow runs: one to the current end, and one that continues there; limits apply."""
     options = given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000")
 
     def run() -> list[int]:
@@ -134,7 +134,7 @@ def check_a_stream_with_a_checkpoint(spark: "SparkSession", daemon: Nsqd, tmp_pa
 
 
 def check_lag_is_what_there_is_to_read(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """As nsqd and nsqadmin show it of the cursor, and as metrics do, in each batch."""
+    """In each batch, nsqd, nsqadmin and the metrics show the right lag of the cursor."""
     port = free_port()
     watch = Watch(Report("lag", json_lines=True), Metrics("lag", port))
     seen: list[tuple[int, int]] = []
@@ -154,7 +154,7 @@ def check_lag_is_what_there_is_to_read(spark: "SparkSession", daemon: Nsqd, tmp_
 
     def written(frame: Any, _: int) -> None:
         nonlocal left
-        if seen:  # of the batch before, which Spark tells us of in a thread of its own
+        if seen:  # for the previous batch: Spark reports it in a separate thread
             eventually(lambda: metric() == left)
         seen.append((left, cursor()))
         left -= frame.count()
@@ -176,13 +176,13 @@ def check_lag_is_what_there_is_to_read(spark: "SparkSession", daemon: Nsqd, tmp_
     assert (left, cursor(), metric()) == (0, 0, 0)
     with Admin(nsqd_http_address=f"127.0.0.1:{daemon.http_port}") as admin:
         page = read(admin.web.get("/topics/orders").body)
-    (row,) = page.table("Readers of the Log")[1:]
+    (row,) = page.table("Log Readers")[1:]
     assert (row[0], row[2]) == ("lake", "0")
 
 
 def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """Kafka's quick start with nsq in its place, as docs/SPARK.md has it, which has published some
-    words before."""
+    """Kafka's quick start as docs/SPARK.md shows it, with nsq in place of kafka. The page publishes
+    some words first."""
     ports = {4150: daemon.tcp_port, 4151: daemon.http_port}
     page = (ROOT / "docs/SPARK.md").read_text()
     Reader(tmp_path, ports=ports).type(blocks(page, "quick-start")[0])
@@ -210,7 +210,7 @@ def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: P
 
 
 def check_a_batch_is_written(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """The frame of docs/SPARK.md, with a row of each kind of column."""
+    """Write the frame of docs/SPARK.md, with all kinds of columns."""
     frame = spark.range(5000).selectExpr(
         "concat('row ', id) as value",
         "if(id % 2 = 0, 'even', null) as topic",
@@ -231,7 +231,8 @@ def check_a_batch_is_written(spark: "SparkSession", daemon: Nsqd, tmp_path: Path
 
 
 def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """A driver that died between publishing and its commit does the batch again: once in all."""
+    """A driver that died between publishing and its commit repeats the batch; each row arrives
+    once."""
     checkpoint = tmp_path / "copy"
 
     def run() -> None:

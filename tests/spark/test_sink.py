@@ -1,4 +1,4 @@
-"""Writing, task by task, to nsqds that do what a test wants."""
+"""Writing, task by task, to nsqds controlled by the test."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def refusal(kind: type[NsqError], how: Callable[..., object], *args: Any, **name
     return str(caught.value)
 
 
-# what is published
+# publishing
 
 
 def test_bodies(broker: ChunkBroker) -> None:
@@ -59,11 +59,12 @@ def test_bodies(broker: ChunkBroker) -> None:
     write(to(broker), {"value": ["fünf", "x"]})
     assert broker.bodies() == [*bodies(5), "fünf".encode(), b"x"]
     assert write(to(broker), {"body": []}) == sink.Written(0, 0)
-    assert broker.connections == 2, "nothing to publish, nobody to talk to"
+    assert broker.connections == 2, "without rows there is no connection"
 
 
 def test_chunks_end_where_their_bytes_do(broker: ChunkBroker) -> None:
-    """Whatever the batches that rows come in; a message that is too long for one goes alone."""
+    """The record batches of the input do not matter; a message too long for any chunk is sent
+    alone."""
     rows = table({"body": [b"x" * 10] * 7 + [b"y" * 200] + [b"z" * 60] * 2})
     made = writer(to(broker, batchBytes="74"), rows)
     for piece in (1, 4, 100):
@@ -131,18 +132,18 @@ def test_several_chunks_go_ahead_of_their_answers(broker: ChunkBroker) -> None:
     assert broker.connections == 1
 
 
-# once
+# exactly once
 
 
 def test_a_batch_that_is_repeated(broker: ChunkBroker) -> None:
-    """An attempt of the same job, as when a task fails."""
+    """Repeated attempts of the same job, as after the failure of a task."""
     rows = table({"body": bodies(100)})
     made = writer(to(broker, batchBytes="40"), rows)
     run(made, rows)
     run(made, rows)
     assert broker.bodies() == bodies(100)
     run(writer(to(broker, batchBytes="40"), rows), rows)
-    assert len(broker.bodies()) == 200, "another job is another batch"
+    assert len(broker.bodies()) == 200, "a different job is a different batch"
 
 
 def test_a_batch_with_a_name(broker: ChunkBroker) -> None:
@@ -154,7 +155,7 @@ def test_a_batch_with_a_name(broker: ChunkBroker) -> None:
 
 
 def test_a_stream_s_batch_that_is_repeated(broker: ChunkBroker) -> None:
-    """After a crash of the driver: another writer."""
+    """After a crash of the driver, with a new writer."""
     first, second = table({"body": bodies(50)}), table({"body": bodies(10, 50)})
     run(writer(to(broker), first, stream=True), first, batch=0)
     for _ in range(2):
@@ -197,7 +198,7 @@ fates = st.lists(st.sampled_from(["", "", LOSE, DROP, "E_LOG_PUB_FAILED x"]), ma
 def test_every_row_once_whatever_is_lost(
     fates: list[str], count: int, size: str, stream: bool
 ) -> None:
-    """Answers, connections and whole attempts; in order within a topic."""
+    """Answers, connections and entire attempts are lost; the order within a topic is kept."""
     broker = ChunkBroker()
     left = iter(fates)
     broker.meddle = lambda line: next(left, "") if line.startswith("LOG_PUB") else ""
@@ -229,7 +230,7 @@ CHANGES: list[tuple[dict[str, str], list[bytes]]] = [
 def test_what_is_repeated_otherwise_is_published_again(
     options: dict[str, str], again: list[bytes], broker: ChunkBroker
 ) -> None:
-    """Other rows, another order or other chunks: rows may be there twice, but none is missing."""
+    """With different rows, order or chunks, rows may be duplicated, but none is missing."""
     broker.meddle = lambda line: "" if line.endswith(" 26") else "E_LOG_PUB_FAILED x"
     given_ = to(broker, producerId="p", batchBytes="150", **{"fetchOffset.numRetries": "0"})
     with pytest.raises(Unreachable):
@@ -249,7 +250,7 @@ def test_other_nsqds_get_everything(brokers: list[ChunkBroker]) -> None:
 
 
 def test_columns_of_every_kind_add_up(broker: ChunkBroker) -> None:
-    """However they are cut into batches."""
+    """The counts are right however the rows are split into record batches."""
     columns = {
         "body": bodies(30),
         "topic": ["a", "b", None] * 10,
@@ -266,7 +267,7 @@ def test_columns_of_every_kind_add_up(broker: ChunkBroker) -> None:
     assert len(set(broker.asked)) == 6
 
 
-# which nsqd
+# selecting the nsqd
 
 
 def test_tasks_take_nsqds_in_turn(brokers: list[ChunkBroker]) -> None:
@@ -320,11 +321,12 @@ def test_an_nsqd_that_does_not_answer(brokers: list[ChunkBroker]) -> None:
         f"nsq: nsqd {brokers[1].address} cannot be reached: Connection refused; publishing to "
         "topic 't', task 1, at row 0"
     )
-    assert [len(broker.bodies()) for broker in brokers] == [0, 0, 0], "none takes its place"
+    assert [len(broker.bodies()) for broker in brokers] == [0, 0, 0], "no nsqd takes its place"
 
 
 def test_failover(brokers: list[ChunkBroker], caplog: pytest.LogCaptureFixture) -> None:
-    """To the next that answers; what is not answered goes there, so rows may be twice."""
+    """Rows go to the next nsqd that answers. This includes unanswered ones, so rows may be
+    duplicated."""
     rows = table({"k": list(range(60)), "body": bodies(60)}, k=pa.int64())
     options = to(*brokers, onNodeFailure="failover", partitioner="hash(k)", batchBytes="40")
     options["fetchOffset.numRetries"] = "0"
@@ -344,7 +346,7 @@ def test_failover(brokers: list[ChunkBroker], caplog: pytest.LogCaptureFixture) 
     assert "publishing to topic 't', task 0, at row" in refusal(Unreachable, run, made, rows)
 
 
-# nsqds that cannot do it
+# nsqds that lack the feature
 
 
 def test_an_nsqd_without_chunks(caplog: pytest.LogCaptureFixture) -> None:
@@ -373,11 +375,11 @@ def test_without_idempotence(broker: ChunkBroker, caplog: pytest.LogCaptureFixtu
     assert not caplog.messages
 
 
-LONG = {"body": [bytes(1_000_000)] * 32}  # chunks that no socket buffer takes
+LONG = {"body": [bytes(1_000_000)] * 32}  # chunks too large for any socket buffer
 
 
 def test_what_nsqd_refuses_is_not_tried_again(broker: ChunkBroker) -> None:
-    """It says so and hangs up, with more chunks on the way to it."""
+    """nsqd sends the error and closes the connection while more chunks are on their way."""
     broker.meddle = lambda _line: "E_BAD_BODY LOG_PUB body too big 40 > 30"
     assert refusal(Refused, write, to(broker, batchBytes="8m"), LONG) == (
         f"nsq: {broker.address} refused: E_BAD_BODY LOG_PUB body too big 40 > 30"
@@ -385,7 +387,7 @@ def test_what_nsqd_refuses_is_not_tried_again(broker: ChunkBroker) -> None:
     assert len(broker.asked) <= 2
 
 
-# what is refused before anything is sent
+# refusals before anything is sent
 
 
 TOPIC = "is not a topic name: 1 to 64 of .a-zA-Z0-9_-"
@@ -417,7 +419,7 @@ WRONG: list[tuple[str, list[Any], pa.DataType, str]] = [
 def test_bad_rows(
     name: str, values: list[Any], kind: pa.DataType, why: str, broker: ChunkBroker
 ) -> None:
-    """The second of each twenty and, in a batch of its own, the last."""
+    """The bad rows are the second of each twenty and, in a separate batch, the last."""
     good, bad = values
     column = ([good] + [bad] + [good] * 18) * 2 + [good] * 10 + [bad]
     columns = {"body": [b"x"] * 51} | {name: column}
@@ -470,7 +472,7 @@ def test_columns(columns: dict[str, pa.DataType], text: str) -> None:
 def test_columns_and_options() -> None:
     rows = table({"body": [b"x"]})
     here = {"nsqdTcpAddresses": "a:1"}
-    text = "nsq: option 'topic' or a column topic is required"
+    text = "nsq: option 'topic' or a 'topic' column is required"
     assert refusal(OptionError, writer, here, rows) == text
     here["topic"] = "t"
     text = "nsq: option 'partitioner' hashes 'user', which is not a column"
@@ -490,11 +492,11 @@ def test_a_topic_is_not_overwritten() -> None:
         )
 
 
-# not too fast
+# rate limit
 
 
 def test_messages_per_second(broker: ChunkBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks share it, and chunks are of a tenth of a second."""
+    """Tasks share the limit, and each chunk holds a tenth of a second's messages."""
     clock = [1000.0]
     slept: list[float] = []
 

@@ -1,4 +1,4 @@
-"""A stream, driven as Spark drives it, against a broker that does what a test wants."""
+"""A stream, driven as Spark drives it, with a broker controlled by the test."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def test_latest_is_pinned_by_the_first_batch(query: Start, broker: LogBroker) ->
 
 
 def test_the_beginning_stays_where_it_is(query: Start, broker: LogBroker) -> None:
-    """Spark asks for it twice, and messages may come in between."""
+    """Spark queries it twice, and messages may arrive in between."""
     reader = query(startingOffsets="latest").reader
     first = reader.initialOffset()
     broker.topics["t"].publish(3)
@@ -211,7 +211,7 @@ def test_another_incarnation(query: Start, broker: LogBroker) -> None:
     engine.run()
     assert seqs(engine) == numbers(1, 18)
     assert {row["log_id"] for row in checkpoint.rows[12:]} == {B}
-    del topic.logs[0]  # nothing of it is left, and all of it was read
+    del topic.logs[0]  # none of its records is left, but all were read
     topic.publish(1)
     engine = query(checkpoint)
     engine.run()
@@ -219,7 +219,7 @@ def test_another_incarnation(query: Start, broker: LogBroker) -> None:
 
 
 def test_the_rest_of_a_planned_range_is_gone(query: Start, broker: LogBroker) -> None:
-    """A crash of nsqd took what a batch had been planned over."""
+    """nsqd lost records of a planned batch in a crash."""
     checkpoint = Checkpoint()
     with pytest.raises(Crash):
         query(checkpoint).trigger("plan")
@@ -248,7 +248,7 @@ def test_rows_are_held_until_there_are_enough(
     query: Start, broker: LogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = query(minOffsetsPerTrigger="15", maxTriggerDelay="10m")
-    engine.trigger()  # the first batch pins the start, whatever it has
+    engine.trigger()  # the first batch fixes the start, whatever its size
     broker.topics["t"].publish(14)
     assert not engine.trigger()
     broker.topics["t"].publish(1)
@@ -277,7 +277,7 @@ def test_projection_leaves_bodies_where_they_are(query: Start, broker: LogBroker
 
 
 def test_a_repeated_batch_has_the_same_tasks(query: Start, broker: LogBroker) -> None:
-    """Also where there are fewer cores, or another minPartitions: sinks know rows by their task."""
+    """Even with fewer cores or a different minPartitions: sinks identify rows by their task."""
     checkpoint = Checkpoint()
     with pytest.raises(Crash):
         query(checkpoint, minPartitions="3").trigger("plan")
@@ -309,7 +309,7 @@ def test_the_named_cursor(query: Start, broker: LogBroker) -> None:
     assert broker.cursors == {("t", "archive"): (A, 5)}
     query(checkpoint, cursor="archive").trigger()
     assert broker.cursors == {("t", "archive"): (A, 9)}
-    assert not query(checkpoint, cursor="archive").trigger(), "all of it was written"
+    assert not query(checkpoint, cursor="archive").trigger(), "everything has been written"
     assert broker.cursors == {("t", "archive"): (A, 11)}
     broker.refuse = lambda line: "E_INVALID invalid command" if "CURSOR" in line else ""
     with pytest.raises(Refused) as caught:
@@ -322,7 +322,7 @@ def test_the_named_cursor(query: Start, broker: LogBroker) -> None:
 def test_a_cursor_that_does_not_move_is_set_again(
     query: Start, broker: LogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would expire."""
+    """Otherwise it would expire."""
     engine = query(cursor="archive")
     engine.run()
     assert not engine.trigger()
@@ -374,7 +374,7 @@ def test_topics_that_are_not_there(query: Start, broker: LogBroker) -> None:
 
 
 class TestManyNodes:
-    """Three brokers, one of which goes and comes."""
+    """Three brokers; one of them goes away and comes back."""
 
     @pytest.fixture
     def brokers(self) -> Iterator[list[LogBroker]]:
@@ -413,7 +413,7 @@ class TestManyNodes:
         engine.run()
         by_log = [row["log_id"] for row in engine.checkpoint.rows]
         assert [by_log.count(log_id) for log_id in (A, B, C)] == [10, 10, 1]
-        again = everywhere(engine.checkpoint)  # a run that has never seen it
+        again = everywhere(engine.checkpoint)  # a run that has never seen that broker
         assert not again.trigger()
         brokers[2] = LogBroker(port)
         brokers[2].topics["t"] = topic
@@ -431,13 +431,13 @@ class TestManyNodes:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Also one whose question is open. Others wait for it once."""
+        """Also if a query to it is already open. The others wait for it only once."""
         monkeypatch.setattr("nsqcy.spark.cluster.PATIENCE", 1.0)
         engine, address = everywhere(pollTimeoutMs="1" if watched else "0"), brokers[2].address
         engine.run()
         if watched:
             eventually(lambda: not engine.trigger() and all(each.is_asked for each in brokers))
-            engine.reader._opened()._watches["t", address].since -= 60  # it should have answered
+            engine.reader._opened()._watches["t", address].since -= 60  # its answer is overdue
         brokers[2].silent = True
         brokers[0].topics["t"].publish(5)
         brokers[0].answer_waiting()
@@ -458,7 +458,7 @@ class TestManyNodes:
     def test_one_that_hangs_at_the_start(
         self, everywhere: Start, brokers: list[LogBroker], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is not asked again and again."""
+        """It is not queried repeatedly."""
         monkeypatch.setattr("nsqcy.spark.cluster.ANSWER_SECONDS", 1.0)
         brokers[2].silent = True
         engine = everywhere(**{"fetchOffset.numRetries": "3"})
@@ -520,17 +520,17 @@ def test_an_idle_query_asks_rarely(query: Start, broker: LogBroker) -> None:
 
 
 def test_connections_are_used_again(query: Start, broker: LogBroker) -> None:
-    """A question that stays open has one of its own; an answer gives it back."""
+    """An open query has its own connection; the answer returns that connection for reuse."""
     engine = query(None, "seq", pollTimeoutMs="1")
     engine.run()
     for _ in range(5):
-        # A trigger whose time is over before it has looked leaves no question open.
+        # A trigger that times out before its first check leaves no query open.
         eventually(lambda: not engine.trigger() and broker.is_asked)
         broker.topics["t"].publish(1)
         broker.answer_waiting()
         broker.asked.clear()
         eventually(engine.trigger)
-        assert broker.said("IDENTIFY") == ["IDENTIFY"], "that of the task"
+        assert broker.said("IDENTIFY") == ["IDENTIFY"], "only from the task"
     broker.hang_up()
     broker.topics["t"].publish(1)
     engine.run()

@@ -1,4 +1,4 @@
-"""The connection: TLS, AUTH, and nothing of the secret in what is shown."""
+"""The connection: TLS and AUTH; no output contains the secret."""
 
 import ssl
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SECRET = "hunter2"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Any]:
-    """Starts scripted nsqds."""
+    """Factory of scripted nsqds."""
     servers = []
 
     def start(**options: Any) -> MockNsqd:
@@ -46,7 +46,7 @@ def test_what_it_says_of_itself(server: Any) -> None:
     identity = nsqd.link().identity
     assert identity["topic_log"] is True
     assert identity["heartbeat_interval"] == -1
-    assert nsqd.link().said("AUTH") == [], "AUTH is for those that demand it"
+    assert nsqd.link().said("AUTH") == [], "AUTH is only sent if required"
     assert SECRET not in repr(connection) + repr(Access(auth_secret=SECRET))
     connection.close()
 

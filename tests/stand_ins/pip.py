@@ -47,7 +47,7 @@ def main() -> None:
         case ["install", requirement] if requirement.startswith("nsqcy=="):
             install(Path(venv), requirement.removeprefix("nsqcy=="))
         case _:
-            raise SystemExit(f"pip {words} is not made up")
+            raise SystemExit(f"pip {words} is not simulated")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def main() -> int:
         case ["status"] | ["-q", "is-active"]:
             return 0 if unit.is_active() else 3
         case _:
-            raise SystemExit(f"systemctl {words} is not made up")
+            raise SystemExit(f"systemctl {words} is not simulated")
     return 0
 
 

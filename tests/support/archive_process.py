@@ -26,7 +26,7 @@ def at(*daemons: Nsqd) -> list[str]:
 
 
 class Driver:
-    """A run, in a process group of its own."""
+    """A run, in its own process group."""
 
     def __init__(self, root: Path, *words: str) -> None:
         self.root = root
@@ -98,8 +98,8 @@ def publish(daemon: Nsqd, first: int, end: int) -> None:
 
 
 class Producer:
-    """Publisher of consecutive numbers that runs until it is stopped, also while nsqd is down.
-    `taken` has the numbers that nsqd acknowledged. Unanswered numbers are not sent again."""
+    """Publisher of consecutive numbers that runs until it is stopped, even while nsqd is down.
+    `taken` contains the numbers that nsqd acknowledged. Unanswered numbers are not sent again."""
 
     def __init__(self, daemon: Nsqd, first: int = 0, pause: float = 0.0) -> None:
         self._daemon = daemon

@@ -4,8 +4,8 @@ from typing import Any
 
 DARK, LIGHT = "rgb(18, 23, 29)", "rgb(255, 255, 255)"
 WIDTHS = 390, 1440
-BASE = "/nsq"  # path below which nsqadmin is
-PATIENCE = 20_000  # ms: machines of CI are slow
+BASE = "/nsq"  # base path of nsqadmin
+PATIENCE = 20_000  # ms: CI machines are slow
 
 
 class Visit:

@@ -1,7 +1,7 @@
 """Third-party client libraries, each in a separate process, controlled by a test.
 
-Owns the processes and the pipes to them (programs/common.py defines the messages); does not know
-how a library does its work.
+Owns the processes and the pipes to them (programs/common.py defines the messages); knows nothing
+about how a library works.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ NODE_MODULES = Path(
 LIBRARIES = ("pynsq", "gnsq", "nsqjs")
 PUBLISHERS = (*LIBRARIES, "squeaky")
 JAVASCRIPT = ("nsqjs", "squeaky")
-# The same programs with another import line.
+# The same programs with a different import line.
 IMPORTS = {
     "pynsq": ("import nsq\n", "from nsqcy.compat import pynsq as nsq\n"),
     "gnsq": ("import gnsq", "from nsqcy.compat import gnsq"),
@@ -72,7 +72,7 @@ def command_of(library: str, script: str) -> list[str]:
     theirs, ours = IMPORTS[library.removesuffix("-shim")]
     text = path.read_text()
     assert theirs in text
-    # Run as if it were that file: it imports modules next to it.
+    # Run the text as if it were that file, because it imports modules next to the file.
     start = f"import sys; sys.path[0] = {str(PROGRAMS)!r}\n"
     return [sys.executable, "-c", start + text.replace(theirs, ours)]
 
@@ -134,7 +134,7 @@ class Program:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.destroy()
-            raise AssertionError(f"does not end: {self.story()}") from None
+            raise AssertionError(f"did not exit: {self.story()}") from None
         for thread in self._threads:
             thread.join(10)
 

@@ -31,4 +31,4 @@ def together(*stories: Callable[[], object], timeout: float = 120.0) -> None:
     stuck = [thread for thread in threads if thread.is_alive()]
     if failures:
         raise ExceptionGroup("stories told together", failures)
-    assert not stuck, f"{len(stuck)} stories did not end"
+    assert not stuck, f"{len(stuck)} cases did not end"

@@ -16,11 +16,11 @@ class Service(Logged):
     """A daemon that keeps its ports when it is restarted.
 
     Options are flags with underscores; `args` come before them. `NAME_BINARY` in the environment
-    names another command to test instead (for example a Go one).
+    names a different command to test (for example a Go one).
     """
 
     name: ClassVar[str]
-    wanted: ClassVar[frozenset[str]]  # where it reports to listen
+    wanted: ClassVar[frozenset[str]]  # the addresses that it announces
 
     def __init__(self, *, args: tuple[str, ...] = (), **options: Any) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Service(Logged):
         foreign = os.environ.get(f"{cls.name.upper()}_BINARY", "")
         return shlex.split(foreign) or [sys.executable, "-m", f"nsqcy.{cls.name}.main"]
 
-    # life
+    # lifecycle
 
     def __enter__(self) -> Self:
         return self.start()

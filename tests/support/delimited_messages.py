@@ -40,7 +40,7 @@ def numbers(content: bytes) -> Iterator[int]:
         head = HEAD.match(content, position)
         assert head, content[position : position + 40]
         position = head.end() + int(head[2]) + 1
-        assert content[position - 1 : position] == b"\n", "a record is cut short"
+        assert content[position - 1 : position] == b"\n", "a record is truncated"
         yield int(head[1])
 
 

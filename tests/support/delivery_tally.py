@@ -67,7 +67,7 @@ class Publisher(threading.Thread):
     def end(self) -> None:
         self._ended.set()
         self.join(2 * PATIENCE)
-        assert not self.is_alive(), f"{self.name} does not end"
+        assert not self.is_alive(), f"{self.name} did not end"
 
     def next_body(self) -> bytes:
         self._number += 1
@@ -120,7 +120,7 @@ class PlainPublisher(Publisher):
         while not self._publish(body):
             self._hang_up()
             self._addresses.append(self._addresses.pop(0))
-            assert time.monotonic() < deadline, f"nobody has accepted {body!r}"
+            assert time.monotonic() < deadline, f"no nsqd has accepted {body!r}"
         self.is_accepted(body)
 
     def _publish(self, body: bytes) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DATA = ("nsqcy/nsqadmin/static/*", "nsqcy/nsqadmin/templates/*")
-# Cython writes .html files beside modules; templates have a folder of their own.
+# Cython writes .html files next to modules; templates have their own directory.
 GENERATED = re.compile(r"(\.so|(?<!templates)/\w+\.html|\.py[cod]|(?<!/floor)(?<!/slow_disk)\.c)$")
 UNWANTED = re.compile(r"(\.c|\.h|\.pyx|\.pxd|(?<!templates)/\w+\.html|\.py[cod])$")
 

@@ -1,4 +1,4 @@
-"""Documents as readers use them: the blocks that they type, run in a folder.
+"""Documents as readers use them: the blocks that they type, run in a directory.
 
 A block is fenced as ```sh WORD or ```python WORD. A ```text block after it is its output, where
 `...` matches anything. Ports on a page are replaced by those of a test.
@@ -19,7 +19,7 @@ class Block(NamedTuple):
     printed: str
 
     def typed(self, ports: Mapping[int, int]) -> str:
-        """Return the text with other ports than those on the page."""
+        """Return the text with ports other than those on the page."""
         return _with_ports(self.text, ports)
 
     def command(self, ports: Mapping[int, int], python: str = sys.executable) -> list[str]:
@@ -60,7 +60,7 @@ class Reader:
         self.environment = os.environ | {"HOME": str(folder), "PATH": path}
 
     def type(self, block: Block, timeout: float = 60.0) -> None:
-        """Run a block, which must succeed and print the output on the page."""
+        """Run a block, which must succeed and print the output shown on the page."""
         done = subprocess.run(
             block.command(self._ports, self._python),
             cwd=self._folder,

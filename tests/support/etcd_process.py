@@ -1,4 +1,4 @@
-"""Members of a cluster of etcd under test."""
+"""Members of an etcd cluster under test."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from support.nsqd_process import START_BUDGET, free_port
 
 
 class Member(Logged):
-    """One process of etcd, which keeps its ports and data when it is restarted."""
+    """An etcd process, which keeps its ports and data when it is restarted."""
 
     def __init__(self, name: str, folder: Path, certificates: Path | None) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Member(Logged):
 
 
 class Etcd:
-    """A cluster of etcd in a folder of its own."""
+    """An etcd cluster in its own directory."""
 
     def __init__(self, members: int = 1, certificates: Path | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="etcd-"))

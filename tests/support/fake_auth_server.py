@@ -1,6 +1,6 @@
 """Scripted auth server in threads of the test. Its answer depends on the secret.
 
-Owns one listening socket and the record of its requests. Knows nothing of nsqd.
+Owns one listening socket and the record of its requests. Knows nothing about nsqd.
 """
 
 import json
@@ -21,7 +21,7 @@ def grant(
     channels: Iterable[str] = (".*",),
     permissions: Iterable[str] = ("subscribe", "publish"),
 ) -> dict[str, Any]:
-    """One authorization of an answer."""
+    """One authorization in an answer."""
     return {"topic": topic, "channels": list(channels), "permissions": list(permissions)}
 
 

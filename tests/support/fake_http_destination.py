@@ -17,7 +17,7 @@ class Got:
     path: str
     headers: dict[str, str]  # names in lower case
     body: bytes
-    port: int  # of the client's end: identifies connections
+    port: int  # the client's port: identifies the connection
 
 
 class Destination:

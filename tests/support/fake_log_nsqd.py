@@ -48,7 +48,7 @@ class FakeLog:
 
 
 class FakeTopic:
-    """The logs of a topic, the oldest first."""
+    """The logs of a topic, oldest first."""
 
     def __init__(self, log_id: str, count: int = 0) -> None:
         self.logs = [FakeLog(log_id)]
@@ -84,7 +84,7 @@ class LogBroker:
         self.cursors: dict[tuple[str, str], tuple[str, int]] = {}
         self.spoil: Callable[[bytearray], None] | None = None
         self.refuse: Callable[[str], str] | None = None
-        self.max_records = 1 << 20  # of a block
+        self.max_records = 1 << 20  # per block
         self.silent = False  # it hangs: it accepts connections and commands, but does not answer
         self._waiting: list[tuple[Link, FakeTopic, list[str]]] = []
         self._settings = {"topic_log": 1} if settings is None else settings

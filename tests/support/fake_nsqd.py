@@ -272,7 +272,7 @@ class MockNsqd:
         return self.links[number]
 
     def subscriber(self, number: int = 0) -> Link:
-        """Return the same, once it requests messages."""
+        """Return that connection, once it requests messages."""
         link = self.link(number)
         eventually(lambda: any(line.startswith("RDY ") for line in link.lines))
         return link

@@ -135,4 +135,4 @@ class Cluster:
                 return
             for worker in active:
                 worker.turn(budget)
-        raise AssertionError("the workers never come to rest")
+        raise AssertionError("the workers never become idle")

@@ -1,4 +1,4 @@
-"""A process under test that logs to stderr, started in a session of its own."""
+"""A process under test that logs to stderr, started in its own session."""
 
 import re
 import subprocess

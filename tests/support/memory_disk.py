@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 
 def common(one: bytes | bytearray, two: bytes) -> int:
-    """Return the length of their common beginning."""
+    """Return the length of their common prefix."""
     pairs = enumerate(zip(one, two, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(two)))
 
@@ -227,7 +227,7 @@ class MemoryDisk(Disk):
         assert isinstance(folder, Folder)
         folder.durable = dict(folder.names)
 
-    # --- inside ---------------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------------
 
     def _call(self) -> None:
         self.calls += 1

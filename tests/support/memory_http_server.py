@@ -1,4 +1,4 @@
-"""An HTTP server on top of an in-memory backend, in a process of its own.
+"""An HTTP server on top of an in-memory backend, in its own process.
 
 Prints the port that it listens on (or the path, if one was given), then serves until stdin ends.
 `--slow` answers publishes in a later turn. Used by the tests and by the load test.

@@ -12,7 +12,7 @@ SERVER = make("server")
 
 
 def material(server: Identity = SERVER, **changes: object) -> Material:
-    """Return the input of a context with this certificate."""
+    """Return the material for a TLS context with this certificate."""
     plain = Material(server.certificate, server.key, "", "", 0x0301, False)
     return plain._replace(**changes)  # type: ignore[arg-type]
 

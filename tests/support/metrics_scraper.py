@@ -31,15 +31,16 @@ class Scrape:
         self.families: dict[str, Metric] = {}
         self._values: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
         for family in parse(self.text):
-            assert family.name not in self.families, f"{family.name} comes twice"
+            assert family.name not in self.families, f"{family.name} appears twice"
             self.families[family.name] = family
             for sample in family.samples:
                 key = sample.name, frozenset(sample.labels.items())
-                assert key not in self._values, f"{key} comes twice"
+                assert key not in self._values, f"{key} appears twice"
                 self._values[key] = sample.value
 
     def value(self, name: str, **labels: str) -> float:
-        """Return the value of the only sample with that name and these labels; 0 without one."""
+        """Return the value of the only sample with that name and these labels; 0 if there is
+        none."""
         return self._values.get((name, frozenset(labels.items())), 0)
 
     def labels(self, name: str) -> Iterator[dict[str, str]]:
@@ -65,7 +66,7 @@ def scrape(
 
 def check_names(found: Scrape, table: Sequence[Family]) -> None:
     """Check that a page in OpenMetrics has the families of the table and no others, with the same
-    texts."""
+    types and help texts."""
     shown = {each.name: (each.type, each.documentation) for each in found.families.values()}
     assert shown == {each.name: (each.kind, each.help) for each in table}
 

@@ -1,6 +1,6 @@
 """One nsqd under test: started as a user starts it, observed from outside, always cleaned up.
 
-`NSQD_BINARY` names another command to test instead (for example a Go nsqd); it gets no `--workers`.
+`NSQD_BINARY` names a different command to test (for example a Go nsqd); it gets no `--workers`.
 """
 
 import contextlib
@@ -127,7 +127,7 @@ class Nsqd(Logged):
         self._family: list[psutil.Process] = []
         self._conns: list[Conn] = []
 
-    # life
+    # lifecycle
 
     def start(self) -> "Nsqd":
         self.launch()
@@ -253,7 +253,7 @@ class Nsqd(Logged):
         return None
 
     def topics_of_workers(self) -> dict[int, int]:
-        """Return the number of topics of each worker, by process id."""
+        """Return the number of topics per worker, by process id."""
         page = self.web.get("/debug/pprof/heap").body.decode()
         found = re.findall(r"^== worker \d+, pid (\d+)$.*?^topics: (\d+)$", page, re.M | re.S)
         return {int(pid): int(count) for pid, count in found}

@@ -50,7 +50,7 @@ def python_imports(text: str) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
+            assert node.level == 0, "imports must be absolute"
             assert node.module is not None
             found.add(node.module)
             found |= {f"{node.module}.{alias.name}" for alias in node.names}

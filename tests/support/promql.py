@@ -47,7 +47,7 @@ def mistakes(expression: str) -> Iterator[str]:
 
 def _grouped(rest: str) -> str:
     """Return the content of the leading parentheses."""
-    assert rest.startswith("("), f"labels stand before what is grouped: {rest}"
+    assert rest.startswith("("), f"labels must precede the grouped expression: {rest}"
     depth = 0
     for at, character in enumerate(rest):
         depth += {"(": 1, ")": -1}.get(character, 0)

@@ -1,4 +1,4 @@
-"""Possible contents of a disk after a power loss, derived from the recorded file calls.
+"""Possible contents of a disk after a power loss, derived from the recorded file operations.
 
 A file keeps its synced data. A random part of the rest survives: nothing, all, a prefix of any
 length, or any of its sectors, each as it was at some time. A directory keeps its synced entries,
@@ -17,7 +17,7 @@ O_TRUNC = os.O_TRUNC
 
 
 class Call(NamedTuple):
-    """A recorded call; see IoThread.recorded()."""
+    """A recorded operation; see IoThread.recorded()."""
 
     name: str
     fd: int
@@ -143,7 +143,7 @@ def enter(names: "dict[str, File | Folder]", change: "dict[str, File | Folder | 
 
 
 class RecordedDisk:
-    """The files below `root`: their initial state, and the calls since."""
+    """The files below `root`: their initial state, and the operations since then."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -163,7 +163,7 @@ class RecordedDisk:
         return call._replace(path=posixpath.relpath(call.path, self.root), to=to)
 
     def lose_power(self, cut: int, into: Path, chance: Random) -> None:
-        """Write the state of the disk if no call after the first `cut` was made."""
+        """Write the state of the disk if only the first `cut` operations were made."""
         self._write(self._replay(self.calls[:cut]), into, chance)
 
     def kill(self, cut: int, into: Path, chance: Random | None = None) -> None:

@@ -116,8 +116,8 @@ class BareHost:
             self._kill(pidfile)
 
     def _kill(self, pidfile: Path) -> None:
-        """Handle a daemon that has ended on its own: it leaves its file, and maybe its number to
-        another process."""
+        """Handle a daemon that has ended on its own: its file remains, and its process id may be
+        reused."""
         pid = int(pidfile.read_text())
         with contextlib.suppress(OSError):
             if str(self.path) in Path(f"/proc/{pid}/cmdline").read_text():

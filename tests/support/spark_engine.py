@@ -70,8 +70,8 @@ class Engine:
         return json.dumps(self._call("initialOffset"))
 
     def trigger(self, crash: str = "") -> bool:
-        """Run one trigger; return False if there was nothing to do. `crash` says where to crash:
-        plan, read, commit."""
+        """Run one trigger; return False if there was nothing to do. `crash` names the stage at
+        which to crash: plan, read, commit."""
         disk = self.checkpoint
         start = self._start or self._initial()
         end = json.dumps(self._call("latestOffset", json.loads(start), self._limit))

@@ -1,4 +1,4 @@
-"""Hooks for folders of tests that need pyspark, pyarrow and, if they start Spark, java.
+"""Hooks for test directories that need pyspark, pyarrow and, if they start Spark, java.
 
 Without these, the tests are skipped, with the reason.
 """

@@ -26,7 +26,7 @@ class Standalone:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._web = free_port()
         self.url = f"spark://127.0.0.1:{free_port()}"
-        # Executors have the environment of workers, without our folder, so they have no nsqcy
+        # Executors have the environment of workers, without our directory, so they have no nsqcy
         # unless it is sent to them.
         self._environment = os.environ | {
             "SPARK_HOME": str(SPARK_HOME),

@@ -40,7 +40,7 @@ class Element:
         return given | {button["name"]: button["value"]}
 
     def table(self, caption: str) -> list[list[str]]:
-        """Return the texts of a table, row by row."""
+        """Return the cell texts of a table, row by row."""
         for table in self.all("table"):
             if table.one("caption").text == caption:
                 return [
@@ -58,13 +58,13 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         element = Element(tag, {name: value or "" for name, value in attrs})
-        assert len(element.attributes) == len(attrs), f"an attribute of {tag} is there twice"
+        assert len(element.attributes) == len(attrs), f"<{tag}> has a duplicate attribute"
         self.open[-1].children.append(element)
         if tag not in VOID:
             self.open.append(element)
 
     def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop().name == tag, f"</{tag}> closes another element"
+        assert self.open.pop().name == tag, f"</{tag}> closes a different element"
 
     def handle_data(self, data: str) -> None:
         self.open[-1].children.append(data)

@@ -1,7 +1,7 @@
 """Run a command under the restrictions of a systemd unit: `systemd_sandbox.py UNIT COMMAND...`.
 
 It applies the restrictions that a process can set for itself, permanently and for its children: the
-filter of system calls, no new privileges, no memory that is writable and executable.
+system call filter, no new privileges, no memory that is writable and executable.
 """
 
 import ctypes
@@ -69,7 +69,7 @@ def filter_calls(names: set[str]) -> None:
     context = ctypes.c_void_p(library.seccomp_init(EPERM))
     for name in names:
         number = library.seccomp_syscall_resolve_name(name.encode())
-        if number >= 0:  # not of another architecture
+        if number >= 0:  # not one of a different architecture
             assert library.seccomp_rule_add(context, ALLOW, number, 0) == 0, name
     assert library.seccomp_load(context) == 0
 

@@ -19,7 +19,7 @@ def command(name: str) -> list[str]:
 
 
 def refusal(name: str, *args: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Return the exit code and the last words of a tool that does not start; runs in this process,
+    """Return the exit code and the final error of a tool that does not start; runs in this process,
     which is fast."""
     code = importlib.import_module(f"nsqcy.tools.{name}").main(args)
     out, err = capfd.readouterr()

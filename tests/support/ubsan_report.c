@@ -1,9 +1,9 @@
 /*
- * Puts what UBSan finds where AddressSanitizer puts what it finds; `make asan` loads it.
+ * Writes UBSan's findings to the place of AddressSanitizer's findings; `make asan` loads it.
  *
- * GCC has a library for each, with functions of the same names. UBSan calls those of
- * AddressSanitizer, so its own log_path sets theirs, and what it says is on stderr: in the log
- * of a daemon, say, which nobody reads as long as the test passes.
+ * GCC has a separate library for each sanitizer, with functions of the same names. UBSan calls
+ * AddressSanitizer's functions, so its own log_path sets theirs, and its output goes to stderr:
+ * for example to the log of a daemon, which is not examined while the test passes.
  */
 
 #include <sanitizer/common_interface_defs.h>
@@ -13,7 +13,7 @@ void __ubsan_get_current_report_data(
     const char **kind, const char **message, const char **file, unsigned *line, unsigned *column,
     char **address);
 
-/* Called by UBSan, which says the stack itself. */
+/* Called by UBSan, which prints the stack itself. */
 void __ubsan_on_report(void)
 {
     const char *kind, *message, *file;

@@ -9,7 +9,7 @@ from support.memory_http_client import trusting
 
 
 def token(name: str) -> str:
-    """Return a user's token; no other text is like it."""
+    """Return a user's token, which is a unique string."""
     return f"token-of-{name}"
 
 

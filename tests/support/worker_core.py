@@ -80,7 +80,7 @@ def frames(data: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(data):
         size, kind = struct.unpack_from(">ii", data, at)
-        assert size >= 4 and len(data) - at - 4 >= size, "half a frame"
+        assert size >= 4 and len(data) - at - 4 >= size, "an incomplete frame"
         yield kind, data[at + 8 : at + 4 + size]
         at += 4 + size
 
@@ -337,7 +337,7 @@ class Core:
         self.settle()
 
     def copied(self) -> Path:
-        """Copy the current content of the disk to a path beside it."""
+        """Copy the current content of the disk to a path next to it."""
         assert self.path is not None
         return shutil.copytree(self.path, self.path.with_name(f"{self.path.name}-copy"))
 

@@ -1,4 +1,4 @@
-"""Whoever makes an object of a compiled class by hand gets an error at most."""
+"""Creating objects of compiled classes directly leads to errors at worst."""
 
 import subprocess
 import sys

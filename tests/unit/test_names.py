@@ -1,4 +1,4 @@
-"""The name rule and Go's %q."""
+"""The naming rule, and Go's %q."""
 
 import pytest
 from hypothesis import given
@@ -65,12 +65,12 @@ def test_ephemeral() -> None:
         (b"\a\b\f\n\r\t\v", r'"\a\b\f\n\r\t\v"'),
         (b"\x00\x01\x1f\x7f", r'"\x00\x01\x1f\x7f"'),
         (b"\xff\xfe", r'"\xff\xfe"'),
-        (b"\xe2\x82", r'"\xe2\x82"'),  # a sequence cut short, byte by byte
+        (b"\xe2\x82", r'"\xe2\x82"'),  # a truncated sequence, byte by byte
         (b"\xed\xa0\x80", r'"\xed\xa0\x80"'),  # a surrogate is not UTF-8
         ("héllo 世界 😀".encode(), '"héllo 世界 😀"'),
         ("\ufffd".encode(), '"\ufffd"'),  # the replacement character itself is printable
         ("\u200b".encode(), r'"\u200b"'),
-        ("\u00a0".encode(), r'"\u00a0"'),  # of all blanks only the ASCII one prints
+        ("\u00a0".encode(), r'"\u00a0"'),  # the only printable blank is the ASCII one
         ("\U000e0001".encode(), r'"\U000e0001"'),
     ],
 )

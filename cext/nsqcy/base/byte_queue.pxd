@@ -1,10 +1,10 @@
-# A queue of bytes in one growing buffer.
+# A queue of bytes in a single growing buffer.
 
 from libc.stdint cimport uint8_t
 
 
 cdef class ByteQueue:
-    """Queue of pending bytes. The buffer exists only while there are any."""
+    """Queue of pending bytes. The buffer exists only while bytes are pending."""
     cdef uint8_t *buffer
     cdef size_t start           # offset of the first pending byte
     cdef size_t end

@@ -1,6 +1,6 @@
-"""A queue of bytes in one growing buffer.
+"""A queue of bytes in a single growing buffer.
 
-Owns the buffer. Knows neither sockets nor encodings.
+Owns the buffer. Knows nothing about sockets or encodings.
 """
 
 from libc.stdlib cimport free, realloc
@@ -12,13 +12,13 @@ cdef enum:
 
 
 cdef class ByteQueue:
-    """Queue of pending bytes. The buffer exists only while there are any."""
+    """Queue of pending bytes. The buffer exists only while bytes are pending."""
 
     def __dealloc__(self):
         free(self.buffer)
 
     cdef uint8_t *room(self, size_t n) except NULL:
-        """Add `n` bytes, which the caller must fill; return a pointer to them."""
+        """Reserve `n` bytes at the end, which the caller must fill; return a pointer to them."""
         cdef size_t capacity
         cdef uint8_t *buffer
         if self.end + n > self.capacity and self.start:

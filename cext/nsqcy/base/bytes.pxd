@@ -1,4 +1,5 @@
-# Integers to and from unaligned bytes, and message ids to and from hex; see bytes.h.
+# Conversion of integers to and from unaligned bytes, and of message ids to and from hex; see
+# bytes.h.
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 cdef extern from "bytes.h" nogil:

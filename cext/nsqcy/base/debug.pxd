@@ -1,3 +1,3 @@
-# The switch of the debug build: `if NSQCY_DEBUG:` vanishes from a release build.
+# The debug build's switch: code in `if NSQCY_DEBUG:` is compiled out of a release build.
 cdef extern from "debug.h" nogil:
     const bint NSQCY_DEBUG

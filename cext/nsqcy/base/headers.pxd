@@ -1,12 +1,12 @@
-# Headers of a message: names and values that accompany its body.
+# Message headers: names and values that accompany the body.
 #
 #   headers    (u8 name length, name, u16 value length, value)*      integers are big-endian
-#   name       1 to 255 of a-z, 0-9 and -; each once
-#   value      any bytes; as text they are UTF-8. Of "ttl": milliseconds, a decimal number
+#   name       1 to 255 of a-z, 0-9 and -; no duplicates
+#   value      any bytes; as text they are UTF-8. "ttl": milliseconds, in decimal
 #
-#   a body of who has negotiated headers      u16 length of the headers | headers | body
+#   a body on a connection that negotiated headers      u16 length of the headers | headers | body
 #
-# A record keeps them in this form (RECORD_EXT_HEADERS), so they are copied and not translated.
+# A record keeps them in this form (RECORD_EXT_HEADERS), so they are copied without conversion.
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -14,7 +14,7 @@ from libc.stdint cimport int64_t, uint8_t
 cdef enum:
     MAX_HEADERS = 4096         # bytes of all headers of a message
     HEADERS_COUNT = 32
-    HEADERS_SIZE = 2            # bytes of the length before them
+    HEADERS_SIZE = 2            # size of the length that precedes them
     HEADERS_ROOM = 4098         # bytes that they may add to a body
 
 # Return whether n bytes are valid headers.

@@ -1,13 +1,13 @@
-"""An indexed min-heap by due time, of nodes inside other structs.
+"""An indexed min-heap, by due time, of nodes embedded in other structs.
 
-Owns the order and its own slots, but no nodes. Does not know what waits, and reads no clock.
+Owns the order and its slots, but not the nodes. Does not know what waits, and reads no clock.
 """
 
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 
 cdef enum:
-    ARITY = 4             # the children of a slot fill one cache line
+    ARITY = 4             # a slot's children fill one cache line
     CAPACITY_MIN = 16
 
 
@@ -44,10 +44,10 @@ cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil:
     if hole != heap.size:
         last = heap.slots[heap.size]
         _place(heap, hole, last.node, last.due)
-    # At an eighth, the halved heap is still mostly empty, so it does not alternate between growing
+    # At one eighth, the halved heap is still mostly empty, so it does not alternate between growing
     # and shrinking.
     if heap.size < heap.capacity // 8 and heap.capacity > CAPACITY_MIN:
-        _resize(heap, heap.capacity // 2)   # if that fails, it keeps its size
+        _resize(heap, heap.capacity // 2)   # on failure, it keeps its size
 
 
 cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil:
@@ -74,7 +74,7 @@ cdef inline void _put(Heap *heap, uint32_t index, HeapNode *node, int64_t due) n
 
 
 cdef inline void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
-    """Put `node` into a slot that has been freed."""
+    """Put `node` into a freed slot."""
     if due < heap.slots[hole].due:
         _sift_up(heap, hole, node, due)
     else:

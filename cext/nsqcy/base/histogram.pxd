@@ -14,11 +14,11 @@ cdef extern from "histogram.h" nogil:
     void histogram_merge(Histogram *into, const Histogram *other)
 
 
-# The power of two of the first bound, in ns, of each kind of duration.
+# The exponent of the first bound (2^n ns) for each kind of duration.
 cdef enum:
     FIRST_OF_AGES = 18          # age of messages when they are finished: 0.26 ms to 18 minutes
     FIRST_OF_SYNCS = 16         # 66 us to 4.6 minutes
-    FIRST_OF_TURNS = 14         # iterations of the loop: 16 us to 69 s
+    FIRST_OF_TURNS = 14         # event-loop iterations: 16 us to 69 s
 
 
 cdef inline tuple histogram_facts(const Histogram *h):

@@ -23,7 +23,7 @@ cdef class IdSource:
         uint64_t *_word       # shared: the first tick that is not leased
         uint64_t _node        # already shifted into place
         uint64_t _next        # the id to return next
-        uint64_t _end         # one past the last id of the lease; == _next: used up
+        uint64_t _end         # one past the last id of the lease; == _next if used up
         int64_t _lease_until  # wall clock, ns: from here on the lease is out of date
         Py_buffer _view
 
@@ -31,7 +31,7 @@ cdef class IdSource:
     cdef void lift(self, uint64_t id) noexcept nogil
 
     cdef inline uint64_t next(self, int64_t wall_ns) noexcept nogil:
-        """Return the next id: greater than every earlier id of this source, and unique over all
+        """Return the next id: greater than every earlier id of this source, and unique across all
         sources."""
         if self._next == self._end or wall_ns >= self._lease_until:
             self._lease(wall_ns)

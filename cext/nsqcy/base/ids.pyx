@@ -1,6 +1,7 @@
-"""Message ids: 63 bits of time, node and sequence, unique over all workers of a node.
+"""Message ids: 63 bits of time, node and sequence, unique across all workers of a node.
 
-Owns how ids are generated and formatted. Knows neither messages nor topics, and reads no clock.
+Owns the generation and the format of ids. Knows nothing about messages or topics, and reads no
+clock.
 """
 
 cimport cython
@@ -32,9 +33,9 @@ def parse_id(const unsigned char[::1] text not None):
 
 @cython.final
 cdef class IdSource:
-    """Source of ids that never sleeps and never fails, whatever the clock does.
+    """Source of ids; it never sleeps and never fails, whatever the clock does.
 
-    All sources of a node share one 8-byte lease word (in shared memory, zero at first).
+    All sources of a node share one 8-byte lease word (in shared memory, initially zero).
     """
 
     def __cinit__(self, lease_word, int node_id):

@@ -1,6 +1,6 @@
 # Quantiles of a stream of numbers over a rolling window.
 #
-# A sketch keeps a sorted selection of the values that it received, with bounds of their ranks:
+# A sketch keeps a sorted selection of the values that it received, with bounds on their ranks:
 #
 #     value      3    17    25        88        the minimum and the maximum are always kept
 #     width      1     4     9         2        a rank is at least the sum of the widths up to it,
@@ -8,7 +8,7 @@
 #
 #     fresh   [ 19  4  77  5 ... ]              values that are not merged into the samples yet
 #
-# A window is two sketches of half its length each, the older one complete.
+# A window consists of two sketches, each covering half its length; the older one is complete.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -30,7 +30,7 @@ ctypedef struct Sketch:
 
 
 cdef class Percentiles:
-    """The wanted quantiles, and the length of the window."""
+    """The configured quantiles, and the length of the window."""
     cdef readonly tuple quantiles
     cdef readonly int64_t window        # ns
 
@@ -39,8 +39,8 @@ cdef class Latency:
     """The values of one channel within the window."""
     cdef Sketch halves[2]
     cdef int current
-    cdef int64_t length                 # of a half, ns
-    cdef int64_t ends                   # of the current half
+    cdef int64_t length                 # length of a half, ns
+    cdef int64_t ends                   # end of the current half
 
     cpdef void add(self, int64_t value, int64_t now) noexcept nogil
     cpdef void rotate(self, int64_t now) noexcept nogil

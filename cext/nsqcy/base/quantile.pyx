@@ -1,11 +1,11 @@
 """Quantiles of a stream of numbers over a rolling window, in bounded memory.
 
-Owns samples. Knows neither messages nor channels, and reads no clock.
+Owns the samples. Knows nothing about messages or channels, and reads no clock.
 
-The sketch is that of Greenwald and Khanna, "Space-Efficient Online Computation of Quantile
-Summaries" (2001), with a buffer in front: it determines any rank of n values to within ERROR * n,
-even after several sketches have been merged. (NSQ uses the targeted variant, for quantiles of
-different accuracy. With a single accuracy, that variant saves almost nothing, and for some orders
+The sketch is the one by Greenwald and Khanna ("Space-Efficient Online Computation of Quantile
+Summaries", 2001), with a buffer in front: it determines any rank among n values to within ERROR *
+n, even after several sketches have been merged. (NSQ uses the targeted variant, for quantiles with
+different accuracies. With a single accuracy, that variant saves almost nothing, and for some orders
 of values it keeps all of them.)
 """
 
@@ -18,10 +18,10 @@ from libc.string cimport memmove, memset
 cdef enum:
     MAX_FRESH = 500            # values that are merged into the samples at once
     MIN_FRESH = 16
-    MAX_MERGED = 2048          # samples of merged sketches that are not thinned out
+    MAX_MERGED = 2048          # merged sketches with fewer samples are not thinned out
 
 cdef double ERROR = 0.005
-cdef double LIFT = 0.01         # a quantile is searched this far above its rank
+cdef double LIFT = 0.01         # a quantile is looked up this far above its rank
 
 
 # -- sorting --
@@ -74,7 +74,7 @@ cdef void clear(Sketch *sketch) noexcept nogil:
 
 
 cdef int reserve(Sketch *sketch, uint32_t room) noexcept nogil:
-    """Reserve room for `room` samples; -1 if there is no memory."""
+    """Reserve room for `room` samples; return -1 if out of memory."""
     cdef Sample *samples
     if room <= sketch.room:
         return 0
@@ -98,7 +98,7 @@ cdef int reserve_fresh(Sketch *sketch) noexcept nogil:
 
 
 cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) noexcept nogil:
-    """Add `n` samples, which represent `count` values; -1 if there is no memory. The rank
+    """Add `n` samples, which represent `count` values; return -1 if out of memory. The rank
     uncertainty of a sample grows by the uncertainty between its neighbours on the other side."""
     cdef uint32_t i = into.size
     cdef uint32_t j = n
@@ -125,7 +125,8 @@ cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) n
 
 
 cdef void thin(Sketch *sketch) noexcept nogil:
-    """Drop samples whose ranks the next sample can also represent. The first and the last stay."""
+    """Drop samples whose ranks the next sample can also represent. The first and the last sample
+    stay."""
     cdef Sample *samples = sketch.samples
     cdef uint64_t maximum = <uint64_t>(2 * ERROR * <double>sketch.count)
     cdef uint64_t width
@@ -146,7 +147,7 @@ cdef void thin(Sketch *sketch) noexcept nogil:
 
 
 cdef int merge_fresh(Sketch *into, Sketch *source) noexcept nogil:
-    """Add the fresh values of a sketch (they stay in it, sorted); -1 if there is no memory."""
+    """Add the fresh values of a sketch (they stay in it, sorted); return -1 if out of memory."""
     cdef Sample others[MAX_FRESH]
     cdef uint32_t n = source.fresh_count
     cdef uint32_t i
@@ -159,7 +160,7 @@ cdef int merge_fresh(Sketch *into, Sketch *source) noexcept nogil:
 
 
 cdef inline void insert(Sketch *sketch, int64_t value) noexcept nogil:
-    """Add a value. If there is no memory, the value is not counted."""
+    """Add a value. If out of memory, the value is not counted."""
     if sketch.fresh_count == sketch.fresh_room and reserve_fresh(sketch) < 0:
         return
     sketch.fresh[sketch.fresh_count] = value
@@ -171,7 +172,7 @@ cdef inline void insert(Sketch *sketch, int64_t value) noexcept nogil:
 
 
 cdef int absorb(Sketch *into, Sketch *source) noexcept nogil:
-    """Add all samples of another sketch; return -1 if there is no memory."""
+    """Add all samples of another sketch; return -1 if out of memory."""
     if merge(into, source.samples, source.size, source.count) < 0 \
             or merge_fresh(into, source) < 0:
         return -1
@@ -181,9 +182,9 @@ cdef int absorb(Sketch *into, Sketch *source) noexcept nogil:
 
 
 cdef int64_t query(const Sketch *sketch, double quantile) noexcept nogil:
-    """Return the value of a quantile; 0 if there is none.
+    """Return the value of a quantile; 0 if there are no values.
 
-    It is searched a little above its rank, as in NSQ: with few values, a high quantile is the
+    It is looked up slightly above its rank, as in NSQ: with few values, a high quantile is the
     maximum, which is exact.
     """
     cdef double n = <double>sketch.count
@@ -204,7 +205,7 @@ cdef int64_t query(const Sketch *sketch, double quantile) noexcept nogil:
 @cython.final
 cdef class Percentiles:
     def __cinit__(self, quantiles, int64_t window):
-        """quantiles: each in (0, 1]; without any, latencies are not kept. window: ns"""
+        """quantiles: each in (0, 1]; if empty, latencies are not kept. window: ns"""
         self.quantiles = tuple(quantiles)
         self.window = window
         if self.quantiles and window <= 0:

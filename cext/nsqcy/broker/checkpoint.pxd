@@ -1,4 +1,4 @@
-# The journal of a topic and its snapshots, which may take many turns to write.
+# The journal of a topic, and its snapshots, which may take many turns to write.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -12,11 +12,11 @@ from nsqcy.storage.log_tasks cimport log_done
 cdef class Snapshot:
     cdef Log log
     cdef list channels              # channels in the snapshot; deltas record deletions
-    cdef Py_ssize_t packed          # number of channels already packed
+    cdef Py_ssize_t packed          # number of channels packed so far
     cdef list deltas                # changes made since the snapshot began
-    cdef readonly bint records_wait     # later records must wait for it
+    cdef readonly bint records_wait     # later records must wait for the snapshot
     cdef list waiters               # callbacks for its completion
-    cdef bint tells_class           # it records a change of the topic's durability
+    cdef bint tells_class           # it records a change to the topic's durability
 
     # Pack up to `budget` entries. Return the unused budget; it is positive only at the end.
     cdef int step(self, int budget) except -1
@@ -34,16 +34,16 @@ cdef class Checkpoints(Limits):
     cdef uint32_t class_writes          # pending journal writes that record it
     cdef bint overflowing               # records wait for the log before they are visible
     cdef bint was_restored              # the topic has data from an earlier process
-    cdef bint is_last                   # the journal being written is the final one
+    cdef bint is_last                   # the journal being written is the last one
     cdef bint journal_stale             # the journal is out of date
-    cdef bint journal_due               # and it must be written before further records
-    cdef Snapshot snapshot              # in progress; None if there is none
+    cdef bint journal_due               # the journal must be written before further records
+    cdef Snapshot snapshot              # snapshot in progress; None if there is none
     cdef bint snapshot_due              # another one must follow the snapshot in progress
     cdef list journal_waiters           # callbacks for the next journal
     cdef uint64_t journalled            # activity() at the last journal
     cdef int64_t next_journal           # earliest time of the next journal
-    cdef list unsynced_transfers        # transfers waiting for the next journal sync
-    cdef list syncing_transfers         # and for the current sync; None if there is none
+    cdef list unsynced_transfers        # transfers that wait for the next journal sync
+    cdef list syncing_transfers         # transfers that wait for the current one; None: no sync
 
     cdef bint is_kept(self) noexcept
     cdef uint64_t activity(self) noexcept

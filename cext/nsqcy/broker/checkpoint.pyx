@@ -1,9 +1,9 @@
 """Checkpoints: the journal of a topic, which lists its channels and every unfinished message.
 
 Decides when the journal is written, and appends deltas to it in between. A snapshot describes the
-topic as it was when the snapshot began. It may or may not contain a message that was finished since
-then. A topic may have a million deferred messages, so a snapshot can take many turns; the channels
-ensure that no message is omitted (`Channel.pack`).
+topic as it was when the snapshot began. It may or may not contain a message that has been finished
+since then. A topic may have a million deferred messages, so a snapshot can take many turns; the
+channels ensure that no message is omitted (`Channel.pack`).
 """
 
 import os
@@ -31,7 +31,7 @@ cdef class Snapshot:
     def __init__(self, Log log not None, bytes head not None, list channels not None,
                  bint records_wait):
         """
-        head: the snapshot without the entries of the channels
+        head: the snapshot without the channels' entries
         records_wait: later records must wait for the snapshot
         """
         cdef Channel channel
@@ -83,7 +83,7 @@ cdef class Snapshot:
 
 
 cdef enum:
-    JOURNAL_TICKS = 16              # cost of a due journal, in ticks of a topic
+    JOURNAL_TICKS = 16              # cost of a due journal, in topic ticks
     DELAYED_PACKED = 16384          # maximum delayed records in a snapshot; recovery finds the rest
 
 
@@ -125,17 +125,17 @@ cdef class Checkpoints(Limits):
         self.unsynced_transfers = []
 
     cdef object state(self):
-        """Return the topic's state for the journal, as a TopicState without entries."""
+        """Return the topic's state for the journal, as a TopicState that has no entries."""
         raise NotImplementedError
 
     cdef int journal_told(self) except -1:
-        """Called when the journal being written covers all visible chunks."""
+        """Handle a journal write that will cover all visible chunks."""
         return 0
 
     # -- when a journal is due --
 
     cdef bint is_kept(self) noexcept:
-        """Return whether a restart would recover more of the topic than its name."""
+        """Return whether a restart would recover more than the topic's name."""
         return self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
 
     cdef uint64_t activity(self) noexcept:
@@ -150,7 +150,7 @@ cdef class Checkpoints(Limits):
         return total
 
     cdef int checkpoint(self) except -1:
-        """Sync and write the journal if due; return the cost in units of a turn's TICK_BUDGET."""
+        """Sync and write the journal if due; return the cost in TICK_BUDGET units."""
         if self.log is not None:
             self.log.tick(self.scheduler.now)
             if self.is_kept() and self.scheduler.now >= self.next_journal \
@@ -199,12 +199,12 @@ cdef class Checkpoints(Limits):
         """Write a snapshot of the channels' positions and entries.
 
         A large snapshot continues over the following turns. With `records_wait`, later records wait
-        for it. `done`, unless it is None, is called with None or the error.
+        for it. `done`, unless None, is called with None or the error.
         """
         if done is not None:
             self.journal_waiters.append(done)
         if self.snapshot is not None:
-            # The current snapshot may predate the change.
+            # The snapshot in progress may predate the change.
             self.snapshot_due = True
             self.journal_due = self.journal_due or records_wait
             return 0
@@ -218,8 +218,8 @@ cdef class Checkpoints(Limits):
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
         cdef list channels = []
-        # A change after which records must wait may be part of a snapshot that began for another
-        # reason.
+        # A change that later records must wait for may be part of a snapshot that began for a
+        # different reason.
         records_wait = records_wait or self.journal_due
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
@@ -252,8 +252,8 @@ cdef class Checkpoints(Limits):
         self.snapshot = None
         self.end_snapshot(snapshot)
         if self.snapshot_due:
-            # Begin immediately: the files that the journal names stay while a snapshot is in
-            # progress.
+            # Begin immediately: while a snapshot is in progress, the files that the journal names
+            # stay.
             self.begin_journal(self.journal_due)
         elif snapshot.records_wait:
             self.touch_dirty()
@@ -343,7 +343,8 @@ cdef class Checkpoints(Limits):
             return 0
         if self.next_seq > 1 or self.channels:
             # The log_id survives a crash if the journal proves that nothing was lost. So the
-            # journal must record a class before it is raised, and the change before it is lowered.
+            # journal must record a class before the class is raised, and a change before the class
+            # is lowered.
             self.journal_due = True
             self.gate = max(self.gate, wanted)
             self.floor = self.gate if wanted < self.gate else MEMORY
@@ -351,7 +352,7 @@ cdef class Checkpoints(Limits):
             self.gate = wanted
         self.durability = name
         self.promised = wanted
-        # A write of class OS would wait for an unneeded sync.
+        # A write with class OS would wait for an unnecessary sync.
         self.log.sync_every = 0 if wanted == OS else self.shard.sync_every
         self.touch_dirty()
         return 0
@@ -395,7 +396,7 @@ cdef class Checkpoints(Limits):
     def journal_transferred(self, str channel not None, uint64_t seq):
         """Record in the journal that the target topic accepted a message.
 
-        If this is lost, the message is sent again, and the target ignores the duplicate.
+        If this entry is lost, the message is resent, and the target ignores the duplicate.
         """
         if self.log is not None and self.promised != MEMORY and not is_ephemeral(channel):
             self.append_delta(journal.Delta(journal.Kind.ENTRY_TRANSFERRED, channel, seq), None)

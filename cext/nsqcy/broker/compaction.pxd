@@ -36,15 +36,16 @@ ctypedef struct Relocation:
     uint32_t copy
 
 
-# The records copied of one block, after this header: unordered until COPY, then by source.
+# The records copied from one block, after this header: unordered until COPY, then ordered by
+# source.
 ctypedef struct Relocations:
-    Block *target           # NULL: nothing has been copied
+    Block *target           # NULL: nothing has been copied yet
     uint32_t count
     uint32_t room
 
 
 cdef class Compaction:
-    """The compactions of one window, one after the other."""
+    """The compactions of one window, one at a time."""
     cdef RecordWindow window
     cdef readonly Stage stage
     cdef Block **blocks             # blocks of this compaction; each is pinned

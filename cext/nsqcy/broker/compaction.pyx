@@ -16,8 +16,8 @@ from nsqcy.storage.record cimport RECORD_COPY, Record
 
 cdef enum:
     SLACK = 1048576                 # bytes of stragglers that are not worth a compaction
-    READ_BACK = 67108864            # maximum bytes read back for one compaction
-    BLOCKS = 1024                   # maximum blocks of one compaction
+    READ_BACK = 67108864            # maximum bytes read back per compaction
+    BLOCKS = 1024                   # maximum blocks per compaction
     LOADS = 4                       # maximum concurrent reads
     BYTES_A_STEP = 256              # bytes whose copying costs as much as visiting one entry
 
@@ -117,7 +117,7 @@ cdef class Compaction:
         return True
 
     cdef bint loaded(self) except -1:
-        """Handle the end of a block's read, successful or not; return whether it was the last."""
+        """Handle the end of a block read, successful or not; return whether it was the last one."""
         self.loading -= 1
         if self.loading and self.window.stalled:
             self.stop()
@@ -130,7 +130,8 @@ cdef class Compaction:
     cdef int load_more(self, uint32_t count) except -1:
         """Start up to `count` more reads.
 
-        Only a few run at a time, so that other users do not wait for the I/O thread or for memory.
+        Only a few run at a time, so that other work does not wait for the I/O threads or for
+        memory.
         """
         cdef Block *block
         while count and self.at < self.count:
@@ -165,7 +166,7 @@ cdef class Compaction:
         return self.stage <= LOAD or self.stage == AWAIT
 
     cdef int step(self, int budget) except? -1:
-        """Do work up to `budget`; return the unused budget."""
+        """Do work worth up to `budget`; return the unused budget."""
         cdef Block *block
         while budget > 0 and not self.waits():
             if self.stage == GATHER or self.stage == REDIRECT:
@@ -243,14 +244,14 @@ cdef class Compaction:
             self.enter(COPY)
             return budget
         if self.on_disk:
-            # Before the old blocks are released.
+            # Do this before the old blocks are released.
             self.window.copies_written()
         self.stop()
         return budget
 
     cdef void gather(self, const Deferred *entry, Relocations *relocations) noexcept:
-        """Note a record to copy. Skip an entry whose record is no longer at its offset: the entry
-        is dropped when it is dispatched."""
+        """Note a record to copy. Skip an entry whose record is no longer at its offset: it will be
+        dropped at dispatch."""
         cdef Block *block = entry.block
         if block.data != NULL and (<Record *>(block.data + entry.offset)).seq != entry.seq:
             return
@@ -329,7 +330,7 @@ cdef class Compaction:
     cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL:
         """Return an open block for copies, with room for `length` bytes of records from `seq` on.
 
-        Records ascend in a block, so that it can be read back as a run.
+        Records ascend within a block, so that it can be read back as a run.
         """
         cdef Block *block = self.survivor
         if block != NULL and block.capacity - block.size >= length and block.last_seq < seq:

@@ -5,8 +5,8 @@
 #                           └────────── after a second ────────┘ refused, or no answer
 #
 # Each transfer has a number. The journal records the number and the message before the message is
-# published. After a crash it is published under the same number, and a topic accepts each number
-# once.
+# published. After a crash, the message is published under the same number, and a topic accepts each
+# number once.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -21,13 +21,13 @@ cdef class DeadLetterTransfer(Transfer):
     cdef RecordWindow window
     cdef object topic                   # the same object, for the topic's methods
     cdef Channel source
-    cdef bytes producer                 # id for the chunks of its transfers
+    cdef bytes producer                 # producer id for the chunks of its transfers
     cdef readonly list runs             # ranges of numbers (journal.TransferRun), ascending
     cdef bint begun                     # the last run belongs to this process
     cdef uint64_t next_number
     cdef dict clients                   # number -> the client that had the message last
     cdef set unjournaled                # numbers to be written to the journal
-    cdef set journaling                 # numbers being written to it
+    cdef set journaling                 # numbers being written to the journal
     cdef bint sending                   # the first transfer of the list is being published
     cdef int64_t rests_until            # time of the next attempt after a failure
 

@@ -1,8 +1,8 @@
 """Dead-letter transfers: move messages from a channel to another topic.
 
-Each message is in exactly one place, even after a crash. Owns the numbers of transfers, their order
-and retries. Knows neither the journal nor which worker owns the other topic;
-`topic.journal_transfer` and `scheduler.publish_once` do.
+Each message is in exactly one place, even after a crash. Owns the transfers' numbers, order and
+retries. Does not know the journal or which worker owns the target topic; `topic.journal_transfer`
+and `scheduler.publish_once` do.
 """
 
 from hashlib import blake2b
@@ -24,7 +24,7 @@ from nsqcy.storage.journal import TransferRun
 
 
 cdef enum:
-    SENT_AT_ONCE = 64           # maximum number sent in one turn
+    SENT_AT_ONCE = 64           # maximum number sent per turn
 
 cdef int64_t REST = 1000000000  # ns between attempts after a failure
 
@@ -60,7 +60,7 @@ cdef class DeadLetterTransfer(Transfer):
             self.topic.name if self.topic.moved_from is None
             else f"{self.topic.moved_from}/{self.topic.name}", source.name)
 
-    # -- messages come in --
+    # -- incoming messages --
 
     cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1:
         return self.begin(entry, reason, client, self.source.dead_letter_topic)
@@ -131,7 +131,7 @@ cdef class DeadLetterTransfer(Transfer):
             self.rests_until = self.source.scheduler.now + REST
         self.source.touch_dirty()
 
-    # -- messages go out --
+    # -- outgoing messages --
 
     cdef int go_on(self) except -1:
         cdef Entry *entry
@@ -201,7 +201,7 @@ cdef class DeadLetterTransfer(Transfer):
             client=self.clients.get(transfer_number(entry), ""), reason=REASONS[entry.node.tag])
 
     def sent(self, uint64_t number, error):
-        """Handle the result of a transfer: accepted (error is None), refused, or no answer."""
+        """Handle the result of a transfer: accepted (error is None), refused, or no response."""
         cdef Entry *entry = NULL if self.source.gone else self.in_flight_list.first
         self.sending = False
         if self.source.gone:

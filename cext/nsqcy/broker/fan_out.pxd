@@ -47,7 +47,8 @@ cdef class FanOut(RecordWindow):
     cdef inline int fan_out(self) except -1:
         """Fan out all visible records; return whether some are left for the next turn.
 
-        A delayed record costs an entry for each channel, so their number per turn is limited.
+        Each delayed record costs an entry per channel, so the number of delayed records per turn is
+        limited.
         """
         if not self.flowing():
             return 0

@@ -1,6 +1,6 @@
-"""Fan-out: pass published records to the channels, and keep them in the topic until then.
+"""Fan-out: pass published records to the channels; until then, keep them in the topic.
 
-Owns the fan-out position and the delayed records behind it. Knows channels; does not know
+Owns the fan-out position and the delayed records behind it. Knows channels, but nothing about
 publishers, limits or the log.
 """
 
@@ -12,7 +12,7 @@ from nsqcy.names import is_ephemeral
 
 
 cdef enum:
-    FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
+    FAN_OUT_BUDGET = 4096           # delayed records fanned out per step
 
 
 @cython.no_gc_clear      # as RecordWindow requires
@@ -30,7 +30,7 @@ cdef class FanOut(RecordWindow):
         self.watch(&self.fanout)
 
     cdef uint64_t depth(self) noexcept:
-        """Return the number of messages that were not fanned out yet."""
+        """Return the number of messages that have not been fanned out yet."""
         return self.visible.seq - self.fanout.seq
 
     cdef void wake_channels(self) noexcept:
@@ -53,7 +53,7 @@ cdef class FanOut(RecordWindow):
         if to.block != NULL and to.block.last_seq < seq:
             to.offset = to.block.size
         if to.block != NULL and to.seq < to.block.first_seq:
-            # Earlier records are finished and dropped; the journal is older than that.
+            # Earlier records were finished and dropped after the journal was written.
             to.seq = to.block.first_seq
         self.move_cursor(cursor, &to)
 
@@ -98,15 +98,16 @@ cdef class FanOut(RecordWindow):
 
     @property
     def held(self):
-        """Return whether fan-out is held until channels known elsewhere have been created."""
+        """Return whether fan-out is held until channels that are known elsewhere have been
+        created."""
         return self.held_until != 0
 
     def end_hold(self):
-        """Start fan-out: the expected channels were created, or will not be."""
+        """Start fan-out: the expected channels have been created, or will not be."""
         self.held_until = 0
         self.fan_out()
 
-    # -- records with a delay --
+    # -- delayed records --
 
     @cython.final
     cdef void add_delayed(self, Entry *entry) noexcept:
@@ -140,7 +141,7 @@ cdef class FanOut(RecordWindow):
     # -- the topic's own backlog --
 
     cdef int drop_front(self, uint64_t seq) except -1:
-        """Drop records before `seq` that were not fanned out yet."""
+        """Drop records before `seq` that have not been fanned out yet."""
         cdef Channel channel
         cdef uint64_t dropped = seq - self.fanout.seq
         cdef Cursor to = self.fanout

@@ -1,4 +1,4 @@
-# Limits of a topic: the messages that its policy refuses or drops.
+# Limits of a topic: which messages its policy refuses or drops.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -15,9 +15,9 @@ cdef class Limits(FanOut):
     cdef uint64_t max_bytes             # 0: no limit
     cdef uint64_t max_depth             # messages; 0: no limit
     cdef OnFull on_full
-    cdef bint bounded                   # the topic or a channel limits depth or bytes
+    cdef bint bounded                   # the topic or one of its channels limits depth or bytes
     cdef bint may_drop                  # the topic drops messages when it is full
-    cdef uint64_t full_count            # messages that the full topic dropped
+    cdef uint64_t full_count            # messages dropped because the topic was full
     cdef readonly uint64_t dropped_count    # overflow of an ephemeral topic
     cdef uint64_t expired_count         # messages that expired in the topic
 

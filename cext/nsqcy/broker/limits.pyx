@@ -1,4 +1,4 @@
-"""Limits of a topic: the size of a message, the number of messages and bytes, and their age.
+"""Limits of a topic: message size, number of messages and bytes, and message age.
 
 Owns the decision to refuse or drop a message because of a limit, and the counters of dropped
 messages.
@@ -16,7 +16,7 @@ from nsqcy.storage.record cimport Record
 
 
 cdef enum:
-    TICK_EXPIRES = 4096             # maximum of its own backlog that expires per tick
+    TICK_EXPIRES = 4096             # maximum messages of its own backlog that expire per tick
 
 cdef int32_t NO_LIMIT = 0x7fffffff  # the largest message size on the wire, in bytes
 
@@ -41,7 +41,7 @@ cdef class Limits(FanOut):
         self.on_full = on_full_of(policy.on_full)
         return 0
 
-    # -- sizes of messages --
+    # -- message sizes --
 
     cdef bint fits(self, int64_t size) noexcept:
         """Return whether a `limited` topic accepts a message of this size."""
@@ -51,7 +51,7 @@ cdef class Limits(FanOut):
                                 bint headers) noexcept:
         """Return the size of the first message of an MPUB that the topic does not accept, or 0.
 
-        headers: the bodies are preceded by headers
+        headers: whether headers precede the bodies
         """
         cdef uint32_t length
         cdef int64_t body
@@ -88,7 +88,7 @@ cdef class Limits(FanOut):
         return False
 
     cdef str fullness(self, uint64_t count, uint64_t body_bytes):
-        """Return why the topic or a channel is too full for a publish, or None if it is not."""
+        """Return why the topic or a channel is too full for a publish, or None if there is room."""
         cdef Channel channel
         cdef uint64_t coming = self.next_seq - self.fanout.seq + count
         if self.on_full == REJECT:
@@ -126,7 +126,7 @@ cdef class Limits(FanOut):
         return False
 
     cdef int set_bounds(self) except -1:
-        """Apply the limits after they changed, or after a channel was added."""
+        """Apply the limits after they have changed, or after a channel was added."""
         cdef Channel channel
         cdef uint64_t messages
         self.bounded = self.max_depth != 0 or self.max_bytes != 0
@@ -148,7 +148,7 @@ cdef class Limits(FanOut):
         return 0
 
     cdef int keep_bounds(self) except -1:
-        """Drop the oldest messages that were not fanned out, down to the limits."""
+        """Drop the oldest messages that have not been fanned out, down to the limits."""
         cdef uint64_t depth = self.depth()
         cdef Cursor *front = &self.fanout
         if self.max_depth and depth > self.max_depth:
@@ -161,7 +161,7 @@ cdef class Limits(FanOut):
             self.full_count += depth - self.depth()
         return 0
 
-    # -- messages that expire --
+    # -- expiry --
 
     cdef int drop_expired(self) except -1:
         """Drop expired messages, once a second. Channels drop theirs when they dispatch."""

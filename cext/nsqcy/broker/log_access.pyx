@@ -34,7 +34,7 @@ cdef class LogAccess(Retention):
         """
         cdef uint64_t first = self.first_kept()
         if self.stable < first:
-            # The records before `first` were dropped without having been written.
+            # The records before `first` were dropped before they were written.
             self.stable = first
             self.pass_written(self.block_of(first))
         return min(self.stable, self.visible.seq)
@@ -102,7 +102,7 @@ cdef class LogAccess(Retention):
     def seq_at(self, int64_t time):
         """Return the first record published at `time` (wall clock, ns) or later.
 
-        Return None if a block must be read first; call again then.
+        Return None if a block must be read first; then call this again.
         """
         cdef Block *block = self.oldest
         cdef Record *record
@@ -143,8 +143,8 @@ cdef class LogAccess(Retention):
         return 0
 
     cdef object seek_log(self, Waiter waiter, uint64_t ticket, bytes log_id, int64_t time):
-        """Send the waiter the first record of a log at `time` or later. Return the read, or an
-        error."""
+        """Send the waiter the position of the first record in a log at `time` or later. Return the
+        read, or an error."""
         cdef uint64_t first = 0
         cdef uint64_t end = 0
         cdef bytes error = self.log_bounds(log_id, &first, &end)
@@ -152,7 +152,7 @@ cdef class LogAccess(Retention):
 
     cdef object fetch_log(self, Waiter waiter, uint64_t ticket, bytes log_id, uint64_t start,
                           uint64_t stop, uint64_t maximum, uint32_t columns):
-        """Send records of a log to the waiter, as a block. Return the read, or an error."""
+        """Send records from a log to the waiter, as a block. Return the read, or an error."""
         cdef uint64_t first = 0
         cdef uint64_t end = 0
         cdef uint64_t room
@@ -183,7 +183,7 @@ cdef class LogAccess(Retention):
         if self.reads is None:
             self.reads = []
         self.reads.append(read)
-        # Step now, so that the first records cannot be dropped beforehand.
+        # Take the first step now, so that the first records cannot be dropped beforehand.
         read.step(1)
         if read.stage != ENDED and not read.reading:
             self.on_read(read)

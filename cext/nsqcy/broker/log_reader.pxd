@@ -19,7 +19,7 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum:
-    LARGEST_ANSWER = 8388608        # bytes, unless a single message is larger
+    LARGEST_ANSWER = 8388608        # maximum bytes, unless a single message is larger
 
 
 cdef enum Column:
@@ -43,12 +43,12 @@ cdef enum ReadStage:
 cdef struct Piece:
     Block *block            # pinned
     uint8_t *data           # its records; NULL: unreadable
-    uint8_t *owned          # buffer read from disk for this; NULL: the data is the block's
+    uint8_t *owned          # buffer read from disk for this read; NULL: the block's own data
 
 
 cdef class LogRead:
     cdef RecordWindow window
-    cdef Waiter waiter              # None: the caller has gone
+    cdef Waiter waiter              # None: the caller is gone
     cdef uint64_t ticket
     cdef ReadStage stage
     cdef bint reading               # the last piece is being read
@@ -68,7 +68,7 @@ cdef class LogRead:
     cdef void release(self) noexcept
 
 
-# The parts of a row of the answer.
+# The parts of a row in the response.
 cdef struct Row:
     int64_t timestamp
     uint64_t id
@@ -81,11 +81,11 @@ cdef struct Row:
 
 cdef class Fetch(LogRead):
     cdef bytes log_id
-    cdef uint64_t first             # the first record of the answer
+    cdef uint64_t first             # the first record of the response
     cdef uint32_t columns
-    cdef uint64_t maximum           # bytes of an answer with more than one record
+    cdef uint64_t maximum           # maximum bytes of a response with more than one record
     cdef uint64_t collected         # bytes of records
-    cdef uint32_t piece             # current piece of the walk
+    cdef uint32_t piece             # current piece of the range
     cdef uint32_t offset
     cdef uint32_t rows
     cdef uint64_t header_bytes

@@ -1,12 +1,13 @@
 """Reads of a topic's log: fetch ranges as blocks of columns, find records by time, wait for more.
 
 Owns the layout of the blocks that answer LOG_FETCH (docs/PROTOCOL.md). The caller passes the part
-of a window that may be read. This module knows neither topics nor the names of logs. Rules:
+of a window that may be read. This module knows nothing about topics or the names of logs. Rules:
 
-1. A read pins the blocks it needs; retention drops them afterwards.
-2. The I/O thread reads blocks that are only on disk into memory of the read, one at a time. So
-   other writes and reads can run in between, and no block that a consumer needs leaves memory.
-3. A step does a bounded amount of work; `on_read` of the window reports when more can be done.
+1. A read pins the blocks that it needs; retention drops them afterwards.
+2. The I/O threads read blocks that are only on disk into the read's own memory, one at a time.
+Other
+   writes and reads can therefore run in between, and no block that a consumer needs leaves memory.
+3. A step does a bounded amount of work; the window's `on_read` reports when more can be done.
 """
 
 cimport cython
@@ -33,12 +34,12 @@ cdef enum:
     BLOCK_HEADER = 64
     CHECKED_FROM = 16               # the checksum covers everything from this offset on
     BLOCK_DAMAGED = 1               # flag: some records are lost
-    BYTES_A_STEP = 256              # bytes that cost as much as one record
+    BYTES_A_STEP = 256              # number of bytes that cost as much as one record
     BLOCK_COST = 8                  # cost of looking up a block, in records
 
 cdef uint64_t BLOCK_MAGIC = 0x004B4C4259435153      # "SQCYBLK\0"
 
-# The columns in order, with the bytes of a row.
+# The columns in order, with the bytes per row.
 cdef uint32_t[5] COLUMNS = [TIMESTAMPS, IDS, DEFERS, HEADERS, BODIES]
 cdef uint32_t[5] WIDTHS = [8, 8, 8, 4, 4]
 
@@ -120,7 +121,7 @@ cdef class LogRead:
             self.release()
             return 0
         if error == ENOENT or error == EIO:
-            # Its records are lost and reported as damaged.
+            # Its records are lost, and are reported as damaged.
             free(piece.owned)
             piece.owned = NULL
         elif error:
@@ -141,7 +142,7 @@ cdef class LogRead:
         return 0
 
     cdef int abandon(self, bytes error) except -1:
-        """End the read early; without an error the waiter is not notified."""
+        """End the read early; the waiter is notified only if there is an error."""
         if self.stage == ENDED:
             return 0
         if error is None:
@@ -195,7 +196,7 @@ cdef class Fetch(LogRead):
                 # Dropped meanwhile.
                 self.end = self.next_seq
                 break
-            # The size of the records before the range is not known yet.
+            # The size of the records before the range is not yet known.
             if self.count or block.first_seq == self.next_seq:
                 self.collected += block.size
             self.next_seq = block.last_seq + 1
@@ -287,7 +288,7 @@ cdef class Fetch(LogRead):
         return at
 
     cdef int allot(self) except -1:
-        """Allocate the answer, now that its size is known."""
+        """Allocate the response, now that its size is known."""
         cdef uint64_t size = self.size(self.rows, self.header_bytes, self.body_bytes)
         cdef BlockHeader *header
         self.block = PyBytes_FromStringAndSize(NULL, size)
@@ -307,7 +308,7 @@ cdef class Fetch(LogRead):
         return 0
 
     cdef int add_row(self, const Row *row) noexcept:
-        """Add a row. A damaged record, or one without headers, may have no source to copy."""
+        """Add a row. A damaged record, or one without headers, may have no source to copy from."""
         cdef uint8_t *block = <uint8_t *>PyBytes_AS_STRING(self.block)
         cdef uint32_t i = self.row
         cdef uint8_t *values

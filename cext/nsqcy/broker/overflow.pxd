@@ -22,13 +22,13 @@ cdef struct Write:
 
 
 cdef class OverflowLog(Checkpoints):
-    cdef uint64_t minimum               # min_seq as of the last turn
+    cdef uint64_t minimum               # min_seq at the end of the last turn
     cdef bint failing                   # a write failed; waiting records are being undone
     cdef str error
     cdef uint64_t writes                # pending
     cdef uint64_t pending_writes        # pending and gated
     cdef uint64_t pending_messages      # appended, not visible yet
-    cdef PendingAcks acks               # publishes that wait for the log
+    cdef PendingAcks acks               # publishes waiting for the log
     cdef uint64_t stable                # all available records before it are on disk
     cdef bint rolling                   # the next file begins when pending writes end
     cdef Compaction compaction          # of stragglers; None before the first one

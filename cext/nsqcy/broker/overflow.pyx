@@ -1,7 +1,7 @@
 """Overflow: records that must be in the log before they are visible, and all other log writes.
 
-Owns the decisions when a topic overflows, which runs of records the log writes, and what is undone
-when a write fails; and the copies that compactions make. Knows publishers only as pending
+Decides when a topic overflows, which runs of records the log writes, and what is undone when a
+write fails. Owns the copies that compactions make. Knows publishers only as pending
 acknowledgements.
 """
 
@@ -41,7 +41,7 @@ cdef class OverflowLog(Checkpoints):
         self.acks = PendingAcks()
 
     cdef int log_grew(self) except -1:
-        """Called when more records are visible or on disk."""
+        """Called when more records have become visible or reached the disk."""
         return 0
 
     cdef int unpublish(self) except -1:
@@ -126,9 +126,9 @@ cdef class OverflowLog(Checkpoints):
         """Queue bytes [written, size) of a block for the log; return whether some must wait.
 
         Runs fit into a segment unless a single publish is larger. A publish that may be refused
-        goes into one segment as a whole, because otherwise its first part could not be undone.
-        If a write fails, the writes behind it must fail too, so they are queued only for the same
-        file. With `at_once` (copies, without a waiter) this does not apply.
+        goes into a single segment, because otherwise its first part could not be undone. If a write
+        fails, the writes after it must fail too, so writes are queued only for the same file. With
+        `at_once` (copies, which have no waiter), this does not apply.
         """
         cdef uint64_t maximum = self.log.room()
         cdef uint32_t start = block.written
@@ -183,7 +183,7 @@ cdef class OverflowLog(Checkpoints):
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
         if self.log.journal_lost and not self.log.is_telling():
-            # Its last write failed, and no publisher has requested another one since.
+            # Its last write failed, and no publisher has requested a write since.
             self.journal_due = True
         if (self.was_restored or self.log.journal_lost) and (
                 self.journal_due or self.waits_for_journal()):
@@ -204,7 +204,7 @@ cdef class OverflowLog(Checkpoints):
             tried = block.written > written
             self.shard.io.drain()
             if tried and block.written <= written:
-                # The disk refuses the write, and no publisher is left to notify.
+                # The write failed, and there is no publisher left to notify.
                 return 0
             written = block.written
         return 0
@@ -307,7 +307,7 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int compact(self) except -1:
-        """Begin to copy records that entries still need out of mostly dead blocks.
+        """Begin to copy the records that entries still need out of mostly dead blocks.
 
         Keeps memory and disk usage below about four times the size of the needed records.
         """
@@ -349,7 +349,7 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int write_copies(self, Block *block) except -1:
-        # It has no waiter, so it need not fail with earlier writes.
+        # The write has no waiter, so it need not fail with earlier writes.
         self.write_run(block, False, True)
         return 0
 

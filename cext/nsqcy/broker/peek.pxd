@@ -1,10 +1,10 @@
-# Peek: view messages of a channel, or messages of a topic that were not fanned out yet.
+# Peek: view messages of a channel, or messages of a topic that have not been fanned out yet.
 #
 #   channel   its entries: queued again, in flight, deferred     ──► entries ┐
 #   window    ──cursor──────────────fan-out position──►          ──► records ┴─► joined by caller
 #
 # Neither part changes anything: blocks are pinned, and blocks that are only on disk are read into
-# memory of the peek.
+# the peek's own memory.
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
@@ -19,12 +19,12 @@ from nsqcy.storage.record_window cimport Hole
 
 cdef enum:
     LARGEST_PEEK = 1048576          # bytes of JSON, unless a single message is larger
-    MAX_LOOKED = 65536             # records; this may shorten an answer,
-    MAX_TAKEN = 16777216           # and so may this, in bytes of blocks
-    MAX_PASSED = 65536             # messages of the queue; paging ends there
+    MAX_LOOKED = 65536             # records; this may shorten a response,
+    MAX_TAKEN = 16777216           # as may this, in bytes of blocks
+    MAX_PASSED = 65536             # queued messages; paging ends there
 
 
-# A message in a channel's own lists.
+# A message in one of the channel's lists.
 cdef struct Held:
     Block *block                    # pinned
     uint64_t seq
@@ -66,7 +66,7 @@ cdef class Peek(LogRead):
     cdef int64_t ahead                  # wall clock minus monotonic clock
     cdef int limit                      # maximum messages of each kind
     cdef uint32_t max_body
-    cdef uint64_t bytes                 # of the answer, for the current kind
+    cdef uint64_t bytes                 # of the response, for the current kind
     cdef uint64_t looked                # records
     cdef uint64_t taken                 # bytes of blocks
     cdef uint32_t offset                # offset in the block

@@ -1,10 +1,10 @@
-"""Peek: view messages of a channel, and of the window behind it, without consuming them.
+"""Peek: view messages of a channel and of the window behind it without consuming them.
 
 Decides which messages are viewed, and how much of each. The caller orders the two kinds and formats
-the answer. Rules:
+the response. Rules:
 
 1. Viewing does not change any state, count or order, and moves no block into or out of memory.
-2. The messages of a channel are selected at once and read in steps, as logs are
+2. The messages of a channel are selected immediately and read in steps, like logs
    (nsqcy.broker.log_reader). A message that finishes meanwhile is still shown.
 3. A peek that would read too much ends early and reports where to continue.
 """
@@ -26,10 +26,10 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum:
-    BLOCK_COST = 8                  # cost of finding a block, in records, as in log_reader
-    BYTES_A_STEP = 256              # bytes that cost as much as one record
+    BLOCK_COST = 8                  # cost of looking up a block, in records, as in log_reader
+    BYTES_A_STEP = 256              # number of bytes that cost as much as one record
     RANGES_A_STEP = 64
-    MESSAGE_COST = 400              # bytes of JSON besides headers and body
+    MESSAGE_COST = 400              # bytes of JSON in addition to headers and body
 
 
 @cython.final
@@ -54,7 +54,7 @@ cdef class PeekedMessage:
 cdef class Peek(LogRead):
     """View up to `limit` messages of each kind after `after`, then call `done`.
 
-    Each body is cut to `max_body` bytes.
+    Each body is truncated to `max_body` bytes.
 
     state       after                               entries, and records
     queued      (seq, messages passed)              its queue, and records behind its cursor
@@ -98,7 +98,7 @@ cdef class Peek(LogRead):
         return self.next_seq >= self.end
 
     def cancel(self):
-        """Cancel the peek, because its caller has gone."""
+        """Cancel the peek, because its caller is gone."""
         self.abandon(None)
 
     # -- selecting messages --
@@ -111,14 +111,14 @@ cdef class Peek(LogRead):
             entry = entry.next
             passed -= 1
         while entry != NULL and self.held_count < <uint32_t>self.limit:
-            # Only when the cursor has reached it: see Channel.queue_is_next.
+            # Only once the cursor has reached it: see Channel.queue_is_next.
             self.add_held(<const Deferred *>entry, <int64_t><size_t>entry.in_flight_list, 0)
             entry = entry.next
         self.more_held = entry != NULL
         return 0
 
     cdef int hold_in_flight(self, after) except -1:
-        """Select messages in flight. Each consumer's list is ordered by deadline."""
+        """Select in-flight messages. Each consumer's list is ordered by deadline."""
         cdef Listing listing = Listing(self.limit + 1, after, 0)
         cdef const InFlightList *in_flight_list = self.channel.in_flight_lists
         cdef Entry *entry

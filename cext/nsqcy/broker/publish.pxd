@@ -10,7 +10,7 @@ from nsqcy.storage.record cimport Produced, Record
 
 cdef class Publishing(LogAccess):
     cdef object producers               # broker.producers.Producers; None: no chunks yet
-    cdef bint has_unjournaled       # the journal lacks chunks: `unjournaled` is watched
+    cdef bint has_unjournaled       # chunks are missing from the journal: `unjournaled` is watched
     cdef public str refused             # why publishes to this topic are refused, or None
     cdef bytes address                  # the only channel that receives the current publish
     cdef readonly uint64_t message_count
@@ -48,6 +48,6 @@ cdef class Publishing(LogAccess):
     cdef int journal_told(self) except -1
 
     cdef inline bint may_refuse(self) noexcept:
-        """Return whether refusal() must be called; a plain topic never refuses a publish."""
+        """Return whether refusal() must be called; an ordinary topic never refuses a publish."""
         return (self.bounded or self.failing or self.gone or self.refused is not None
                 or self.shard.shut is not None or self.shard.refused is not None)

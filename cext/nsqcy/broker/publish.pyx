@@ -1,8 +1,8 @@
-"""Publishing: turns messages into records and makes them visible, immediately or when the log has
+"""Publishing: turns messages into records and makes them visible, immediately or once the log has
 them.
 
-Owns the layout of a message in a record, the reasons to refuse a publish, and the chunks of
-producers. A chunk is published once, even if it is sent again after a failure.
+Owns the layout of a message in a record, the reasons for refusing a publish, and the producers'
+chunks. A chunk is published once, even if it is resent after a failure.
 """
 
 cimport cython
@@ -41,7 +41,7 @@ from nsqcy.broker.topic_host import EXITING as _EXITING
 
 
 cdef enum:
-    ADDRESS_HEADER = 16             # bytes of that header without its value
+    ADDRESS_HEADER = 16             # size of that header, excluding its value
 
 cdef int64_t MILLISECOND = 1000000
 
@@ -66,7 +66,7 @@ cdef class Publishing(LogAccess):
 
     cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
                               uint16_t length) except? NULL:
-        """Append a record with headers, which were checked and are `length` bytes long."""
+        """Append a record with headers, which have been checked and are `length` bytes long."""
         cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
         cdef int64_t ttl = headers_ttl(headers, length)
         cdef Record *record
@@ -98,7 +98,7 @@ cdef class Publishing(LogAccess):
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
         """Append `count` records without a delay, with their bodies.
 
-        Each message follows its length, as in an MPUB; the lengths were checked.
+        Each message follows its length, as in an MPUB; the lengths have been checked.
         """
         cdef Record *record
         cdef size_t length
@@ -139,7 +139,7 @@ cdef class Publishing(LogAccess):
 
     @cython.final
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
-        """Append a record without extensions and body; return NULL if it was dropped."""
+        """Append a record without extensions or body; return NULL if it was dropped."""
         cdef Record *record
         if self.may_drop and self.drops(body_length):
             return NULL
@@ -179,7 +179,7 @@ cdef class Publishing(LogAccess):
         self.message_bytes += body_bytes
         self.last_publish = self.scheduler.now
         self.touch_dirty()
-        if self.overflowing and self.visible.seq != self.next_seq:     # not all were dropped
+        if self.overflowing and self.visible.seq != self.next_seq:     # some were not dropped
             self.pending_messages += count
             return 1
         self.cursor_to_end(&self.visible)
@@ -197,7 +197,7 @@ cdef class Publishing(LogAccess):
         return 0
 
     cdef void forget_counts(self) noexcept:
-        """Subtract the records that are not visible from the counters of published messages."""
+        """Subtract records that are not visible from the counters of published messages."""
         cdef Block *block = self.newest
         cdef Record *record
         cdef uint32_t at
@@ -217,11 +217,11 @@ cdef class Publishing(LogAccess):
         """Require at least this durability for a publisher's records; call it right before
         appending them.
 
-        Until the publisher is answered, records appended after them have the same class.
+        Until the publisher is answered, records appended later have the same class.
         """
         if self.log is not None and self.gate < minimum:
             if not self.is_kept():
-                # Until now a restart would have recovered nothing: write the channels first.
+                # Until now, a restart would have recovered nothing: write the channels first.
                 self.journal_due = True
             self.gate = minimum
 
@@ -232,7 +232,7 @@ cdef class Publishing(LogAccess):
         return self.obstacle(minimum, count, body_bytes)
 
     cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes):
-        """Return the same for a publish that is accepted even while draining."""
+        """Do the same for a publish that is accepted even while draining."""
         if self.gone:
             return _EXITING
         if self.refused is not None:
@@ -246,7 +246,7 @@ cdef class Publishing(LogAccess):
         return self.error if self.failing else None
 
     cdef bint takes_at_once(self) except -1:
-        """Return whether a publish would be neither refused nor wait for the log."""
+        """Return whether a publish would neither be refused nor wait for the log."""
         if self.overflowing or self.bounded:
             return False
         if self.may_refuse() and self.refusal(MEMORY, 1, 0) is not None:
@@ -260,7 +260,7 @@ cdef class Publishing(LogAccess):
         self.touch_dirty()      # finished messages may have ended an overflow
         return minimum != MEMORY or self.overflowing or self.must_overflow()
 
-    # -- chunks of producers --
+    # -- producers' chunks --
 
     cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
                        bint headers, Durability minimum, uint32_t *added, uint64_t *bodies,
@@ -268,10 +268,10 @@ cdef class Publishing(LogAccess):
         """Append the missing messages of a chunk (producers.ChunkName).
 
         The `size` bytes at `batch` are laid out as for new_batch(), or with headers before the
-        bodies. Outputs the appended messages and bytes of bodies. The caller passes them to
-        published(), also if there are none: an earlier attempt may be pending, and its outcome
-        decides. `moved`: the messages come from another topic, which is allowed while draining.
-        Raises ChunkError, with nothing appended, if the chunk cannot be accepted.
+        bodies. Outputs the number of appended messages and the bytes of their bodies. The caller
+        passes them to published(), even if there are none: an earlier attempt may be pending, and
+        its outcome is decisive. `moved`: the messages come from another topic, which is allowed
+        while draining. If the chunk cannot be accepted, appends nothing and raises ChunkError.
         """
         if self.producers is None:
             self.producers = Producers()
@@ -362,7 +362,7 @@ cdef class Publishing(LogAccess):
             return False
         at = <uint8_t *>record + sizeof(Record)
         if address:
-            # A delay of zero makes it an entry of only that channel.
+            # A delay of zero makes the message an entry of that channel only.
             self.set_delay(record, 0)
             self.delayed_last.timestamp = <int64_t>record_address_of(self.address, address)
             record.attributes |= RECORD_ADDRESSED
@@ -378,7 +378,7 @@ cdef class Publishing(LogAccess):
     cdef int keep_untold(self) except -1:
         """Keep the records of the next chunk until the journal covers the chunk.
 
-        Otherwise a crash could erase every trace of the chunk, and it would be published again.
+        Otherwise a crash could erase every trace of the chunk, which would then be published again.
         """
         if self.gate != MEMORY and not self.has_unjournaled:
             self.watch(&self.unjournaled)
@@ -386,7 +386,7 @@ cdef class Publishing(LogAccess):
         return 0
 
     cdef int journal_told(self) except -1:
-        """Called when the journal being written covers all visible chunks."""
+        """Handle a journal write that will cover all visible chunks."""
         cdef Cursor to = self.visible
         cdef uint64_t seq
         if not self.has_unjournaled:

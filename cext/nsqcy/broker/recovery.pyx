@@ -1,8 +1,8 @@
 """Recovery: rebuilds a topic from its files when a worker starts.
 
-Owns the order of the steps: turn runs of records into blocks without memory, take the channels'
-positions from the last checkpoint, and take later events from the records. Uses every part of a
-topic; the topic does not import this module.
+Owns the order of the steps: turn runs of records into blocks that have no memory, read the
+channels' positions from the last checkpoint, and read later events from the records. Uses every
+part of a topic; the topic does not import this module.
 """
 
 import os
@@ -58,7 +58,7 @@ cdef object name_of(const Produced *produced):
 
 
 cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produced) noexcept:
-    """Return whether a message directly follows [stretch.index, end) of its chunk."""
+    """Return whether a message directly follows [stretch.index, end) in its chunk."""
     return (produced.index == end and produced.chunk == stretch.chunk
             and produced.part == stretch.part and produced.epoch == stretch.epoch
             and produced.producer == stretch.producer and produced.count == stretch.count)
@@ -82,7 +82,7 @@ cdef class Recovery:
         free(self.places)
 
     cdef int restore(self, channels) except -1:
-        """Restore everything, step by step."""
+        """Restore the entire topic, step by step."""
         cdef Topic topic = self.topic
         cdef Recovered found = recover_log(topic.log)
         cdef Channel channel
@@ -93,7 +93,7 @@ cdef class Recovery:
         # A channel is created at the fan-out position, which may have moved since the snapshot.
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
             if state is not None else 1
-        # A channel without a saved position gets all messages: duplicates are better than losses.
+        # A channel without a saved position gets all messages: duplicates are better than loss.
         minimum = 1 if topic.retains else min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
@@ -129,7 +129,7 @@ cdef class Recovery:
         self.release_unneeded()
         topic.settle_all()
         topic.started = True
-        # Records that readers have seen need not have been synced.
+        # Records that readers have seen are not necessarily synced.
         topic.journal_due = topic.promised == FSYNC
         topic.minimum = topic.min_seq()
         for channel in topic.channels.values():
@@ -161,7 +161,7 @@ cdef class Recovery:
         if state is None or found.damages:
             return False
         if not state.clean and not found.open_end:
-            # The segment that was written last is missing.
+            # The last segment written is missing.
             return False
         return (state.clean or state.durability == FSYNC
                 or state.durability == OS and state.boot == topic.shard.boot)
@@ -192,7 +192,7 @@ cdef class Recovery:
         return 0
 
     cdef list stretches(self):
-        """Return the records in the window, as (first, end, log_id of their segments), without
+        """Return the records in the window, as (first, end, log_id of their segments), excluding
         gaps."""
         cdef Topic topic = self.topic
         cdef Block *block = topic.oldest
@@ -225,7 +225,8 @@ cdef class Recovery:
     # -- blocks --
 
     cdef int restore_blocks(self, Recovered found, uint64_t minimum) except -1:
-        """Turn runs on disk into blocks without memory: in the window, or stragglers before it."""
+        """Turn runs on disk into blocks that have no memory: in the window, or stragglers before
+        it."""
         cdef Topic topic = self.topic
         cdef RecoveredRun *run
         cdef Block *block
@@ -264,7 +265,7 @@ cdef class Recovery:
         return 0
 
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept:
-        """Return the block that contains a location on disk, or NULL."""
+        """Return the block that contains a location on disk; NULL if there is none."""
         cdef size_t low = 0
         cdef size_t high = self.place_count
         cdef size_t middle
@@ -286,17 +287,16 @@ cdef class Recovery:
         return place.block
 
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
-        """Return the block of a packed entry; NULL if the record no longer exists."""
+        """Return the block of a packed entry; NULL if its record no longer exists."""
         cdef Topic topic = self.topic
-        # Never use that number for another file: a journal may be older than the files that it
-        # names.
+        # Never use that number for a new file: a journal may be older than the files that it names.
         topic.log.last_number = max(topic.log.last_number, packed.segment)
         return self.block_at(packed.segment, packed.offset, within)
 
     cdef int find_missing(self, uint64_t seq, told) except -1:
-        """Note and report the records from `seq` on that are missing from all files.
+        """Record and report the records from `seq` on that are missing from all files.
 
-        Ranges in `told` were reported at an earlier start and are not reported again.
+        Ranges in `told` were already reported at an earlier start, and are not reported again.
         """
         cdef Topic topic = self.topic
         cdef Block *block = topic.oldest
@@ -408,7 +408,7 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         cdef Entry *entry
         cdef Record *record
-        topic.ref(block)         # keeps it after it was read
+        topic.ref(block)         # keeps the record in memory after it was read
         if not self.load_now(block):
             topic.unref(block)
             return 0
@@ -435,7 +435,7 @@ cdef class Recovery:
         """Restore the records that a channel's cursor can skip.
 
         Since the snapshot, these records were transferred, or delivered, requeued and cancelled.
-        Return how many are fanned out again and therefore delivered once more.
+        Return the number of records that are fanned out again and therefore delivered once more.
         """
         cdef Topic topic = self.topic
         cdef uint64_t fanout = topic.fanout.seq
@@ -503,7 +503,7 @@ cdef class Recovery:
         """Restore delayed records from `seq` on that are not in the journal.
 
         The journal lists those that were on disk when it was written. If a channel existed, the
-        delay began with the publish; otherwise it begins now.
+        delay began at the publish; otherwise it begins now.
         """
         cdef Topic topic = self.topic
         cdef size_t i
@@ -576,7 +576,7 @@ cdef class Recovery:
         if topic.has_unjournaled:
             topic.producers.found_all(topic.scheduler.wall)
         if topic.has_unjournaled and topic.promised != FSYNC:
-            # A repeated chunk is acknowledged immediately, and its producer may require a sync.
+            # A repeated chunk is acknowledged immediately, but its producer may require a sync.
             self.sync_found()
         return 0
 
@@ -607,10 +607,10 @@ cdef class Recovery:
     # -- copies of old records --
 
     cdef int restore_survivors(self) except -1:
-        """Restore copies of old records without a journal.
+        """Restore copies of old records if there is no journal.
 
-        Their readers are unknown, so every channel receives them; without channels they stay
-        unchanged.
+        Their readers are unknown, so every channel receives them; if there are no channels, they
+        stay unchanged.
         """
         cdef Topic topic = self.topic
         cdef Block *block = topic.stragglers

@@ -1,4 +1,4 @@
-# Retention: the records of a topic's log that stay for later readers.
+# Retention: the records in a topic's log that are kept for later readers.
 
 from libc.stdint cimport int64_t, uint64_t
 

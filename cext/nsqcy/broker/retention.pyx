@@ -1,7 +1,7 @@
-"""Retention: records that stay after every channel has finished them, and the named cursors.
+"""Retention: records that are kept after every channel has finished them, and the named cursors.
 
-Decides how long the log of a topic keeps records that only replays read: by age, by size, and while
-a named cursor needs them.
+Decides how long the log of a topic keeps records that only replays read: by age, by size, and for
+as long as a named cursor needs them.
 """
 
 cimport cython
@@ -34,7 +34,8 @@ cdef class Retention(OverflowLog):
     # -- policy --
 
     cdef int set_retention(self, int64_t time, uint64_t size) except -1:
-        """Set how long finished records are kept, by age and size; 0 and 0 drop them at once."""
+        """Set how long finished records are kept, by age and size; 0 and 0 drop them
+        immediately."""
         self.retention_time = time
         self.retention_bytes = size
         return self.update_retains()
@@ -81,7 +82,8 @@ cdef class Retention(OverflowLog):
         return 0
 
     cdef int drop_outdated(self) except -1:
-        """Drop outdated blocks, except those that named cursors keep: up to log-hold-max-bytes."""
+        """Drop outdated blocks, except up to log-hold-max-bytes of blocks that named cursors
+        keep."""
         cdef Block *block = block_behind(&self.outdated)
         cdef uint64_t held = self.log.disk_bytes - min(self.log.disk_bytes, self.held_bytes)
         cdef uint64_t held_seq
@@ -124,7 +126,7 @@ cdef class Retention(OverflowLog):
                 or self.retention_bytes and held > self.retention_bytes)
 
     cdef void cool(self) noexcept:
-        """Evict blocks behind every reader from memory: only replays read them again."""
+        """Evict blocks that every reader has passed from memory: only replays read them again."""
         cdef Block *block = self.last_reader().block
         if block != NULL:
             block = block.prev
@@ -146,7 +148,7 @@ cdef class Retention(OverflowLog):
 
     @property
     def first_seq(self):
-        """Return the oldest record that a channel could begin with."""
+        """Return the oldest record that a channel could start with."""
         return self.first_kept()
 
     cdef uint64_t first_kept(self) noexcept:
@@ -163,16 +165,17 @@ cdef class Retention(OverflowLog):
         return self.named.facts(self.first_seq, self.visible.seq, self.scheduler.wall)
 
     def set_cursor(self, str name not None, bytes log_id not None, uint64_t seq, done not None):
-        """Place a named cursor before record `seq`, which must exist or be the next one.
+        """Place a named cursor before record `seq`, which must exist or be the next record.
 
         The cursor keeps the records from there on. Calls done(None) or done(reason) when the
-        journal write ends. Raises nsqcy.broker.named_cursors.TooManyCursors without any change.
+        journal write ends. Raises nsqcy.broker.named_cursors.TooManyCursors, leaving everything
+        unchanged.
         """
         cursor = journal.NamedCursor(name, log_id, seq, self.scheduler.wall)
         self.named.set(cursor)
         self.update_retains()
         if self.retains and seq < self.kept.seq:
-            self.keep_all()     # so far only some channel keeps the record
+            self.keep_all()     # so far, only a channel keeps the record
         self.journal_cursor(cursor, False, done)
 
     def find_cursor(self, str name not None):

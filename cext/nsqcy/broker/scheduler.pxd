@@ -11,7 +11,7 @@ cdef class Scheduler(TopicHost):
     cdef list ticking                       # topics whose tick is due
     cdef list checkpointing                 # topics still to check for a due checkpoint
     cdef int64_t checkpoint_period
-    cdef int64_t next_checkpoint            # INT64_MAX: ticks are frequent enough
+    cdef int64_t next_checkpoint            # INT64_MAX: the ticks are frequent enough
     cdef int64_t next_hurry                 # earliest time
     cdef int64_t next_tick
     cdef int dispatched                     # records that channels delivered or skipped this turn

@@ -1,7 +1,7 @@
 """The order of work in a turn: timers, ticks, dirty topics, dirty channels, and long-running work.
 
-Owns the budgets: the maximum of each kind of work in a turn, so that no kind delays the others.
-Calls topics and channels to do a part of their work, without knowing what that work is.
+Owns the budgets: the maximum of each kind of work per turn, so that no kind delays the others.
+Calls topics and channels to do part of their work, without knowing what that work is.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t
@@ -22,12 +22,12 @@ cdef enum:
     TICK_BUDGET = 256               # topics whose tick or checkpoint is due
     DISCARD_BUDGET = 4096           # dropped messages freed
     READ_BUDGET = 2048              # records that log reads visit, or equivalent cost
-    READ_SLICE = 1024               # maximum that one read visits before the next one continues
+    READ_SLICE = 1024               # maximum that one read visits before the next continues
     MIN_READ_BUDGET = 256           # beside consumers
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
-cdef int64_t HURRY = SECOND // 10   # time between two writes for waiting log readers
+cdef int64_t HURRY = SECOND // 10   # interval between writes for waiting log readers
 
 
 cdef class Scheduler(TopicHost):
@@ -101,7 +101,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int expire(self) except -1:
-        """Handle due messages, up to the budget; the rest stays due in the next turn."""
+        """Handle due messages, up to the budget; the rest stay due until the next turn."""
         cdef int budget = EXPIRE_BUDGET
         cdef HeapNode *node
         while budget > 0:
@@ -112,9 +112,9 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef bint dispatch(self) except -1:
-        """Deliver from dirty channels; return whether any could continue.
+        """Deliver messages from dirty channels; return whether any could continue.
 
-        Channels that exceeded the budget come first in the next turn.
+        Channels that did not fit into the budget come first in the next turn.
         """
         cdef bint left = False
         cdef int budget = DISPATCH_BUDGET
@@ -144,7 +144,7 @@ cdef class Scheduler(TopicHost):
         return left
 
     cdef int compact(self) except -1:
-        """Continue the compactions of topics, one after the other."""
+        """Continue the topics' compactions, one after the other."""
         cdef int budget = COMPACT_BUDGET
         cdef Topic topic
         while self.compacting and budget > 0:
@@ -160,7 +160,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int go_on_with_journals(self) except -1:
-        """Continue the snapshots of topics' journals, one after the other."""
+        """Continue the topics' journal snapshots, one after the other."""
         cdef int budget = self.snapshot_budget
         cdef Topic topic
         while self.journalling and budget > 0:
@@ -187,7 +187,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int read_on(self) except -1:
-        """Continue reads of logs, one after the other.
+        """Continue log reads, one after the other.
 
         Consumers come first: in a turn that delivers messages, reads visit half as many records.
         """
@@ -229,7 +229,7 @@ cdef class Scheduler(TopicHost):
         return [*self.topics.values(), *self.closed.values()]
 
     cdef int tick(self) except -1:
-        """Start the work that is done once a second without exact timing."""
+        """Start the work that is done about once a second."""
         self.next_tick = self.scheduler.now + SECOND
         self.pool.trim(self.scheduler.now)
         self.ticking = self.all_topics()
@@ -273,7 +273,7 @@ cdef class Scheduler(TopicHost):
         return len(self.dirty_topics) > 0 or len(self.scheduler.dirty_channels) > 0
 
     def settle(self):
-        """Do the end-of-turn work of all topics, so that their figures are current."""
+        """Do the end-of-turn work of all topics, so that their statistics are current."""
         cdef Topic topic
         work = self.dirty_topics
         self.dirty_topics = []
@@ -281,7 +281,7 @@ cdef class Scheduler(TopicHost):
             topic.settle_turn()
 
     def run_turn(self, now, wall):
-        """Run a whole turn, for tests and tools: set the clocks and do the work."""
+        """Run a complete turn, for tests and tools: set the clocks and do the work."""
         self.scheduler.now = now
         self.scheduler.wall = wall
         return self.turn()

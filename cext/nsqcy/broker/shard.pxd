@@ -12,7 +12,7 @@ cdef class Shard(Scheduler):
     cdef readonly str data_path
     cdef dict log_options
     cdef readonly object policies           # nsqcy.config.policies.Policies, or None
-    cdef object has_room                    # callable: may another topic be created; or None
+    cdef object has_room                    # callable: whether a topic may be created; or None
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object failures                    # nsqcy.storage.write_failures.WriteFailures, or None
     cdef public object copies               # nsqcy.nsqd.copies.topics.CopiedTopics, or None

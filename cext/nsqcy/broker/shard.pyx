@@ -1,7 +1,7 @@
 """The topics of one worker: by name, with their policies and logs, from start to shutdown.
 
-A shard is also the scheduler of its topics (nsqcy.broker.scheduler). It does not know workers or
-placement: the caller decides which topics belong here.
+A shard is also the scheduler of its topics (nsqcy.broker.scheduler). A shard knows nothing about
+workers or placement: the caller decides which topics belong here.
 """
 
 from nsqcy.base.ids cimport IdSource
@@ -40,7 +40,7 @@ cdef class Shard(Scheduler):
         policies: topic(name) returns the policy of a topic; None: all topics use the default
         has_room: has_room() returns whether another topic may be created; None: always
         on_event: called as on_event(kind, topic, channel) when one is created or deleted
-        log: object with info(), warn() and error(), for operators
+        log: object with info(), warn() and error() methods, for operators
         """
         self.scheduler = scheduler
         self.pool = scheduler.pool
@@ -78,8 +78,8 @@ cdef class Shard(Scheduler):
     def topic(self, bytes key not None, *, create=False):
         """Return the topic `key`, creating it if `create` is true.
 
-        Return None if it does not exist and is not created, for example because of the maximum
-        number of topics.
+        Return None if it does not exist and is not created, for example because the maximum number
+        of topics is reached.
         """
         return self.find_or_create(key) if create else self.find(key)
 
@@ -149,12 +149,12 @@ cdef class Shard(Scheduler):
         topic.move()
 
     def close_closed(self, str group not None, bytes key not None):
-        """Close a log that was drained, and delete its files."""
+        """Close a drained log, and delete its files."""
         cdef Topic topic = self.closed.pop((group, key))
         topic.close(True)
 
     def lose_closed(self, str group not None, bytes key not None):
-        """Close such a log whose files belong to another process now."""
+        """Close a log being drained whose files belong to another process now."""
         cdef Topic topic = self.closed.pop((group, key))
         topic.lose()
 
@@ -197,7 +197,7 @@ cdef class Shard(Scheduler):
         return 0
 
     def policies_changed(self, str name not None):
-        """Apply a changed policy of a topic or of `topic/channel`; neither needs to exist."""
+        """Apply a changed policy for a topic or for `topic/channel`; neither needs to exist."""
         cdef Topic topic = self.find(name.partition("/")[0].encode())
         cdef Channel channel
         if topic is None:
@@ -211,7 +211,7 @@ cdef class Shard(Scheduler):
     # -- refusing publishes, and disk failures --
 
     def set_refusal(self, reason):
-        """Refuse publishes that must be written, for this reason; None accepts them again."""
+        """Refuse publishes that must be written, giving this reason; None accepts them again."""
         self.refused = reason
 
     def set_draining(self, bint draining):
@@ -231,7 +231,8 @@ cdef class Shard(Scheduler):
     def save(self):
         """Save everything that is not ephemeral; block until it is on disk.
 
-        This includes queued, in-flight (delivered again) and deferred messages, and all positions.
+        This includes queued, in-flight (to be redelivered) and deferred messages, and all
+        positions.
         """
         cdef Topic topic
         self.closing = True

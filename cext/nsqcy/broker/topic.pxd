@@ -14,16 +14,16 @@ cdef enum:
 
 cdef class Topic(Publishing):
     cdef int64_t prune_after            # ns; 0: never
-    cdef bint prune_messages            # also with messages in it
+    cdef bint prune_messages            # even if it contains messages
     cdef dict unusual                   # non-default policy, shown by /stats
-    cdef Histogram ages                 # of messages when finished, in all channels
-    cdef Series series                  # the metrics series that includes this topic's figures
-    cdef uint64_t *gone_ephemerals      # counters of deleted ones; NULL: none
-    cdef bint prunes                    # it or one of its channels may be pruned
-    cdef int64_t used_at                # last time when it had channels
+    cdef Histogram ages                 # ages of messages when finished, in all channels
+    cdef Series series                  # the metrics series that includes this topic's counters
+    cdef uint64_t *gone_ephemerals      # counters of deleted channels; NULL: none
+    cdef bint prunes                    # the topic or one of its channels may be pruned
+    cdef int64_t used_at                # last time when the topic had channels
     cdef bint cut_off                   # delivers nothing for now
     cdef bint moves                     # whether its messages move to the open topic
-    cdef readonly str moved_from        # id of the closed group that it is drained from, or None
+    cdef readonly str moved_from        # id of the closed group that it is drained from; or None
 
     cdef void add_figures(self, uint64_t *figures) noexcept
     cdef int forget_channel(self, Channel channel) except -1

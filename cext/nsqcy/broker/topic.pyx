@@ -12,13 +12,13 @@ A topic is a chain of base classes. Each uses only those above it in this list:
     Publishing   from messages to records               nsqcy.broker.publish
     Topic        channels, policy, statistics, saving and closing
 
-Knows neither connections nor clocks nor the event loop. The life of a record:
+Knows nothing about connections, clocks or the event loop. The life of a record:
 
     appended ──► visible ──► fanned out ──► taken by each channel's cursor
              │           │
              │           └ at once, unless the topic is paused, is held or has no channel
-             └ at once, unless the topic overflows or is durable: then when the log has written
-               or synced it, and the publisher is answered then
+             └ at once, unless the topic overflows or is durable: then once the log has written or
+               synced it, which is also when the publisher is answered
 """
 
 cimport cython
@@ -85,7 +85,7 @@ cdef class Topic(Publishing):
     def remains(self):
         """Return unfinished messages as (channel, waiting, in flight, deferred).
 
-        Messages that are not fanned out or not written yet are counted for channel "". Ephemeral
+        Messages that have not been fanned out or written yet are counted for channel "". Ephemeral
         topics and channels, which are never kept, and events are excluded.
         """
         cdef Channel channel
@@ -116,7 +116,7 @@ cdef class Topic(Publishing):
         return total
 
     def counters(self):
-        """Return the topic's own figures for /stats, as a dict."""
+        """Return the topic's own statistics for /stats, as a dict."""
         cdef Channel channel
         cdef uint64_t depth = self.depth()
         cdef uint64_t memory = self.mem_queue_size
@@ -160,14 +160,15 @@ cdef class Topic(Publishing):
         }
 
     def ledger(self):
-        """Return the messages that the topic accepted and dropped itself, before any channel."""
+        """Return the numbers of messages that the topic accepted, and that it dropped itself before
+        any channel received them."""
         return {
             "dropped": {"full": self.full_count, "overflow": self.dropped_count},
             "expired": self.expired_count,
         }
 
     cdef void add_figures(self, uint64_t *figures) noexcept:
-        """Add the topic's own figures for the metrics."""
+        """Add the topic's own metrics."""
         figures[TOPIC_MESSAGES] += self.message_count
         figures[TOPIC_BYTES] += self.message_bytes
         figures[TOPIC_DROPPED] += self.full_count + self.dropped_count + self.expired_count
@@ -317,7 +318,7 @@ cdef class Topic(Publishing):
         self.touch_dirty()
 
     def empty(self):
-        """Drop messages that were not fanned out; channels keep theirs."""
+        """Drop messages that have not been fanned out; channels keep theirs."""
         if self.visible.seq > self.fanout.seq:
             self.drop_front(self.visible.seq)
             self.journal_due = True
@@ -334,7 +335,7 @@ cdef class Topic(Publishing):
             channel.set_cut_off(cut_off)
 
     def leave_unanswered(self):
-        """Disconnect publishers with pending publishes, which may yet be lost or accepted."""
+        """Disconnect publishers with pending publishes, which may still be lost or accepted."""
         self.acks.answer(<uint64_t>-1, _UNKNOWN)
 
     def lose(self):
@@ -347,7 +348,7 @@ cdef class Topic(Publishing):
         if self.gone:
             return 0
         if self.log is not None and not delete:
-            # First, so that the files stay whatever is released afterwards.
+            # Do this first, so that the files stay even if runs are released afterwards.
             self.log.close(NULL, NULL)
         for channel in list(self.channels.values()):
             self.forget_channel(channel)
@@ -367,10 +368,10 @@ cdef class Topic(Publishing):
             self.log.delete(NULL, NULL)
         return 0
 
-    # -- turns and seconds --
+    # -- turns and ticks --
 
     cdef int settle_turn(self) except -1:
-        """Do the topic's end-of-turn work, if it changed during the turn."""
+        """Do the topic's end-of-turn work if it changed during the turn."""
         cdef Channel channel
         self.dirty = False
         if self.gone:
@@ -433,8 +434,8 @@ cdef class Topic(Publishing):
         return self.checkpoint()
 
     cdef bint prune(self) except -1:
-        """Delete unused channels or the topic, by their policies; return whether the topic was
-        deleted."""
+        """Delete unused channels or the topic, according to their policies; return whether the
+        topic was deleted."""
         cdef Channel channel
         for channel in list(self.channels.values()):
             if channel.is_unused():
@@ -485,7 +486,7 @@ cdef class Topic(Publishing):
         )
 
     def save_records(self):
-        """Write every needed record that is only in memory to the log."""
+        """Write to the log every needed record that is only in memory."""
         cdef Channel channel
         cdef Block *block
         if self.log is None or self.gone:
@@ -519,7 +520,7 @@ cdef class Topic(Publishing):
         self.trim()
 
     def save_journal(self):
-        """Write the last snapshot, after save_records() and when the log has finished.
+        """Write the last snapshot, after save_records() and after the log has finished.
 
         A topic without messages leaves no files.
         """
@@ -547,7 +548,7 @@ cdef class Topic(Publishing):
 
     @property
     def is_moved(self):
-        """Whether all messages of a closed log have moved."""
+        """Return whether all messages of a closed log have moved."""
         cdef Channel channel
         if not self.moves or self.fanout.seq != self.next_seq or self.delayed_count:
             return False

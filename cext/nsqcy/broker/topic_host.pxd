@@ -14,7 +14,7 @@ cdef class TopicHost:
     cdef readonly BlockPool pool
     cdef readonly IdSource ids
     cdef readonly IoThread io
-    cdef uint64_t sync_every                # of logs, from the options
+    cdef uint64_t sync_every                # options of logs
     cdef object log                         # for operators
     cdef list dirty_topics                  # topics whose settle_turn() is due
     cdef list compacting                    # topics whose compaction can continue
@@ -22,17 +22,17 @@ cdef class TopicHost:
     cdef public int snapshot_budget         # entries packed per turn
     cdef list reads                         # log reads that can continue
     cdef list hurried                       # topics whose readers wait for memory-only records
-    cdef uint64_t reserved                  # bytes of current and future answers to reads
+    cdef uint64_t reserved                  # bytes of current and future responses to reads
     cdef readonly bint closing
     cdef public bytes boot                  # identifies the boot of the machine
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
-    cdef readonly str refused               # why writes are refused; None: they are not
-    cdef readonly str shut                  # why publishes are refused; None: they are not
-    cdef public uint64_t log_hold_max_bytes     # maximum that cursors keep of a topic
-    cdef public int64_t log_cursor_expiry       # ns without use until a cursor expires
+    cdef readonly str refused               # why writes are refused; None: they are accepted
+    cdef readonly str shut                  # why publishes are refused; None: they are accepted
+    cdef public uint64_t log_hold_max_bytes     # maximum bytes that cursors keep per topic
+    cdef public int64_t log_cursor_expiry       # ns until an unused cursor expires
     cdef uint64_t own_series                # topics and channels with their own series
-    cdef Sums gone[<int>SERIES]             # totals of deleted ones without own series
+    cdef Sums gone[<int>SERIES]             # totals of deleted topics without their own series
 
     cdef int give_channel_policy(self, object topic, object channel) except -1
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept

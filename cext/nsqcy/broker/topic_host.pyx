@@ -1,12 +1,12 @@
-"""Topic host: the part of a shard that topics use: ids, the I/O thread, work lists and reports.
+"""Topic host: the part of a shard that topics use: ids, the I/O threads, work lists and reports.
 
 The lists contain work that later turns do for topics. The scheduler inherits the lists and empties
 them. This module does not import topics, so that topics can import it.
 """
 
 cdef enum:
-    SNAPSHOT_BUDGET = 4096          # entries packed for journal snapshots in a turn
-    MAX_ANSWERS = 67108864         # bytes of pending answers; above it, answers become short
+    SNAPSHOT_BUDGET = 4096          # entries packed for journal snapshots per turn
+    MAX_ANSWERS = 67108864         # bytes of pending responses above which responses become shorter
     SHORT_ANSWER = 262144
 
 
@@ -15,7 +15,7 @@ EXITING = "exiting"
 DRAINING = "draining"
 
 # Passed instead of a reason if it is unknown whether a message was published. The publisher's
-# connection then ends without an answer.
+# connection then ends without a response.
 UNKNOWN = "unknown"
 
 
@@ -35,7 +35,7 @@ cdef class TopicHost:
     # -- for topics --
 
     cdef int give_channel_policy(self, object topic, object channel) except -1:
-        """Apply its policy to a new channel of a topic."""
+        """Apply the policy of a new channel of a topic."""
         raise NotImplementedError
 
     def delete_topic(self, bytes key not None):
@@ -47,9 +47,9 @@ cdef class TopicHost:
         raise NotImplementedError
 
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
-        """Return the maximum size of an answer to a read.
+        """Return the maximum size of a response to a read.
 
-        The size shrinks with the total size of all answers, including those that clients do not
+        It shrinks as the total size of all responses grows, including those that clients do not
         read.
         """
         cdef uint64_t room = 0
@@ -70,7 +70,7 @@ cdef class TopicHost:
         return 0
 
     cdef int report(self, str name, error) except -1:
-        """Report an internal error, so that the turn continues for other topics."""
+        """Report an internal error; the turn continues for other topics."""
         if self.log is not None:
             self.log.error(f"{name} - {type(error).__name__}: {error}", event="internal_error",
                            subject=name, error=str(error))
@@ -84,7 +84,8 @@ cdef class TopicHost:
     def report_missing(self, str name, str what):
         """Report at startup that the journal refers to missing data.
 
-        The journal is only written at intervals, so a killed process may have finished that data.
+        The journal is only written at intervals, so a process that was killed may have finished
+        that data.
         """
         if self.log is not None:
             self.log.warn(f"TOPIC({name}): {what} are not on disk: finished since the last "

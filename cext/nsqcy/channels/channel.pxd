@@ -33,7 +33,7 @@ cdef class Channel(Dispatch):
     cdef uint64_t max_depth                 # in messages; 0: no limit
     cdef OnFull on_full
     cdef int64_t prune_after                # ns; 0: never
-    cdef bint prune_messages                # prune it even if it has messages
+    cdef bint prune_messages                # prune the channel even if it has messages
     cdef dict unusual                       # the part of its policy that /stats shows
     cdef int64_t used_at                    # time when it was last in use
     cdef uint64_t born_seq                  # fan-out position when it was created
@@ -41,7 +41,7 @@ cdef class Channel(Dispatch):
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t finish_count
-    cdef Series series                      # the metrics series that includes its figures
+    cdef Series series                      # the metrics series that includes its counters
 
     cdef bint is_unused(self) noexcept
     cdef void carry(self, uint64_t ahead) noexcept

@@ -1,9 +1,9 @@
 """Channels: the lifecycle of a message until it is finished.
 
-Owns the commands of consumers about messages in flight, the effects of time on messages, the policy
-of the channel and its counters. The layers below own the parts: dispatch, expiry, dead_lettering,
+Owns the consumer commands for messages in flight, the effects of time on messages, and the
+channel's policy and counters. The layers below own the parts: dispatch, expiry, dead_lettering,
 redelivery, channel_consumers, message_events, inflight, deferral, channel_cursor. Knows blocks and
-entries, but neither connections nor clocks: the caller sets `scheduler.now`.
+entries, but nothing about connections or clocks: the caller sets `scheduler.now`.
 
 Invariant: received = finished + queued + in flight + deferred + dropped + sampled out; see
 Channel.ledger().
@@ -91,8 +91,8 @@ cdef class Channel(Dispatch):
             self.watched = True
 
     def __dealloc__(self):
-        # A channel that was not closed is garbage together with its topic, whose parts may
-        # already be cleared: do not touch it.
+        # A channel that was not closed is garbage together with its topic, which may already be
+        # partially cleared: do not touch the topic.
         global live_channels
         if NSQCY_DEBUG:
             live_channels -= 1
@@ -126,8 +126,8 @@ cdef class Channel(Dispatch):
     # -- numbers --
 
     cdef void carry(self, uint64_t ahead) noexcept:
-        """Finish the restore: the channel's messages are those from before a restart. `ahead`: how
-        many of the records to skip have not been fanned out again yet."""
+        """Finish the restore: the channel's messages are those from before a restart. `ahead`: the
+        number of records to skip that have not been fanned out again yet."""
         self.born_seq = self.window.fanout.seq
         self.skipped -= self.surplus() + ahead
         self.carried += self.held()
@@ -135,7 +135,7 @@ cdef class Channel(Dispatch):
 
     cdef void replay(self, uint64_t skipped) noexcept:
         """Account for a cursor that was moved back by this many records that are not for it.
-        Messages that are delivered again have no delay."""
+        Redelivered messages have no delay."""
         self.skipped = skipped
         self.finished_count = 0
         self.replay_end = self.window.fanout.seq
@@ -202,7 +202,7 @@ cdef class Channel(Dispatch):
         after a restart.
 
         Everything that removes a message is counted, except damage on disk: a message that can no
-        longer be read from any file is missing in the sum.
+        longer be read from any file is missing from the sum.
         """
         cdef uint64_t received = self.message_count + self.carried + self.surplus()
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
@@ -230,7 +230,7 @@ cdef class Channel(Dispatch):
             "sampled": self.sampled_count,
         }
 
-    # -- commands of consumers --
+    # -- consumer commands --
 
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
         """Return the message in flight with this id; remove it from the table if the consumer owns
@@ -298,15 +298,15 @@ cdef class Channel(Dispatch):
         in_flight_list = <InFlightList *>entry.in_flight_list
         if in_flight_list.consumer != <void *>consumer:
             return NOT_OWNER
-        # Milliseconds modulo 2^32: enough for attempts of up to 24 days. The time of delivery was
-        # rounded up and is now rounded down, so that a message never times out early.
+        # Milliseconds modulo 2^32: enough for attempts of up to 24 days. The delivery time was
+        # rounded up and the result is rounded down, so that a message never times out early.
         delivered = entry.node.tag
         held = <int64_t><int32_t>(<uint32_t>(self.scheduler.now // 1000000) - delivered) * 1000000
         held = max(<int64_t>0, held)
         if held + consumer.msg_timeout >= self.scheduler.max_msg_timeout:
             deadline = self.scheduler.now + self.scheduler.max_msg_timeout - held
         if entry.round != self.round:
-            # A snapshot in progress need not find the message again.
+            # A snapshot in progress does not need to find the message again.
             self.pack(<Deferred *>entry)
         self.list_remove(entry)
         self.list_add_uninlined(in_flight_list, entry, deadline)
@@ -336,7 +336,7 @@ cdef class Channel(Dispatch):
         return budget - left
 
     cdef int expire_in_flight_list(self, InFlightList *in_flight_list, int budget) except -1:
-        """Time out messages that a consumer held too long; return their number."""
+        """Time out messages that a consumer has held too long; return their number."""
         cdef Entry *entry = in_flight_list.first
         cdef int expired = 0
         cdef bint is_last
@@ -364,7 +364,7 @@ cdef class Channel(Dispatch):
     # -- administration --
 
     cdef void pass_over(self) noexcept:
-        """Handle the fan-out of a record that is for another channel."""
+        """Handle the fan-out of a record that is for a different channel."""
         self.skipped += 1
         self.born_seq += 1
 
@@ -401,7 +401,7 @@ cdef class Channel(Dispatch):
         return count
 
     cdef void move(self) noexcept:
-        """Send every message to the same channel of the open topic, as soon as it is due."""
+        """Send each message to the same channel of the open topic as soon as it is due."""
         self.moves = True
         self.redriving = <uint64_t>-1 >> 1
         self.touch_dirty()
@@ -443,7 +443,7 @@ cdef class Channel(Dispatch):
         return 0
 
     cdef Entry *drop_in_flight(self) noexcept:
-        """Take all messages away from consumers; return the messages in flight, followed by the
+        """Take all messages away from the consumers; return the messages in flight, followed by the
         queued ones."""
         cdef Entry *entries = self.queue_first
         cdef InFlightList *in_flight_list = self.in_flight_lists

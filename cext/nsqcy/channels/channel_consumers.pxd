@@ -12,7 +12,7 @@ from nsqcy.storage.entry cimport Entry
 cdef class ChannelConsumers(MessageEvents):
     cdef readonly list consumers
     cdef ReadyRing ready
-    cdef int64_t msg_timeout                # ns, the default for consumers; 0: the server's default
+    cdef int64_t msg_timeout                # ns, default for consumers; 0: the server's default
     cdef uint64_t taken[3]                  # deliveries by locality
 
     cdef void give_timeout(self, Consumer consumer) noexcept
@@ -21,7 +21,7 @@ cdef class ChannelConsumers(MessageEvents):
     cdef void check_ready(self, Consumer consumer) noexcept
 
     cdef inline void count_down(self, Consumer consumer) noexcept:
-        """Handle the end of a message that a consumer had."""
+        """Handle the end of a message that was in flight to a consumer."""
         consumer.in_flight -= 1
         if not consumer.waiting:
             self.check_ready(consumer)

@@ -1,7 +1,7 @@
 """The consumers of a channel.
 
 Owns the list of consumers, the ring of consumers with room, and their message timeout. Knows
-neither their output nor their input.
+nothing about their output or input.
 """
 
 from nsqcy.channels.ready_ring cimport enter_ring, init_place, init_ring, leave_ring

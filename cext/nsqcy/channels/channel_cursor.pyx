@@ -1,7 +1,7 @@
 """The cursor of a channel: the next record of its topic that is for this channel.
 
 Owns the position in the window, the ranges at or after it that the channel skips, and the number of
-records to skip. Knows neither consumers nor what happens to a record that was taken.
+records to skip. Knows nothing about consumers or what happens to a record that was taken.
 """
 
 from libc.stdlib cimport free, realloc
@@ -23,8 +23,8 @@ cdef class ChannelCursor:
     # -- numbers --
 
     cdef uint64_t ahead(self) noexcept:
-        """Return how many of the records to skip have not been fanned out yet, because a start
-        found them finished."""
+        """Return the number of records to skip that have not been fanned out yet: recovery found
+        them finished."""
         cdef uint64_t end = max(<uint64_t>self.window.fanout.seq, <uint64_t>self.cursor.seq)
         cdef uint64_t count = 0
         cdef uint32_t i
@@ -35,8 +35,8 @@ cdef class ChannelCursor:
     cdef uint64_t surplus(self) noexcept:
         """Account for this many records to skip that are missing on disk.
 
-        Each of them was subtracted from the restored records, whenever and wherever it was lost;
-        this is only known when the cursor approaches the end.
+        Each of them was subtracted from the number of restored records, whenever and wherever it
+        was lost; this is only known once the cursor approaches the end.
         """
         cdef uint64_t end = self.window.fanout.seq
         cdef uint64_t room = self.ahead()
@@ -47,7 +47,7 @@ cdef class ChannelCursor:
     # -- reading --
 
     cdef Record *find_record(self) except? NULL:
-        """Do the same, wherever the cursor is."""
+        """Do the same regardless of the cursor's position."""
         cdef Block *block
         cdef Record *record
         cdef uint64_t seq
@@ -61,7 +61,8 @@ cdef class ChannelCursor:
                     self.skipped = self.ahead()
                 return NULL
             if self.cursor.seq != seq and (self.window.hole_count or self.finished_count):
-                # After the records that are missing on disk, which may be in the middle of a range.
+                # This comes after skipping the records that are missing on disk, which may be in
+                # the middle of a range.
                 self.skip_missing(seq, self.finished, self.finished_count)
                 self.skip_missing(seq, self.window.holes, self.window.hole_count)
                 continue
@@ -79,7 +80,7 @@ cdef class ChannelCursor:
             self.cursor.offset += record.length
 
     cdef int add_finished(self, uint64_t start, uint64_t end) except -1:
-        """Mark records start .. end - 1, after those of the earlier ranges, as not for this
+        """Mark records start .. end - 1, which follow those in earlier ranges, as not for this
         channel."""
         cdef Hole *grown = <Hole *>realloc(
             self.finished, (self.finished_count + 1) * sizeof(Hole))
@@ -105,7 +106,8 @@ cdef class ChannelCursor:
                 self.cursor.seq = ranges[i].end
 
     cdef void skip_missing(self, uint64_t seq, const Hole *ranges, uint32_t count) noexcept:
-        """Drop the parts of the ranges between record `seq` and the cursor, which need no skip."""
+        """Drop the parts of ranges between record `seq` and the cursor, which need not be
+        skipped."""
         cdef uint64_t start
         cdef uint64_t end
         cdef uint32_t i

@@ -1,4 +1,4 @@
-# The entries of one channel, as in a snapshot of the journal.
+# The entries of one channel, as in a journal snapshot.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -22,9 +22,9 @@ cdef class Packing:
     cdef uint64_t *ids              # of them
     cdef uint32_t count
     cdef uint32_t room
-    cdef bint failed                # memory was short, so it is incomplete
+    cdef bint failed                # out of memory, so it is incomplete
 
-    # Add an entry in any state; one whose record is only in memory is omitted.
+    # Add an entry in any state; omit it if its record is only in memory.
     cdef void add(self, const Deferred *entry, int64_t due) noexcept
     # Return the entries added since the last call, as two arrays.
     cdef tuple take(self)

@@ -1,4 +1,4 @@
-# A client, as a channel, a topic and the log see it.
+# A client as seen by a channel, a topic and the log.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -10,13 +10,13 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef class Waiter:
-    """Receiver of the results of publishes and of queries about a log."""
+    """Receiver of the results of publishes and log queries."""
     cdef int publish_done(self, uint64_t ticket, str error) except -1
     cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1
 
 
 cdef class Consumer(Waiter):
-    """A client as its channel sees it: a ready count, and a destination for messages."""
+    """A client as its channel sees it: a ready count and a destination for messages."""
     cdef InFlight channel           # the Channel
     cdef InFlightList *in_flight_list
     cdef RingPlace ring_place

@@ -1,8 +1,8 @@
 """The interfaces through which channels and topics reach a client.
 
 A Consumer receives the messages of one channel; a Waiter receives the outcome of a publish or of a
-log command. Owns the counters of a client in /stats. Knows neither connections nor how a message is
-sent: sessions implement both.
+log command. Owns the counters of a client in /stats. Knows nothing about connections or how a
+message is sent: sessions implement both.
 """
 
 
@@ -12,7 +12,7 @@ cdef class Waiter:
         raise NotImplementedError
 
     cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
-        """Handle the answer to the query with this ticket, or its error."""
+        """Handle the result of the query with this ticket, or its error."""
         raise NotImplementedError
 
 
@@ -27,7 +27,7 @@ cdef class Consumer(Waiter):
 
     cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
                            uint16_t attempts) except -1:
-        """Put one message frame into the output; return whether there is room for another."""
+        """Append one message frame to the output; return whether there is room for another."""
         raise NotImplementedError
 
     cdef int on_channel_gone(self) except -1:

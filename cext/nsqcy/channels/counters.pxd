@@ -1,4 +1,4 @@
-# Figures of topics and channels, by number: first counters, whose totals outlive their owner, then
+# Metrics of topics and channels, by number: first counters, whose totals outlive their owner, then
 # gauges.
 from libc.stdint cimport uint64_t
 
@@ -33,14 +33,14 @@ cdef enum:
 
 # The series in which a topic or channel is shown.
 cdef enum Series:
-    UNDECIDED = 0               # not decided yet
+    UNDECIDED = 0               # not yet decided
     OWN = 1                     # by themselves
     OTHERS = 2                  # summed with the other series beyond the maximum
     EPHEMERALS = 3              # the series of all ephemeral ones
     SERIES = 4
 
 
-# The combined figures of one series.
+# The combined values of one series.
 ctypedef struct Sums:
     uint64_t topic[TOPIC_FIGURES]
     uint64_t channel[CHANNEL_FIGURES]

@@ -12,7 +12,7 @@ from nsqcy.storage.record cimport Record
 cdef enum TransferReason:
     OUT_OF_ATTEMPTS = 0         # the message is out of attempts
     TOO_OLD = 1
-    REDRIVEN = 2                # back to its origin
+    REDRIVEN = 2                # the message returns to its origin
 
 
 cdef class Transfer(Consumer):

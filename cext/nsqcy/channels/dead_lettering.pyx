@@ -1,7 +1,7 @@
 """Messages of a channel that are out of attempts, too old, or redriven.
 
-Owns the decision where such a message is sent, and the channel's counters for it. A Transfer sends
-the message (nsqcy.broker.dead_letters implements it).
+Decides where such a message is sent, and owns the channel's counters for it. A Transfer sends the
+message (implemented by nsqcy.broker.dead_letters).
 """
 
 from libc.stdint cimport int64_t
@@ -13,20 +13,20 @@ from nsqcy.storage.entry cimport TRANSFERRING, NEVER, Deferred
 
 cdef class Transfer(Consumer):
     cdef int take_over(self, Entry *entry, TransferReason reason, str client) except -1:
-        """Add a message whose id and timestamp are known, and move it. `client`: its last
-        consumer."""
+        """Add a message with a known id and timestamp, and move it. `client`: its last consumer."""
         raise NotImplementedError
 
     cdef int restore_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
-        """Add a message whose transfer a start found in progress, in the order of their numbers."""
+        """Add a message whose transfer was in progress at the last exit; call this in the order of
+        transfer numbers."""
         raise NotImplementedError
 
     cdef bint send_back(self, Entry *entry, const Record *record) except -1:
-        """Add a message, and move it to the origin in its headers, if there is one."""
+        """Add a message, and move it to the origin named in its headers, if any."""
         raise NotImplementedError
 
     cdef int go_on(self) except -1:
-        """Send the messages that can be sent now."""
+        """Send all messages that can be sent now."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ cdef class DeadLettering(Redelivery):
             self.transfer.in_flight_list = self.new_in_flight_list(<void *>self.transfer)
         return self.transfer
 
-    # -- messages of the transfer --
+    # -- messages in transfer --
 
     cdef int add_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
         """Add a message to the transfer, after those with smaller numbers."""
@@ -71,21 +71,21 @@ cdef class DeadLettering(Redelivery):
         return 0
 
     cdef int return_transfer(self, Entry *entry) except -1:
-        """Return a message of the transfer to the channel's queue."""
+        """Return a message in transfer to the channel's queue."""
         self.table_clear(self.table_find(entry.id))
         self.no_longer_in_flight(entry)
         self.queue_entry(entry, 0)
         return 0
 
     cdef int drop_transfer(self, Entry *entry) except -1:
-        """Drop a message of the transfer whose record is damaged."""
+        """Drop a message in transfer whose record is damaged."""
         self.table_clear(self.table_find(entry.id))
         self.no_longer_in_flight(entry)
         self.drop_entry(entry)
         return 0
 
     cdef int transferred(self, Entry *entry, str client) except -1:
-        """Drop a message that the other topic has accepted, and count it."""
+        """Drop a message that the target topic has accepted, and count it."""
         if self.events is not None and entry.node.tag != REDRIVEN:
             self.events.add(DEAD_LETTER, entry.id, entry.attempts, self.scheduler.wall, 0,
                             self.scheduler.wall - entry.timestamp, self.event_names, client)

@@ -18,15 +18,15 @@ cdef class Deferral(ChannelCursor):
     cdef SchedulerState scheduler
     cdef bint dirty
     cdef Pages pages                        # deferred messages
-    cdef Heap timers                        # timers of these and of in-flight lists
+    cdef Heap timers                        # timers of deferred messages and of in-flight lists
     cdef Timer alarm                        # this channel in the scheduler's timers
     cdef readonly uint64_t deferred_count
-    cdef set cancelled                      # seqs of records that the fan-out after a start skips
+    cdef set cancelled                      # seqs of records that fan-out skips after a restart
     cdef readonly uint64_t cancelled_count
     cdef Packing packing                    # entries of the checkpoint in progress
 
     cdef inline void touch_dirty(self) noexcept:
-        """Have dispatch called in this turn."""
+        """Schedule a call to dispatch in this turn."""
         if not self.dirty:
             self.become_dirty()
 

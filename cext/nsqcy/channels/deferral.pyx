@@ -1,8 +1,8 @@
 """Deferral: the deferred messages of a channel, and when the channel wakes up.
 
-Owns the pages of deferred messages, the heap of timers (theirs, and those of messages in flight)
-and the alarm for the earliest of these in the scheduler. Knows neither the queue nor consumers: the
-channel decides where a message goes when it is due.
+Owns the pages of deferred messages, the heap of timers (for deferred messages and messages in
+flight) and the scheduler's alarm for the earliest timer. Knows nothing about the queue or
+consumers: the channel decides where a message goes when it is due.
 """
 
 from nsqcy.base.heap cimport (
@@ -39,7 +39,7 @@ cdef class Deferral(ChannelCursor):
     # -- the scheduler --
 
     cdef void set_alarm(self) noexcept:
-        """Keep the scheduler's timer for this channel at the channel's earliest due time."""
+        """Set the scheduler's timer for this channel to the channel's earliest due time."""
         cdef int64_t due = heap_first_due(&self.timers)
         if self.timers.size == 0:
             self.drop_alarm()
@@ -58,7 +58,7 @@ cdef class Deferral(ChannelCursor):
         """Handle the fan-out of a record with a delay: defer it here until `due`."""
         cdef Deferred *deferred
         if delayed.seq < self.cursor.seq:
-            # A start found that the record was fanned out before the channel was created.
+            # Recovery found that the record was fanned out before the channel was created.
             return 0
         if self.cancelled is not None and self.was_cancelled(delayed.seq):
             return 0
@@ -118,7 +118,7 @@ cdef class Deferral(ChannelCursor):
         return NULL
 
     cdef uint64_t cancel(self, uint64_t id) noexcept:
-        """Drop a deferred message; return its seq; 0 if there is none."""
+        """Drop a deferred message; return its seq, or 0 if there is none."""
         cdef Deferred *deferred = self.find_deferred(id)
         cdef uint64_t seq
         if deferred == NULL:
@@ -133,9 +133,9 @@ cdef class Deferral(ChannelCursor):
         return seq
 
     def upcoming(self, int limit, after):
-        """Return the next deferred messages in the order of their due times, at most `limit`:
-        (place, seq, due, id, attempts, size) each, with the due time on the wall clock. `after`:
-        return messages after this place; None: from the beginning."""
+        """Return the next deferred messages in order of due time, at most `limit`: (place, seq,
+        due, id, attempts, size) each, with the due time on the wall clock. `after`: return messages
+        after this place; None: start from the beginning."""
         cdef Listing listing = Listing(limit, after, IN_FLIGHT_TIMER)
         cdef int64_t ahead = self.scheduler.wall - self.scheduler.now
         cdef const Deferred *deferred
@@ -154,7 +154,7 @@ cdef class Deferral(ChannelCursor):
     # -- checkpoints --
 
     cdef void pack(self, Deferred *entry) noexcept:
-        """Have a checkpoint in progress contain a message as it is now."""
+        """Include a message, in its current state, in a checkpoint in progress."""
         cdef int64_t due = 0
         if entry.state == DEFERRED:
             due = self.scheduler.wall - self.scheduler.now + heap_due(&self.timers, &entry.node)

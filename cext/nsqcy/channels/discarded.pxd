@@ -1,4 +1,4 @@
-# Messages of a channel that was emptied or deleted, freed in pieces.
+# Messages of an emptied or deleted channel, freed in pieces.
 
 cimport cython
 

@@ -1,7 +1,7 @@
-"""Messages of a channel that was emptied or deleted.
+"""Messages of an emptied or deleted channel.
 
 Owns their entries and pages until all are freed, a bounded number per turn: freeing a million of
-them in one turn would delay every other client. Knows neither the channel nor when it is called.
+them in one turn would delay every other client. Does not know the channel or when it is called.
 """
 
 cimport cython
@@ -14,7 +14,7 @@ from nsqcy.storage.entry cimport Deferred, Page, deferred_of
 @cython.no_gc_clear      # or it could not release its part of the window
 cdef class Discarded:
     cdef int free_some(self, int budget) noexcept:
-        """Free messages up to the budget; return the unused budget, 0 if messages may be left."""
+        """Free messages up to the budget; return the unused budget; 0 if messages may be left."""
         cdef Entry *entry
         cdef Page *page
         cdef Deferred *deferred

@@ -12,14 +12,14 @@ from nsqcy.storage.record_window cimport RecordWindow
 
 cdef class Dispatch(Expiry):
     cdef readonly bint paused
-    cdef bint cut_off               # delivers nothing for now; unlike paused, not part of its state
-    cdef readonly double rate               # messages per second that may be sent; 0: any number
+    cdef bint cut_off                       # delivers nothing for now; not a state of the channel
+    cdef readonly double rate               # messages per second that may be sent; 0: no limit
     cdef double next_send                   # when the rate allows the next message; monotonic, ns
     cdef bint held_back                     # the last dispatch sent everything that the rate allows
-    cdef Timer pacer                        # in the scheduler, until the rate allows more
+    cdef Timer pacer                        # its timer in the scheduler, until the rate allows more
     cdef uint64_t redriving                 # number of waiting messages to redrive
     cdef bint moves                         # its messages always move to the open topic
-    cdef uint64_t full_count                # dropped oldest messages, because there were too many
+    cdef uint64_t full_count                # oldest messages dropped, because there were too many
     cdef readonly uint64_t sampled_count    # consumed without delivery
 
     cdef int dispatch(self, int budget) except -1

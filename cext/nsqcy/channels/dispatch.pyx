@@ -1,7 +1,7 @@
 """Dispatch: the next message of a channel, and the consumer that receives it.
 
-Owns the order of delivery, which is that of NSQ's one queue, and the channel's rate. Knows
-consumers only by their ready ring, and no clock except the scheduler's.
+Owns the order of delivery, which is that of NSQ's single queue, and the channel's rate. Knows
+consumers only through their ready ring, and only the scheduler's clock.
 """
 
 from libc.stdint cimport int64_t
@@ -17,7 +17,7 @@ cdef enum:
     REDRIVEN_AT_ONCE = 256          # messages that are redriven
 
     # Times of the rate limit, in ns: unused credit expires after BURST; a late turn may catch up on
-    # MAKE_UP, so that the rate is kept even on a busy machine.
+    # MAKE_UP, which maintains the rate even on a busy machine.
     BURST = 10000000
     MAKE_UP = 100000000
     PACE = 1000000              # between two wake-ups
@@ -31,7 +31,7 @@ cdef class Dispatch(Expiry):
         self.pacer.owner = <void *>self
 
     cdef int dispatch(self, int budget) except -1:
-        """Deliver messages or skip records, at most `budget` of both; return the unused budget, 0
+        """Deliver messages or skip records, at most `budget` of both; return the unused budget; 0
         if more could be delivered now."""
         if self.redriving:
             budget = self.redrive_some(budget)
@@ -60,7 +60,7 @@ cdef class Dispatch(Expiry):
         if self.next_send <= now:
             maximum = <int>min(<double>budget, (now - self.next_send) / gap + 1)
         left = self.hand_out(maximum)
-        # Sampled and damaged messages were not sent.
+        # Messages that were sampled out or damaged were not sent.
         self.next_send += gap * (self.in_flight_count - before)
         self.held_back = self.next_send > now
         if self.held_back:
@@ -72,7 +72,7 @@ cdef class Dispatch(Expiry):
         return budget - maximum + left
 
     cdef int hand_out(self, int budget) except -1:
-        """Do the same, if nothing forbids it."""
+        """Do the same, unless something prevents delivery."""
         cdef RecordWindow window = self.window
         cdef RingPlace *place
         cdef Entry *entry
@@ -95,8 +95,8 @@ cdef class Dispatch(Expiry):
         cdef uint64_t seq
         while self.cursor.seq < self.window.fanout.seq:
             if self.queued >= self.mem_queue_size:
-                # Before using the record: dropping reads others, which may push its block out of
-                # memory.
+                # Drop before using the record: dropping reads other records, which may push its
+                # block out of memory.
                 seq = self.cursor.seq
                 self.dispatch(1)
                 if self.cursor.seq != seq:
@@ -111,12 +111,12 @@ cdef class Dispatch(Expiry):
                 self.dropped_count += 1
             else:
                 self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
-                # The cursor is about to pass the record, so the record waits for nothing.
+                # The cursor is about to pass the record, so the record does not wait for anything.
                 self.queue_last.in_flight_list = NULL
             self.window_step(record)
         return 0
 
-    # -- the next message --
+    # -- next message --
 
     cdef Entry *take(self, int maximum) except? NULL:
         """Take the next message to deliver from the queue or the window, with its block in memory.
@@ -132,7 +132,7 @@ cdef class Dispatch(Expiry):
         return self.take_sifted(maximum)
 
     cdef Entry *take_sifted(self, int maximum) except? NULL:
-        """Do the same, if the next message may not be deliverable."""
+        """Do the same for a next message that may not be deliverable."""
         cdef Entry *entry
         cdef Record *record
         while True:

@@ -1,4 +1,4 @@
-"""The first few of many messages, in the order of their times.
+"""The first few of many messages, in order of time.
 
 Selects them among the offered entries, which must stay in place until they are read.
 """
@@ -33,7 +33,7 @@ cdef class Listing:
         return (<const Deferred *>one.node).seq > (<const Deferred *>other.node).seq
 
     cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept:
-        """Offer a node. The node is read only if its due time does not decide, because a million
+        """Offer a node. The node is read only if its due time is not decisive, because a million
         nodes may be scattered in memory."""
         cdef const HeapSlot *last = &self.slots[0]
         if slot.due < self.border.due or (self.count == self.limit and slot.due > last.due):

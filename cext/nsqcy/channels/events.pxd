@@ -1,4 +1,4 @@
-# Events of messages in channels, for consumers of the topic of events.
+# Message events in channels, for consumers of the events topic.
 #
 #   channel ──add──► ring ──flush, at most one batch under way──► publish(lines, done)
 #                     │
@@ -20,20 +20,20 @@ ctypedef struct Event:
     uint64_t id
     int64_t in_flight       # ns
     int64_t age             # ns since the publish
-    void *names             # owned bytes: topic and channel, as the line has them
+    void *names             # owned bytes: topic and channel, as in the line
     void *client            # owned str
     uint16_t attempts
     uint8_t kind
 
 
 cdef class Events:
-    """Events of a worker's channels that are not published yet."""
+    """Events of a worker's channels that have not been published yet."""
     cdef Event *ring
     cdef uint32_t first
     cdef readonly uint32_t waiting
-    cdef uint64_t below                 # messages with a smaller hash have events ...
-    cdef bint all_of_them               # ... or all messages have events
-    cdef uint32_t under_way             # lines passed to `publish` but not accepted yet
+    cdef uint64_t below                 # messages with a smaller hash produce events ...
+    cdef bint all_of_them               # ... or all messages produce events
+    cdef uint32_t under_way             # lines passed to `publish` but not yet accepted
     cdef readonly uint64_t published
     cdef readonly uint64_t dropped
     cdef public object publish          # publish(lines, done); done(None) or done(reason) follows

@@ -1,8 +1,8 @@
-"""Events of messages: collected as they happen, published in batches, one JSON line each.
+"""Message events: collected as they happen, published in batches, one JSON line each.
 
-Owns the ring between channels and the publisher, the choice of messages, and the format of a line.
-Knows neither channels nor topics. Events without room are counted and dropped: events never delay
-messages.
+Owns the ring between channels and the publisher, the selection of messages, and the line format.
+Knows nothing about channels or topics. Events that find no room are counted and dropped: events
+never delay messages.
 """
 
 from libc.stdint cimport int64_t, uint16_t, uint64_t
@@ -17,16 +17,16 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    RING = 16384            # events that can wait: a mebibyte
-    BATCH = 1024            # maximum number of lines written in a turn
+    RING = 16384            # maximum number of waiting events: a mebibyte
+    BATCH = 1024            # maximum number of lines written per turn
     MAX_CLIENT = 512       # maximum characters of a client's name
 
 cdef tuple KINDS = (b"finish", b"requeue", b"timeout", b"dead-letter", b"expired")
 
 
 def names_of(str topic not None, str channel not None):
-    """Set topic and channel as they appear in a line; neither has a character that JSON would
-    escape."""
+    """Set the topic and channel as they appear in a line; neither contains a character that JSON
+    would escape."""
     return f'"topic":"{topic}","channel":"{channel}"'.encode()
 
 
@@ -37,8 +37,8 @@ cdef class Events:
             raise MemoryError()
 
     def __init__(self, double sample=1.0):
-        """sample: share of messages that have events, 0 to 1; a message has all of its events or
-        none"""
+        """sample: share of messages that produce events, 0 to 1; a message produces all of its
+        events or none"""
         self.all_of_them = sample >= 1
         self.below = <uint64_t>(min(sample, 0.9999999999999999) * 18446744073709551616.0)
 
@@ -91,8 +91,7 @@ cdef class Events:
         return 0
 
     def done(self, reason):
-        """Handle the result of a batch: whether it was accepted or rejected, its events are
-        done."""
+        """Handle the result of a batch: whether accepted or rejected, its events are done."""
         if reason is None:
             self.published += self.under_way
         else:

@@ -1,4 +1,4 @@
-# Messages of a channel that are too old, too many, or out of attempts.
+# Messages of a channel that are too old, too numerous, or out of attempts.
 
 from libc.stdint cimport int64_t, uint16_t, uint64_t
 
@@ -11,7 +11,7 @@ cdef class Expiry(DeadLettering):
     cdef uint16_t max_attempts              # 0: any number
     cdef bint sifts                         # queued messages may be too old, or out of attempts
     cdef int64_t ttl                        # ns from the publish; 0: forever
-    cdef uint64_t max_messages             # the oldest beyond it are dropped; 0: no limit
+    cdef uint64_t max_messages             # the oldest messages beyond it are dropped; 0: no limit
     cdef uint64_t max_bytes
     cdef int stepped                        # records skipped in this dispatch
     cdef uint64_t expired_count             # too old to be delivered

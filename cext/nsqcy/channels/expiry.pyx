@@ -1,7 +1,7 @@
 """Messages of a channel that must no longer be delivered.
 
 Owns the limits: the age of a message, its attempts, and the number of waiting messages. Knows
-neither consumers nor the order of delivery.
+nothing about consumers or the order of delivery.
 """
 
 from nsqcy.channels.dead_lettering cimport OUT_OF_ATTEMPTS, TOO_OLD
@@ -15,7 +15,7 @@ cdef class Expiry(DeadLettering):
         self.sifts = ttl != 0 or self.max_attempts != 0
 
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept:
-        """Limit the number of waiting messages, by dropping the oldest; 0: no limit."""
+        """Limit the number of waiting messages by dropping the oldest; 0: no limit."""
         if messages != self.max_messages or bytes != self.max_bytes:
             self.max_messages = messages
             self.max_bytes = bytes
@@ -89,15 +89,15 @@ cdef class Expiry(DeadLettering):
             return True
         if self.is_expired(record):
             entry = self.entry_at_cursor(record)
-            # First: publishing a dead letter may push the record's block out of memory.
+            # This comes first: publishing a dead letter may push the record's block out of memory.
             self.window_step(record)
             self.dead_letter_expired(entry, record)
             return True
         return False
 
     cdef int drop_expired(self, int budget) except -1:
-        """Drop messages that are too old at the place from which the next message would be taken,
-        even without consumers."""
+        """Drop messages that are too old where the next message would be taken, even if there are
+        no consumers."""
         cdef Entry *entry
         cdef Record *record
         while budget > self.stepped:

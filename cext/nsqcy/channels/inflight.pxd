@@ -9,15 +9,15 @@ from nsqcy.storage.entry cimport IN_FLIGHT, Entry
 
 
 cdef enum:
-    MOVED_SLOTS = 8                 # slots of an outgrown table moved with each new entry
+    MOVED_SLOTS = 8                 # slots of an outgrown table moved per new entry
 
 
 cdef Py_ssize_t in_flight_lists_alive() noexcept
 
 
-# The messages in flight to one consumer, in the order of their deadlines. The list outlives the
-# consumer: messages of a dead client stay in flight until they time out. `timer` is never later
-# than the first deadline.
+# The messages in flight to one consumer, in order of deadline. The list outlives the consumer:
+# messages of a dead client stay in flight until they time out. `timer` is never later than the
+# first deadline.
 ctypedef struct InFlightList:
     HeapNode timer
     Entry *first
@@ -49,7 +49,7 @@ cdef inline void enter_slot(Entry **table, uint32_t mask, Entry *entry) noexcept
 
 
 cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcept nogil:
-    """Empty a slot; entries after it that were pushed past it move up."""
+    """Empty a slot, and move up later entries that had been pushed past it."""
     cdef uint32_t hole = slot
     cdef uint32_t home
     while True:
@@ -73,8 +73,8 @@ cdef class InFlight(Deferral):
     cdef uint32_t outgrown_mask
     cdef uint32_t outgrown_left             # its slots from this one on are empty
     cdef InFlightList *in_flight_lists
-    cdef InFlightList *unpacked_in_flight_list  # next list to visit in a checkpoint, or NULL
-    cdef Entry *unpacked_in_flight          # and its next message; NULL: the end of the list
+    cdef InFlightList *unpacked_in_flight_list  # next list that a checkpoint visits, or NULL
+    cdef Entry *unpacked_in_flight          # its next message; NULL: the end of the list
 
     cdef int list_add_uninlined(
         self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1
@@ -89,7 +89,7 @@ cdef class InFlight(Deferral):
 
     cdef inline int list_add(
             self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
-        """Add a message to a consumer's list, in the order of deadlines: it is nearly always the
+        """Add a message to a consumer's list, in order of deadline: it is nearly always the
         last."""
         cdef Entry *before = in_flight_list.last
         entry.state = IN_FLIGHT

@@ -1,7 +1,7 @@
 """The in-flight table of a channel: messages with a consumer, until they are finished or time out.
 
-Owns the table of messages by id, and for each consumer a list of them in the order of deadlines
-(InFlightList), which outlives the consumer. Knows consumers as pointers only, and nothing of
+Owns the table of messages by id, and for each consumer a list of them in order of deadline
+(InFlightList), which outlives the consumer. Knows consumers only as pointers, and nothing about
 sending.
 """
 
@@ -20,12 +20,12 @@ cdef Py_ssize_t live_in_flight_lists = 0
 
 
 cdef Py_ssize_t in_flight_lists_alive() noexcept:
-    """Return the number of lists of all channels; zero in a release build."""
+    """Return the number of lists in all channels; zero in a release build."""
     return live_in_flight_lists
 
 
 cdef class InFlight(Deferral):
-    """Messages in flight of one channel."""
+    """The messages in flight of one channel."""
 
     def __cinit__(self):
         self.table = <Entry **>calloc(MIN_TABLE, sizeof(Entry *))
@@ -35,7 +35,7 @@ cdef class InFlight(Deferral):
 
     def __dealloc__(self):
         while self.in_flight_lists != NULL:
-            # The heap also has entries, which may be freed with their pool.
+            # The heap also contains entries, which may be freed with their pool.
             self.in_flight_lists.timer.index = HEAP_NOWHERE
             self.free_in_flight_list(self.in_flight_lists)
         free(self.table)
@@ -45,8 +45,8 @@ cdef class InFlight(Deferral):
 
     cdef int list_add_uninlined(
             self, InFlightList *in_flight_list, Entry *entry, int64_t deadline) except -1:
-        """As list_add(), for rare callers: compilers do not inline a function that has many
-        callers, but a delivery needs list_add() inlined."""
+        """Like list_add(), but for infrequent callers: compilers do not inline a function that has
+        many callers, and delivery needs list_add() inlined."""
         return self.list_add(in_flight_list, entry, deadline)
 
     cdef InFlightList *new_in_flight_list(self, void *consumer) except NULL:
@@ -82,7 +82,7 @@ cdef class InFlight(Deferral):
         free(in_flight_list)
 
     cdef void visit_in_flight_list(self, InFlightList *in_flight_list) noexcept:
-        """Continue the visit of messages in flight with this list; NULL: none."""
+        """Continue visiting messages in flight with this list; NULL: none."""
         self.unpacked_in_flight_list = in_flight_list
         self.unpacked_in_flight = NULL if in_flight_list == NULL else in_flight_list.first
 
@@ -102,8 +102,8 @@ cdef class InFlight(Deferral):
         return 0
 
     cdef void move_some(self, uint32_t slots) noexcept:
-        """Empty this many more slots of the outgrown table, from its end on: the entries that a
-        search passes must stay as long as its target does."""
+        """Empty this many more slots of the outgrown table, starting from its end: the entries that
+        a search passes must stay while its target does."""
         while slots and self.outgrown_left:
             slots -= 1
             while self.outgrown[self.outgrown_left - 1] != NULL:
@@ -118,7 +118,8 @@ cdef class InFlight(Deferral):
         clear_slot(self.outgrown, self.outgrown_mask, slot)
 
     cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept:
-        """Do the same for a message that may be in the outgrown table; `slot` is its new place."""
+        """Do the same for a message that may be in the outgrown table; `slot` is its new
+        location."""
         cdef uint32_t before = find_slot(self.outgrown, self.outgrown_mask, id)
         if self.outgrown[before] != NULL:
             self.move_one(before)

@@ -1,6 +1,6 @@
-"""Reports about messages of a channel in flight.
+"""Reports about the messages of a channel that are in flight.
 
-Owns which reports are kept: events for the topic of events, the latency from publish to finish, and
+Decides which reports are kept: events for the events topic, the latency from publish to finish, and
 the ages of finished messages. Does not change messages.
 """
 
@@ -13,14 +13,13 @@ from nsqcy.channels.inflight cimport InFlightList
 
 cdef class MessageEvents(InFlight):
     cdef void report_to(self, Events events, bytes names) noexcept:
-        """From now on, report events of messages."""
+        """From now on, report message events."""
         self.events = events
         self.event_names = names
         self.watched = True
 
     cdef void report(self, EventKind kind, const Entry *entry) noexcept:
-        """Report an event of a message that is still in flight. Only for channels that are
-        watched."""
+        """Report an event of a message that is still in flight. Only for watched channels."""
         cdef InFlightList *in_flight_list = <InFlightList *>entry.in_flight_list
         # Milliseconds modulo 2^32, as in touch().
         cdef int64_t held = <int32_t>(

@@ -1,4 +1,4 @@
-# Action of a full topic or channel on the next message.
+# Action of a full topic or channel when the next message arrives.
 
 
 cdef enum OnFull:

@@ -1,4 +1,4 @@
-"""Actions of a full topic or channel on the next message, by their names in policies."""
+"""Actions of a full topic or channel when the next message arrives, by their names in policies."""
 
 from nsqcy.config.policies import ON_FULL as _ON_FULL
 

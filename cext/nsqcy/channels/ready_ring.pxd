@@ -1,5 +1,5 @@
-# The ready ring of a channel: round-robin of the consumers that can take a message, the nearest
-# first. Knows neither messages nor when a consumer is ready.
+# The ready ring of a channel: round-robin over the consumers that can take a message, the nearest
+# first. Knows nothing about messages, or about when a consumer is ready.
 
 
 cdef enum Locality:
@@ -9,7 +9,7 @@ cdef enum Locality:
     LOCALITIES = 3
 
 
-# The place of a consumer in a ring. `consumer` is borrowed.
+# A consumer's place in a ring. `consumer` is borrowed.
 ctypedef struct RingPlace:
     RingPlace *prev
     RingPlace *next
@@ -22,7 +22,7 @@ ctypedef struct ReadyRing:
 
 
 cdef inline void init_place(RingPlace *place, void *consumer) noexcept nogil:
-    """Initialise a place outside of every ring."""
+    """Initialize a place outside every ring."""
     place.prev = place.next = place
     place.consumer = consumer
 

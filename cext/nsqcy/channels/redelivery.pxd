@@ -12,7 +12,7 @@ from nsqcy.storage.record cimport Record
 
 
 # Position of a walk over a channel's entries that takes many turns. Entries come and go meanwhile:
-# one that moves may be missed, or visited twice.
+# an entry that moves may be missed, or visited twice.
 ctypedef struct Walk:
     uint8_t part            # WalkPart
     uint32_t left           # in the timers or the table: slots before this one remain
@@ -55,7 +55,7 @@ cdef class Redelivery(ChannelConsumers):
         self.pool.free_entry(entry)
 
     cdef inline bint queue_is_next(self, const Entry *first) noexcept:
-        """Return whether the first message of the queue, if there is one, precedes the cursor's."""
+        """Return whether the first message of the queue, if any, precedes the cursor's."""
         return first != NULL and (<size_t>first.in_flight_list <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq)
 

@@ -1,7 +1,7 @@
 """The queue of a channel: messages that are not at its cursor.
 
-Owns the queue, the read-ahead of records that are not in memory, and walks over all entries of the
-channel. Knows neither consumers nor why a message was queued.
+Owns the queue, the read-ahead of records that are not in memory, and the walks over all entries of
+the channel. Knows nothing about consumers or why a message was queued.
 """
 
 from nsqcy.channels.deferral cimport IN_FLIGHT_TIMER
@@ -13,7 +13,7 @@ from nsqcy.storage.record cimport is_spoiled
 
 
 cdef enum:
-    READ_AHEAD = 1024               # maximum number of queued messages read at the same time
+    READ_AHEAD = 1024               # maximum number of queued messages read concurrently
 
 
 cdef class Redelivery(ChannelConsumers):
@@ -29,7 +29,7 @@ cdef class Redelivery(ChannelConsumers):
         """Return the number of unfinished messages."""
         return self.depth() + self.in_flight_count + self.deferred_count
 
-    # -- in and out --
+    # -- queueing --
 
     cdef int queue_record(self, const Entry *addressed) except -1:
         """Handle the fan-out of a record that is only for this channel."""
@@ -50,7 +50,7 @@ cdef class Redelivery(ChannelConsumers):
 
     cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept:
         """Queue a message at the tail: after everything that has been fanned out so far. A full
-        ephemeral channel drops it. `size`: size of its body, in the form of size_tag."""
+        ephemeral channel drops it. `size`: the body's size, in the form of size_tag."""
         if self.ephemeral and self.queued >= self.mem_queue_size:
             self.dropped_count += 1
             self.drop_entry(entry)
@@ -99,7 +99,7 @@ cdef class Redelivery(ChannelConsumers):
         elif self.prefetch.find(entry.seq) != NULL:
             return True
         elif self.prefetch.first_seq == entry.seq:
-            # The record is damaged or unreadable. The block has the details.
+            # The record is damaged or unreadable; the block has the details.
             self.window.load(block)
         else:
             self.read_ahead()
@@ -139,10 +139,10 @@ cdef class Redelivery(ChannelConsumers):
         self.place.queued = NULL
 
     cdef bint walk(self, Deferred **entry) noexcept:
-        """Do one step of a walk; return the entry there, or NULL; False at its end.
+        """Take one step of a walk; return the entry there, or NULL; False at the end.
 
-        The walk visits arrays backwards, the direction in which deferred messages move, because the
-        heap and the table fill their gaps from the end.
+        The walk visits arrays backwards, because the heap and the table fill their gaps from the
+        end, so deferred messages move in that direction.
         """
         cdef Walk *place = &self.place
         cdef HeapNode *node
@@ -174,13 +174,14 @@ cdef class Redelivery(ChannelConsumers):
             return True
         return False
 
-    # -- snapshots of the journal --
+    # -- journal snapshots --
     #
-    # A snapshot contains every message that the channel had when the snapshot began, and that is
-    # not finished when the snapshot visits it. It visits messages in flight, the queue and deferred
+    # A snapshot contains every message that the channel had when the snapshot began and that is not
+    # finished when the snapshot visits it. It visits messages in flight, the queue and deferred
     # messages, a few at a time; messages that move meanwhile are packed as they move. A message has
-    # the `round` of the channel when it no longer needs to be packed: it was packed, or it arrived
-    # after the snapshot began, which records that the message is after the cursor.
+    # the channel's `round` once it no longer needs to be packed: either it was packed, or it
+    # arrived after the snapshot began, and the snapshot records that the message is after the
+    # cursor.
 
     cdef void begin_packing(self, Packing packing) noexcept:
         self.packing = packing

@@ -1,4 +1,4 @@
-# State that a worker's channels share: the clocks of a turn, dirty objects, timers.
+# State that a worker's channels share: the turn's clocks, dirty objects, timers.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.base.heap cimport Heap, HeapNode
@@ -25,7 +25,7 @@ cdef class SchedulerState:
     cdef public int64_t max_msg_timeout     # ns
     cdef public bint topology_aware
     cdef readonly Percentiles percentiles   # quantiles of the time from publish to finish
-    cdef readonly Events events             # receives events of messages; None: off
+    cdef readonly Events events             # receives message events; None: off
     cdef public object publish_once         # for transfers: see nsqcy.broker.dead_letters
     cdef uint32_t random_state
 

@@ -1,7 +1,7 @@
 """The scheduler's state that topics and channels see: clocks, dirty channels, timers.
 
 Owns the input of a turn: both clocks as data, the channels with work to do, and the times when
-other channels wake up. Also has the worker's block pool, limits and event receiver. Decides
+other channels wake up. Also holds the worker's block pool, limits and event receiver. Decides
 nothing: broker/scheduler owns the order of work in a turn.
 """
 

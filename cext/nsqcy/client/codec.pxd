@@ -1,4 +1,4 @@
-# A client's end of a connection: frames become messages, answers become commands.
+# The client end of a connection: frames become messages, answers become commands.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 
@@ -12,16 +12,16 @@ cdef enum Outcome:
 
 
 cdef class Codec:
-    """Codec of one connection, above TLS and compression."""
+    """Codec for one connection, above TLS and compression."""
     cdef readonly str address
     cdef Output output
-    cdef bytearray partial          # received bytes of an incomplete frame
+    cdef bytearray partial          # bytes received of an incomplete frame
     cdef size_t wanted              # size that `partial` needs before the next try
     cdef uint32_t longest           # maximum bytes of a message's frame
     cdef bint headers               # negotiated: a message begins with its headers
     cdef bint closed
     cdef readonly Py_ssize_t in_flight
-    cdef public object wake         # called when there is output and there was none before
+    cdef public object wake         # called when output becomes available
     cdef public object flow         # notified of results before they are sent
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
@@ -36,10 +36,10 @@ cdef class Codec:
 cdef class Message:
     cdef readonly bytes id          # 16 hex digits
     cdef readonly bytes body
-    cdef readonly int64_t timestamp     # ns since 1970, by its nsqd's wall clock
+    cdef readonly int64_t timestamp     # ns since 1970, by the wall clock of its nsqd
     cdef readonly uint16_t attempts
     cdef bint answered
-    cdef bint manual                # its handler answers it later
+    cdef bint manual                # its handler will answer it later
     cdef Codec codec
 
 

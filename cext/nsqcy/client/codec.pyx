@@ -1,11 +1,11 @@
-"""A client's end of a connection: frames become messages, answers become commands.
+"""The client end of a connection: frames become messages, answers become commands.
 
 Owns what a client does for every message: splitting input into frames, the Message objects, and the
-commands that answer and publish, collected until the connection's owner sends them. Independent of
-sockets, clocks, handshakes and RDY.
+commands that answer messages and publish, collected until the connection's owner sends them.
+Independent of sockets, clocks, handshakes and RDY.
 
-One thread may feed and take while others answer messages: everything here runs under the GIL, and
-callbacks run between two changes, never during one.
+One thread may feed and take bytes while others answer messages: everything here runs under the GIL,
+and callbacks run between two changes, never during one.
 """
 
 cimport cython
@@ -27,7 +27,7 @@ cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
-# Nearly every answer is an OK, so all of them share this object.
+# Nearly every response is OK, so all of them share this object.
 OK_FRAME = (0, b"OK")
 
 cdef enum:
@@ -35,11 +35,11 @@ cdef enum:
     SPELLS_HTTP = 1213486160        # "HTTP", read as the size of a frame
     MAX_FRAME = 0x7fffffff
     MAX_ANSWER = 1 << 20            # bytes of a frame that is not a message
-    MAX_DELAY_CHARACTERS = 24       # characters of a delay with its space and line feed
+    MAX_DELAY_CHARACTERS = 24       # characters of a delay, including its space and line feed
     OK_TEXT = 0x4f4b
 
 cdef int64_t MAX_WAIT = 1LL << 53           # milliseconds
-cdef uint64_t OK_HEAD = <uint64_t>6 << 32       # its size, and the type of a response
+cdef uint64_t OK_HEAD = <uint64_t>6 << 32       # its size, then the frame type of a response
 
 
 class AlreadyAnswered(NsqError):
@@ -47,15 +47,15 @@ class AlreadyAnswered(NsqError):
 
 
 class ProtocolError(NsqError):
-    """The received bytes are not from an nsqd."""
+    """The received bytes were not sent by nsqd."""
 
 
 cdef class Codec:
     """One connection's frames and commands.
 
     `flow` is the Flow of the connection's consumer, or None for a connection that only publishes.
-    `wake()` is called when output becomes available to take. `longest`: maximum bytes of an
-    accepted message; 0 for no limit.
+    `wake()` is called when output becomes available to take. `longest`: maximum size of an accepted
+    message, in bytes; 0 for no limit.
     """
 
     def __cinit__(self, str address not None, uint32_t longest=0):
@@ -75,10 +75,10 @@ cdef class Codec:
     # -- received
 
     def feed(self, bytes data not None, Py_ssize_t maximum=-1):
-        """Take received bytes; return (messages, other frames as (type, data)).
+        """Process received bytes; return (messages, other frames as (type, data)).
 
-        Stops after `maximum` frames if that is not negative, because bytes after an answer of the
-        handshake may belong to another layer (see `rest`). Raises ProtocolError.
+        Stops after `maximum` frames if that is not negative, because bytes after a handshake
+        response may belong to another layer (see `rest`). Raises ProtocolError.
         """
         cdef list messages = []
         cdef list frames = []
@@ -101,7 +101,7 @@ cdef class Codec:
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
                           Py_ssize_t maximum) except -1:
-        """Parse all complete frames; return the number of bytes used."""
+        """Parse all complete frames; return the number of bytes consumed."""
         cdef const uint8_t *start = at
         cdef uint32_t size
         cdef uint32_t type
@@ -130,7 +130,7 @@ cdef class Codec:
         return at - start
 
     cdef inline int check_size(self, const uint8_t *at, size_t left) except -1:
-        """Check the size of the frame that begins here, as soon as its type is known."""
+        """Check the size of the frame that begins here as soon as its type is known."""
         cdef uint32_t size = load_be32(at)
         cdef uint32_t maximum = MAX_FRAME
         if left >= FRAME_HEADER:
@@ -180,7 +180,7 @@ cdef class Codec:
         return 0
 
     def write(self, bytes command not None):
-        """Put any bytes, usually one or more commands."""
+        """Queue any bytes, usually one or more commands."""
         cdef size_t n = len(command)
         cdef size_t before = self.output.end
         if n and not self.closed:
@@ -188,7 +188,8 @@ cdef class Codec:
             self.rouse(before)
 
     def publish(self, bytes head not None, bytes body not None):
-        """Put `head`, a command line with its line feed, and a body after its length."""
+        """Queue `head` (a command line with its line feed), then the length of a body and the
+        body."""
         cdef size_t n = len(head)
         cdef size_t length = len(body)
         cdef size_t before = self.output.end
@@ -217,13 +218,13 @@ cdef class Codec:
         return self.rouse(before)
 
     cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1:
-        """Put FIN or REQ, after the commands of flow control."""
+        """Queue FIN or REQ, after any flow-control commands."""
         cdef char[MAX_DELAY_CHARACTERS] text
         cdef size_t before
         cdef uint8_t *at
         cdef int n
         if message.answered:
-            raise AlreadyAnswered(f"message {shown(message)} has been answered already")
+            raise AlreadyAnswered(f"message {shown(message)} has already been answered")
         message.answered = True
         if self.closed:
             return 0
@@ -247,11 +248,11 @@ cdef class Codec:
 cdef class Message:
     """A message from nsqd, to be finished or requeued once.
 
-    `id`: 16 hex digits; `timestamp`: when it was published, ns since 1970 by its nsqd's clock;
-    `attempts`: the number of its deliveries, this one included; `headers`: a dict of str, empty on
-    a connection without the option `headers`.
+    `id`: 16 hex digits; `timestamp`: when it was published, in ns since 1970 according to its
+    nsqd's clock; `attempts`: the number of its deliveries, including this one; `headers`: a dict of
+    str, empty on a connection without the `headers` option.
 
-    An answer after the connection was lost is dropped: nsqd delivers the message again.
+    Answers sent after the connection was lost are dropped: nsqd redelivers the message.
     """
 
     def __init__(self):
@@ -272,10 +273,10 @@ cdef class Message:
         codec_of(self).answer(self, FINISHED, 0)
 
     def requeue(self, delay=None, *, time_ms=None, bint backoff=True):
-        """Requeue the message: nsqd delivers it again after `delay` seconds or `time_ms`
-        milliseconds, or after the consumer's delay for its number of attempts. With `backoff` the
-        whole consumer slows down. Raises AlreadyAnswered, and ValueError for a delay that is
-        negative or not a number."""
+        """Requeue the message: nsqd redelivers it after `delay` seconds or `time_ms` milliseconds,
+        or after the consumer's delay for its number of attempts. With `backoff`, the entire
+        consumer backs off. Raises AlreadyAnswered, and ValueError for a delay that is negative or
+        not a number."""
         cdef Codec codec = codec_of(self)
         cdef int64_t milliseconds
         if time_ms is not None:
@@ -285,15 +286,15 @@ cdef class Message:
         else:
             wanted = 0 if codec.flow is None else codec.flow.delay_of(self.attempts)
         if not 0 <= wanted <= MAX_WAIT:
-            raise ValueError(f"a message cannot be requeued by {wanted} ms")
+            raise ValueError(f"a message cannot be requeued with a delay of {wanted} ms")
         milliseconds = round(wanted)
         codec.answer(self, FAILED if backoff else REQUEUED, milliseconds)
 
     def touch(self):
-        """Restart its timeout. Raises AlreadyAnswered."""
+        """Restart the message's timeout. Raises AlreadyAnswered."""
         cdef Codec codec = codec_of(self)
         if self.answered:
-            raise AlreadyAnswered(f"message {shown(self)} has been answered already")
+            raise AlreadyAnswered(f"message {shown(self)} has already been answered")
         if not codec.closed:
             codec.put_id(b"TOUCH ", 6, self)
 
@@ -314,7 +315,7 @@ cdef class Message:
 
 
 cdef class Headered(Message):
-    """A message of a connection that has negotiated headers."""
+    """A message of a connection that negotiated headers."""
 
     @property
     def headers(self):
@@ -383,12 +384,12 @@ cdef class Publish:
         self.deadline = deadline
 
     def done(self, error):
-        """Handle the result, once: None for an OK, otherwise the error."""
+        """Handle the result, once: None for OK, otherwise the error."""
 
 
 def finish(messages not None):
-    """Finish many messages, of any connections; each connection sends its part in one write. Raises
-    AlreadyAnswered at the first message that was already answered."""
+    """Finish many messages, from any connections; each connection sends its part in one write.
+    Raises AlreadyAnswered at the first message that had already been answered."""
     cdef Message message
     for message in messages:
         codec_of(message).answer(message, FINISHED, 0)
@@ -410,12 +411,13 @@ def message_body(data):
 
 
 def headered_body(data, headers):
-    """Return the same with preceding headers, as a connection with negotiated headers sends it."""
+    """Return the same bytes after their headers, as sent on a connection that negotiated
+    headers."""
     return _before(headers) + message_body(data)
 
 
 cdef bytes _before(headers):
-    """Return the encoded headers before a body. Raises ValueError and TypeError."""
+    """Return the encoded headers that precede a body. Raises ValueError and TypeError."""
     cdef bytes encoded = _headers.from_text(headers) if headers else b""
     return len(encoded).to_bytes(HEADERS_SIZE, "big") + encoded
 
@@ -427,8 +429,9 @@ def headered_mpub_body(messages not None, headers):
 
 
 def mpub_body(messages not None):
-    """Return the body of an MPUB: a count, then each message after its length. Raises as
-    message_body does, and ValueError for no message or for more bytes than a command can have."""
+    """Return the body of an MPUB: a count, then each message after its length. Raises what
+    message_body does, and ValueError if there are no messages or more bytes than a command can
+    have."""
     return join([message_body(each) for each in messages])
 
 

@@ -1,19 +1,19 @@
 # Streams between workers: byte pipes over the rings.
 #
-# A record belongs to a stream.  Its number is `index << 1 | 1` if the writer of the record opened
-# the stream, and `index << 1` if the reader opened it, so that both can open streams without
+# Each record belongs to a stream. The stream number is `index << 1 | 1` if the writer of the record
+# opened the stream, and `index << 1` if the reader opened it, so that both can open streams without
 # coordination.
 #
 #   kind     payload                              room in the ring
-#   OPEN     hello                                as data
-#   DATA     bytes of the stream                  as data: leaves the reserve free
+#   OPEN     hello                                as for DATA
+#   DATA     bytes of the stream                  leaves the reserve free
 #   CREDIT   u32: bytes the reader is done with   may use the reserve
 #   CLOSE    none; the last of its direction      may use the reserve
 #   ABORT    none; the last of its direction      may use the reserve
 #
-# Each end sends CLOSE or ABORT once, on its own account or in answer.  Once both ends have closed,
-# the number is free again. Because rings keep the order, an OPEN that reuses the number arrives
-# after everything that was sent before.
+# Each end sends CLOSE or ABORT once, on its own initiative or in response. Once both ends have
+# closed, the number is free again. Because rings keep the order, an OPEN that reuses the number
+# arrives after everything that was sent before.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nsqcy.ipc.ring cimport RingReader, RingRecord, RingWriter, Shared, Slot
@@ -21,12 +21,12 @@ from nsqcy.ipc.ring cimport RingReader, RingRecord, RingWriter, Shared, Slot
 cdef enum:
     STREAM_WINDOW = 262144     # bytes in transit in each direction
     STREAM_CREDIT_BATCH = 32768
-    STREAMS_MAX = 1 << 20      # opened by one worker to one other
+    STREAMS_MAX = 1 << 20      # opened by one worker to one peer
 
 cdef enum StreamSide:
     SIDE_OPEN
     SIDE_CLOSING               # closed at this end; the last record is still to be written
-    SIDE_CLOSED                # the last record is written; the peer has not answered
+    SIDE_CLOSED                # the last record is written; the peer has not responded
     SIDE_GONE                  # the number is free, or the peer is down
 
 
@@ -37,7 +37,7 @@ cdef class StreamEnd:
     """
     # Take all `n` bytes; `data` is valid until you return.  When done with them: `stream.consumed`.
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
-    # A send that was truncated can continue.
+    # A send that was cut short can continue.
     cdef int on_writable(self) except -1
     # The other end has closed, or no longer exists.  This is the last event.
     cdef int on_closed(self, bint aborted) except -1
@@ -58,7 +58,7 @@ cdef class Stream:
         Peer _peer             # None: gone
         readonly StreamEnd end
         bytes _hello           # the OPEN record is not in the ring yet
-        uint32_t _id           # as in the records we write
+        uint32_t _id           # as in the records that we write
         StreamSide _side
         bint _peer_closed
         bint _aborting
@@ -74,14 +74,14 @@ cdef class Stream:
         Link _control          # in peer.control: a credit or the last record to write
         Link _data             # in peer.data: OPEN or waiting bytes to write
 
-    # Return how many of the bytes were accepted: up to the credit, 0 once closed. Keep the rest
-    # until on_writable.
+    # Return the number of bytes accepted: up to the credit, or 0 once closed. Keep the rest until
+    # on_writable.
     cdef int send(self, const unsigned char *data, size_t n) except -1
-    # Report that `n` more bytes of on_data were processed.
+    # Report that `n` more bytes from on_data have been processed.
     cpdef void consumed(self, size_t n) noexcept
     # Deliver sent bytes, then close: the other end receives on_closed, this end no more events.
     cpdef void close(self) noexcept
-    # Close immediately; bytes that still wait here are dropped.
+    # Close immediately; bytes still waiting here are dropped.
     cpdef void abort(self) noexcept
 
     cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept
@@ -125,11 +125,11 @@ cdef class Mesh:
         readonly int index
         Slot *_slot
         list _eventfds
-        list _peers            # a Peer for each worker, including this one (never up)
+        list _peers            # a Peer for each worker, including this one (which is never up)
         uint64_t _up           # bitmaps of peers:
         uint64_t _touched      # peers with work for flush
-        uint64_t _blocked      # peers with a ring that was too full for all records
-        uint64_t _unfinished   # peers with a ring that was not read to the end, whether up or not
+        uint64_t _blocked      # peers whose ring had no room for all records
+        uint64_t _unfinished   # peers whose ring was not read to the end, whether up or not
         int _turn              # peer whose ring is read first
         bint _draining
         bint _sleeping
@@ -142,7 +142,7 @@ cdef class Mesh:
     cpdef void awake(self) noexcept
     cpdef int woken(self) except -1
     cpdef int wake(self, int peer) except -1
-    # As `is_up`, for the number of a known peer.
+    # Like `is_up`, for the number of a known peer.
     cdef bint up(self, int peer) noexcept
 
     cdef Py_ssize_t _drain_peer(self, Peer peer, Py_ssize_t budget) except -1

@@ -1,9 +1,9 @@
 """Streams between workers: many byte pipes over one ring each way.
 
-Owns numbers, credits and closing of streams, and the use of the room in a ring. A ring never waits
-for a session. Bytes that do not fit wait in their stream, bounded by the credit of that stream, and
-all input is read regardless of the state of the outgoing rings. Does not interpret the bytes.
-Its only system calls are a read and a write of an eventfd.
+Owns the numbers, credits and closing of streams, and the allocation of ring space. A ring never
+waits for a session. Bytes that do not fit wait in their stream, bounded by that stream's credit,
+and all input is read regardless of the state of the outgoing rings. Does not interpret the bytes.
+Its only system calls read and write an eventfd.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -51,9 +51,9 @@ cdef enum:
 
     HALF_WINDOW = STREAM_WINDOW // 2
     WAITING_MIN = 4096
-    PUBLISH_EVERY = 32768      # so that a long turn here does not leave the reader idle
-    RELEASE_EVERY = 65536      # or the writer without room
-    RING_TURN = 65536          # bytes read from one ring before the next one
+    PUBLISH_EVERY = 32768      # so a long turn here does not leave the reader idle
+    RELEASE_EVERY = 65536      # or leave the writer without room
+    RING_TURN = 65536          # bytes read from one ring before moving to the next
 
 cdef extern from *:
     """
@@ -109,7 +109,7 @@ cdef class StreamEnd:
 
 
 cdef class BytesEnd(StreamEnd):
-    """A StreamEnd for Python: override `data`, `writable` and `closed`."""
+    """StreamEnd for Python: override `data`, `writable` and `closed`."""
 
     cdef int on_data(self, const unsigned char *data, size_t n) except -1:
         self.data(PyBytes_FromStringAndSize(<const char *> data, n))
@@ -130,13 +130,14 @@ cdef class BytesEnd(StreamEnd):
         """Handle new credit: a write that was cut short can continue."""
 
     def closed(self, bint aborted):
-        """Handle the end: the other end closed, or no longer exists."""
+        """Handle the end: the other end has closed or no longer exists."""
 
 
 # --- streams ---
 
 cdef class Stream:
-    """One end of a byte pipe to another worker. Created by `Mesh.open` and for `Mesh.on_open`."""
+    """One end of a byte pipe to another worker. Created by `Mesh.open`, and passed to
+    `Mesh.on_open`."""
 
     def __cinit__(self):
         global live_streams
@@ -223,12 +224,12 @@ cdef class Stream:
         self._drop_waiting()
         link_remove(&self._data)
         if self._hello is not None:
-            self._leave()   # the peer does not know it
+            self._leave()   # the peer does not know the stream
         else:
             self._queue_control()
 
     cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept:
-        """Append to the data waiting for room in the ring; return -1 without memory."""
+        """Append to the data waiting for room in the ring; return -1 if out of memory."""
         global live_buffers
         cdef:
             uint32_t length = self._stop - self._start
@@ -267,8 +268,8 @@ cdef class Stream:
             self._peer._mesh._touched |= self._peer._bit
 
     cdef int _write_control(self) noexcept:
-        """Write the credit or the last record; return 1 if written, 0 without room, -1 if the ring
-        is broken."""
+        """Write the credit or the last record; return 1 if written, 0 if there is no room, -1 if
+        the ring is broken."""
         cdef:
             unsigned char credit[4]
             int written
@@ -280,7 +281,7 @@ cdef class Stream:
                 self._owed = 0
             return written
         if not link_alone(&self._data):
-            return 1   # waiting bytes are written first; they then queue the last record
+            return 1   # waiting bytes are written first; that then queues the last record
         written = ring_write(&self._peer._out, KIND_ABORT if self._aborting else KIND_CLOSE,
                              self._id, credit, 0, 0)
         if written > 0:
@@ -290,8 +291,8 @@ cdef class Stream:
         return written
 
     cdef int _write_data(self) noexcept:
-        """Write OPEN, or one record of waiting bytes; return 1 if written, 0 without room, -1 if
-        the ring is broken."""
+        """Write OPEN, or one record of waiting bytes; return 1 if written, 0 if there is no room,
+        -1 if the ring is broken."""
         cdef:
             uint32_t piece = min(self._stop - self._start, <uint32_t> RECORD_MAX)
             int written = 1
@@ -318,7 +319,7 @@ cdef class Stream:
         return 1
 
     cdef void _leave(self) noexcept:
-        """Free the number; the peer knows that it is free, or never knew that it was used."""
+        """Free the number; the peer knows that it is free, or never knew that it was in use."""
         cdef:
             Peer peer = self._peer
             uint32_t index = self._id >> 1
@@ -362,7 +363,7 @@ cdef class Stream:
         if self._side == SIDE_CLOSED:
             self._leave()
             return 0
-        # Waiting bytes no longer have a reader.
+        # Nothing will read the waiting bytes any more.
         self._drop_waiting()
         link_remove(&self._data)
         self._queue_control()
@@ -371,7 +372,7 @@ cdef class Stream:
         return 0 if end is None else end.on_closed(aborted)
 
     cdef int _fail(self) except -1:
-        """Abort the stream, because the peer violated its rules."""
+        """Abort the stream, because the peer violated the protocol."""
         cdef StreamEnd end = self.end
         self.abort()
         return 0 if end is None else end.on_closed(True)
@@ -380,7 +381,7 @@ cdef class Stream:
 # --- peers ---
 
 cdef class Peer:
-    """The streams and the two rings between this worker and one other."""
+    """The streams and the two rings between this worker and one peer."""
 
     def __cinit__(self, Mesh mesh not None, int index):
         self._mesh = mesh
@@ -399,7 +400,7 @@ cdef class Peer:
         link_init(&self._data, NULL)
 
     cdef Stream _find(self, uint32_t number):
-        """Return the stream of a record; None if the peer cannot know one."""
+        """Return the stream of a record; None if the peer cannot know of one."""
         cdef:
             list table = self._accepted if number & 1 else self._opened
             uint32_t index = number >> 1
@@ -418,8 +419,8 @@ cdef class Peer:
         return len(self._opened) - 1
 
     cdef int _move(self) noexcept:
-        """Write waiting data to the ring; return 1 if nothing is left, 0 without room, -1 if the
-        ring is broken."""
+        """Write waiting data to the ring; return 1 if nothing is left, 0 if there is no room, -1 if
+        the ring is broken."""
         cdef:
             Stream stream
             int written
@@ -469,8 +470,8 @@ cdef void _wake(Mesh mesh, int peer) noexcept:
 cdef class Mesh:
     """All streams of this worker. Every peer is down until `peer_up`.
 
-    In a turn, call `drain`, then do the work of the ends and others, then call `flush`; if
-    `prepare_sleep` agrees, poll. Call `woken` when this worker's eventfd is readable.
+    In each turn, call `drain`, then do the work of the ends and all other work, then call `flush`;
+    if `prepare_sleep` agrees, poll. Call `woken` when this worker's eventfd is readable.
     """
 
     def __init__(self, Shared shared not None, int index, eventfds):
@@ -490,14 +491,15 @@ cdef class Mesh:
         """Handle a stream that a peer opened: return its StreamEnd here, or None to refuse it."""
 
     def on_error(self, stream, error):
-        """Handle an exception of an end; its stream (None if already gone) has been aborted."""
+        """Handle an exception raised by an end; its stream (None if already gone) has been
+        aborted."""
         try:
             raise error
         except BaseException:
             PyErr_WriteUnraisable(self)
 
     def on_broken(self, int peer, str reason):
-        """Handle a peer that violated the rules of the ring; it counts as down until `peer_up`."""
+        """Handle a peer that violated the ring protocol; it counts as down until `peer_up`."""
 
     cpdef int wake(self, int peer) except -1:
         """Make the eventfd of a peer readable."""
@@ -509,8 +511,8 @@ cdef class Mesh:
     # Peers come and go.
 
     def peer_up(self, int peer, uint32_t generation):
-        """Begin to use the rings with a peer; return False if that generation of it is already
-        over."""
+        """Begin to use the rings shared with a peer; return False if that generation of the peer
+        has already ended."""
         cdef Peer other = self._checked(peer)
         if other._up:
             self._disconnect(other)
@@ -524,11 +526,11 @@ cdef class Mesh:
         return other._up
 
     def peer_down(self, int peer):
-        """Close all streams with a peer; its rings are not touched after this."""
+        """Close all streams to a peer; its rings are not touched after this."""
         self._disconnect(self._checked(peer))
 
     def is_up(self, int peer):
-        """Return whether streams to this peer can be opened."""
+        """Return whether streams can be opened to this peer."""
         return self._checked(peer)._up
 
     cdef bint up(self, int peer) noexcept:
@@ -598,7 +600,7 @@ cdef class Mesh:
         return stream
 
     cpdef int flush(self) except -1:
-        """End a turn: write to the rings what fits, and wake sleeping peers."""
+        """End a turn: write as much as fits to the rings, and wake sleeping peers."""
         cdef:
             uint64_t todo = (self._touched | self._blocked) & self._up
             Peer peer
@@ -651,7 +653,7 @@ cdef class Mesh:
         return (self._unfinished & self._up) != 0
 
     cdef Py_ssize_t _drain_peer(self, Peer peer, Py_ssize_t budget) except -1:
-        """Read one ring; return the number of bytes."""
+        """Read one ring; return the number of bytes read."""
         cdef:
             Py_ssize_t left = budget
             Stream stream

@@ -1,11 +1,11 @@
-# Use of quotas by users, in memory that all workers of one nsqd share.
+# Quota usage per user, in memory that all workers of one nsqd share.
 #
 #       0  Used of one user, of the next one, ...       assigned in turn, and never released
 #
-# A rate is one word: the time until which the published bytes are paid for. To pay is to add to
-# that word, so workers need no lock and no shares, and together keep the rate. The connections are
-# counted in a word for each worker, which is reset when that worker restarts.  The counters for
-# /metrics are never reset.
+# A rate is one word: the time until which the published bytes are paid for. Paying means adding to
+# that word, so workers need neither a lock nor fixed shares, and together keep to the rate.
+# Connections are counted in one word per worker, which is reset when that worker restarts. The
+# counters for /metrics are never reset.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
@@ -15,8 +15,8 @@ cdef struct Used:
     uint64_t key                  # key of the user; 0: unused row
     uint64_t messages_until       # monotonic clock, ns
     uint64_t bytes_until
-    uint64_t messages             # messages published while there was a rate
-    uint64_t size                 # bytes published while there was a rate
+    uint64_t messages             # messages published while a rate was set
+    uint64_t size                 # bytes published while a rate was set
     uint64_t waited               # ns, summed over all connections
     uint64_t publishes_refused
     uint64_t connections_refused

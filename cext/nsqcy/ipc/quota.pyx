@@ -1,11 +1,11 @@
-"""Quotas of users: limits of connections and publishes over all workers together.
+"""User quotas: limits on connections and publishes, across all workers.
 
-Owns the rows of the shared memory and the arithmetic of rates. Knows neither sessions nor files,
-and reads no clock: times are arguments, in nanoseconds of the machine's monotonic clock.
+Owns the rows in shared memory and the rate arithmetic. Knows nothing about sessions or files, and
+reads no clock: times are arguments, in nanoseconds of the machine's monotonic clock.
 
-A rate is enforced by waiting after a publish: a user who has published nothing for a second may
-publish a second's worth at once, and then at the rate. Publishes are paid for until some time;
-while that time is more than a second ahead, further publishes wait.
+A rate is enforced by waiting after a publish: a user that has published nothing for a second may
+publish a second's worth at once, and after that at the rate. Publishes are paid for up to some
+point in time; while it is more than a second ahead, further publishes wait.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ from nsqcy.base.atomics cimport (
 cdef enum:
     SECOND = 1_000_000_000
     BURST = SECOND              # credit: what may be published at once after a pause
-    SLICE = 10_000_000          # time share of the publishers, one after another
+    SLICE = 10_000_000          # time slice for waiting publishers, one after the other
 cdef int64_t TOLD_AGAIN = 60 * <int64_t>SECOND
 cdef double MAX_COST = 1e17    # maximum ns that one publish may cost: three years
 
 
 @cython.final
 cdef class QuotaTable:
-    """The rows of all users, as seen by one worker. `memory` contains zeros before the first worker
+    """The rows of all users, as seen by one worker. `memory` is all zeros before the first worker
     starts."""
 
     def __cinit__(self, memory, int worker):
@@ -53,7 +53,7 @@ cdef class QuotaTable:
         PyBuffer_Release(&self._view)
 
     def _forget_connections(self):
-        """Release the connections of a worker that has crashed."""
+        """Release the connections of a crashed worker."""
         cdef Used *used = <Used *>self._view.buf
         cdef size_t i
         for i in range(self._rows):
@@ -103,7 +103,7 @@ cdef class Quota:
         self.bytes_rate = bytes_rate
 
     cpdef uint32_t connections(self) noexcept:
-        """Number of connections, over all workers."""
+        """Number of connections, across all workers."""
         cdef uint32_t count = 0
         cdef int i
         for i in range(MAX_WORKERS):
@@ -112,7 +112,7 @@ cdef class Quota:
 
     cpdef bint enter(self) noexcept:
         """Count one more connection. Return False, without counting it, if the limit is reached. If
-        two connections compete for the last place, both may be refused."""
+        two connections compete for the last slot, both may be refused."""
         self.join()
         if self.max_connections and self.connections() > self.max_connections:
             self.leave()
@@ -140,7 +140,7 @@ cdef class Quota:
         return minimum
 
     cpdef void begin_wait(self, int64_t now) noexcept:
-        """Note that one more session waits."""
+        """Note that one more session is waiting."""
         self.count_waits(now)
         self.waiting += 1
 
@@ -154,7 +154,7 @@ cdef class Quota:
             self.waited_until = now
 
     cpdef int64_t turn(self, int64_t now) noexcept:
-        """Return when the next waiting session, in turn, should try again."""
+        """Return when the next waiting session, in turn, should retry."""
         return now + self.wait(now) + (1 + <int64_t>self.waiting) * SLICE
 
     cpdef void pay(self, int64_t now, uint64_t messages, uint64_t size) noexcept:
@@ -172,7 +172,7 @@ cdef class Quota:
         fetch_add_u64(&self.used.publishes_refused, 1)
 
     def figures(self, int64_t now):
-        """Return the counts over all workers: open and refused connections, messages, bytes,
+        """Return the totals for all workers: open and refused connections, messages, bytes,
         nanoseconds of waiting, refused publishes."""
         self.count_waits(now)
         return (
@@ -186,11 +186,11 @@ cdef class Quota:
 
     @property
     def is_shared(self):
-        """Return whether all workers count together; if not, each has its own figures."""
+        """Return whether all workers share their counts; if not, each keeps its own."""
         return self.used != &self.alone
 
     cpdef bint is_news(self, int64_t now) noexcept:
-        """Return whether to log that the user must wait, at most once a minute."""
+        """Return whether to log that the user must wait: at most once a minute."""
         if now < self.told_until:
             return False
         self.told_until = now + TOLD_AGAIN

@@ -7,8 +7,8 @@
 #          ring 0 -> 0, 0 -> 1, ... 1 -> 0, ...         writer * workers + reader
 #          the quotas of users                          QUOTAS_BYTES: see ipc/quota.pxd
 #
-# A ring is one page with head and tail, each alone on its line, and RING_BYTES of data.  Pages that
-# are never touched cost nothing, so unused rings, such as those of the diagonal, are free.
+# A ring is one page with head and tail, each alone on its line, and RING_BYTES of data. Pages that
+# are never touched cost nothing, so unused rings, such as those on the diagonal, are free.
 #
 # Positions count bytes since the ring was reset and never wrap; they are multiples of 8.
 #
@@ -26,13 +26,13 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
-    WORKERS_MAX = 64              # one bit each in a bitmap
+    WORKERS_MAX = 64              # one bit per worker in a bitmap
     RING_BYTES = 262144           # size of a ring; a power of two
     RING_RESERVE = 16384          # room that only control records may use
     RECORD_HEADER = 8
     RECORD_MAX = 32768
     RECORD_SKIP = 0
-    QUOTAS_BYTES = 1048576        # size for three thousand users
+    QUOTAS_BYTES = 1048576        # enough for three thousand users
 
 cdef struct SharedHead:
     uint64_t magic
@@ -47,11 +47,11 @@ cdef struct Slot:
     uint32_t pid
     uint32_t generation           # resets of its rings; written only by the master
     uint64_t beat                 # monotonic clock, ns
-    uint32_t state                # its meaning is the user's
+    uint32_t state                # its meaning is up to the user
     uint32_t busy                 # permille of the last second: ran or waited for a CPU
     uint32_t ran                  # permille of the last second
     uint32_t connections
-    uint32_t topics               # topics that it has, or had when it crashed
+    uint32_t topics               # topics that the worker has, or had when it crashed
     uint32_t pad[7]
     # Written by all workers.
     uint32_t sleeping
@@ -90,19 +90,20 @@ cdef struct RingRecord:
     uint32_t size                 # its size in the ring
     uint8_t kind
 
-# Return -1 if the positions are invalid, which means that the ring is broken.
+# Return -1 if the positions are invalid: the ring is broken.
 cdef int ring_attach_writer(RingWriter *ring, RingHead *shared) noexcept nogil
 cdef int ring_attach_reader(RingReader *ring, RingHead *shared) noexcept nogil
 
-# Return 1 if written (visible to the reader after ring_publish), 0 without room (`reserve` bytes
-# must stay free), -1 if broken.  `n` must not exceed RECORD_MAX.
+# Return 1 if written (visible to the reader after ring_publish), 0 if there is no room (`reserve`
+# bytes must stay free), -1 if broken. `n` must not exceed RECORD_MAX.
 cdef int ring_write(RingWriter *ring, uint8_t kind, uint32_t stream, const void *data, uint32_t n,
                     uint32_t reserve) noexcept nogil
 cdef void ring_publish(RingWriter *ring) noexcept nogil
 # Return whether at least half of the ring is free, after reading the reader's position again.
 cdef bint ring_half_free(RingWriter *ring) noexcept nogil
 
-# Return 1 if `record` is the next record, which was passed; 0 if there is none; -1 if broken.
+# Return 1 if `record` is the next record (the position moves past it), 0 if there is none, -1 if
+# broken.
 cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil
 # Release the room of all records read so far to the writer.
 cdef void ring_release(RingReader *ring) noexcept nogil

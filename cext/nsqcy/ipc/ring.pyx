@@ -1,8 +1,8 @@
-"""The shared memory of the workers: its layout, byte rings in it, and wake-ups.
+"""The workers' shared memory: its layout, the byte rings in it, and wake-ups.
 
 Owns every byte of the mapping except the lease word and the quotas, for which it only defines the
-location. Trusts nothing that it reads from a ring: a peer may have crashed, or corrupted it, at any
-point. Knows no streams, and makes no system call after the mapping.
+location. Trusts nothing that it reads from a ring: a peer may have crashed at any point, or may
+have corrupted the ring. Knows nothing about streams, and makes no system calls after the mapping.
 """
 
 import mmap
@@ -59,12 +59,12 @@ def quotas_offset(int workers):
 
 
 def map_size(int workers):
-    """Return the size of the whole mapping in bytes."""
+    """Return the size of the entire mapping in bytes."""
     return quotas_offset(workers) + QUOTAS_BYTES
 
 
 def format(buffer, int workers):
-    """Format shared memory for `workers` in a writable buffer of zeros."""
+    """Format shared memory for `workers` in a writable, zeroed buffer."""
     cdef unsigned char[::1] whole = buffer
     cdef SharedHead *head = <SharedHead *> &whole[0]
     cdef size_t first = page_size(workers)
@@ -118,7 +118,7 @@ cdef class Shared:
 
     @property
     def quotas(self):
-        """The memory of the users' quotas."""
+        """The memory for the users' quotas."""
         return memoryview(self._mapping)[quotas_offset(self.workers):map_size(self.workers)]
 
     def view(self, int worker):
@@ -149,7 +149,7 @@ cdef class Shared:
         store_relaxed_u64(&slot.beat, now)
 
     def set_topics(self, int worker, uint32_t topics):
-        """Publish the worker's number of topics."""
+        """Publish the number of topics of the worker."""
         store_relaxed_u32(&self.slot(self._checked(worker)).topics, topics)
 
     def topics(self):
@@ -170,7 +170,7 @@ cdef class Shared:
     def reset(self, int worker):
         """Empty a dead worker's slot and its rings; return its new generation.
 
-        For the master, after all other workers have released the rings of this one.
+        Called by the master, after all other workers have released the dead worker's rings.
         """
         cdef:
             Slot *slot = self.slot(self._checked(worker))
@@ -266,14 +266,14 @@ cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil:
     cdef uint64_t head, at, word, skip = 0
     if ring.tail == ring.head:
         head = load_acquire_u64(&ring.shared.head)
-        # Measured from the tail that the writer can see, because the writer relies on that value.
+        # Measure from the tail that the writer can see, because the writer relies on that value.
         if head - ring.released > RING_BYTES or head - ring.tail > RING_BYTES or head & 7:
             return -1
         if head == ring.tail:
             return 0
         ring.head = head
     at = ring.tail & MASK
-    # Read once: a faulty peer may change it meanwhile.
+    # Read the value only once: a faulty peer may change it in between.
     word = load_relaxed_u64(<const uint64_t *> (ring.data + at))
     if word >> 16 & 0xFF == RECORD_SKIP:
         skip = RING_BYTES - at

@@ -1,11 +1,10 @@
 """The interface of the layers between a protocol and its socket: TLS and codecs.
 
-Owns the interface in two forms: for Cython (pointers) and for Python (bytes). Knows no encoding and
-no
-sockets: bytes go in and come out.
+Owns the interface in two forms: for Cython (pointers) and for Python (bytes). Knows nothing about
+encodings or sockets: bytes go in and come out.
 
-A layer decodes one piece at a time and only on request, so that a small input that decodes to a
-huge output costs the memory of one piece.
+A layer decodes one piece at a time and only on request, so a small input that decodes to a huge
+output costs only the memory of one piece.
 """
 
 PIECE = PIECE_SIZE
@@ -14,21 +13,20 @@ PIECE = PIECE_SIZE
 cdef class ByteLayer:
     """One step of a connection's encoding, in both directions.
 
-    A layer in Cython overrides the methods of the first part, a layer in Python those of the
-    second.
+    A Cython layer overrides the methods in the first part, a Python layer those in the second.
     """
 
     def __cinit__(self, *args, **named):
         self.output = ByteQueue()
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
-        """Take bytes from the peer."""
+        """Process bytes received from the peer."""
         raise NotImplementedError
 
     cdef ssize_t decode(self, const uint8_t **piece) except -1:
         """Return the length of the next decoded piece, at most PIECE; 0 if more input is needed.
 
-        `piece` is valid until the next call of any layer of this type. Raises LayerError if the
+        `piece` is valid until the next call to any layer of this type. Raises LayerError if the
         input is corrupt and LayerEnd after its last byte.
         """
         raise NotImplementedError
@@ -38,13 +36,13 @@ cdef class ByteLayer:
         raise NotImplementedError
 
     cdef int rest_now(self) except -1:
-        """Free memory that was not used since the last call."""
+        """Free memory that has not been used since the last call."""
         return 0
 
     # -- for Python --
 
     def feed(self, const unsigned char[::1] data not None):
-        """Take bytes from the peer."""
+        """Process bytes received from the peer."""
         if data.shape[0]:
             self.receive(&data[0], data.shape[0])
 
@@ -67,5 +65,5 @@ cdef class ByteLayer:
         return self.output.take()
 
     def rest(self):
-        """Free memory that was not used since the last call."""
+        """Free memory that has not been used since the last call."""
         self.rest_now()

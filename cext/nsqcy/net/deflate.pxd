@@ -9,7 +9,7 @@ from nsqcy.net.byte_layer cimport ByteLayer
 cdef class DeflateLayer(ByteLayer):
     cdef int level
     cdef object inflater
-    cdef object deflater        # None while none is needed
-    cdef bint used              # used since the last rest
+    cdef object deflater        # None while not needed
+    cdef bint used              # used since the last call to rest()
     cdef ByteQueue input
     cdef bytes piece            # the last decoded piece

@@ -1,8 +1,8 @@
 """Raw deflate, flushed after every write and never finished.
 
-Decides when a compressor exists, because each one uses a quarter of a megabyte. Every write ends
-with a flush, so the compressor can be freed at any time and replaced by another one; the peer's
-stream remains one stream. Knows no sockets.
+Decides when a compressor exists, because each uses about 256 KiB. Every write ends with a flush, so
+the compressor can be freed at any time and later replaced by a new one; for the peer, the stream
+continues. Knows nothing about sockets.
 """
 
 from libc.stdint cimport uint16_t
@@ -16,7 +16,7 @@ cdef extern from "bytes.h" nogil:
     void store_le16(void *at, uint16_t value)
 
 cdef enum:
-    INPUT_STEP = 16384          # encoded bytes passed to the inflater, which copies the unused rest
+    INPUT_STEP = 16384          # encoded bytes passed to the inflater, which copies the unused part
     MAX_STORED = 32             # bytes
     STORED_HEADER = 5
 
@@ -24,7 +24,7 @@ cdef bytes SYNC_FLUSH = b"\x00\x00\x00\xff\xff"
 
 
 cdef class DeflateLayer(ByteLayer):
-    """One end of a stream of deflate."""
+    """One end of a deflate stream."""
 
     def __init__(self, int level=6):
         """level: zlib's compression level"""
@@ -49,7 +49,7 @@ cdef class DeflateLayer(ByteLayer):
                 raise LayerEnd("deflate: the stream ends")
             n = min(self.input.pending(), <size_t>INPUT_STEP)
             if n == 0 and len(self.piece) < PIECE_SIZE:
-                return 0                        # the inflater has no output left
+                return 0                        # the inflater has no more output
             given = self.input.first()[:n] if n else b""
             try:
                 self.piece = self.inflater.decompress(given, PIECE_SIZE)
@@ -64,7 +64,7 @@ cdef class DeflateLayer(ByteLayer):
         cdef bytes encoded
         if self.deflater is None:
             if n <= MAX_STORED:
-                # An occasional answer or heartbeat is not worth a compressor.
+                # An occasional response or heartbeat is not worth a compressor.
                 return put_stored(data, n, into)
             self.deflater = zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS)
         self.used = self.used or n > MAX_STORED
@@ -79,7 +79,7 @@ cdef class DeflateLayer(ByteLayer):
 
 
 cdef int put_stored(const uint8_t *data, size_t n, ByteQueue into) except -1:
-    """Add a block that contains the bytes uncompressed."""
+    """Add a block that stores the bytes uncompressed."""
     cdef uint8_t *block = into.room(STORED_HEADER)
     block[0] = 0
     store_le16(block + 1, <uint16_t>n)

@@ -1,4 +1,4 @@
-# The framing format of snappy.
+# The snappy framing format.
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t

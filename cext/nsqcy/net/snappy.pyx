@@ -1,7 +1,7 @@
-"""The framing format of snappy: chunks of at most 64 KiB, each with a checksum.
+"""The snappy framing format: chunks of at most 64 KiB, each with a checksum.
 
-Owns the frames and their checksums. The blocks in them are compressed by snappy_block.h, so a chunk
-needs no Python object. Knows no sockets.
+Owns the frames and their checksums. snappy_block.h compresses the blocks in them, so a chunk needs
+no Python object. Knows nothing about sockets.
 """
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t
@@ -25,16 +25,16 @@ cdef extern from "bytes.h" nogil:
     void store_le32(void *at, uint32_t value)
 
 cdef enum:
-    COMPRESSED = 0x00           # kinds of chunks
+    COMPRESSED = 0x00           # chunk types
     UNCOMPRESSED = 0x01
     FIRST_SKIPPABLE = 0x80
     IDENTIFIER = 0xff
     HEADER = 4                  # bytes: kind and length
     CHECKSUM = 4
     IDENTIFIER_LENGTH = 6
-    BLOCK = 65536               # maximum plain bytes of a chunk
-    MAX_BLOCK = 76490           # maximum result for a block that does not compress: 32 + 7/6
-    MIN_COMPRESSIBLE = 32       # shorter blocks, such as answers, are sent uncompressed
+    BLOCK = 65536               # maximum uncompressed bytes per chunk
+    MAX_BLOCK = 76490           # maximum size of an incompressible block: 32 + 7/6 of its bytes
+    MIN_COMPRESSIBLE = 32       # shorter blocks, such as responses, are sent uncompressed
 
 cdef const uint8_t *STREAM_IDENTIFIER = <const uint8_t *>b"\xff\x06\x00\x00sNaPpY"
 
@@ -45,14 +45,14 @@ cdef uint16_t table[SNAPPY_TABLE]
 
 
 cdef class SnappyLayer(ByteLayer):
-    """One end of a stream of snappy."""
+    """One end of a snappy stream."""
 
     def __cinit__(self, *args, **named):
         self.input = ByteQueue()
 
     @property
     def buffered(self):
-        """Number of bytes that wait for the rest of their chunk."""
+        """Number of bytes waiting for the rest of their chunk."""
         return self.input.pending()
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
@@ -121,7 +121,7 @@ cdef class SnappyLayer(ByteLayer):
 
 
 cdef size_t block(uint8_t kind, const uint8_t *chunk, size_t length) except? 0:
-    """Put the bytes of a chunk of data into `decoded` and return their number."""
+    """Write the bytes of a data chunk to `decoded` and return their number."""
     cdef const uint8_t *data = chunk + CHECKSUM
     cdef size_t n = length - CHECKSUM
     if kind == COMPRESSED:
@@ -138,7 +138,8 @@ cdef size_t block(uint8_t kind, const uint8_t *chunk, size_t length) except? 0:
 cdef size_t decompress(const uint8_t *data, size_t n) except? 0:
     cdef size_t used = 0
     cdef int64_t length = snappy_length(data, n, &used)
-    # Checked first, because decompression writes as many bytes as the chunk claims to contain.
+    # Check the size first, because decompression writes as many bytes as the chunk claims to
+    # contain.
     if length > BLOCK:
         raise LayerError(f"snappy: {length} bytes in a chunk")
     if length < 0 or snappy_decompress(data + used, n - used, decoded, <size_t>length) != 0:

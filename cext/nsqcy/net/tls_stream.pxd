@@ -1,4 +1,4 @@
-# TLS of one connection, through the functions of cryptography's OpenSSL.
+# TLS for one connection, through the functions of cryptography's OpenSSL.
 
 from libc.stdint cimport uint8_t
 
@@ -11,9 +11,9 @@ cdef class TlsStream(ByteLayer):
     cdef void *ssl
     cdef void *incoming         # memory BIOs
     cdef void *outgoing
-    cdef ByteQueue input        # input that OpenSSL has not received
+    cdef ByteQueue input        # input not yet passed to OpenSSL
     cdef bint dry               # OpenSSL needs input to continue
-    cdef object failure         # raised again by every later decode
+    cdef object failure         # raised again by every later call to decode
 
     cdef bint pass_on(self) except -1
     cdef int collect(self, ByteQueue into) except -1

@@ -1,11 +1,11 @@
-"""TLS of one connection, through the functions of cryptography's OpenSSL.
+"""TLS for one connection, through the functions of cryptography's OpenSSL.
 
-Owns the bytes of an established connection: none of them passes through Python. pyOpenSSL owns
-contexts, handshakes and certificates (nsqcy.nsqd.worker.tls). Knows no sockets.
+Owns the bytes of an established connection: none of them pass through Python. pyOpenSSL owns
+contexts, handshakes and certificates (nsqcy.nsqd.worker.tls). Knows nothing about sockets.
 
 cryptography links OpenSSL statically and calls it through cffi, which provides the address of each
-function. Calling these adds no second OpenSSL to a process or a wheel. A connection of pyOpenSSL
-keeps its `SSL *` and its two BIOs under private names: `attach` checks that they exist.
+function. Calling these functions adds no second OpenSSL to a process or a wheel. A pyOpenSSL
+connection keeps its `SSL *` and its two BIOs under private names: `attach` checks that they exist.
 """
 
 from libc.stdint cimport uintptr_t
@@ -18,9 +18,9 @@ from nsqcy.net.byte_layer cimport PIECE_SIZE
 from nsqcy.errors import LayerEnd, LayerError
 
 cdef enum:
-    RECORD = 16384              # maximum plain bytes of a record
-    ENCODED_RECORD = 17408      # the same, plus the overhead of encoding
-    ERROR_SSL = 1               # results of SSL_get_error
+    RECORD = 16384              # maximum plaintext bytes per record
+    ENCODED_RECORD = 17408      # the same, plus the encoding overhead
+    ERROR_SSL = 1               # return values of SSL_get_error
     ERROR_WANT_READ = 2
     ERROR_ZERO_RETURN = 6
     RECEIVED_SHUTDOWN = 2
@@ -70,7 +70,7 @@ cdef class TlsStream(ByteLayer):
     def attach(self, connection not None):
         """Use this pyOpenSSL connection, which must have been created without a socket.
 
-        Raises RuntimeError if pyOpenSSL does not keep its pointers under the known names.
+        Raises RuntimeError if pyOpenSSL does not keep its pointers under the expected names.
         """
         try:
             self.ssl = <void *>pointer(connection._ssl)
@@ -79,11 +79,11 @@ cdef class TlsStream(ByteLayer):
         except (AttributeError, TypeError) as error:
             raise RuntimeError(
                 f"this version of pyOpenSSL is not supported ({error}): "
-                f"install one that nsqcy names") from error
+                f"install a version that nsqcy supports") from error
         self.connection = connection
 
     def pass_input(self):
-        """Pass the next input to OpenSSL; return whether there was any."""
+        """Pass the next input to OpenSSL; return whether there was any input."""
         return self.pass_on()
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:

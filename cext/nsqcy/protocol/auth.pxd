@@ -11,13 +11,13 @@ cdef class Authorizer(InputBuffer):
     """A client's authorization, and its user's quota."""
     cdef bint guarded               # the client needs authorization
     cdef bint auth_asked            # a query to an auth server is pending
-    cdef uint64_t auth_ticket       # secret of the AUTH command
+    cdef uint64_t auth_ticket       # secret from the AUTH command
     cdef readonly bytes secret      # never to be logged
     cdef readonly object authorization
-    cdef readonly bint authed       # as shown by /stats
+    cdef readonly bint authed       # as shown in /stats
     cdef readonly str auth_identity
     cdef readonly str auth_identity_url
-    cdef public tuple certificate_names  # names of its verified certificate
+    cdef public tuple certificate_names  # names from its verified certificate
     cdef int64_t auth_expires
     cdef int64_t may_publish_until  # for the topic of the latest publish
     cdef Quota quota                # the user's quota; None: no quota

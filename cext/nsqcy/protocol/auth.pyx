@@ -1,8 +1,9 @@
 """AUTH and permissions.
 
-The worker with the socket decides what a client may do, based on the answer of an auth server, a
-users file, or its certificate; the far end of a stream does not check again. Answers expire: a
-command then blocks until a server has answered again. Knows topics only by name.
+The worker that has the socket decides what a client may do, based on the response of an auth
+server, a users file, or the client's certificate; the far end of a stream does not check again.
+Responses expire: a command then blocks until an auth server has responded again. Knows topics only
+by name.
 """
 
 from libc.stdint cimport int32_t
@@ -19,7 +20,7 @@ cdef extern from "Python.h":
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MAX_SECRET = 65536         # maximum bytes of a secret sent to a server
+    MAX_SECRET = 65536         # maximum bytes of a secret sent to an auth server
 
 cdef const char *AUTH = b"AUTH"
 
@@ -65,7 +66,7 @@ cdef class Authorizer(InputBuffer):
         return NEXT
 
     cdef int ask_auth(self) except -1:
-        """Query an auth server; commands that need its answer wait for it."""
+        """Query an auth server; commands that need its response wait for it."""
         self.auth_asked = True
         self.manager.auth.ask(self)
         return 0
@@ -78,7 +79,7 @@ cdef class Authorizer(InputBuffer):
         return True, self.tls["common_name"]
 
     def authorized(self, authorization not None):
-        """Handle the answer of an auth server for an open session; resume waiting commands."""
+        """Handle an auth server's response for an open session; resume waiting commands."""
         cdef bint first = self.authorization is None
         self.auth_asked = False
         self.last_command = self.manager.scheduler.now
@@ -96,7 +97,7 @@ cdef class Authorizer(InputBuffer):
             self.wake()
 
     def auth_failed(self):
-        """Handle the case that no auth server returned a usable answer."""
+        """Handle the case that no auth server returned a usable response."""
         self.auth_asked = False
         self.last_command = self.manager.scheduler.now
         if self.authorization is None:
@@ -112,7 +113,7 @@ cdef class Authorizer(InputBuffer):
     # -- permission --
 
     cdef Parsed recognize(self, const char *command) except RAISED:
-        """Authorize a client without AUTH by its certificate; NEXT if that suffices."""
+        """Authorize a client by its certificate, without AUTH; NEXT if that suffices."""
         authorization = None
         if self.certificate_names:
             authorization = self.manager.auth.of_certificate(self.certificate_names)
@@ -132,7 +133,7 @@ cdef class Authorizer(InputBuffer):
         self.auth_identity = authorization.identity
         self.auth_identity_url = authorization.identity_url
         if authorization.quota is not self.quota:
-            # A client that is already counted stays, whatever its quota has become.
+            # A client that is already counted stays, regardless of its new quota.
             self.forget_quota()
             self.quota = authorization.quota
             if self.quota is not None:
@@ -166,10 +167,10 @@ cdef class Authorizer(InputBuffer):
             self.may_publish_until = self.auth_expires
         return NEXT
 
-    # -- the quota of its user --
+    # -- user quota --
 
     cdef bint admit(self, Quota quota) except -1:
-        """Return whether the user may have another connection; if so, count the connection."""
+        """Return whether the user may open another connection; if so, count the connection."""
         if quota is not None and quota is not self.quota:
             if not quota.enter():
                 return False
@@ -177,11 +178,11 @@ cdef class Authorizer(InputBuffer):
         return True
 
     cdef bytes no_place(self, Quota quota):
-        return b"E_AUTH_FAILED AUTH failed: user %s has its max_connections of %d" % (
+        return b"E_AUTH_FAILED AUTH failed: user %s has reached its max_connections of %d" % (
             quota.user.encode(), quota.max_connections)
 
     cdef int look_again(self) except -1:
-        """Retry a publish that waits for quota."""
+        """Retry a publish that is waiting for quota."""
         self.quota_due = 0
         self.quota.end_wait(self.manager.scheduler.now)
         self.wake()

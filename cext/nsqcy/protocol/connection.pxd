@@ -1,4 +1,4 @@
-# Connection: the interface of a session to the parts around it.
+# Connection: the interface between a session and the parts around it.
 #
 #   Connection ◄── SessionManager        schedules it
 #       ▲   ▲
@@ -24,12 +24,12 @@ cdef enum State:
 cdef enum Parsed:
     MORE = 0            # the command is incomplete
     NEXT = 1            # executed; its bytes are consumed
-    BLOCKED = 2         # must wait; its bytes stay
+    BLOCKED = 2         # must wait; its bytes are kept
     STOPPED = 3         # the session ends; no more commands run
     RAISED = -1         # a Python exception is pending
 
 cdef enum:
-    OUTPUT_ENOUGH = 131072      # unsent bytes above which a consumer gets no messages
+    OUTPUT_ENOUGH = 131072      # number of unsent bytes above which a consumer gets no messages
 
 
 cdef class Transport:
@@ -52,23 +52,23 @@ cdef class Connection(Consumer):
     cdef readonly State state
     cdef bint magic_seen
     cdef bint lenient               # a failed publish does not end the session
-    cdef bint transfers             # its publishes were already accepted by another topic
-    cdef bint remote                # far end of a stream: the client is elsewhere
+    cdef bint transfers             # its publishes have already been accepted by a different topic
+    cdef bint remote                # far end of a stream: the client is on a different worker
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
-    cdef bint crammed               # parsing waits until the client reads answers
-    cdef bint stopping              # no more commands run; closes when all output is sent
+    cdef bint crammed               # parsing waits until the client reads responses
+    cdef bint stopping              # no more commands run; closes once all output is sent
     cdef readonly bint closed
     cdef bint eof                   # no more input
     cdef bint barred                # only IDENTIFY is allowed before TLS
     cdef readonly bint snappy
     cdef readonly bint deflate
-    cdef readonly dict tls          # facts (nsqcy.nsqd.worker.tls); None without TLS
+    cdef readonly dict tls          # facts (nsqcy.nsqd.worker.tls); None: no TLS
     cdef bint dirty
     cdef bint resumable
     cdef bint reading
     cdef bint starved               # waits for its worker's input budget
     cdef Output output
-    cdef readonly Durability durability     # minimum for its publishes
+    cdef readonly Durability durability     # minimum durability of its publishes
     cdef readonly bint topic_log    # the client supports the LOG_ commands
     cdef readonly bint headers      # negotiated: headers precede message bodies
     cdef readonly str remote_address
@@ -80,7 +80,7 @@ cdef class Connection(Consumer):
     cdef readonly int64_t heartbeat_interval    # ns; 0: none
     cdef int64_t next_heartbeat
     cdef int64_t last_command
-    cdef int64_t waiting_since              # time since when it waits for a peer that is down
+    cdef int64_t waiting_since              # when it began to wait for a peer that is down
     cdef readonly uint32_t output_buffer_size
     cdef readonly int64_t output_buffer_timeout     # ns
     cdef Timer timer

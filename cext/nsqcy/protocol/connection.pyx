@@ -1,7 +1,7 @@
-"""Connection of a client, independent of the protocol.
+"""A client's connection, independent of the protocol.
 
 Owns the negotiated options, the output and the scheduling flags of a session. A transport and the
-session manager call its virtual methods, which Session implements. Knows neither commands nor
+session manager call its virtual methods, which Session implements. Knows nothing about commands or
 topics.
 """
 
@@ -22,7 +22,7 @@ cdef class Transport:
         raise NotImplementedError
 
     cdef int abandon(self) except -1:
-        """Release the peer silently, because another worker has it now."""
+        """Release the peer without notifying it, because another worker has it now."""
         raise NotImplementedError
 
     cdef int upgrade(self, identity) except -1:
@@ -30,11 +30,11 @@ cdef class Transport:
         raise NotImplementedError
 
     cdef int read_on(self) except -1:
-        """Continue with input that was received but not decoded yet."""
+        """Continue with input that was received but not yet decoded."""
         return 0
 
     cdef int rest(self) except -1:
-        """Release memory that is not needed now."""
+        """Release memory that is not needed at present."""
         return 0
 
 
@@ -72,7 +72,7 @@ cdef class Connection(Consumer):
         raise NotImplementedError
 
     cdef int on_timer(self) except -1:
-        """Handle the expired timer."""
+        """Handle the expiry of the timer."""
         raise NotImplementedError
 
     cdef int set_timer(self) except -1:
@@ -83,7 +83,7 @@ cdef class Connection(Consumer):
         """Schedule resume() for this turn."""
 
     cdef int check_appetite(self) except -1:
-        """Decide whether more input is read."""
+        """Decide whether to read more input."""
         raise NotImplementedError
 
     cdef bint has_published(self) noexcept:
@@ -91,13 +91,13 @@ cdef class Connection(Consumer):
         return False
 
     cdef int quota_changed(self) except -1:
-        """Handle a changed quota of the client's user."""
+        """Handle a change to the quota of the client's user."""
         return 0
 
     # -- the end --
 
     cdef int stop(self) except -1:
-        """Execute nothing more; close when all output has been sent."""
+        """Execute no more commands; close once all output has been sent."""
         raise NotImplementedError
 
     cdef int close(self) except -1:

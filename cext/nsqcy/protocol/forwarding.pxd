@@ -1,4 +1,4 @@
-# Forwarding: commands that another worker executes, and its answers.
+# Forwarding: commands that another worker executes, and their answers.
 #
 #   client ══socket══ Session ── ForwardingStream ══ rings ══ FarEnd ── Session (owner)
 
@@ -10,7 +10,7 @@ from nsqcy.protocol.connection cimport RAISED, Parsed
 
 
 cdef enum:
-    STREAM_BACKLOG = 262144     # bytes of commands that wait for credit before parsing stops
+    STREAM_BACKLOG = 262144     # bytes of commands waiting for credit above which parsing stops
 
 
 cdef class ForwardingStream(StreamEnd):
@@ -19,15 +19,15 @@ cdef class ForwardingStream(StreamEnd):
     cdef Stream stream
     cdef int peer
     cdef bint up
-    cdef list expected              # numbers of the tickets that it will answer, in order
+    cdef list expected              # numbers of the tickets that the stream will answer, in order
     cdef size_t expected_first
     cdef bytearray unsent           # commands beyond the stream's credit
     cdef uint8_t header[8]          # header of the incoming frame
     cdef uint32_t header_have
     cdef int32_t frame_type
-    cdef uint32_t frame_left        # data bytes of the frame still to come
+    cdef uint32_t frame_left        # data bytes of the frame that are still to come
     cdef bytearray answer           # data of a frame that is not a message
-    cdef size_t unconsumed          # bytes relayed, but not sent to the client yet
+    cdef size_t unconsumed          # bytes relayed, but not yet sent to the client
 
     cdef int send(self, const uint8_t *data, size_t n) except -1
     cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0

@@ -1,4 +1,4 @@
-"""Forwarding: commands that another worker executes, and its answers.
+"""Forwarding: commands that another worker executes, and their answers.
 
 The owner of a topic runs a session at the far end of a stream. It receives raw commands and returns
 raw frames. Messages are relayed to the client immediately; other frames are answers and wait for
@@ -18,8 +18,8 @@ from nsqcy.protocol.wire cimport ERROR, FRAME_HEADER, MESSAGE, RESPONSE, frame_b
 
 
 cdef enum:
-    HELLO_TEXT = 512            # maximum characters of a client's text sent to its far end
-    MIN_RELAYED = 65536         # minimum size of an answer that is relayed without assembling it
+    HELLO_TEXT = 512            # maximum characters of a client's strings sent to its far end
+    MIN_RELAYED = 65536         # minimum size of answers that are relayed unassembled
     OK_FRAME = 10               # bytes of an OK frame
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
@@ -71,7 +71,8 @@ cdef class ForwardingStream(StreamEnd):
         return 0
 
     cdef int on_data(self, const unsigned char *data, size_t n) except -1:
-        """Handle frames of the owner, split anywhere; relay messages to the client immediately."""
+        """Handle frames from the owner, split anywhere; relay messages to the client
+        immediately."""
         cdef size_t step
         cdef Forwarder session = self.session
         if session.closed:
@@ -116,7 +117,7 @@ cdef class ForwardingStream(StreamEnd):
 
     cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0:
         """Fast path for complete messages and OKs, the most frequent frames; return the number of
-        bytes used."""
+        bytes consumed."""
         cdef Forwarder session = self.session
         cdef size_t at = 0
         cdef size_t step = frame_bytes(data, n, MESSAGE)
@@ -136,7 +137,7 @@ cdef class ForwardingStream(StreamEnd):
     cdef bint may_relay(self) noexcept:
         """Return whether the next frame is a large answer that can be relayed immediately.
 
-        This requires that its turn has come and that no other frame can come in between.
+        This requires that its turn has come and that no other frame can come before its end.
         """
         cdef Forwarder session = self.session
         return (self.frame_type == RESPONSE and self.frame_left >= MIN_RELAYED
@@ -239,17 +240,18 @@ cdef class Forwarder(Authorizer):
 
     cdef int await_owner(self) except -1:
         if self.upstream is not None:
-            # After the owner's answers to earlier commands.
+            # Do this after the owner's answers to earlier commands.
             self.upstream.expected.append(self.take_silent_ticket())
             self.upstream.send(b"NOP ANSWERED\n", 13)
         return 0
 
-    # -- client facts for the owner --
+    # -- facts about the client for the owner --
 
     cdef bytes hello(self):
         """Return the facts about a client of this worker that the owner needs.
 
-        A stream begins with one record, so texts of the client or its auth server are truncated.
+        A stream begins with a single record, so strings from the client or its auth server are
+        truncated.
         """
         return json.dumps({
             "remote_address": self.remote_address,
@@ -294,7 +296,7 @@ cdef class Forwarder(Authorizer):
         self.set_timer()
 
     cdef int adopt_names(self, state) except -1:
-        """Adopt the names that a client gave to another worker."""
+        """Adopt the names that a client has given to another worker."""
         self.client_id = state["client_id"]
         self.hostname = state["hostname"]
         self.user_agent = state["user_agent"]

@@ -12,8 +12,8 @@ cdef class InputBuffer(AnswerQueue):
     cdef size_t kept_start
     cdef size_t kept_end
     cdef size_t kept_capacity
-    cdef bytes unread_error         # error if the input ends in a body; None: between commands
-    cdef size_t missing             # approximate missing bytes of the kept command; 0: unknown
+    cdef bytes unread_error         # error if the input ends within a body; None: between commands
+    cdef size_t missing             # missing bytes of the kept command, approximately; 0: unknown
     cdef size_t scanned             # bytes already checked of an incomplete MPUB body
     cdef uint32_t scanned_count
 

@@ -1,8 +1,8 @@
 """Unfinished input of a session.
 
-Commands are parsed in the transport's buffer; incomplete and waiting ones are kept here. Reading
-stops while parsing waits, or while the worker keeps more unfinished input than its budget (see
-SessionManager). Does not know commands: parse() recognizes them.
+Commands are parsed in the transport's buffer; incomplete and waiting commands are kept here.
+Reading stops while parsing waits, or while the worker's unfinished input exceeds its budget (see
+SessionManager). Knows nothing about commands: parse() recognizes them.
 """
 
 from libc.stdint cimport int64_t
@@ -14,7 +14,7 @@ from nsqcy.protocol.connection cimport MORE
 
 cdef enum:
     KEPT_FREELY = 65536         # unfinished input that a session may always have
-    LINE_STEP = 256             # bytes taken to continue a line of unknown length
+    LINE_STEP = 256             # bytes added to continue a line of unknown length
 
 
 cdef class InputBuffer(AnswerQueue):
@@ -22,7 +22,7 @@ cdef class InputBuffer(AnswerQueue):
         free(self.kept)
 
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0:
-        """Execute complete commands; return the bytes consumed."""
+        """Execute complete commands; return the number of bytes consumed."""
         raise NotImplementedError
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1:
@@ -42,9 +42,10 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0:
-        """Complete and execute the kept command with the new bytes; return the bytes used.
+        """Complete and execute the kept command with the new bytes; return the number of bytes
+        used.
 
-        Takes few bytes beyond the command, so that later ones are parsed in place.
+        Takes few bytes beyond the command, so that later commands are parsed in place.
         """
         cdef size_t used = 0
         cdef size_t step
@@ -56,11 +57,11 @@ cdef class InputBuffer(AnswerQueue):
             used += step
             self.parse_kept()
             if self.upgraded != upgraded:
-                # It was an IDENTIFY: bytes received with its end are lost.
+                # It was an IDENTIFY: bytes received together with its end are lost.
                 return n
             left = self.kept_end - self.kept_start
             if left <= used and not self.blocked:
-                # All kept bytes are executed; return the unused new bytes.
+                # All kept bytes have been executed; return the unused new bytes.
                 used -= left
                 if left:
                     self.drop_kept()
@@ -102,7 +103,8 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef int keep(self, const uint8_t *data, size_t n) except -1:
-        """Keep unfinished input. Memory grows with received bytes, never with announced ones."""
+        """Keep unfinished input. Memory grows with the bytes received, never with the size
+        announced."""
         cdef size_t have = self.kept_end - self.kept_start
         cdef size_t capacity = self.kept_capacity
         cdef uint8_t *grown
@@ -134,8 +136,8 @@ cdef class InputBuffer(AnswerQueue):
     cdef int check_appetite(self) except -1:
         """Decide whether to read more input.
 
-        Do not read while parsing waits, or while the worker keeps too much unfinished input and
-        this session contributes to it.
+        Do not read while parsing waits, or while the worker has too much unfinished input and this
+        session contributes to it.
         """
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.manager.input_bytes > self.manager.max_input_bytes
@@ -151,8 +153,8 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
-        """Wait for about `missing` more bytes of a body; `error` is used if the input ends
-        before."""
+        """Wait for about `missing` more bytes of a body; `error` is used if the input ends before
+        that."""
         self.missing = missing
         self.unread_error = error
         return MORE

@@ -1,4 +1,4 @@
-# Commands about the log of a topic: LOG_PUB, LOG_META, LOG_SEEK, LOG_FETCH, LOG_CURSOR.
+# Commands for the log of a topic: LOG_PUB, LOG_META, LOG_SEEK, LOG_FETCH, LOG_CURSOR.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -10,19 +10,19 @@ from nsqcy.protocol.wire cimport Word
 
 
 cdef class CursorAnswer:
-    """Callback for the journal write of a LOG_CURSOR change."""
+    """Callback for the journal write that records a LOG_CURSOR change."""
     cdef LogCommands session
     cdef uint64_t ticket
     cdef bytes text
 
 
 cdef class LogCommands(PublishCommands):
-    """Commands about the log of a topic; they are executed one at a time."""
+    """Commands for the log of a topic; they are executed one at a time."""
     cdef int64_t log_due            # retry time of a waiting command; 0: none
     cdef bint log_waited            # the command has waited
     cdef LogRead log_read           # read that it waits for
-    cdef uint64_t log_unsent        # bytes of an answer that is not completely sent
-    cdef uint64_t log_sent_at       # output.total_sent when the answer is sent
+    cdef uint64_t log_unsent        # bytes of a response that is not completely sent
+    cdef uint64_t log_sent_at       # output.total_sent once the response is sent
 
     cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
                         size_t left) except RAISED

@@ -1,8 +1,9 @@
-"""Commands about the log of a topic (docs/PROTOCOL.md).
+"""Commands for the log of a topic (docs/PROTOCOL.md).
 
-LOG_PUB publishes a batch once, even if it is sent repeatedly; the others read the log and manage
-cursors. Each command is answered before the next one is executed. An answer counts toward the
-worker's memory for answers until it is sent. Does not know how a log is read (broker/log_reader).
+LOG_PUB publishes a batch once, even if the batch is sent repeatedly; the other commands read the
+log and manage cursors. Each command is answered before the next one is executed. A response counts
+toward the worker's memory for responses until it is sent. Does not know how a log is read
+(broker/log_reader).
 """
 
 import json
@@ -29,7 +30,7 @@ from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
 
 cdef int64_t MILLISECOND = 1000000
 cdef int64_t NEVER = 0x7fffffffffffffff
-cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # enough time to learn the owner of a topic
+cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # time to learn the owner of a topic
 
 cdef enum:
     LOG_WORDS = 7               # words of a line: name and parameters
@@ -70,7 +71,7 @@ cdef class LogCommands(PublishCommands):
 
     cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
                         size_t left) except RAISED:
-        """Publish a batch once, even if it is sent repeatedly."""
+        """Publish a batch once, even if the batch is sent repeatedly."""
         cdef Word words[LOG_WORDS]
         cdef uint32_t size
         cdef uint32_t messages
@@ -104,7 +105,7 @@ cdef class LogCommands(PublishCommands):
         self.scanned = 0
         if owner != self.manager.index and self.may_migrate(owner):
             return self.migrate_to(owner)
-        self.paid = 0  # a chunk that nsqd already has says nothing about the next one
+        self.paid = 0  # having this chunk implies nothing about the next one
         used[0] += 4 + size
         if owner != self.manager.index:
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
@@ -125,7 +126,7 @@ cdef class LogCommands(PublishCommands):
     # -- the other commands --
 
     cdef Parsed log_command(self, const uint8_t *line, size_t n) except RAISED:
-        """Execute a command about the log of a topic (docs/PROTOCOL.md).
+        """Execute a command for the log of a topic (docs/PROTOCOL.md).
 
         It is answered before the next command is parsed.
         """
@@ -172,7 +173,7 @@ cdef class LogCommands(PublishCommands):
                 return self.migrate_to(owner)
             return self.forward_log(owner, command, line, n)
         if self.log_unsent:
-            # The client has not received the previous answer yet.
+            # The client has not yet received the previous response.
             return BLOCKED
         topic = self.manager.shard.find(key)
         if topic is None or topic.log is None:
@@ -188,7 +189,7 @@ cdef class LogCommands(PublishCommands):
     cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
         """Find the worker that owns a topic, without creating the topic.
 
-        Return NEXT if there is one; otherwise how to proceed.
+        Return NEXT if there is one; otherwise, how to proceed.
         """
         owner[0] = self.manager.owner_of(key)
         if owner[0] >= 0:
@@ -199,7 +200,7 @@ cdef class LogCommands(PublishCommands):
                 self.manager.wait_for_peer(self)
                 return BLOCKED
             return NEXT
-        # This worker may not have learned of a recent placement yet.
+        # This worker may not have learned about a recent placement yet.
         if not self.log_waited:
             if self.log_due == 0:
                 self.log_due = self.manager.scheduler.now + PLACED_HEARD
@@ -218,7 +219,7 @@ cdef class LogCommands(PublishCommands):
         return NEXT
 
     cdef Parsed refuse_log(self, bytes text) except RAISED:
-        """Answer with an error that does not end the session. Nothing is outstanding."""
+        """Respond with an error that does not end the session. Nothing is outstanding."""
         self.put_frame(ERROR, text, len(text))
         return NEXT
 
@@ -277,7 +278,7 @@ cdef class LogCommands(PublishCommands):
             min(maximum, <uint64_t>LARGEST_ANSWER), columns))
 
     cdef Parsed wait_for_log(self, found) except RAISED:
-        """Wait for a topic's read, or answer its error, for the command with the last ticket."""
+        """Wait for a topic's read, or send its error, for the command with the last ticket."""
         cdef LogRead read
         self.line_owner = -1
         if isinstance(found, LogRead):
@@ -343,7 +344,7 @@ cdef class LogCommands(PublishCommands):
         return NEXT
 
     cdef CursorAnswer promise_cursor(self, str name, bytes log_id, seq):
-        """Take a ticket; the returned callback answers it when the journal is written."""
+        """Take a ticket; the returned callback answers it once the journal is written."""
         cdef CursorAnswer answer = CursorAnswer.__new__(CursorAnswer)
         answer.session = self
         answer.ticket = self.take_ticket(LOG_CURSOR, 0)
@@ -361,7 +362,7 @@ cdef class LogCommands(PublishCommands):
         return 0
 
     cdef int hold_answer(self, uint64_t n) except -1:
-        """Count the answer toward the worker's answers until it is sent."""
+        """Count the response toward the worker's memory for responses until it is sent."""
         self.log_unsent = n
         self.log_sent_at = self.output.total_sent + self.output.pending()
         self.manager.shard.reserved += n

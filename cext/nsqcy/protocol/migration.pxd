@@ -8,9 +8,9 @@ from nsqcy.protocol.routing cimport Routing
 
 cdef class Migration(Routing):
     """Decide whether a session migrates to another worker, and pack its state."""
-    cdef bint migratable            # may migrate to another worker, once
+    cdef bint migratable            # may migrate to another worker once
     cdef int forwards_to            # the owner of the last forwarded publishes
-    cdef uint64_t forwards          # number of consecutive ones, their bytes and start time
+    cdef uint64_t forwards          # number of consecutive publishes, their bytes and start time
     cdef uint64_t forward_bytes
     cdef int64_t forwards_since
 

@@ -1,10 +1,10 @@
 """Connection migration: sessions move to the worker of their topic, or away from a busy one.
 
 A plain session with nothing outstanding may migrate once. If it migrates to the owner of its topic,
-its commands are no longer forwarded. A busy owner gives producers to a worker with less to do: the
-socket takes most of the time of a message that is published alone. The master passes on socket and
-packed state (see nsqcy.nsqd.worker.engine). Decides when a migration pays off. Does not know how a
-socket is passed on.
+its commands are no longer forwarded. A busy owner gives producers to a less busy worker: if
+messages are published one by one, socket calls take most of the CPU time. The master passes on the
+socket and the packed state (see nsqcy.nsqd.worker.engine). Decides when a migration pays off. Does
+not know how a socket is passed on.
 """
 
 from nsqcy.protocol.connection cimport BLOCKED
@@ -14,9 +14,9 @@ from libc.stdint cimport uint8_t
 cdef int64_t SECOND = 1000000000
 
 cdef enum:
-    MAX_MIGRATION = 65536      # maximum unread or unsent bytes of a migrating session
+    MAX_MIGRATION = 65536      # maximum unread or unsent bytes in a migrating session
     MAX_GIVEN = 4096            # bytes of a command after which a busy owner gives a producer away
-    MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts none
+    MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts no producers
     MIGRATION_BYTES = 1048576   # publishes to one owner after which a producer migrates there, or
     MIGRATION_FORWARDS = 256    # that number of publishes over a time long enough for their cost
 cdef int64_t MIGRATION_AFTER = 2 * SECOND       # to be part of the owner's load figure
@@ -33,8 +33,8 @@ cdef class Migration(Routing):
 
     cdef bint is_faithful(self) noexcept:
         """Return whether the consecutively forwarded publishes justify a migration. Many bytes do,
-        because forwarding copies them. Small messages do not: most of their cost is the socket's,
-        which a migration only moves to another worker."""
+        because forwarding copies them. Small messages do not: most of their cost is in socket
+        calls, which a migration only moves to another worker."""
         return self.forward_bytes >= MIGRATION_BYTES or (
             self.forwards >= MIGRATION_FORWARDS
             and self.manager.scheduler.now - self.forwards_since >= MIGRATION_AFTER)
@@ -49,7 +49,7 @@ cdef class Migration(Routing):
                 and self.auth_size() <= MAX_MIGRATION)
 
     cdef size_t auth_size(self) except? 0:
-        """Return the size of its authorization and secret in bytes."""
+        """Return the size of the session's authorization and secret in bytes."""
         if self.authorization is None:
             return 0
         return len(self.secret) + <size_t>len(self.authorization.source)
@@ -64,7 +64,7 @@ cdef class Migration(Routing):
 
     cdef int give_away(self, size_t n) except -1:
         """Migrate a producer to a less busy worker, after a command of `n` bytes that arrived
-        alone. Larger ones cost more to forward than their socket costs here."""
+        alone. Larger commands cost more to forward than their socket calls cost here."""
         if (n <= MAX_GIVEN and self.migratable and self.topic is not None
                 and self.channel is None and self.upstream is None and not self.streams
                 and self.ticket_count == 0 and not self.blocked and not self.stopping
@@ -98,7 +98,7 @@ cdef class Migration(Routing):
         return state, self.kept[self.kept_start:self.kept_end], unsent
 
     def unpack(self, state, bytes unread not None, bytes unsent not None):
-        """Restore a session that was packed in another worker."""
+        """Restore a session that was packed by another worker."""
         self.magic_seen = True
         self.migratable = False
         self.adopt_names(state)
@@ -118,7 +118,7 @@ cdef class Migration(Routing):
         self.feed(unread, len(unread))
 
     def fileno(self):
-        """Return the file descriptor of the socket."""
+        """Return the socket's file descriptor."""
         return self.transport.fileno()
 
     def stay(self):

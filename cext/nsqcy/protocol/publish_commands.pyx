@@ -1,7 +1,7 @@
 """PUB, MPUB and DPUB.
 
 Checks publishes, charges them to the user's quota, and passes them to the topic or its owner. Does
-not know how a topic records or sends messages.
+not know how a topic stores or sends messages.
 """
 
 cimport cython
@@ -33,7 +33,7 @@ cdef extern from "Python.h":
 cdef int64_t MILLISECOND = 1000000
 
 cdef enum:
-    PUB_NAME = 4                # bytes of "PUB" and its space
+    PUB_NAME = 4                # length of "PUB" and its space
 
 cdef const char *PUB = b"PUB"
 cdef const char *MPUB = b"MPUB"
@@ -48,7 +48,7 @@ cdef class PublishCommands(Migration):
         """Return the length of the line if it is a PUB to the topic that was published to last,
         otherwise 0.
 
-        Such a line, the most frequent one of a producer, need not be split or checked.
+        Such a line, the most frequent one from a producer, need not be split or checked.
         """
         cdef bytes key = self.topic_key
         cdef size_t length
@@ -144,7 +144,8 @@ cdef class PublishCommands(Migration):
         return self.publish_accepted(command, topic, 1, size)
 
     cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
-        """Return the body size of a whole message, as the client sends it."""
+        """Return the size of a message's body, given the complete message as the client sends
+        it."""
         return size - HEADERS_SIZE - load_be16(message) if self.headers else size
 
     cdef Parsed check_message(self, const char *command, const uint8_t *message,
@@ -163,7 +164,7 @@ cdef class PublishCommands(Migration):
         body = <int64_t>n - HEADERS_SIZE - <int64_t>headers
         if body < 0:
             return self.fatal(
-                b"E_BAD_MESSAGE %s headers of %d bytes end behind a message of %d" % (
+                b"E_BAD_MESSAGE %s headers of %d bytes extend beyond a message of %d" % (
                     <bytes>command, headers, n))
         if body == 0:
             return self.fatal(b"E_BAD_MESSAGE %s invalid message body size 0" % command)
@@ -224,10 +225,10 @@ cdef class PublishCommands(Migration):
                            bint exact, uint32_t *body_size, uint32_t *count) except RAISED:
         """Check the body of an MPUB or LOG_PUB to the current topic.
 
-        NEXT if it is complete and valid, and the client may publish. As in NSQ, the count and the
-        sizes of the messages determine the end of an MPUB, because several clients announce too
-        small a length. `exact`: the announced length must be correct. The caller resets `scanned`
-        when it is done with the body.
+        Returns NEXT if the body is complete and valid, and the client may publish. As in NSQ, the
+        count and the sizes of the messages determine the end of an MPUB, because several clients
+        announce a length that is too small. `exact`: the announced length must be correct. The
+        caller resets `scanned` once it is done with the body.
         """
         cdef int32_t announced
         cdef int32_t messages
@@ -301,7 +302,7 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
                             uint32_t count) except RAISED:
-        """Check each message of a batch, whose lengths were checked."""
+        """Check each message of a batch whose lengths have been checked."""
         cdef size_t length
         cdef Parsed parsed
         cdef uint32_t _i
@@ -316,8 +317,8 @@ cdef class PublishCommands(Migration):
     cdef size_t batch_limit(self) noexcept:
         """Return the maximum bytes of a batch.
 
-        The count is added to `--max-body-size`, because clients exclude it from the announced
-        length.
+        The size of the count is added to `--max-body-size`, because clients exclude it from the
+        announced length.
         """
         cdef int64_t maximum = 0x7fffffff
         if not self.transfers:
@@ -326,7 +327,7 @@ cdef class PublishCommands(Migration):
 
     cdef Parsed batch_missing(self, const char *command, size_t end, size_t have,
                               int32_t announced, bytes error) except RAISED:
-        """Wait for a batch up to `end`, unless that is too large.
+        """Wait for a batch that extends to `end`, unless that is too large.
 
         The announced length is a hint: bytes beyond the batch belong to the next command.
         """
@@ -355,7 +356,7 @@ cdef class PublishCommands(Migration):
         return NEXT
 
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
-        """Refuse a publish that was read completely; none of it was published."""
+        """Refuse a publish that was read completely; nothing was published."""
         if not self.lenient:
             return self.fatal(text)
         self.answer(self.take_ticket(command, 0), FAILED, text)
@@ -389,12 +390,12 @@ cdef class PublishCommands(Migration):
         self.topic_count += messages
         return NEXT
 
-    # -- the quota of its user --
+    # -- user quota --
 
     cdef Parsed charge(self, uint32_t messages, uint64_t size) except RAISED:
         """Charge a complete publish to the quota, once per publish: NEXT.
 
-        If the quota is exhausted, the publish waits and reading stops meanwhile.
+        If the quota is exhausted, the publish waits, and reading stops meanwhile.
         """
         cdef Quota quota = self.quota
         cdef int64_t now = self.manager.scheduler.now

@@ -1,4 +1,4 @@
-# Which worker owns the topic of a command.
+# Routing: which worker owns the topic of a command.
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp
@@ -14,13 +14,13 @@ cdef enum:
 
 
 cdef class Routing(Forwarder):
-    """Topic that a client publishes to, and its owner."""
+    """The topic that a client publishes to, and its owner."""
     cdef Topic topic                # the topic that was published to last
     cdef bytes topic_key
     cdef int topic_owner            # -1: unknown yet
     cdef uint64_t topic_count       # messages published to it that are not yet in pub_counts
     cdef readonly dict pub_counts
-    cdef uint64_t counted           # all published messages, without topic_count
+    cdef uint64_t counted           # all published messages, excluding topic_count
 
     cdef inline bint same_topic(self, Word *name) noexcept:
         """Return whether `name` is the topic that was published to last (and therefore valid)."""
@@ -31,8 +31,7 @@ cdef class Routing(Forwarder):
     cdef inline int route(self) except? -1:
         """Return the worker that owns the current topic, and set self.topic if it is this worker.
 
-        -1: the owner is not known yet, or down. NO_ROOM: it would be this worker, which has no
-        room.
+        -1: the owner is not known yet, or down. NO_ROOM: this worker would own it, but has no room.
         """
         if self.topic is not None and not self.topic.gone:
             return self.topic_owner
@@ -42,7 +41,7 @@ cdef class Routing(Forwarder):
         """Return whether a publish may be executed before outstanding answers arrive.
 
         It may not if too many are outstanding, or if one of them may be an error that the owner (or
-        the topic, if it is here) does not know of: nothing is executed after such an error.
+        the topic, if it is here) does not know about: nothing is executed after such an error.
         """
         if self.ticket_count == 0:
             return True

@@ -1,7 +1,7 @@
-"""Which worker owns the topic of a command.
+"""Routing: which worker owns the topic of a command.
 
 Caches the topic that was published to last, so that the next publish finds it immediately, and
-counts the messages published to each topic. Does not know the published data.
+counts the messages published to each topic. Knows nothing about the published data.
 """
 
 cimport cython
@@ -16,8 +16,8 @@ cdef class Routing(Forwarder):
 
     @cython.final
     cdef bint take_topic(self, Word *name) except -1:
-        """Set the topic that was published to last; return False, without a change, if the name is
-        invalid."""
+        """Set the topic that was published to last; if the name is invalid, change nothing and
+        return False."""
         if self.same_topic(name):
             return True
         if not name_is_valid(name.at, name.length):
@@ -30,7 +30,7 @@ cdef class Routing(Forwarder):
         return True
 
     cdef int find_owner(self) except? -1:
-        """Return the owner as route() does, if the topic is not cached."""
+        """Return the owner, as route() does, if the topic is not cached."""
         cdef int owner
         if self.topic_owner < 0:
             self.topic_owner = self.manager.owner_of(self.topic_key)

@@ -5,7 +5,7 @@
 #                                           ▼
 #   bytes ◄─flush── output ◄── frames ◄── tickets (answers in the order of their commands)
 #
-# The chain of its classes, one per file; a class uses only those above it:
+# Its chain of classes, one per file; each class uses only those above it:
 #
 #   Connection          connection         negotiated options, output, flags
 #   AnswerQueue         tickets            answers in order
@@ -28,8 +28,8 @@ from nsqcy.protocol.wire cimport Word
 
 cdef class Session(Subscription):
     """The V2 state machine of one connection."""
-    cdef int64_t stuck_since                # time since when no output could be sent; 0: not stuck
-    cdef uint64_t sent_before               # total of sent bytes when it got stuck
+    cdef int64_t stuck_since                # time since which no output could be sent; 0: not stuck
+    cdef uint64_t sent_before               # total number of sent bytes when it got stuck
 
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED

@@ -1,11 +1,11 @@
 """Sessions: the V2 protocol of one connection.
 
 A session receives bytes and writes frames into its output; a transport (a socket, or a stream to
-another worker) moves them. It executes commands on topics of its own worker. Other commands go
-through a forwarding stream, with a session like this one at the far end. Knows neither sockets nor
-the event loop, and reads no clock.
+another worker) moves them. It executes commands for topics of its own worker. Other commands go
+through a forwarding stream, with a session like this one at the far end. Knows nothing about
+sockets or the event loop, and reads no clock.
 
-A session is a chain of classes, and each owns a part of the state (see session.pxd). This module
+A session is a chain of classes, each owning a part of the state (see session.pxd). This module
 contains the parser, IDENTIFY, the timer and the end of a session. Publishes may be pipelined; any
 other command waits until no ticket is outstanding.
 """
@@ -51,10 +51,10 @@ cdef int64_t SECOND = 1000000000
 cdef int64_t NEVER = 0x7fffffffffffffff
 cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # time for the protocol magic of a new peer
 cdef int64_t FAVOUR = 2 * SECOND                # maximum silence of the favoured session
-cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum wait of a publish for its worker
+cdef int64_t PEER_TIMEOUT = 5 * SECOND          # maximum time that a publish waits for its worker
 
 cdef enum:
-    WORDS = 4                   # words of a line: name and parameters of NSQ's commands
+    WORDS = 4                   # words in a line: name and parameters of NSQ's commands
 
 
 # Whether this is the debug build, which counts live objects.
@@ -64,7 +64,8 @@ cdef Py_ssize_t live_sessions = 0
 
 
 def live():
-    """Count sessions, forwarding streams and waiting answers; zeros in a release build."""
+    """Return the numbers of sessions, forwarding streams and waiting answers; zeros in a release
+    build."""
     return {"sessions": live_sessions} | _forwarding.live() | _tickets.live()
 
 
@@ -90,7 +91,7 @@ cdef class Session(Subscription):
             live_sessions += 1
 
     def __init__(self, *args, **kwargs):
-        """Handle a command without more work to do; a subclass refuses here."""
+        """Handle a command that needs no more work; a subclass refuses here."""
 
     def __dealloc__(self):
         global live_sessions
@@ -102,7 +103,7 @@ cdef class Session(Subscription):
     # -- input --
 
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0:
-        """Execute complete commands; return the bytes consumed."""
+        """Execute complete commands; return the number of bytes consumed."""
         cdef size_t at = 0
         cdef size_t used = 0
         cdef Parsed parsed
@@ -158,7 +159,7 @@ cdef class Session(Subscription):
 
     @cython.final
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED:
-        """Execute one command, if it is complete."""
+        """Execute one command if it is complete."""
         cdef const uint8_t *end = <const uint8_t *>memchr(
             line, 10, min(n, <size_t>MAX_LINE))
         cdef size_t length
@@ -179,9 +180,9 @@ cdef class Session(Subscription):
     @cython.final
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
                         const uint8_t *rest, size_t left) except RAISED:
-        """Dispatch a command by name, frequent ones first.
+        """Dispatch a command by name, checking frequent names first.
 
-        Commands without a body use bytes [line, line + used); others add their body to `used`.
+        Commands without a body use bytes [line, line + used); the others add their body to `used`.
         """
         cdef Word *name = words
         if self.barred and not word_is(name, b"IDENTIFY", 8):
@@ -209,7 +210,7 @@ cdef class Session(Subscription):
             return self.touch_message(words, count, line, used[0])
         if word_is(name, b"NOP", 3):
             if self.remote and count > 1:
-                # The near end must learn when all earlier commands have been answered.
+                # The near end must know when all earlier commands have been answered.
                 self.respond(b"OK", 2)
             return NEXT
         if word_is(name, b"SUB", 3):
@@ -265,7 +266,8 @@ cdef class Session(Subscription):
         return NEXT
 
     cdef int upgrade_done(self) except -1:
-        """Resume the session after an upgrade; its duration does not count as client silence."""
+        """Resume the session after an upgrade; the time it took does not count as client
+        silence."""
         cdef int64_t now = self.manager.scheduler.now
         self.upgrading = False
         if self.tls is not None:
@@ -293,7 +295,7 @@ cdef class Session(Subscription):
         if identity.durability:
             self.durability = durability_of(identity.durability)
         self.headers = identity.headers
-        # Owners learn of the change with the next command, because nothing is outstanding.
+        # Owners learn about the change with the next command, because nothing is outstanding.
         self.close_streams()
         self.find_locality()
         self.set_timer()
@@ -305,7 +307,7 @@ cdef class Session(Subscription):
         """Become a session without a client.
 
         It publishes for other parts of this worker, with or without headers, or transfers messages
-        from other topics by LOG_PUB.
+        from other topics with LOG_PUB.
         """
         self.lenient = True
         self.transfers = transfers
@@ -366,7 +368,7 @@ cdef class Session(Subscription):
         if self.quota_due and now >= self.quota_due:
             self.look_again()
         if self.manager.favoured is self and now >= self.manager.favoured_at + FAVOUR:
-            # Other sessions wait for their share of the input budget.
+            # Other sessions are waiting for their share of the input budget.
             self.manager.favoured_at = now
             if self.manager.starved and self.unread_error is not None and not self.blocked:
                 self.fatal(self.unread_error)
@@ -390,7 +392,7 @@ cdef class Session(Subscription):
         return self.set_timer()
 
     cdef int peer_timed_out(self) except -1:
-        """Handle a topic's owner that did not restart in time."""
+        """Handle a topic owner that did not restart in time."""
         cdef Word words[WORDS]
         cdef const uint8_t *line = self.kept + self.kept_start
         cdef const uint8_t *end = <const uint8_t *>memchr(
@@ -411,7 +413,7 @@ cdef class Session(Subscription):
         cdef size_t pending = self.output.pending() + self.transport.held
         cdef uint64_t total_sent
         if pending:
-            # Only a client that receives nothing is stuck, not a slow one.
+            # Only a client that receives nothing is stuck; a slow one is not.
             total_sent = self.output.total_sent + self.transport.moved
             if not self.stuck_since or total_sent != self.sent_before:
                 self.stuck_since = self.manager.scheduler.now
@@ -442,7 +444,7 @@ cdef class Session(Subscription):
     cdef int stop(self) except -1:
         """Execute no more commands; close when the remaining output has been sent."""
         self.stopping = True
-        # The client has as much time to receive it as a silent client has.
+        # The client has as much time to receive the output as a silent client has.
         self.last_command = self.manager.scheduler.now
         self.unsubscribe()
         if self.kept != NULL:
@@ -482,7 +484,7 @@ cdef class Session(Subscription):
     # -- statistics --
 
     def counters(self):
-        """Return the client's figures for /stats, as a dict."""
+        """Return the client's statistics for /stats, as a dict."""
         self.note_counts()
         return {
             "client_id": self.client_id,

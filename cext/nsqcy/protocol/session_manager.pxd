@@ -10,11 +10,11 @@ from nsqcy.protocol.connection cimport Connection
 
 
 cdef enum:
-    RECEIVE_SIZE = 131072       # bytes of one receive
+    RECEIVE_SIZE = 131072       # maximum bytes per receive
 
 
 cdef class SessionManager:
-    """Schedule the sessions of a worker; map topics to owners; apply shared limits."""
+    """Schedules the sessions of a worker, maps topics to owners, and applies shared limits."""
     cdef readonly Shard shard
     cdef readonly SchedulerState scheduler
     cdef readonly Mesh mesh
@@ -25,28 +25,28 @@ cdef class SessionManager:
     cdef list peer_waiters                  # sessions that wait for a worker to restart
     cdef list dirty
     cdef list resumable
-    cdef list undecoded                     # transports with input that no event announces
+    cdef list undecoded                     # transports with input for which there will be no event
     cdef object starved                     # deque of unread sessions, longest waiting first
-    cdef Connection favoured                   # the one session read beyond the budget
-    cdef int64_t favoured_at                # time when it was chosen or last sent input
+    cdef Connection favoured                   # the one session that is read beyond the budget
+    cdef int64_t favoured_at                # time when that session was chosen or last sent input
     cdef Heap timers
-    cdef uint8_t *scratch                   # buffer of one receive
+    cdef uint8_t *scratch                   # buffer for one receive
     cdef readonly uint64_t input_bytes      # unfinished input of all sessions
-    cdef uint64_t max_input_bytes           # above it, only small and favoured sessions are read
+    cdef uint64_t max_input_bytes           # above this, only small and favoured sessions are read
     cdef object options
     cdef object negotiate
     cdef object ask_placement
     cdef object migrate
     cdef object auth                # queries auth servers; None: AUTH is disabled
     cdef list migrations                    # (session, owner)
-    cdef uint32_t lost                      # sessions that migrated away in this second
+    cdef uint32_t lost                      # sessions that have migrated away in this second
     cdef int64_t lost_since
-    cdef int lighter                        # worker that takes producers of this one; -1: none
+    cdef int lighter                        # worker that takes producers from this one; -1: none
     cdef int64_t compare_at                 # time of the next comparison of loads
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size
-    cdef int64_t msg_timeout                # default for clients
+    cdef int64_t msg_timeout                # default setting for clients
     cdef uint32_t max_rdy_count
     cdef int64_t max_req_timeout            # ns
     cdef int64_t max_defer_timeout          # ns

@@ -1,7 +1,7 @@
 """Session manager: the sessions of a worker.
 
 Schedules the sessions, maps topics to their owners, and contains the limits that all sessions
-share. Uses only the Connection interface of a session, and does not know the protocol.
+share. Uses only the Connection interface of a session, and knows nothing about the protocol.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ cdef int64_t SECOND = 1000000000
 
 cdef enum:
     MAX_MIGRATIONS = 16        # migrations per second before producers must wait
-    HEAVY = 850                 # permille: a worker that ran longer gives producers away
-    LIGHTER = 80                # percent of its running time: another that ran less takes them
+    HEAVY = 850                 # permille: a worker that runs longer gives producers away
+    LIGHTER = 80                # percent of its running time: a worker that runs less takes them
     DRAIN_BYTES = 1048576       # maximum bytes drained from the rings per turn
 
 
@@ -29,14 +29,14 @@ cdef class SessionManager:
                  ask_placement, migrate=None, auth=None, log):
         """
         mesh: the streams to other workers; None if this is the only worker
-        options: options of the daemon
+        options: the daemon's options
         negotiate: negotiate(identify body, options, session) -> identity, or ClientError
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
-        migrate: called with a session and the worker it should migrate to; its leave() or stay()
-            follows
+        migrate: called with a session and the worker that it should migrate to; its leave() or
+            stay() follows
         auth: its ask() is called with a session whose client must be authorized; the session's
-            authorized() or auth_failed() follows. Its of_certificate() knows the authorization of
-            clients by names of their certificates, or None. None: AUTH is disabled
+            authorized() or auth_failed() follows. Its of_certificate() returns the authorization of
+            a client by the names in its certificate, or None. None: AUTH is disabled
         """
         self.shard = shard
         self.scheduler = shard.scheduler
@@ -58,7 +58,7 @@ cdef class SessionManager:
         self.resumable = []
         self.undecoded = []
         self.starved = deque()
-        # The rest is for sessions that are read even above the budget.
+        # The rest is reserved for sessions that are read even above the budget.
         self.max_input_bytes = options.max_input_bytes // 4 * 3
         self.max_msg_size = options.max_msg_size
         self.max_body_size = options.max_body_size
@@ -78,7 +78,7 @@ cdef class SessionManager:
         heap_free(&self.timers)
         free(self.scratch)
 
-    # -- owners of topics --
+    # -- topic owners --
 
     @cython.final
     cdef int owner_of(self, bytes key) noexcept:
@@ -133,11 +133,11 @@ cdef class SessionManager:
     # -- connection migration --
 
     cdef int compare_loads(self) except -1:
-        """Once a second, find the worker that takes producers of this one: the one that ran least,
-        if it ran clearly less.
+        """Once a second, find the worker that takes producers from this one: the worker that ran
+        least, if it ran clearly less than this one.
 
         Only a worker that runs nearly all the time gives producers away. If workers wait for CPUs
-        instead, forwarding would cost time that no worker has.
+        instead, forwarding would cost CPU time that no worker has.
         """
         cdef Shared shared = self.mesh.shared
         cdef int least = shared.ran(self.index) * LIGHTER // 100
@@ -155,8 +155,8 @@ cdef class SessionManager:
     cdef bint may_lose_more(self) noexcept:
         """Return whether another producer may migrate now.
 
-        Without this limit, many would migrate to an idle owner before its load figure includes the
-        first of them.
+        Without this limit, many producers would migrate to an idle owner before its load figure
+        included the first of them.
         """
         return self.lost < MAX_MIGRATIONS or self.scheduler.now - self.lost_since >= SECOND
 
@@ -189,14 +189,15 @@ cdef class SessionManager:
         return self.feed_starved()
 
     cdef int lose_favour(self, Connection session) except -1:
-        """Favour another session, because this one waits for something other than input."""
+        """Favour a different session, because this one is waiting for something other than
+        input."""
         if session is self.favoured:
             self.favoured = None
             return self.feed_starved()
         return 0
 
     cdef int feed_starved(self) except -1:
-        """Resume reading sessions that the budget or the favour allows."""
+        """Resume reading the sessions that the budget or the favour allows."""
         cdef Connection session
         while self.starved and (self.favoured is None
                                 or self.input_bytes <= self.max_input_bytes):
@@ -219,8 +220,8 @@ cdef class SessionManager:
         cdef int _round
         cdef bint left = False
         if self.mesh is not None:
-            # Only once per turn: the answers of this turn may be read before it ends, and a command
-            # that follows one must run by a later clock.
+            # Only once per turn: clients may read answers before the turn ends, and a command that
+            # follows an answer must see a later clock.
             left = self.mesh.drain(DRAIN_BYTES)
             if self.migrate is not None and self.scheduler.now >= self.compare_at:
                 self.compare_loads()
@@ -259,7 +260,7 @@ cdef class SessionManager:
             session = <Connection>each          # a type check would cost as much as the flush
             session.dirty = False
             if session.closed or session.migrating:
-                continue                        # the worker that takes it sends its output
+                continue                        # the worker that takes the session sends its output
             try:
                 session.transport.flush()
             except Exception as error:
@@ -274,7 +275,7 @@ cdef class SessionManager:
         return due
 
     cdef int tell_events(self) except -1:
-        """Publish message events. The work for them is done in the next turn, or when the owner of
+        """Publish message events. The resulting work is done in the next turn, or when the owner of
         their topic answers."""
         try:
             self.scheduler.events.flush()
@@ -284,7 +285,7 @@ cdef class SessionManager:
         return 0
 
     cdef int decode(self) except -1:
-        """Decode received input that exceeded a turn's work or was not wanted earlier."""
+        """Decode received input that exceeded a turn's work or was not needed earlier."""
         cdef Transport transport
         cdef list work = self.undecoded
         self.undecoded = []
@@ -296,7 +297,7 @@ cdef class SessionManager:
         return 0
 
     def run_turn(self, now, wall):
-        """Run a whole turn, for tests and tools: set the clocks and do the work."""
+        """Run a complete turn, for tests and tools: set the clocks and do the work."""
         self.scheduler.now = now
         self.scheduler.wall = wall
         return self.turn()
@@ -322,13 +323,13 @@ cdef class SessionManager:
         return count
 
     def quotas_changed(self):
-        """Handle changed quotas: sessions waiting for quota try again."""
+        """Handle changed quotas: sessions that wait for quota try again."""
         cdef Connection session
         for session in self.sessions:
             session.quota_changed()
 
     def close_sessions(self):
-        """Close every connection, as nsqd does at exit; pending output is not sent."""
+        """Close every connection, as nsqd does on exit; pending output is not sent."""
         cdef Connection session
         for session in list(self.sessions):
             session.close()

@@ -11,7 +11,7 @@ from nsqcy.protocol.wire cimport Word
 
 cdef class Subscription(LogCommands):
     """The commands of a consumer, and the messages sent to it."""
-    cdef Topic subscribed           # topic of the channel
+    cdef Topic subscribed           # the channel's topic
     cdef str subscribed_channel
 
     cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED

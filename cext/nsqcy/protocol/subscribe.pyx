@@ -1,7 +1,7 @@
 """SUB, RDY, FIN, REQ, TOUCH and CLS: a session as a consumer.
 
-Executes them on a channel of this worker, or forwards them to the owner of the topic. Does not
-decide which message a consumer receives or when it times out: the channel does.
+Executes these commands on a channel of this worker, or forwards them to the owner of the topic.
+Does not decide which message a consumer receives or when it times out: the channel does.
 """
 
 cimport cython
@@ -103,7 +103,7 @@ cdef class Subscription(LogCommands):
                                 uint64_t *id) except RAISED:
         """Do the common checks of FIN, REQ and TOUCH; NEXT if they pass.
 
-        An id that no message can have becomes 0, which is never used.
+        An id that no message can have becomes 0, which no message uses.
         """
         if self.state != SUBSCRIBED and self.state != CLOSING:
             return self.invalid_state(command)
@@ -186,19 +186,19 @@ cdef class Subscription(LogCommands):
         return NEXT
 
     cdef int refuse(self, const char *command, const Word *id, Outcome outcome) except -1:
-        """Refuse a FIN, REQ or TOUCH of a message that the client does not have in flight."""
+        """Refuse a FIN, REQ or TOUCH for a message that the client does not have in flight."""
         cdef bytes text = b"E_%s_FAILED %s %s failed %s" % (
             <bytes>command, <bytes>command, word_bytes(id),
             b"ID not in flight" if outcome == NOT_IN_FLIGHT else b"client does not own message")
         return self.put_frame(ERROR, text, len(text))
 
-    # -- many FINs at once --
+    # -- runs of FINs --
 
     @cython.final
     cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept:
-        """Fast path for runs of FINs; return the bytes of the FINs that were executed.
+        """Fast path for runs of FINs; return the length of the FINs that were executed.
 
-        Only handles messages of this client; other input takes the general path. The age of the
+        Handles only this client's messages; other input takes the general path. The age of the
         first message is recorded for the whole run.
         """
         cdef Channel channel = <Channel>self.channel
@@ -220,7 +220,7 @@ cdef class Subscription(LogCommands):
 
     cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0:
         """Forward a run of FINs to the worker that owns the topic, in one piece; return its
-        bytes."""
+        length."""
         cdef size_t used = 0
         cdef uint64_t id
         if self.ticket_count or len(self.upstream.unsent) > STREAM_BACKLOG:
@@ -232,7 +232,7 @@ cdef class Subscription(LogCommands):
             self.upstream.send(lines, used)
         return used
 
-    # -- as a consumer --
+    # -- consumer interface --
 
     @cython.final
     cdef bint has_room(self) noexcept:

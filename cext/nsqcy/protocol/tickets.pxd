@@ -15,15 +15,15 @@ from nsqcy.protocol.session_manager cimport SessionManager
 cdef enum:
     # Size of the output buffer above which commands wait; messages never fill it that far.
     MAX_ANSWERS = 1048576
-    MAX_TICKETS = 4096         # outstanding answers; further commands wait
-    MAX_FORWARDED = 1048576    # bytes of unanswered forwarded commands
+    MAX_TICKETS = 4096         # maximum outstanding answers; further commands wait
+    MAX_FORWARDED = 1048576    # maximum bytes of unanswered forwarded commands
 
 
 # A pending answer.
 ctypedef struct Ticket:
     uint8_t state               # TicketState
     const char *command         # a static name: PUB, MPUB, DPUB
-    uint32_t forwarded          # bytes that it counts against MAX_FORWARDED
+    uint32_t forwarded          # bytes counted against MAX_FORWARDED
     void *text                  # owned bytes: a response, or the text of an error frame
 
 cdef enum TicketState:
@@ -42,11 +42,11 @@ cdef class AnswerQueue(Connection):
     cdef uint32_t ticket_count
     cdef uint32_t ticket_room
     cdef uint64_t ticket_base       # number of the first ticket
-    cdef uint32_t unanswered        # dropped tickets, which may already have been answered
+    cdef uint32_t unanswered        # dropped tickets; they may already have been answered
     cdef size_t forwarded
     cdef int line_owner             # owner of the topics of all outstanding answers; -1: none
     cdef bytes line_key             # the topic, if it is owned here
-    cdef StreamEnd relaying         # one of its message frames is half written
+    cdef StreamEnd relaying         # one of its message frames is partly written
     cdef bytearray aside            # frames that wait for the end of that frame
 
     cdef inline void touch_dirty(self) noexcept:

@@ -1,7 +1,8 @@
 """Answers in the order of their commands.
 
-An answer that is not known yet (of a publish that waits for the log, or was forwarded) takes a
-ticket, and all later answers wait. Heartbeats and messages do not wait. Knows no command by name.
+An answer that is not known yet (because a publish waits for the log or was forwarded) takes a
+ticket, and all later answers wait. Heartbeats and messages do not wait. Does not know any command
+by name.
 """
 
 cimport cython
@@ -22,7 +23,7 @@ cdef extern from "Python.h":
 
 cdef const char *SILENT = b""           # command of a ticket whose answer is not sent
 
-cdef Py_ssize_t live_answers = 0        # texts that tickets own
+cdef Py_ssize_t live_answers = 0        # strings that tickets own
 
 
 def live():
@@ -71,7 +72,7 @@ cdef class AnswerQueue(Connection):
         return 0
 
     cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1:
-        """Queue a frame until the current message frame of another worker is complete."""
+        """Queue a frame until the current message frame from another worker is complete."""
         cdef Output aside = Output()
         aside.put_frame(type, data, n)
         if self.aside is None:
@@ -89,7 +90,7 @@ cdef class AnswerQueue(Connection):
         return 0
 
     cdef Parsed fatal(self, bytes text) except RAISED:
-        """Answer with a fatal error in its turn, execute no more commands, then end."""
+        """Answer with a fatal error in its turn, execute no more commands, then end the session."""
         self.log_error(text)
         if not self.ticket_count:
             self.await_owner()

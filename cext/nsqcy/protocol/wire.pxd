@@ -27,17 +27,17 @@ cdef enum:
     MESSAGE_HEADER = 26         # timestamp, attempts, id
     MAX_LINE = 16384            # bytes, with its LF
     MAX_NAME = 64
-    BY_REFERENCE = 16384        # minimum size of bodies that are sent from their block
+    BY_REFERENCE = 16384        # minimum size of bodies that are sent directly from their block
     FIRST_BUFFER = 4096
     FIN_LINE = 21               # "FIN ", id, LF
 
 
-# A large body that is sent from its block, not copied to the buffer.
+# A large body that is sent directly from its block, not copied to the buffer.
 ctypedef struct Reference:
-    size_t at                   # it follows the buffer's bytes before this position
+    size_t at                   # the body follows the buffer's bytes before this position
     const uint8_t *data
     uint32_t length
-    void *owner                 # owned reference: a window, which has pinned `block`
+    void *owner                 # owned reference: a window that has pinned `block`
     Block *block                # NULL: the owner contains the body
 
 
@@ -97,5 +97,6 @@ cdef int split_line(const uint8_t *line, size_t length, Word *words, int maximum
 cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil
 cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noexcept nogil
 
-# Bytes of the frame at `at` with its header; 0 if it is incomplete or of another type.
+# Return the size of the frame at `at`, including its header; 0 if it is incomplete or of a
+# different type.
 cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0

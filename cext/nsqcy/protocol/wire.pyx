@@ -25,21 +25,21 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    SMALL_BUFFER = 512          # bytes, for an OK or a small message; cheap to allocate
+    SMALL_BUFFER = 512          # bytes, for an OK or a small message: cheap to allocate
     SPARES = 4
     SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
-    MIN_SPARE = 16384           # size at which a growing buffer takes a spare one
+    MIN_SPARE = 16384           # size at which a growing buffer is replaced by a spare one
 
 
-# Spare buffers of that size from emptied outputs. Only an output that already has many bytes takes
-# one, so that many slow peers with a few bytes each cannot collect them.
+# Spare buffers of that size, from emptied outputs. Only an output that already contains many bytes
+# takes one, so that many slow peers with a few bytes each cannot hoard them.
 cdef struct Spares:
     int count
     uint8_t *buffers[SPARES]
 
 cdef Spares spares
 
-# Objects alive, counted in the debug build.
+# Live objects, counted in the debug build.
 cdef Py_ssize_t live_outputs = 0
 cdef Py_ssize_t live_references = 0
 
@@ -103,7 +103,7 @@ cdef class Output:
         return 0
 
     cdef void drop_buffer(self) noexcept:
-        """Release the buffer, so that an idle connection uses no memory for it."""
+        """Release the buffer, so that an idle connection does not use memory for it."""
         if self.capacity == SPARE_BUFFER and spares.count < SPARES:
             spares.buffers[spares.count] = self.buffer
             spares.count += 1
@@ -266,8 +266,7 @@ cdef class Output:
 
 
 cdef int split_line(const uint8_t *line, size_t length, Word *words, int maximum) noexcept nogil:
-    """Split at every single space; store up to `maximum` words. Return the total number of
-    words."""
+    """Split at every space; store up to `maximum` words. Return the total number of words."""
     cdef const uint8_t *end = line + length
     cdef const uint8_t *space
     cdef int count = 0
@@ -362,7 +361,8 @@ def frame(int type, bytes data not None):
 
 
 cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0:
-    """Return the frame's bytes with its header; 0 if incomplete or of another type."""
+    """Return the size of the frame, including its header; 0 if it is incomplete or of a different
+    type."""
     cdef uint32_t size
     if left < FRAME_HEADER:
         return 0
@@ -377,7 +377,8 @@ cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0
 
 
 def skip_frames(const uint8_t[::1] received not None, uint32_t type):
-    """Return the bytes and the number of complete frames of one type at the start of `received`."""
+    """Return the total size and the number of complete frames of one type at the start of
+    `received`."""
     cdef size_t n = received.shape[0]
     cdef size_t at = 0
     cdef size_t step
@@ -394,8 +395,8 @@ def skip_frames(const uint8_t[::1] received not None, uint32_t type):
 def finish_all(const uint8_t[::1] received not None):
     """Return FIN lines for the message frames at the start of `received`.
 
-    Stops at the first frame that is incomplete or not a message. Returns the lines, the bytes of
-    `received` that they cover, and the number of messages.
+    Stops at the first frame that is incomplete or not a message. Returns the lines, the number of
+    bytes of `received` that they cover, and the number of messages.
     """
     cdef size_t used
     cdef size_t at = 0

@@ -1,27 +1,28 @@
 # Sockets of HTTP connections, and the fast path for repeated requests.
 #
-#   recv -> the head matches a known template -> its sink takes the body -> the answer -> send
+#   recv -> the head matches a known template -> its sink takes the body -> the response -> send
 #
 # A request template (Shape) is a head without the digits of its Content-Length. The general parser
 # interprets each template once; the fast path only compares bytes with known templates. A request
-# that cannot be answered at once goes through the general parser, from the first byte of its head.
+# that cannot be answered immediately goes through the general parser, from the first byte of its
+# head.
 
 from libc.stdint cimport int64_t, uint8_t
 
 
 cdef class Sink:
-    """Destination of the bodies of requests with one template."""
+    """Destination for the bodies of requests with one template."""
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1
 
 
 cdef class Shape:
-    """Request template: heads that differ only in the digits of their length."""
+    """Request template: heads that differ only in the digits of the length."""
     cdef bytes text             # head without the digits of its length
     cdef Py_ssize_t cut         # position of the digits
     cdef Sink sink
-    cdef bytes before           # the answer before and after the date
+    cdef bytes before           # the response before and after the date
     cdef bytes after
-    cdef bytes answer           # whole answer of the current second
+    cdef bytes answer           # complete response for the current second
     cdef int64_t second
     cdef Py_ssize_t head_size(self, const uint8_t *data, Py_ssize_t n,
                               Py_ssize_t *length) noexcept
@@ -32,7 +33,7 @@ cdef class Server:
     cdef public double now      # time of the last sweep
     cdef uint8_t *scratch       # received bytes, until they are parsed
     cdef dict shapes            # text -> Shape, or None: use the general parser
-    cdef list answers           # unsent answers of one connection
+    cdef list answers           # unsent responses of one connection
     cdef int64_t second         # of the date
     cdef bytes date_text
     cdef int tick(self) except -1
@@ -41,9 +42,9 @@ cdef class Server:
 cdef class Connection:
     cdef public int fd          # -1: closed
     cdef Server server
-    cdef Shape shape            # of the previous request
+    cdef Shape shape            # template of the previous request
     cdef public double since    # last activity of the peer, in the sweep's time
-    # Return whether no request is in progress, nothing is unsent, and the fast path may be used.
+    # Return whether the fast path may be used: no request is in progress, and nothing is unsent.
     cdef public bint at_rest
     cdef Py_ssize_t answer_known(self, const uint8_t *data, Py_ssize_t n) except -1
     cdef bytes answer_one(self, const uint8_t *head, Py_ssize_t size, Py_ssize_t length)

@@ -1,7 +1,7 @@
 """Sockets of HTTP connections, and the fast path for repeated requests.
 
-Owns the socket calls. Has no routes and parses no HTTP: the general parser (`nsqcy.web`)
-interprets heads, and its connections extend the ones here.
+Owns the socket calls. Has no routes and does not parse HTTP: the general parser (`nsqcy.web`)
+interprets heads, and its connections extend those in this module.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -27,7 +27,7 @@ cdef extern from "time.h" nogil:
 
 cdef enum:
     RECEIVE_SIZE = 65536
-    SEND_SIZE = 262144          # maximum bytes of an answer sent per turn
+    SEND_SIZE = 262144          # maximum bytes of a response sent per turn
     MAX_HEAD = 1024            # longer heads have no template
     MAX_SHAPES = 512
     MAX_DIGITS = 9             # maximum digits of a length
@@ -60,14 +60,14 @@ cdef class Sink:
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
         """Execute the request, so that it can be answered immediately.
 
-        Return False, with nothing done, if that is not possible.
+        If that is not possible, do nothing and return False.
         """
         raise NotImplementedError
 
 
 cdef class Shape:
     def __init__(self, Sink sink not None, bytes before not None, bytes after not None):
-        """before, after: the parts of the answer before and after its date"""
+        """before, after: the parts of the response before and after its date"""
         self.sink = sink
         self.before = before
         self.after = after
@@ -112,7 +112,7 @@ cdef class Server:
         free(self.scratch)
 
     def unlearn(self):
-        """Discard the learned templates; each connection must also discard its own."""
+        """Discard the learned templates; each connection must also discard its own templates."""
         self.shapes.clear()
 
     def date(self):
@@ -145,7 +145,7 @@ cdef class Connection:
         raise NotImplementedError
 
     def answered(self, list answers not None):
-        """Send these answers before any other output."""
+        """Send these responses before any other output."""
         raise NotImplementedError
 
     def received(self, bytes data not None):
@@ -160,7 +160,7 @@ cdef class Connection:
         raise NotImplementedError
 
     def panicked(self, bytes head not None):
-        """Return the answer to a request that raised the exception being handled."""
+        """Return the response to a request that raised the exception being handled."""
         raise NotImplementedError
 
     def broken(self):
@@ -206,7 +206,7 @@ cdef class Connection:
         self.received(data[taken:n])
 
     cdef Py_ssize_t answer_known(self, const uint8_t *data, Py_ssize_t n) except -1:
-        """Answer known and complete requests at the start of `data`, until one is not accepted.
+        """Answer known, complete requests at the start of `data` until one is not accepted.
 
         Return the number of bytes used.
         """
@@ -233,7 +233,7 @@ cdef class Connection:
         return at
 
     cdef bytes answer_one(self, const uint8_t *head, Py_ssize_t size, Py_ssize_t length):
-        """Return the answer; None if the request must use the general parser."""
+        """Return the response; None if the request must use the general parser."""
         try:
             if self.shape.sink.take(head + size, length):
                 return self.shape.dated(self.server)

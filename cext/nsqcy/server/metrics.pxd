@@ -1,9 +1,9 @@
-# Figures of topics and channels in the lines of Prometheus' text format.
+# Metrics of topics and channels, as lines in Prometheus' text format.
 #
 #   nsqd_topic_messages_total{topic="orders"} 17\n
 #   ^ name                   ^ labels         ^ figure
 #
-# There is one Text per family of metrics, because the format requires all lines of a family
+# There is one Text per metric family, because the format requires all lines of a family to be
 # together, while a walk visits topic by topic.
 
 cimport cython
@@ -37,13 +37,13 @@ ctypedef struct Labels:
 cdef class Exposition:
     cdef Shard shard
     cdef uint64_t limit         # maximum topics and channels with their own lines
-    cdef tuple topic_names      # names of samples as bytes, in the order of the figures
+    cdef tuple topic_names      # names of samples as bytes, in the order of the values
     cdef tuple channel_names
     cdef tuple ages_names       # names of buckets, sum and count
     cdef Text *texts            # one text per family: topics, ages, channels
     cdef int text_count
     cdef list bounds            # the upper end of each bucket, as text
-    cdef list topics            # topics of the walk, and channels of its current topic
+    cdef list topics            # topics of the walk, and channels of the current topic
     cdef list channels
     cdef Py_ssize_t next_topic
     cdef Py_ssize_t next_channel

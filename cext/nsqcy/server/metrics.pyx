@@ -1,11 +1,11 @@
-"""Figures of topics and channels as lines of Prometheus' text format, which OpenMetrics shares.
+"""Metrics of topics and channels, as lines in Prometheus' text format, which OpenMetrics shares.
 
-Owns the form of the lines, and which figures have their own lines, up to a maximum. Further topics
-and channels are summed, and so are ephemeral ones, because their number is unbounded. Names of
-families are arguments; this module writes no headings.
+Owns the format of the lines, and decides which topics and channels have their own lines, up to a
+maximum. Any further topics and channels are summed, and so are ephemeral ones, because their number
+is unbounded. Family names are arguments; this module does not write headings.
 
-A summed topic or channel stays summed: a decreasing sum would look like a restart. Deleted ones
-also stay in the sum (`Shard.gone`, `Topic.gone_ephemerals`).
+A summed topic or channel stays summed: a decreasing sum would look like a restart. Deleted topics
+and channels also stay in the sum (`Shard.gone`, `Topic.gone_ephemerals`).
 """
 
 cimport cython
@@ -47,8 +47,8 @@ CHANNEL_NAMES = (
 
 
 def bounds(str what not None):
-    """Return the upper ends of the buckets of "ages", "syncs" or "turns", in seconds, except the
-    last."""
+    """Return the upper bounds of the buckets of "ages", "syncs" or "turns", in seconds, except the
+    last one."""
     cdef int first = {"ages": FIRST_OF_AGES, "syncs": FIRST_OF_SYNCS, "turns": FIRST_OF_TURNS}[what]
     return tuple((1 << (first + 2 * i)) / 1e9 for i in range(HISTOGRAM_BOUNDS))
 
@@ -94,7 +94,7 @@ cdef int put_line(Text *text, bytes name, const Labels *labels, uint64_t number)
 
 cdef int put_label(Labels *labels, bytes before, str name) except -1:
     """Write a label. `before` is its beginning, after the existing labels; its value is escaped as
-    the format requires, although topic names contain nothing to escape."""
+    the format requires, although topic names contain nothing that needs escaping."""
     cdef Py_ssize_t n
     cdef const char *text = PyUnicode_AsUTF8AndSize(name, &n)
     cdef Py_ssize_t i
@@ -116,9 +116,9 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 
 @cython.final
 cdef class Exposition:
-    """One walk over all topics of a shard. Alternate calls of `go_on` with calls of `take` for each
-    family, until the end. The walk keeps so little data at a time that it stays in the processor's
-    cache: fresh memory costs more than the writing itself."""
+    """One walk over all topics of a shard. Alternate calls to `go_on` with calls to `take` for each
+    family, until the end. The walk keeps so little data at a time that it stays in the CPU cache:
+    fresh memory costs more than the writing itself."""
 
     def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
                   str ages_name not None, tuple channel_names not None):
@@ -249,7 +249,7 @@ cdef class Exposition:
 
     cdef int put_all(self, int first, tuple names, const uint64_t *figures, int count,
                      const Labels *labels) except -1:
-        """Write a line for each figure; "paused" only if it is paused."""
+        """Write a line for each value; "paused" only if it is paused."""
         cdef Text *text = &self.texts[first]
         cdef int paused = TOPIC_PAUSED if count == TOPIC_FIGURES else CHANNEL_PAUSED
         cdef int i
@@ -259,7 +259,7 @@ cdef class Exposition:
         return 0
 
     cdef int put_ages(self, const Histogram *ages) except -1:
-        """Write the buckets, the sum and the count; nothing until a message is finished."""
+        """Write the buckets, the sum and the count; nothing until a message has been finished."""
         cdef Text *text = &self.texts[<int>TOPIC_FIGURES]
         cdef Labels labels
         cdef uint64_t total = 0
@@ -284,8 +284,8 @@ cdef class Exposition:
         return put_line(text, count, &self.labels, total)
 
     def size(self, int family):
-        """Return the current size of a family's lines in bytes. Families are numbered: first those
-        of topics, then the ages, then those of channels."""
+        """Return the current size of a family's lines in bytes. Families are numbered: first
+        topics, then ages, then channels."""
         return self.text_of(family).used
 
     def take(self, int family, put not None):
@@ -307,8 +307,8 @@ cdef class Exposition:
         return &self.texts[family]
 
     def summed(self):
-        """Return the sums without lines, by name: figures of topics and of channels, ages (counts,
-        seconds), and the numbers of topics and channels."""
+        """Return only the sums, by name: values of topics and of channels, ages (counts, seconds),
+        and the numbers of topics and channels."""
         cdef int i
         return {
             name: {

@@ -40,7 +40,8 @@ cdef class Publisher:
 
 
 cdef class TopicSink(Sink):
-    """Publish to one topic, while this worker owns it and it accepts messages at once."""
+    """Publishes to one topic, while this worker owns the topic and the topic accepts messages
+    immediately."""
     cdef SessionManager manager
     cdef bytes key
     cdef bytes headers          # headers of every message; None: no headers

@@ -1,8 +1,8 @@
 """Publisher: publish from within a worker, e.g. for HTTP, to topics of any worker.
 
-Publishes directly to topics of this worker. For other workers there is one lenient session per
-owner and durability, with this module as its client: it sends commands, and the answers call the
-callbacks.
+Publishes directly to topics of this worker. For topics of other workers, there is one lenient
+session per owner and durability, whose client is this module: it sends commands, and the answers
+trigger the callbacks.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ cdef enum:
 
 cdef int64_t MILLISECOND = 1000000
 
-NO_ROOM = "E_BAD_TOPIC"             # beginning of the error for a topic above the maximum number
+NO_ROOM = "E_BAD_TOPIC"             # beginning of the error if there are too many topics
 
 
 cdef class Callback(Waiter):
@@ -98,8 +98,8 @@ cdef class TopicSink(Sink):
 
 
 cdef class _Batch:
-    """Calls `done` when all parts of a publish were answered. It has failed if none of them was
-    accepted; if only some were, the result is unknown."""
+    """Calls `done` when all parts of a publish have been answered. The publish has failed if no
+    part was accepted; if only some were, the result is unknown."""
     cdef object done
     cdef int parts
     cdef int accepted
@@ -135,14 +135,13 @@ cdef class Publisher:
 
     def publish(self, bytes key not None, bodies, delay_ms, str durability not None, done,
                 bytes headers not None=b""):
-        """Publish all of `bodies`, each with these headers, to a topic, which is created if
-        necessary.
+        """Publish all `bodies`, each with these headers, to a topic, which is created if necessary.
 
-        Calls done(None), done(reason) or done(UNKNOWN) once, now or later, and not before the
+        Calls done(None), done(reason) or done(UNKNOWN) once, now or later, and not until the
         messages have the requested durability and that of the topic. The reason is the text of
-        E_PUB_FAILED, or another whole error with its code; in both cases none of the messages was
-        published. The name and the headers must be valid, each body 1 to max-msg-size bytes, the
-        delay within max-defer-timeout.
+        E_PUB_FAILED, or a different error including its code; in both cases none of the messages
+        were published. The name and the headers must be valid, each body 1 to max-msg-size bytes,
+        the delay within max-defer-timeout.
         """
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)
@@ -158,7 +157,7 @@ cdef class Publisher:
         """Return a fast path to a topic, body by body, for publishes that need not wait.
 
         enter: called whenever topics are about to be touched
-        headers: of every message
+        headers: headers of every message
         """
         cdef TopicSink sink = TopicSink.__new__(TopicSink)
         sink.manager = self.manager
@@ -211,9 +210,9 @@ cdef class Publisher:
 
     def publish_once(self, bytes key not None, chunk not None, bytes headers not None,
                      bytes body not None, str durability not None, done not None):
-        """Publish a message that was transferred from another topic, exactly once, however often
-        this is tried. `chunk`: (producer, epoch, number), as for LOG_PUB. `done`: as for publish.
-        Neither size limits nor draining reject it."""
+        """Publish a message that was transferred from another topic. It is published exactly once,
+        however often this is tried. `chunk`: (producer, epoch, number), as for LOG_PUB. `done`: as
+        for publish. Size limits and draining do not apply."""
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)
         message = b"".join((
@@ -254,7 +253,8 @@ cdef class Publisher:
         if headers:
             before = pack(">H", len(headers)) + headers
             bodies = [b"".join((before, body)) for body in bodies]
-        # The owner accepts no MPUB above max-body-size, although HTTP messages may be larger.
+        # The owner does not accept an MPUB above max-body-size, although HTTP messages may be
+        # larger.
         maximum = min(MPUB_BYTES, self.manager.max_body_size)
         commands = [
             _pub(key, part[0], delay_ms) if len(part) == 1 else _mpub(key, part)
@@ -297,8 +297,8 @@ cdef bytes _mpub(bytes key, list bodies):
 
 
 def _parts(bodies, maximum):
-    """Split bodies into lists for MPUBs of at most `maximum` bytes; a larger body gets its own
-    list."""
+    """Split bodies into lists for MPUBs of at most `maximum` bytes; a larger body gets a list of
+    its own."""
     part = []
     size = 4
     for body in bodies:

@@ -1,4 +1,4 @@
-# Transports of sessions: sockets and streams; and the turns of the event loop.
+# Transports of sessions (sockets and streams), and the turns of the event loop.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -18,13 +18,13 @@ cdef class SocketTransport(Transport):
     # Only with layers between the session and the socket:
     cdef list layers                # from the wire inwards, each a ByteLayer; None: no layer
     cdef object handshake           # TLS handshake in progress
-    cdef object identity            # negotiated settings, until they are applied
+    cdef object identity            # negotiated settings until they are applied
     cdef ByteQueue encoded          # output of the layers
     cdef ByteQueue between          # output between two layers
     cdef bint is_reading            # the reader runs
     cdef bint wanted                # the session wants input
-    cdef bint drained               # the layers have no input that could be decoded now
-    cdef bint queued                # it is in manager.undecoded
+    cdef bint drained               # the layers have no input that can be decoded now
+    cdef bint queued                # the session is in manager.undecoded
     cdef int flush(self) except -1
     cdef int watch_output(self, bint on) except -1
     cdef int watch_input(self, bint on) except -1
@@ -67,9 +67,9 @@ cdef class FarEnd(StreamEnd):
 
 
 cdef class BytesTransport(Transport):
-    """Bytes in memory: the transport of tests and tools."""
-    cdef bytearray taken            # bytes sent, but not collected by sent() yet
-    cdef int64_t left               # bytes that it still accepts; negative: no limit
+    """Bytes in memory: the transport for tests and tools."""
+    cdef bytearray taken            # bytes sent, but not yet collected by sent()
+    cdef int64_t left               # number of bytes still accepted; negative: no limit
     cdef readonly bint closed
     cdef readonly bint wants_input
     cdef int flush(self) except -1

@@ -1,13 +1,13 @@
 """Transports of sessions, and the turns of the event loop.
 
-Owns the socket calls and the watchers of a worker's hub; knows nothing of the protocol. A turn of
-the loop is the batch: one receive for each readable socket, then (right before the poll) topics,
-channels and one send for each socket with output.
+Owns the socket calls and the watchers of a worker's hub; knows nothing about the protocol. A turn
+of the event loop is the batch: one receive for each readable socket, then (right before the poll)
+topics, channels and one send for each socket with output.
 
 TLS and codecs are layers (nsqcy.net.byte_layer) between a socket and its session. A socket without
-layers costs one comparison. With layers, input is decoded while the session reads, a bounded amount
-in a turn; the socket is not read while input is left. Output is encoded when all earlier encoded
-output has been sent, so the output for a slow client is stored only once, and counted.
+layers only costs one comparison. With layers, input is decoded while the session reads, a bounded
+amount per turn; the socket is not read while input is left. Output is encoded once all earlier
+encoded output has been sent, so the output for a slow client is stored only once, and is counted.
 
 The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
@@ -76,9 +76,9 @@ cdef extern from "sys/timerfd.h" nogil:
 cdef enum:
     READ = 1                # libev's flags
     WRITE = 2
-    PIECES = 32             # maximum pieces of one send
-    MAX_DRAIN = 1048576    # unread bytes that are discarded at a close, to avoid a reset
-    ENCODE_PIECE = 65536    # plain bytes encoded at once
+    PIECES = 32             # maximum pieces per send
+    MAX_DRAIN = 1048576    # unread bytes that are discarded on close, to avoid a reset
+    ENCODE_PIECE = 65536    # unencoded bytes processed at once
     MAX_ENCODE = 262144    # and per session and turn
     MAX_DECODE = 262144    # decoded bytes per session and turn
 
@@ -188,7 +188,7 @@ cdef class SocketTransport(Transport):
         return self.read_socket(on)
 
     cdef int read_socket(self, bint on) except -1:
-        # Starting a watcher that runs takes longer than decoding a short message.
+        # Starting a watcher that is already running takes longer than decoding a short message.
         if self.reader is not None and on != self.is_reading:
             self.is_reading = on
             if on:
@@ -213,7 +213,7 @@ cdef class SocketTransport(Transport):
         self.stop_watching()
         if self.layers is not None:
             self.say_goodbye()
-        # Closing with unread input resets the connection, and the peer may lose our last output.
+        # Closing with unread input resets the connection, so the peer may lose our last output.
         shutdown(self.fd, SHUT_WR)
         while n > 0 and drained < MAX_DRAIN:
             n = recv(self.fd, self.loop.manager.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
@@ -238,7 +238,7 @@ cdef class SocketTransport(Transport):
         self.drained = True
         self.wanted = session.reading
         self.identity = identity
-        # Output so far is sent unencoded.
+        # Output up to this point is sent unencoded.
         self.seal()
         if not identity.tls:
             self.add_codec()
@@ -256,7 +256,7 @@ cdef class SocketTransport(Transport):
         (<Session>self.session).touch_dirty()
 
     def want_input(self):
-        """Continue to read, because the handshake needs more input."""
+        """Continue reading, because the handshake needs more input."""
         self.read_socket(True)
 
     def handshake_done(self, error):
@@ -313,7 +313,7 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef int encode(self) except -1:
-        """Move a piece of the session's output through the layers."""
+        """Pass a piece of the session's output through the layers."""
         cdef Output output = self.session.output
         cdef const uint8_t *data[PIECES]
         cdef size_t lengths[PIECES]
@@ -326,7 +326,7 @@ cdef class SocketTransport(Transport):
             total = min(lengths[0], <size_t>ENCODE_PIECE)
             self.encode_piece(data[0], total)
         else:
-            # One TLS record or codec block is cheaper than many.
+            # One large TLS record or codec block is cheaper than many small ones.
             for i in range(count):
                 step = min(lengths[i], ENCODE_PIECE - total)
                 memcpy(scratch + total, data[i], step)
@@ -385,7 +385,7 @@ cdef class SocketTransport(Transport):
         return session.after_flush()
 
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
-        """Take encoded bytes from the peer."""
+        """Process encoded bytes from the peer."""
         if self.handshake is not None:
             self.read_socket(False)
             self.handshake.feed(data[:n])
@@ -439,7 +439,7 @@ cdef class SocketTransport(Transport):
         return self.watch_encoded()
 
     cdef int read_later(self) except -1:
-        """Have read_on called in the next turn."""
+        """Schedule a call to read_on in the next turn."""
         if not self.queued and self.fd >= 0:
             self.queued = True
             self.loop.manager.undecoded.append(self)
@@ -542,7 +542,7 @@ cdef class FarEnd(StreamEnd):
 
 
 def accept_stream(SessionManager manager not None, Stream stream not None, bytes hello not None):
-    """Return the end of a stream that a client's session opened to this worker."""
+    """Return the end for a stream that a client's session opened to this worker."""
     cdef StreamTransport transport = StreamTransport.__new__(StreamTransport)
     cdef FarEnd end = FarEnd.__new__(FarEnd)
     cdef Session session
@@ -566,8 +566,7 @@ def accept_socket(Loop loop not None, int fd, str remote_address not None):
 
 def accept_migration(
         Loop loop not None, int fd, state, bytes unread not None, bytes unsent not None):
-    """Continue to serve a client that another worker has packed; take ownership of its
-    descriptor."""
+    """Continue to serve a client that another worker packed; take ownership of its descriptor."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
     cdef Session session = Session(loop.manager, transport, state["remote_address"])
     transport.open()
@@ -576,7 +575,7 @@ def accept_migration(
 
 
 cdef class BytesTransport(Transport):
-    """Bytes in memory: the transport of tests and tools that drive a session manager without an
+    """Bytes in memory: the transport for tests and tools that drive a session manager without an
     event loop (see SessionManager.run_turn). Creates its own session."""
 
     def __init__(self, SessionManager manager not None, str remote_address="127.0.0.1:1"):
@@ -593,8 +592,8 @@ cdef class BytesTransport(Transport):
 
     @property
     def full(self):
-        """Number of bytes that it still accepts before it blocks, like a socket whose peer does not
-        read; None: no limit."""
+        """Number of bytes that the transport still accepts before it blocks, like a socket whose
+        peer does not read; None: no limit."""
         return None if self.left < 0 else self.left
 
     @full.setter
@@ -658,8 +657,8 @@ cdef class Loop:
         self.manager = manager
         self.handshakes = handshakes
         self.ev = hub.loop
-        # At this priority only, it runs after the callbacks of other greenlets and right before the
-        # poll.
+        # Only at this priority does it run after the callbacks of other greenlets and right before
+        # the poll.
         self.prepare = self.ev.prepare(priority=-2)
         self.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
         if self.timer_fd < 0:
@@ -687,7 +686,7 @@ cdef class Loop:
         self.watchers.append(watcher)
 
     def stop(self):
-        """Stop: no more turns take place."""
+        """Stop: no more turns are run."""
         for watcher in (self.prepare, self.timer, self.idle, *self.watchers):
             watcher.stop()
             watcher.close()
@@ -712,7 +711,7 @@ cdef class Loop:
         self.begin_turn()
 
     cdef void begin_turn(self) noexcept:
-        """Read the clocks, once per turn: called by the first event of the turn."""
+        """Read the clocks, once per turn; called by the first event of the turn."""
         if not self.in_turn:
             self.in_turn = True
             self.manager.scheduler.now = clock_ns(CLOCK_MONOTONIC)
@@ -760,4 +759,4 @@ cdef class Loop:
 
 
 def nothing():
-    """Do nothing: the event only ends a poll."""
+    """Do nothing: the event only ends the poll."""

@@ -1,5 +1,5 @@
-# A block: consecutive records of one topic, in memory, on disk or both. It knows where its bytes
-# are, but not when they are dropped (block_pool) or who reads them (record_window).
+# A block: consecutive records of one topic, in memory, on disk or both. Knows where its bytes are,
+# but not when they are dropped (block_pool) or what reads them (record_window).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.storage.record cimport Record
@@ -37,7 +37,7 @@ ctypedef struct Block:
     uint32_t written        # bytes submitted to the log, or already on disk
     uint32_t stored         # bytes known to be on disk
     uint32_t count          # records
-    uint32_t cursors        # number of cursors in it
+    uint32_t cursors        # number of cursors in the block
     uint32_t refs           # number of entries that refer to its records
     uint32_t pins           # sends, writes and reads in progress: the bytes must stay
     uint32_t flags
@@ -56,8 +56,8 @@ ctypedef struct Block:
 
 
 cdef inline uint32_t offset_of(const Block *block, uint64_t seq) noexcept:
-    """Return the offset of the first record from `seq` on in a block in memory; its size if there
-    is none."""
+    """Return the offset of the first record at or after `seq` in a block in memory; the block's
+    size if there is none."""
     cdef uint32_t at = 0
     while at < block.size and (<const Record *>(block.data + at)).seq < seq:
         at += (<const Record *>(block.data + at)).length

@@ -12,7 +12,7 @@ cdef enum:
     SLAB_SIZE = 65536
 
 
-# Cells of one size in SLAB_SIZE bytes; their free list is at the start.
+# Cells of one size in SLAB_SIZE bytes; the free list is at the start.
 ctypedef struct Slab:
     void *free
     Slab *prev

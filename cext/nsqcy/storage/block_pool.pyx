@@ -2,8 +2,8 @@
 
 Owns every byte of a message between `recv` and `send`, and decides when the bytes of a block leave
 memory: a block whose records are all on disk may be dropped at any time, unless `pins` (writes,
-read-backs and sends in progress) is not zero. Knows neither windows nor channels, reads no clock
-and calls no file.
+read-backs and sends in progress) is not zero. Knows nothing about windows or channels, reads no
+clock and does no file I/O.
 """
 
 cimport cython
@@ -73,7 +73,7 @@ cdef class BlockPool:
     # -- blocks --
 
     cdef Block *new_block(self, uint32_t capacity) except NULL:
-        """Return an empty block with room for `capacity` bytes (0: without memory yet)."""
+        """Return an empty block with room for `capacity` bytes (0: no memory allocated yet)."""
         cdef Block *block = <Block *>calloc(1, sizeof(Block))
         if block == NULL:
             raise MemoryError()
@@ -151,8 +151,8 @@ cdef class BlockPool:
         if kind == BLOCK_CLASSES - 1:
             madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
         arena.kind = kind
-        # Linking the blocks touches each; for small classes the kernel touches the page anyway, and
-        # a block taken from the list is about to be used.
+        # Linking the blocks touches each of them; for small classes the kernel touches the page
+        # anyway, and a block taken from the list is about to be used.
         at = ARENA_SIZE
         while at:
             at -= size
@@ -163,9 +163,9 @@ cdef class BlockPool:
         return arena
 
     cdef void thin_arena(self, Arena *arena) noexcept:
-        """Return the pages of free blocks in an arena that a few used blocks keep alive. The first
-        page of each free block stays, because it holds the link. The arena must no longer be a huge
-        page; otherwise the kernel would fill it again."""
+        """Return to the kernel the pages of free blocks, in an arena that a few used blocks keep
+        alive. The first page of each free block stays, because it holds the link. The arena must no
+        longer be a huge page; otherwise the kernel would fill it again."""
         cdef uint8_t *block = <uint8_t *>arena.free
         arena.thinned = arena.idle_since
         madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)
@@ -191,7 +191,7 @@ cdef class BlockPool:
 
     cdef void trim(self, int64_t now) noexcept:
         """Do the once-a-second work: free a limited number of arenas that have been empty for a
-        while, free an empty slab of each kind, and drop blocks above the budget."""
+        while, free an empty slab of each kind, and drop blocks if memory exceeds the budget."""
         cdef int kind
         cdef int left = TRIM_ARENAS
         cdef Arena *arena
@@ -254,8 +254,9 @@ cdef class BlockPool:
         block.newer = block.older = NULL
 
     cdef void keep_budget(self) noexcept:
-        """Drop blocks while there are too many. Blocks that contain a cursor are dropped only above
-        twice the budget, because they were just read back or are about to be read again."""
+        """Drop blocks while memory exceeds the budget. Blocks that contain a cursor are dropped
+        only above twice the budget, because they have just been read back or are about to be read
+        again."""
         cdef Block *block = self.newest
         cdef Block *following
         while block != NULL and self.resident_bytes > self.budget:
@@ -268,12 +269,11 @@ cdef class BlockPool:
     # -- entries and pages of deferred messages --
 
     cdef void relist_slab(self, Slabs *slabs, Slab *slab) noexcept:
-        """Handle the release of a cell in a slab that had no free cell, or whose last used cell it
-        was."""
+        """Handle the release of a cell whose slab was full, or is empty now."""
         if not slab.listed:
             self.list_slab(slabs, slab)
         elif slab.prev != NULL or slab.next != NULL:
-            # One empty slab stays for the next cell.
+            # Keep one empty slab for the next cell.
             self.unlist_slab(slabs, slab)
             self.put_aside(slabs, slab)
 
@@ -334,7 +334,7 @@ cdef class BlockPool:
         slab.listed = 0
 
     cdef Deferred *new_deferred(self, Pages *pages, uint64_t id) except NULL:
-        """Return a new message in the pages of a channel, with only its id set."""
+        """Return a new message in the pages of a channel; only its id is set."""
         cdef Page *page = pages.with_room
         cdef Deferred *deferred
         if page == NULL:
@@ -355,7 +355,7 @@ cdef class BlockPool:
         return deferred
 
     cdef void relist_page(self, Pages *pages, Page *page) noexcept:
-        """Handle the release of a message in a page that was full, or that is empty now."""
+        """Handle the release of a message whose page was full, or is empty now."""
         if page.used == 0:
             self.free_page(pages, page)
         else:
@@ -389,7 +389,7 @@ cdef class BlockPool:
 
 
 cdef void enter_room(Pages *pages, Page *page) noexcept:
-    """The page has room."""
+    """The page has room now."""
     page.prev_with_room = NULL
     page.next_with_room = pages.with_room
     if page.next_with_room != NULL:

@@ -1,5 +1,5 @@
 # The layout of segments and journals (cext/include/segment.h, normative in docs/DISKFORMAT.md), and
-# functions over their bytes. Knows no files.
+# functions over their bytes. Does no file I/O.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.storage.io cimport Damage, Damages

@@ -1,6 +1,6 @@
 """The layout of segments and journals: names, versions, checksums, and kinds of damage.
 
-Pure functions over bytes (normative: docs/DISKFORMAT.md). Knows neither files nor logs;
+Pure functions over bytes (normative: docs/DISKFORMAT.md). Knows nothing about files or logs;
 nsqcy/storage/journal.py owns the content of the journal.
 """
 

@@ -21,7 +21,7 @@ ctypedef struct Deferred:
     uint32_t offset
     uint16_t attempts
     uint8_t state           # EntryState
-    uint8_t round           # number of the latest checkpoint that contains it, or need not
+    uint8_t round           # number of the latest checkpoint that contains or may omit it
 
 
 # A message of one channel that was delivered but not finished, or a record of a topic's backlog
@@ -44,12 +44,13 @@ ctypedef struct Entry:
 
 
 cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
-    """Combine a body's size with the lowest bit, which is a timer's kind; 0: too large to store."""
+    """Combine a body's size with a timer's kind (the lowest bit); 0 if the size is too large to
+    store."""
     return <uint32_t>body_length << 1 if body_length < 0x80000000u else 0
 
 
 cdef enum:
-    # A transferred message has a deadline that never comes, which sorts transfers by number.
+    # A transferred message has a deadline that never comes; it sorts transfers by number.
     NEVER = 0x4000000000000000
 
 
@@ -61,12 +62,12 @@ cdef enum EntryState:
     QUEUED = 0              # waits for redelivery at the tail
     DEFERRED = 1            # waits for its due time
     TRANSFERRING = 2        # being transferred to another topic
-    IN_FLIGHT = 3           # with a consumer
+    IN_FLIGHT = 3           # held by a consumer
 
 
-# The deferred messages of PAGE_SIZE bytes; their free list is at the start.
+# Deferred messages in PAGE_SIZE bytes; the free list is at the start.
 ctypedef struct Page:
-    Deferred *free          # number of messages used so far; the others were never in use
+    Deferred *free          # number of messages used so far; the rest have never been used
     Page *prev              # in the order of their creation
     Page *next
     Page *prev_with_room
@@ -77,7 +78,7 @@ ctypedef struct Page:
     uint32_t made
 
 
-# The deferred messages of one channel: they stay in place until they are freed.
+# The deferred messages of one channel; each stays in place until it is freed.
 ctypedef struct Pages:
     Page *first             # the latest
     Page *with_room
@@ -89,5 +90,5 @@ cdef inline Page *page_of(const Deferred *deferred) noexcept:
 
 
 cdef inline Deferred *deferred_of(Page *page) noexcept:
-    """Return its `made` deferred messages, in use or free."""
+    """Return the page's `made` deferred messages, in use or free."""
     return <Deferred *>(page + 1)

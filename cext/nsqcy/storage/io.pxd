@@ -1,8 +1,12 @@
-# The I/O threads: C threads that make every file call of a process. Writes are made in order;
-# operations that may take long are passed to another lane (see iothread.h) and do not delay later
-# ones.  hub                                      threads write, sync, unlink ...  -> submitted
-# kick()                   -> queued   ->  run through the call table poll()  done(arg, error) <-
-# finished <-  eventfd
+# The I/O threads: C threads that perform every file operation of a process. Writes are performed in
+# order; operations that may take a long time are passed to a different lane (see iothread.h) and do
+# not delay later ones.
+#
+#   hub                                      threads
+#   write, sync, unlink ...  -> submitted
+#   kick()                   -> queued   ->  run through the call table
+#   poll()  done(arg, error) <- finished <-  eventfd
+
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.base.histogram cimport Histogram
@@ -190,7 +194,8 @@ cdef extern from "iothread.h" nogil:
     int file_drop(IoEngine *engine, File *file)
 
 
-# The calls by which a log changes its files. Only the hub's thread makes them; none blocks.
+# The calls with which a log changes its files. Only the hub's thread makes them; none of them
+# blocks.
 # ptr (and result) must stay until done; done and result may be NULL.
 cdef class FileCalls:
     cdef IoCalls *calls            # for the few calls made on the hub before serving
@@ -206,7 +211,7 @@ cdef class FileCalls:
     cdef int read_records(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
                           uint64_t first_seq, uint32_t count, bint dense,
                           io_done done, void *arg, IoResult *result) except -1
-    # Records of one file, read one by one.
+    # Records in one file, read one by one.
     cdef int pick(self, File *file, IoPick *picks, uint32_t count, IoPicked *into,
                   io_done done, void *arg, IoResult *result) except -1
     # kind: IO_SYNC IO_FSYNC IO_CLOSE IO_UNLINK_FILE; IO_TRUNCATE to n bytes
@@ -217,11 +222,11 @@ cdef class FileCalls:
     # kind: IO_MKDIR IO_UNLINK IO_RMDIR IO_SYNC_DIR
     cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1
-    # Later operations begin only after those submitted to that lane so far have ended.
+    # Later operations begin only after all those submitted to that lane so far have finished.
     cdef int wait_for(self, IoLane lane) except -1
 
 
-# The threads that run them. Nothing blocks but drain() and close().
+# The threads that run the operations. Only drain() and close() block.
 cdef class IoThread(FileCalls):
     cdef IoEngine engine
     cdef Histogram syncs[<int>LANES]     # durations of syncs, by lane
@@ -237,7 +242,7 @@ cdef class IoThread(FileCalls):
     cdef int _need_faults(self) except -1
 
 
-# A file that Python controls: tests and tools drive the thread with it.
+# A file controlled from Python: tests and tools use it to drive the threads.
 cdef class FileHandle:
     cdef IoThread io
     cdef File *file

@@ -1,7 +1,7 @@
 """The I/O threads: every write, sync, read, rename and unlink of a process, off the hub.
 
-Owns open files and the only calls to the file system (cext/include/iocalls.h, where tests inject
-faults). Independent of topics and logs; about records it knows only how to seal and verify them.
+Owns the open files and the only file system calls (cext/include/iocalls.h, where tests inject
+faults). Independent of topics and logs; of records, it only knows how to seal and verify them.
 """
 
 import os
@@ -37,7 +37,7 @@ cdef int lane_named(str name) except -1:
 
 
 cdef class FileCalls:
-    """The calls by which a log changes its files: see io.pxd."""
+    """The calls with which a log changes its files: see io.pxd."""
 
     cdef File *file(self, const char *path, int flags) except NULL:
         raise NotImplementedError
@@ -83,11 +83,12 @@ cdef class FileCalls:
 
 
 cdef class IoThread(FileCalls):
-    """Threads and their queues. Call `poll` when `fileno` is readable, and `kick` once per turn."""
+    """The threads and their queues. Call `poll` when `fileno` is readable, and `kick` once per
+    turn."""
 
     def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False,
                   bint read_only=False):
-        """stepped: without threads; operations are run by step_now() and while a caller waits.
+        """stepped: no threads; step_now() runs operations, and so does a waiting caller.
         read_only: every call that would change something on disk fails."""
         cdef int error
         memset(&self.engine, 0, sizeof(IoEngine))
@@ -270,7 +271,7 @@ cdef class IoThread(FileCalls):
             self.poll()
         return 0
 
-    # ---- the Python face ----
+    # ---- Python interface ----
 
     def fileno(self):
         """The eventfd, which is readable when completions wait."""
@@ -284,7 +285,7 @@ cdef class IoThread(FileCalls):
         }
 
     def kick_now(self):
-        """Submit what was queued."""
+        """Submit the queued operations."""
         self.kick()
 
     def poll_now(self):
@@ -303,7 +304,7 @@ cdef class IoThread(FileCalls):
 
     @property
     def outstanding(self):
-        """Number of submitted operations without a completion."""
+        """Number of submitted operations that have not completed."""
         return self.engine.outstanding
 
     @property
@@ -317,11 +318,11 @@ cdef class IoThread(FileCalls):
         return self.engine.wakeups
 
     def live(self):
-        """Return the number of live objects by kind; all zero once everything is freed."""
+        """Return the number of live objects by kind; all zeros once everything is freed."""
         return {"ops": self.engine.live_ops, "files": self.engine.live_files}
 
     def open(self, path, *, bint create=False, bint replace=False, bint parent=False):
-        """Return a FileHandle; the file is opened at its first use."""
+        """Return a FileHandle; the file is opened on first use."""
         cdef FileHandle handle = FileHandle.__new__(FileHandle)
         cdef int flags = 0
         if create:
@@ -344,12 +345,12 @@ cdef class IoThread(FileCalls):
         Py_INCREF(call)
 
     def wait_for_now(self, str lane):
-        """Make later operations wait for those in that lane."""
+        """Make later operations wait for those in the lane."""
         self.wait_for(<IoLane>lane_named(lane))
 
     def step_now(self, lane=None):
-        """Run the next operation that was kicked, or the next one of a lane, if there are no
-        threads. Return whether there was an operation that need not wait."""
+        """Run the next operation that was kicked, or the next one of a lane; only if there are no
+        threads. Return whether an operation could run."""
         if not self.engine.stepped:
             raise ValueError("made without stepped=True")
         if lane is None:
@@ -391,7 +392,7 @@ cdef class IoThread(FileCalls):
         faults_hold(self.faults, call_number(call), nth)
 
     def wait_parked(self, int seconds=30):
-        """Submit what was queued and block until a thread is parked."""
+        """Submit the queued operations and block until a thread is parked."""
         cdef int parked
         self._need_faults()
         engine_kick(&self.engine)
@@ -406,13 +407,14 @@ cdef class IoThread(FileCalls):
         faults_release(self.faults)
 
     def record(self):
-        """From now on, record changes on disk, and skip real syncs."""
+        """From now on, record changes to the disk, and skip real syncs."""
         self._need_faults()
         self.faults.recording = 1
 
     def recorded(self):
-        """Return the calls that may change data, since record() or the previous call: (name, fd,
-        path, to, data, offset, flags, error). An offset of an ftruncate is the size."""
+        """Return the calls that may change data, since record() or the previous call to this
+        method: (name, fd, path, to, data, offset, flags, error). The offset of an ftruncate is the
+        new size."""
         cdef IoMade *made
         self._need_faults()
         if self.engine.outstanding and not self.engine.stepped:
@@ -437,7 +439,7 @@ cdef class IoThread(FileCalls):
         return 0
 
 
-# A Python callable that waits for an operation; the operation holds one reference to it.
+# A Python callable that waits for an operation, which holds one reference to it.
 cdef class _Completion:
     cdef object done
     cdef object buffer
@@ -461,7 +463,7 @@ cdef int call_python(void *arg, int error) except -1:
 
 @cython.no_gc_clear      # __dealloc__ needs the thread
 cdef class FileHandle:
-    """A file of the threads. `done(error)` is called by poll with 0 or an errno."""
+    """A file on the I/O threads. poll calls `done(error)` with 0 or an errno."""
 
     def __init__(self):
         raise TypeError("use IoThread.open")

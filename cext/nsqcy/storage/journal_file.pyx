@@ -1,8 +1,8 @@
 """The journal of a log: snapshots that replace the file, and deltas appended to it.
 
 Owns the file and knows whether its writes succeed: a run that was appended to the log after a
-leading snapshot or a delta is not done before these are. Does not know the content of a snapshot
-(nsqcy/storage/journal.py).
+leading snapshot or a delta is not done until the snapshot or delta is done. Does not know the
+content of a snapshot (nsqcy/storage/journal.py).
 """
 
 import os
@@ -34,8 +34,8 @@ cdef class JournalFile(SegmentFiles):
         return self.end_snapshot((), leads, done, arg)
 
     cdef int begin_snapshot(self) except -1:
-        """Begin to replace the journal; until the end, the existing journal stays, and so does
-        every file that it may name."""
+        """Begin to replace the journal; until that is complete, the existing journal stays, and so
+        does every file that it may name."""
         if self.closed:
             raise ValueError("the log is closed")
         self._snapshot = self.io.file(os.path.join(self._directory, b"journal.tmp"),
@@ -78,7 +78,7 @@ cdef class JournalFile(SegmentFiles):
         whole.done = done
         whole.arg = arg
         whole.parts = 1
-        # It must not become the journal before the data that it refers to is on disk.
+        # It must not become the journal until the data that it refers to is on disk.
         self._sync_files(whole)
         task = self._journal_task(TASK_JOURNAL, whole)
         task.owned = journal_head(self.log_id, self._snapshot_bytes, self._snapshot_crc)
@@ -139,11 +139,11 @@ cdef class JournalFile(SegmentFiles):
         task.file = self._journal
         return task
 
-    # -- what became of a write --
+    # -- results of writes --
 
     cdef int _journal_written(self, int error) except -1:
-        """Handle the end of the oldest write in progress. If it failed, a later one contains the
-        same."""
+        """Handle the end of the oldest write in progress. If it failed, a later one has the same
+        content."""
         self._journal_done += 1
         if not error:
             self._required_done = self._journal_done
@@ -155,7 +155,7 @@ cdef class JournalFile(SegmentFiles):
         return 0
 
     cdef int _lose_journal(self, File *file) except -1:
-        """Append nothing more to the journal, and complete no run before the next snapshot
+        """Append nothing more to the journal, and complete no run until the next snapshot
         exists."""
         if self._journal is not NULL and self._journal is file:
             self.io.drop(file)

@@ -21,9 +21,9 @@ cdef class Log(LogWriter):
     cdef int _end_error
     cdef bint _ending
 
-    # Read the whole chain; see docs/DISKFORMAT.md for the form of damaged records.
+    # Read the entire chain; see docs/DISKFORMAT.md for the form of damaged records.
     cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1
-    # Read records one by one, in this order: records in the same segment should be neighbours.
+    # Read records one by one, in the given order: records in the same segment should be adjacent.
     # Failures and damage are not reported.
     cdef int pick(self, IoPick *picks, uint32_t count, IoPicked *into, log_done done,
                   void *arg) except -1

@@ -1,8 +1,8 @@
 """One topic's log: append, read, release; segments, footers and the journal.
 
 Owns the topic's directory, and handles the end of each operation. Its bases own the parts:
-segment_files, journal_file, log_writer. log_recovery finds the existing files at a start.
-Independent of channels; makes no file calls itself.
+segment_files, journal_file, log_writer. log_recovery finds the existing files at startup.
+Independent of channels; does no file I/O itself.
 """
 
 import os
@@ -25,7 +25,7 @@ from nsqcy.storage.disk_format import topic_directory
 
 
 def live():
-    """Return the number of live objects by kind; all zero once every log is gone."""
+    """Return the number of live objects by kind; all zeros once every log is gone."""
     return {"tasks": tasks_alive(), "segments": segments_alive(), "pieces": pieces_alive()}
 
 
@@ -70,9 +70,9 @@ cdef class Log(LogWriter):
     # -- ends of operations --
 
     cdef int _finish(self, Task *task, int error) except -1:
-        """Handle a finished operation: update the segment, call back, and start what can start
-        now."""
-        cdef Log keep = self      # the last task's end may drop the last reference
+        """Handle a finished operation: update the segment, call back, and start the operations that
+        can start now."""
+        cdef Log keep = self      # ending the last task may drop the last reference
         cdef Segment *segment = task.segment
         cdef Task *whole = task.whole
         cdef TaskKind kind = task.kind
@@ -116,7 +116,7 @@ cdef class Log(LogWriter):
                     done(arg, error)
             finally:
                 if segment is not NULL:
-                    # Not earlier, because the callback may have released extents in it.
+                    # Only now, because the callback may have released extents in it.
                     segment.pending -= 1
                     keep._settle(segment)
                 keep._end_check()
@@ -209,7 +209,7 @@ cdef class Log(LogWriter):
             self.on_damage(path, damages.at[i].offset, damage_text(&damages.at[i]))
         if damages.found > damages.kept:
             self.on_damage(path, damages.at[damages.kept - 1].offset,
-                           f"and {damages.found - damages.kept} damages more")
+                           f"and {damages.found - damages.kept} more damaged places")
         return 0
 
     # -- the end --

@@ -1,4 +1,4 @@
-# The log on disk, as a start finds it.
+# The log on disk, as found at startup.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from nsqcy.storage.log cimport Log
@@ -27,11 +27,11 @@ cdef class Recovered:
     # Dense runs that overlap a newer segment, as found on disk: (segment number, offset, bytes,
     # first_seq, last_seq)
     cdef readonly list overlaps
-    cdef readonly bint open_end       # the newest segment had no footer: it was being written
+    cdef readonly bint open_end       # the newest segment had no footer: it was still being written
     cdef RecoveredRun *run_array      # the caller copies and releases the extents
     cdef size_t run_count
     cdef size_t run_capacity
-    cdef list _covered                # (first, last) of the dense runs, ascending, disjoint
+    cdef list _covered                # (first, last) of the dense runs: ascending, disjoint
     cdef int add(self, const SegmentRun *run, Segment *segment, int fd) except -1
     cdef int _add_whole(self, const SegmentRun *run, Segment *segment) except -1
     cdef int _add_rest(self, const SegmentRun *run, Segment *segment, int fd,

@@ -1,8 +1,8 @@
 """Recovery of a log: reads footers and the journal, and scans segments without a footer.
 
-Runs once, before the log is used, and blocks. Makes the only file calls outside the I/O threads.
-Determines what is on disk, not what it means: nsqcy/storage/journal.py interprets the journal's
-entries.
+Runs once, before the log is used, and blocks. Performs the only file operations outside the I/O
+threads. Determines what is on disk, not what it means: nsqcy/storage/journal.py interprets the
+journal's entries.
 """
 
 import os
@@ -47,8 +47,8 @@ cpdef Recovered recover_log(Log log):
     """Return the state of a log on disk; call it once, before the first append. Reads footers and
     the journal, and scans the segments that have no footer.
 
-    After a crash between a copy and the journal's entry for it, a seq may be in more than one run;
-    both copies are the same message. Dense runs are returned without such overlaps.
+    After a crash between writing a copy and its journal entry, a seq may be in more than one run;
+    all of them contain the same message. Dense runs are returned without such overlaps.
     """
     cdef Recovered into = Recovered.__new__(Recovered, log)
     try:
@@ -56,7 +56,8 @@ cpdef Recovered recover_log(Log log):
     except FileNotFoundError:
         return into
     log._directory_there = True
-    # Newest first: a record that was rewritten after a failure is valid at its last location.
+    # Newest segments first: a record that was rewritten after a failure is valid at its last
+    # location.
     for name in sorted(filter(_SEGMENT.fullmatch, names), reverse=True):
         recover_segment(log, name, into)
         if int(name[:20]) == log.last_number:
@@ -113,7 +114,7 @@ cdef int recover_runs(Log log, int fd, uint64_t size, Segment *segment,
 
 
 cdef bytes recover_header(Log log, int fd, Segment *segment, Recovered into):
-    """Return the log_id that the segment names; None if it names none."""
+    """Return the segment's log_id; None if it has none."""
     cdef bytes data = read_now(log, fd, 0, sizeof(SegmentHeader))
     cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
     path = os.fsdecode(segment.path)
@@ -211,7 +212,7 @@ cdef int recover_journal(Log log, Recovered into) except -1:
     if log_id is not None:
         into.log_id = log_id
     if bad is not None:
-        into.damages.append((name, bad, "damaged journal entry: the rest is not used"))
+        into.damages.append((name, bad, "damaged journal entry: the rest is ignored"))
     return 0
 
 
@@ -224,7 +225,7 @@ cdef int open_now(Log log, bytes path) except -1:
 
 
 cdef bytes read_now(Log log, int fd, uint64_t offset, uint64_t n):
-    """Read up to n bytes; fewer at the end of the file."""
+    """Read up to n bytes; fewer only at the end of the file."""
     cdef IoCalls *calls = log.io.calls
     cdef bytes data = PyBytes_FromStringAndSize(NULL, n)
     cdef uint64_t got = 0
@@ -241,11 +242,11 @@ cdef bytes read_now(Log log, int fd, uint64_t offset, uint64_t n):
     return data if got == n else data[:got]
 
 
-# ---- what recovery has found ----
+# ---- results of recovery ----
 
 cdef class Recovered:
-    """Result of recover_log(). The extents in `run_array` must be copied, and released once
-    each."""
+    """Result of recover_log(). The caller must copy the extents in `run_array` and release each
+    once."""
 
     def __cinit__(self, Log log not None):
         self.log = log
@@ -275,7 +276,7 @@ cdef class Recovered:
         return self._cover(run.first_seq, run.last_seq)
 
     cdef list _uncovered(self, uint64_t first, uint64_t last):
-        """Return the parts of [first, last] that no earlier dense run has."""
+        """Return the parts of [first, last] that no earlier dense run contains."""
         cdef Py_ssize_t i = bisect_left(self._covered, first, key=end_of)
         cdef uint64_t at = first
         wanted = []

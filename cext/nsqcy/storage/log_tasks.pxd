@@ -15,11 +15,11 @@ cdef enum TaskKind:
     TASK_CUT
     TASK_UNLINK
     TASK_READ
-    TASK_PICK            # a reader without its record loads the run, and gets the error
+    TASK_PICK            # a reader that does not get its record loads the run, and gets the error
     TASK_JOURNAL
     TASK_DELTA
     TASK_DIRECTORY
-    TASK_WHOLE           # several operations with one answer
+    TASK_WHOLE           # several operations with one result
 
 
 cdef struct Task:
@@ -30,7 +30,7 @@ cdef struct Task:
     Task *whole
     TaskKind kind
     int error
-    int refused          # of a written run: why it counts as not written
+    int refused          # of a written run: why it does not count as written
     uint32_t parts
     uint32_t count
     uint32_t flags
@@ -78,7 +78,7 @@ cdef class LogTasks:
     cdef int _note_error(self, str path, int call, int error) except -1
     cdef int _write_failed(self, str path, int call, int error) except -1
     cdef int _write_succeeded(self) except -1
-    # Ends of tasks; see Log.
+    # Ends of tasks: see Log.
     cdef int _ended(self, Task *task, int error) except -1
     cdef int _finish(self, Task *task, int error) except -1
     cdef int _part_end(self, Task *whole, int error) except -1

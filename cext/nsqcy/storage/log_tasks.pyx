@@ -1,7 +1,7 @@
-"""Tasks: each operation that a log submits to the I/O threads, until it has ended.
+"""Tasks: each operation that a log submits to the I/O threads, until it ends.
 
-Owns the memory of tasks, the lane of consecutive ones, and the text of the last error. Knows
-neither segment files nor the journal: derived classes handle an end (Log._finish).
+Owns the memory of tasks, the lane of consecutive tasks, and the text of the last error. Knows
+nothing about segment files or the journal: derived classes handle the end of a task (Log._finish).
 """
 
 import os
@@ -34,7 +34,7 @@ cdef int task_finished(void *arg, int error) except -1:
 
 @cython.no_gc_clear      # as its Log
 cdef class LogTasks:
-    """The operations of one log; the log lives while it has any."""
+    """The operations of one log, which lives while any are in progress."""
 
     # -- tasks --
 
@@ -64,8 +64,8 @@ cdef class LogTasks:
         return task
 
     cdef Task *_follower(self, TaskKind kind, Segment *segment, Task *whole) except NULL:
-        """Return a task for an operation in self._lane: it may take long, and appends do not wait
-        for it. A log's operations stay in one lane while any is in progress, and are therefore in
+        """Return a task for an operation in self._lane: it may take a long time, and appends do not
+        wait for it. A log's operations stay in one lane while any is in progress, so they run in
         order."""
         cdef Task *task = self._task(kind, segment, whole)
         if self._following == 0:
@@ -114,7 +114,7 @@ cdef class LogTasks:
             self.on_recovery(self.topic)
         return 0
 
-    # -- for those above --
+    # -- for derived classes --
 
     cdef int _ended(self, Task *task, int error) except -1:
         """Handle the end of an operation."""
@@ -125,5 +125,5 @@ cdef class LogTasks:
         raise NotImplementedError
 
     cdef int _part_end(self, Task *whole, int error) except -1:
-        """Handle the end of one of several operations with one answer."""
+        """Handle the end of one of several operations with one result."""
         raise NotImplementedError

@@ -11,17 +11,17 @@ cdef class LogWriter(JournalFile):
     cdef public uint64_t sync_every
     cdef public int64_t sync_timeout
     cdef int64_t _synced_at
-    cdef Task *_written_first         # runs that are written, in order, but wait
+    cdef Task *_written_first         # written runs, in order, that wait
     cdef Task *_written_last          # for a sync, or for an earlier journal write
     cdef uint64_t _durable            # durable runs without a requested sync
     cdef bint _goes_on                # the latest run is durable
-    cdef uint64_t _commits            # number of syncs begun, and how many of them have ended
+    cdef uint64_t _commits            # number of syncs begun, and number of those that have ended
     cdef uint64_t _commits_done
 
-    # Append a run. It must stay valid and unchanged (except its crc fields) until done. A failed
-    # run's location is still in `into`: retract() it. A durable run is done when a sync covers it;
-    # see commit(). A continued run is a part of the next run, which must be appended right after
-    # it: both are in one segment, and fail together. No run is done before the deltas and the
+    # Append a run. It must stay valid and unchanged (except for its crc fields) until done. The
+    # location of a failed run is still in `into`: retract() it. A durable run is done when a sync
+    # covers it; see commit(). A continued run is part of the next run, which must be appended right
+    # after it: both are in one segment, and fail together. No run is done before the deltas and
     # leading snapshots that were requested before it.
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
                     uint32_t count, int flags, bint durable, bint goes_on, Extent *into,
@@ -29,7 +29,7 @@ cdef class LogWriter(JournalFile):
     # Sync the durable runs that were appended. Only one sync is in progress at a time: syncs
     # requested meanwhile share the next one.
     cdef int commit(self) except -1
-    # Return whether a run of n bytes would begin a new segment: it may then be written although an
+    # Return whether a run of n bytes would begin a new segment: it may then be written even if an
     # earlier run fails.
     cdef bint rolls(self, size_t n) noexcept
     # Return the room for records, in bytes, in the segment of the next run.

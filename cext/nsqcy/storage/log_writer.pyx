@@ -1,7 +1,7 @@
-"""Writer of a log: appends runs, and completes each run when it is as safe as requested.
+"""Writer of a log: appends runs, and completes each run once it is as durable as requested.
 
 Owns the runs that are written but not done, in order: they wait for a sync (group commit), or for
-an earlier journal write. Knows files only as segments and a journal.
+an earlier journal write. Knows the files only as segments and a journal.
 """
 
 import os
@@ -98,15 +98,15 @@ cdef class LogWriter(JournalFile):
             self._write_succeeded()
         return self._index(task)
 
-    # -- runs that wait --
+    # -- waiting runs --
 
     cdef int _ended(self, Task *task, int error) except -1:
-        """Handle the end of an operation, which does not complete every run."""
+        """Handle the end of an operation. A run may have to wait before it is complete."""
         if task.kind != TASK_RUN:
             return self._finish(task, error)
         task.error = error
         if self.journal_lost and task.journal_writes <= self._journal_done:
-            task.refused = EIO    # a start would not know the lost part of the journal
+            task.refused = EIO    # recovery would not know the lost part of the journal
         if task.durable or task.goes_on or self._written_last is not NULL \
                 or not self._is_journaled(task):
             return self._wait(task, error)
@@ -119,7 +119,7 @@ cdef class LogWriter(JournalFile):
                 or self.journal_lost and task.journal_writes <= self._journal_done)
 
     cdef int _wait(self, Task *task, int error) except -1:
-        """Handle a failed run, which also waits: runs are answered in order."""
+        """Handle a failed run, which also waits: runs are completed in order."""
         if error:
             self._segment_fail(task.segment)
         if self._written_last is NULL:
@@ -132,7 +132,7 @@ cdef class LogWriter(JournalFile):
 
     cdef int _release_written(self) except -1:
         """Complete the runs that no longer need to wait."""
-        cdef LogWriter keep = self      # the last task's end may drop the last reference
+        cdef LogWriter keep = self      # ending the last task may drop the last reference
         cdef Task *task
         while keep._first_is_settled():
             task = keep._written_first
@@ -171,8 +171,9 @@ cdef class LogWriter(JournalFile):
     # -- syncs and commits --
 
     cdef int sync(self, log_done done, void *arg) except -1:
-        """Make everything appended so far survive a power loss; done reports the result. The result
-        includes runs that were written to a file whose sync has failed since the last answer."""
+        """Make everything appended so far survive a power loss; done receives the result. The
+        result includes runs that were written to a file whose sync has failed since the last
+        result."""
         cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
         cdef Task *task
         whole.done = done
@@ -202,7 +203,7 @@ cdef class LogWriter(JournalFile):
 
     cdef int _commit_done(self, int error) except -1:
         """Handle the end of a sync: it covers every durable run appended before it began, because
-        those were already written. After a failed sync, a run counts as not written."""
+        those were already written. After a failed sync, these runs do not count as written."""
         cdef Task *task = self._written_first
         self._commits_done = self._commits
         while task is not NULL and task.commit <= self._commits_done:

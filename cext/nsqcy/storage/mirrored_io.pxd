@@ -1,4 +1,4 @@
-# File calls that are also made on other machines: see mirrored_io.pyx.
+# File operations that are also performed on other machines: see mirrored_io.pyx.
 from libc.stdint cimport uint64_t
 
 from nsqcy.storage.io cimport FileCalls, IoThread, io_done
@@ -26,7 +26,7 @@ cdef class MirroredIo(FileCalls):
     cdef readonly bint stopped
     cdef readonly int error
     cdef readonly uint64_t pending
-    cdef Relay *_first             # made here, but not yet reported
+    cdef Relay *_first             # performed here, but not yet reported
     cdef Relay *_last
     cdef bint _is_reporting
 

@@ -1,8 +1,9 @@
-"""File calls of a group of logs that are also made on other machines.
+"""File operations of a group of logs that are also performed on other machines.
 
-Passes every call on to the I/O threads and every change of a file to a mirror, in the same order. A
-change is done when it was made here and the mirror has reported its position as committed. The logs
-above need not know that: a record whose write is not done is neither visible nor acknowledged.
+Passes every operation to the I/O threads and every change to a file to a mirror, in the same order.
+A change is done once it has been made here and the mirror has reported its position as committed.
+The logs above need not know about this: a record is neither visible nor acknowledged until its
+write is done.
 """
 
 import os
@@ -29,13 +30,14 @@ cdef int relay_made(void *arg, int error) except -1:
 
 @cython.no_gc_clear      # files are dropped when logs are freed
 cdef class MirroredIo(FileCalls):
-    """File calls below a directory.
+    """File operations below a directory.
 
     The mirror has the methods write(path, offset, data, are_records), truncate(path, size),
-    rename(path, to) and delete(path). Each returns the position that is committed with the change.
-    Paths are relative to the directory. Checksums in data that are records are still to be filled
-    in. It also has failed(error), which is called with the errno of the first change that could not
-    be made here. From then on, nothing is reported: others may have what is missing here.
+    rename(path, to) and delete(path). Each returns the position that is committed together with the
+    change. Paths are relative to the directory. If data consists of records, their checksums have
+    not been filled in yet. failed(error) is called with the errno of the first change that could
+    not be made here. From then on, nothing is reported: other machines may have data that is
+    missing here.
     """
 
     def __cinit__(self, IoThread io not None, root, mirror):
@@ -57,26 +59,26 @@ cdef class MirroredIo(FileCalls):
     # -- for the group
 
     def committed(self, uint64_t position):
-        """Report the changes up to a position that were made here."""
+        """Report the changes made here, up to a position."""
         if position > self._committed:
             self._committed = position
             self._report()
 
     def wait(self, bint waits):
-        """Choose whether changes are done only when they are committed, or as soon as they were
-        made here. At the end of a process they need not be committed, because nothing is
+        """Choose whether changes are done only once they are committed, or as soon as they have
+        been made here. When a process exits, they need not be committed, because nothing is
         acknowledged any more."""
         self.waits = waits
         self._report()
 
     def stop(self):
-        """Make no more changes: the files belong to another process now. Those that follow fail
-        here, and are reported at once, so that the logs can be closed."""
+        """Make no more changes: the files belong to another process now. Later changes fail here
+        and are reported at once, so that the logs can be closed."""
         self.stopped = True
         self.waits = False
         self._report()
 
-    # -- operations that change nothing
+    # -- read-only operations
 
     cdef int drop(self, File *file) except -1:
         return self.io.drop(file)
@@ -121,7 +123,7 @@ cdef class MirroredIo(FileCalls):
 
     cdef int write_records(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                            io_done done, void *arg, IoResult *result) except -1:
-        # Copied before a thread fills in the checksums.
+        # Copy the data before a thread fills in the checksums.
         cdef bytes data = PyBytes_FromStringAndSize(<const char *>ptr, n)
         cdef Relay *relay = self._relay(done, arg)
         if self.stopped:
@@ -181,7 +183,7 @@ cdef class MirroredIo(FileCalls):
     # -- completions, in the order in which operations end here
 
     cdef int _refuse(self, Relay *relay) except -1:
-        """Let an operation fail later, as if the I/O threads had tried it."""
+        """Make an operation fail later, as if the I/O threads had tried it."""
         relay.error = ESTALE
         relay.may_fail = True
         return self.io.on_path(LANE_WRITES, IO_SYNC_DIR, self._root, relay_made, relay, NULL)
@@ -214,7 +216,7 @@ cdef class MirroredIo(FileCalls):
         return self._report()
 
     cdef int _report(self) except -1:
-        """Report what is done. If a caller's function raises, the rest is reported later."""
+        """Report the completed operations. If a callback raises, the rest are reported later."""
         cdef Relay *relay
         cdef io_done done
         cdef void *arg

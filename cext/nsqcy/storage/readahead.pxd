@@ -1,13 +1,14 @@
-# Records that a channel needs next, read one by one where their blocks are not in memory.
+# Records that a channel needs next, read one by one if their blocks are not in memory.
 #
 #   queue    ┌───┐ ┌───┐ ┌───┐ ┌───┐ ┌───┐
 #            │ a │►│ b │►│ c │►│ d │►│ e │►
 #            └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘
 #              │   in memory │     │     └──┐
-#   disk     ──▼─────────────▼─────▼────────▼──     in the order in which they lie there
+#   disk     ──▼─────────────▼─────▼────────▼──     in the order of their locations
 #   prefetch     a             c     d        e
 #
-# What is due lies anywhere: to read its block for each message would be a thousand times its bytes.
+# Due messages may be anywhere on disk: reading a whole block for each would read a thousand times
+# more bytes than needed.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -22,14 +23,14 @@ cdef class ReadAhead:
     cdef RecordWindow window
     cdef readonly uint64_t first_seq    # seq of the record that is needed first
     cdef readonly bint reading
-    cdef Block *block               # the copies, without other references; NULL: none yet
+    cdef Block *block               # the copies, with no other references; NULL: none yet
     cdef IoPick *picks              # in the order of their locations; once read, of seqs
     cdef uint32_t count
     cdef uint32_t room
     cdef uint64_t bytes             # upper bound of their memory, if their sizes are as expected
     cdef IoPicked picked
 
-    # Add an entry of the queue; return False if nothing more fits.
+    # Add an entry from the queue; return False if nothing more fits.
     cdef bint add(self, const Entry *entry) except -1
     # Begin; the window's on_loaded follows. Return False if nothing is left to read here.
     cdef bint read(self) except -1

@@ -2,7 +2,7 @@
 in memory.
 
 Owns the copies, and decides which records are worth reading one by one: a block is loaded if a
-large part of it is needed. Knows neither channels nor consumers. It skips damaged and unreadable
+large part of it is needed. Knows nothing about channels or consumers. Skips damaged and unreadable
 records: their reader loads the block, which reports the error.
 """
 
@@ -23,8 +23,8 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    UNKNOWN_SIZE = 1024             # bytes read of a record of unknown size
-    ROOM_FOR_HEADERS = 256          # reserved per record: one may be larger than expected
+    UNKNOWN_SIZE = 1024             # bytes read for a record of unknown size
+    ROOM_FOR_HEADERS = 256          # reserved per record, which may be larger than expected
     WORTH_A_LOAD = 8                # a block at most this many times its needed bytes is loaded
     FEW_LOADS = 4                   # blocks that are loaded for later records
 
@@ -105,7 +105,7 @@ cdef class ReadAhead:
             return False
         window.pool.keep_budget()
         self.block = window.pool.new_block(<uint32_t>min(<uint64_t>LARGEST_BLOCK, self.bytes))
-        # Its block is in a ring of its own: it is not a straggler, but leaves memory like one.
+        # Its block is in its own ring: it is not a straggler, but leaves memory like one.
         self.block.prev = self.block.next = self.block
         window.ref(self.block)
         self.picked.memory = self.block.data
@@ -119,7 +119,7 @@ cdef class ReadAhead:
 
     cdef int load_whole(self) except -1:
         """While there is room, load the blocks that are mostly needed, and a few more with each
-        prefetch. The rest is read record by record."""
+        prefetch. The rest are read record by record."""
         cdef BlockPool pool = self.window.pool
         cdef uint32_t begin = 0
         cdef uint32_t end = 0

@@ -1,5 +1,5 @@
 # The layout of a record, in memory and on disk (cext/include/record.h; normative in
-# docs/DISKFORMAT.md). Knows neither blocks nor files.
+# docs/DISKFORMAT.md). Knows nothing about blocks or files.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
@@ -51,6 +51,6 @@ cdef extern from "record.h" nogil:
 
 
 cdef inline bint is_spoiled(const Record *record, uint64_t seq) noexcept:
-    """Return whether a message's record, in its loaded block, is damaged. If lengths were also
-    lost, the record no longer begins at its old offset."""
+    """Return whether a message's record, in its loaded block, is damaged. If record lengths were
+    lost as well, the record no longer begins at its old offset."""
     return record.seq != seq or record.attributes & RECORD_DAMAGED

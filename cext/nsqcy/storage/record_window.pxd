@@ -8,8 +8,8 @@
 #     └────────┘   └────────┘   └────────┘   └────────┘   └────────┘
 #          ▲ a cursor                ▲ another               ▲ fan-out position
 #
-# A block leaves the window when no cursor stands in it or before it; it stays alive as a
-# straggler while entries (handed-out messages that are not finished) refer to its records.
+# A block leaves the window when no cursor stands in it or before it; it stays alive as a straggler
+# while entries (messages that were handed out and are not finished) refer to its records.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.storage.block cimport IN_WINDOW, SEALED, UNREADABLE, Block
@@ -18,8 +18,8 @@ from nsqcy.storage.log cimport Log
 from nsqcy.storage.record cimport Record, record_size
 
 
-# Records of a topic that were dropped before any channel received them, and that some cursor has
-# not passed yet.
+# Records of a topic that were dropped before any channel received them, and that at least one
+# cursor has not passed yet.
 ctypedef struct Hole:
     uint64_t start
     uint64_t end            # exclusive
@@ -32,7 +32,7 @@ ctypedef struct Cursor:
 
 
 cdef inline bint at_record(const Cursor *cursor) noexcept:
-    """Return whether the block of the cursor has a record there, or after a gap."""
+    """Return whether the cursor's block has a record there, or after a gap."""
     return (cursor.offset < cursor.block.size and cursor.seq <= cursor.block.last_seq
             and not cursor.block.flags & UNREADABLE)
 
@@ -49,15 +49,15 @@ cdef class RecordWindow:
     cdef uint32_t cursor_room
     cdef Cursor visible             # records before it may be read
     cdef Cursor fanout              # records before it belong to the channels
-    # Cursors for retention: records after them stay, with or without readers; if watched.
+    # Cursors for retention: if watched, records after them stay, with or without readers.
     cdef Cursor kept                # kept by retention, or for a named cursor
     cdef Cursor outdated            # retention would have released everything before it
-    cdef Cursor unjournaled              # the journal does not know yet what follows it
+    cdef Cursor unjournaled              # the journal does not record yet what follows it
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # sequence number of the next record
     cdef uint32_t next_capacity
-    cdef bint perishable            # some record was published with a time to live
+    cdef bint perishable            # at least one record was published with a time to live
     cdef bint stalled               # a read failed, but may succeed: none before the next tick
     cdef Block **index              # the blocks in the window; NULL: not built yet
     cdef size_t index_first
@@ -69,7 +69,7 @@ cdef class RecordWindow:
     cdef void unwatch(self, Cursor *cursor) noexcept
 
     cdef inline void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept:
-        """Move `cursor` to the place of `to`. The caller must trim afterwards."""
+        """Move `cursor` to the position of `to`. The caller must trim afterwards."""
         if cursor.block != to.block:
             if to.block != NULL:
                 to.block.cursors += 1
@@ -88,7 +88,7 @@ cdef class RecordWindow:
 
     cdef inline bint settle(self, Cursor *cursor) noexcept:
         """Return whether there is a record at the cursor (its block may have to be loaded first),
-        after moving the cursor over ends of blocks and gaps."""
+        after moving the cursor past ends of blocks and gaps."""
         return cursor.block != NULL and at_record(cursor) or self.next_record(cursor)
 
     cdef bint next_record(self, Cursor *cursor) noexcept
@@ -134,7 +134,7 @@ cdef class RecordWindow:
 
 cdef inline Record *append_record(
         RecordWindow window, uint64_t body_length, uint32_t ext_length) except NULL:
-    """Return room for one record in the open block, with its lengths, sequence number and padding
+    """Return space for one record in the open block, with its lengths, sequence number and padding
     set."""
     cdef uint64_t size = record_size(body_length, ext_length)
     cdef Block *block = window.newest

@@ -1,14 +1,16 @@
 """The record window: the blocks of one topic that a cursor still needs, in order.
 
 Owns the lifecycle of a block: in the window, straggling behind it, released. Knows how a block is
-read back from the log, but no topics, channels or connections; reads no clock and calls no file.
+read back from the log, but nothing about topics, channels or connections; reads no clock and does
+no file I/O.
 
 Rules of ownership:
-1. A block in a window is kept by the window; out of it, by the entries that refer to it (`refs`).
-2. While `pins` is not zero (writes, read-backs and sends in progress) neither the block nor its
+1. The window keeps the blocks in it; entries keep the blocks outside it that they refer to
+   (`refs`).
+2. While `pins` is not zero (writes, read-backs and sends in progress), neither the block nor its
    bytes are freed.
-3. Otherwise the bytes of a block whose records are all on disk may be dropped at any time (see
-   block_pool). A reader that finds `data == NULL` calls `load`, and tries again after `on_loaded`.
+3. Otherwise, the bytes of a block whose records are all on disk may be dropped at any time (see
+   block_pool). A reader that finds `data == NULL` calls `load`, and retries after `on_loaded`.
 """
 
 cimport cython
@@ -122,10 +124,10 @@ cdef class RecordWindow:
             return
         block.flags |= SEALED
         if block.size and block.stored == block.size:
-            # All of the block is already on disk, so no later write will report its end.
+            # The entire block is already on disk, so no later write will report its end.
             self.pool.droppable(block)
 
-    # -- looking for blocks --
+    # -- finding blocks --
 
     cdef Block *block_of(self, uint64_t seq) except? NULL:
         """Return the first block of the window that ends at record `seq` or later; NULL if there is
@@ -174,7 +176,7 @@ cdef class RecordWindow:
             else:
                 grown = <Block **>realloc(self.index, 2 * self.index_room * sizeof(Block *))
                 if grown == NULL:
-                    # It is rebuilt when a block is looked up.
+                    # It is rebuilt at the next lookup.
                     self.drop_index()
                     return
                 self.index = grown
@@ -190,7 +192,7 @@ cdef class RecordWindow:
     # -- cursors --
 
     cdef int watch(self, Cursor *cursor) except -1:
-        """Register a cursor; it stays at the end of the window until it is moved."""
+        """Register a cursor; it stays at the end of the window until moved."""
         cdef Cursor **grown
         if self.cursor_count == self.cursor_room:
             grown = <Cursor **>realloc(
@@ -218,7 +220,7 @@ cdef class RecordWindow:
                 return
 
     cdef bint next_record(self, Cursor *cursor) noexcept:
-        """Skip ends of blocks and gaps; return whether there is a record after them."""
+        """Skip past ends of blocks and gaps; return whether a record follows."""
         cdef Block *block = cursor.block
         cdef bint left = False
         if block == NULL:
@@ -226,7 +228,7 @@ cdef class RecordWindow:
             return False
         while not at_record(cursor):
             if block.next == NULL:
-                # Records that a crash removed may also be missing at the end.
+                # Records lost in a crash may also be missing at the end.
                 cursor.offset = block.size
                 cursor.seq = self.next_seq
                 break
@@ -267,7 +269,7 @@ cdef class RecordWindow:
         self.hole_count = kept
 
     cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept:
-        """Return the size of the records from a cursor on, in memory or on disk, in bytes."""
+        """Return the total size of the records from a cursor on, in memory or on disk, in bytes."""
         if cursor.block == NULL:
             return 0
         return (self.newest.position + self.newest.size
@@ -289,7 +291,7 @@ cdef class RecordWindow:
     cdef bint only_keeps(self, const Cursor *cursor) noexcept:
         return cursor == &self.kept or cursor == &self.outdated or cursor == &self.unjournaled
 
-    # -- lives of blocks --
+    # -- lifecycle of blocks --
 
     cdef void pin(self, Block *block) noexcept:
         block.pins += 1
@@ -363,7 +365,7 @@ cdef class RecordWindow:
 
     cdef void reseat(self, Block *block) noexcept:
         """Handle a block that was read: move the cursors in it to their records again. If lengths
-        are damaged on disk, records may begin at other offsets."""
+        are damaged on disk, records may begin at different offsets."""
         cdef Cursor *cursor
         cdef uint32_t i
         for i in range(self.cursor_count):
@@ -376,7 +378,7 @@ cdef class RecordWindow:
         return 0
 
     cdef int on_read(self, read) except -1:
-        """Handle a read of the log (nsqcy.broker.log_reader) that can continue, or has ended."""
+        """Handle a log read (nsqcy.broker.log_reader) that can continue or has ended."""
         raise NotImplementedError
 
     cdef object new_transfer(self, object channel):
@@ -384,11 +386,11 @@ cdef class RecordWindow:
         raise NotImplementedError
 
     cdef int write_copies(self, Block *block) except -1:
-        """Pass the records of a block of copies that the log lacks to the log."""
+        """Pass the records in a block of copies that are not in the log yet to the log."""
         raise NotImplementedError
 
     cdef int copies_written(self) except -1:
-        """Record that entries have moved to copies that the log has received."""
+        """Note that entries have moved to copies that the log has received."""
         raise NotImplementedError
 
     cdef void truncate(self, uint64_t seq) noexcept:
@@ -430,7 +432,7 @@ cdef class RecordWindow:
         self.next_seq = seq
 
     cdef void rest(self) noexcept:
-        """Free an open block that is not needed, after the topic was idle for a while."""
+        """Free an open block that is not needed, after the topic has been idle for a while."""
         cdef Block *block = self.newest
         cdef uint32_t i
         if block == NULL or block != self.oldest or block.refs or block.pins:

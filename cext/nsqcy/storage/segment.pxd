@@ -47,13 +47,13 @@ cdef struct Segment:
     Segment *next
     File *file
     char *path
-    uint64_t number      # number of its file name: greater than all earlier ones
+    uint64_t number      # number in its file name: greater than all earlier ones
     uint64_t end         # space is assigned up to here
     uint64_t good        # runs are known to be written up to here
     uint64_t synced      # runs are known to survive a power loss up to here
     uint64_t live        # bytes of extents not released
     uint32_t pending     # operations that refer to it
-    uint8_t log_id[16]   # log_id in its header; zeros: unknown
+    uint8_t log_id[16]   # log_id from its header; zeros: unknown
     SegmentState state
     int error            # seq of the first failed run: later runs fail as well
     SegmentRun *runs     # the future index, while open
@@ -62,7 +62,7 @@ cdef struct Segment:
     SegmentFooter facts
 
 
-# The location of a run. If zeroed, it is empty. The log owns further pieces, which release() frees.
+# The location of a run; all zeros if empty. The log owns further pieces, which release() frees.
 cdef struct Extent:
     Segment *segment
     uint64_t offset

@@ -16,8 +16,8 @@ cdef class SegmentFiles(LogTasks):
     cdef Segment *_first
     cdef Segment *_last
     cdef Segment *_current
-    cdef uint64_t last_number         # maximum number of a segment, here or in a journal
-    cdef bint _frozen                 # close() was called: files stay whatever is released
+    cdef uint64_t last_number         # largest segment number, here or in a journal
+    cdef bint _frozen                 # close() was called: files stay even if runs are released
     cdef uint64_t _unsynced           # records written since the last sync
     cdef int _sync_error              # error of a failed sync, until a sync() has reported it
     cdef uint64_t _sync_error_number  # and its segment
@@ -39,7 +39,7 @@ cdef class SegmentFiles(LogTasks):
     cdef int _unlink(self, Segment *segment, Task *task, IoLane lane) except -1
     cdef int _place(self, Segment *segment, Task *task, Extent *into) except -1
     cdef int _index(self, Task *task) except -1
-    # Remove a failed run of n bytes that began with first_seq from an extent.
+    # Remove a failed run of n bytes that begins with first_seq from an extent.
     cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
     # Release runs that are no longer needed.
     cdef int release(self, Extent *extent) except -1

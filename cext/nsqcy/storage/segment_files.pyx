@@ -1,12 +1,12 @@
 """The segments of a log: from the creation of a file through its footer to its removal.
 
 Owns the list of segments, their index of runs, the count of their live bytes, and the syncs of
-their files and of the log's directory. Knows neither what waits for a sync (log_writer) nor the
-content of the journal.
+their files and the log's directory. Does not know what waits for a sync (log_writer) or the content
+of the journal.
 
-Rules: a run is never split; a segment that existed before a start is never written to; the number
-of a new segment is larger than all earlier numbers; a file is unlinked only when no extent is in it
-and no journal write that may stop referring to it is in progress.
+Rules: a run is never split; a segment that existed at startup is never written to; the number of a
+new segment is larger than all earlier numbers; a file is unlinked only when no extent is in it and
+no journal write that may stop referring to it is in progress.
 """
 
 import os
@@ -48,7 +48,7 @@ cdef int64_t segments_alive() noexcept:
 
 
 cdef int64_t pieces_alive() noexcept:
-    """Return the number of further pieces of extents; zero once every extent was released."""
+    """Return the number of further pieces of extents; zero once every extent has been released."""
     return live_pieces
 
 
@@ -56,7 +56,7 @@ cdef int64_t pieces_alive() noexcept:
 cdef class SegmentFiles(LogTasks):
     """The segments of one log."""
 
-    # -- lives of segments --
+    # -- lifecycle of segments --
 
     cdef Segment *_segment_new(self, uint64_t number, int flags) except NULL:
         global live_segments
@@ -139,7 +139,7 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int _settle(self, Segment *segment) except -1:
-        """Take the next step of a segment without operations in progress."""
+        """Take the next step for a segment that has no operations in progress."""
         if segment.pending:
             return 0
         if segment.state == SEGMENT_CLOSING:
@@ -161,7 +161,7 @@ cdef class SegmentFiles(LogTasks):
         return 0
 
     cdef int _cut(self, Segment *segment) except -1:
-        """Truncate a torn run if the disk permits; otherwise the next start does."""
+        """Truncate a torn run if the disk permits; otherwise recovery does so at the next start."""
         cdef Task *task = self._task(TASK_CUT, segment, NULL)
         return self.io.on_file(LANE_WRITES, IO_TRUNCATE, segment.file, segment.good, task_finished,
                                task, &task.result)
@@ -413,7 +413,7 @@ cdef class SegmentFiles(LogTasks):
 
     cdef void _names_synced(self, uint32_t which) noexcept:
         """Handle the sync of a directory. The name of the log's directory is durable if the data
-        path was synced after the directory was known to exist."""
+        path was synced after the directory's creation."""
         if which == NAMES_INSIDE:
             self._directory_there = True
         else:

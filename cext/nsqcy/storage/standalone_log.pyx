@@ -1,4 +1,4 @@
-"""A log driven from Python, and its pure functions over bytes: for tests and tools.
+"""A log driven from Python, and the pure functions over its bytes, for tests and tools.
 
 A worker calls nsqcy.storage.log from C; this module does the same with callables and bytearrays.
 """
@@ -43,7 +43,7 @@ cdef extern from "segment.h" nogil:
 
 
 def verify_run(bytearray run, uint64_t first_seq, uint32_t count, bint dense=True):
-    """Check bytes from the disk in place; return damages as [(offset, bytes, kind)]."""
+    """Check bytes from disk in place; return the damages as [(offset, bytes, kind)]."""
     cdef Damages damages
     if len(run) & 7 or 0 < len(run) < 48:
         raise ValueError("a run is a multiple of 8 bytes and has a record")
@@ -99,7 +99,7 @@ def survey_run(const uint8_t[::1] run not None):
 
 
 def scan_segment(bytes data):
-    """Scan a segment without a footer, as a start does; return (runs, damages) as tuples."""
+    """Scan a segment without a footer, as recovery does; return (runs, damages) as tuples."""
     cdef Scan scan
     cdef Damages damages
     memset(&damages, 0, sizeof(Damages))
@@ -142,7 +142,7 @@ cdef class RunHandle:
         return sum(piece[2] for piece in self.pieces)
 
 
-# A Python callable that waits for a log_done, with what must live until then.
+# A Python callable that waits for a log_done, with the objects that must live until then.
 cdef class _Waiting:
     cdef object done
     cdef object kept
@@ -179,7 +179,7 @@ cdef class LogProbe:
     def append(self, bytearray run, uint64_t first_seq, uint64_t last_seq, uint32_t count,
                int flags=0, RunHandle into=None, done=None, bint durable=False,
                bint goes_on=False):
-        """Append a run; return its place as a RunHandle."""
+        """Append a run; return its location as a RunHandle."""
         cdef RunHandle handle = RunHandle.__new__(RunHandle, self.log) if into is None else into
         cdef void *arg = waiting(done, run, False)
         try:
@@ -204,7 +204,7 @@ cdef class LogProbe:
         self.log.release(&handle.extent)
 
     def sync(self, done=None):
-        """Sync what was appended."""
+        """Sync everything that was appended."""
         self.log.sync(waiting_done, waiting(done, None, False))
 
     def commit(self):

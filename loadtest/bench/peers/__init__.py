@@ -1,8 +1,8 @@
-"""The brokers a user would pick instead, on the same work, in the same run.
+"""Alternative brokers, measured with the same work in the same run.
 
-packages   what Debian has of them, installed when it is missing
-servers    starting one of them, privately
-drivers    its protocol from the side of a client, without I/O
-answers    the inner loops of that, in Cython; built when first needed
-work       publishing and consuming by any of the drivers; the rounds
+packages   their Debian packages; missing ones are installed
+servers    starting a private instance of each
+drivers    the client side of their protocols, without I/O
+answers    the inner loops of the drivers, in Cython; built when first needed
+work       publishing and consuming with any of the drivers; the rounds
 """

@@ -1,4 +1,4 @@
-"""answers.pyx, compiled at its first use and kept in build/bench."""
+"""answers.pyx, compiled on first use and kept in build/bench."""
 
 import fcntl
 import importlib.util
@@ -48,7 +48,7 @@ def _compile() -> Path:
         command.ensure_finalized()
         command.run()
         made = next(Path(scratch).glob("answers*.so"))
-        return made.rename(BUILD / made.name)  # complete, or missing
+        return made.rename(BUILD / made.name)  # atomic: the file is complete or missing
 
 
 def load() -> ModuleType:

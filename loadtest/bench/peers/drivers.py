@@ -1,8 +1,8 @@
 """The client-side protocols of the peers: the bytes of each operation.
 
 A driver creates queues and connections. A connection receives bytes and returns the bytes to send;
-once created, it never waits. All bytes are those that the peer's own client libraries send for the
-same calls, prepared as far as possible.
+after its creation, it never waits. The bytes are those that the peer's own client libraries send
+for the same calls, prepared in advance as far as possible.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from nsqcy import __version__
 from nsqcy.protocol.wire import finish_all, skip_frames
 
 _numbers = itertools.count(1)
-WAIT = 0.1  # seconds that a request for messages waits for the first one
+WAIT = 0.1  # seconds for which a request for messages waits for the first message
 
 
 class Taken(NamedTuple):
@@ -33,7 +33,7 @@ class Taken(NamedTuple):
 
 
 class Publisher(Protocol):
-    """A publishing connection. `command` has `batch` messages."""
+    """A publishing connection. `command` contains `batch` messages."""
 
     sock: socket.socket
     command: bytes
@@ -52,7 +52,7 @@ class Consumer(Protocol):
 
 @dataclass
 class Publishing:
-    """A publisher by its parts."""
+    """A publisher assembled from its parts."""
 
     sock: socket.socket
     command: bytes
@@ -61,7 +61,7 @@ class Publishing:
 
 @dataclass
 class Consuming:
-    """A consumer by its parts."""
+    """A consumer assembled from its parts."""
 
     sock: socket.socket
     first: bytes
@@ -69,11 +69,11 @@ class Consuming:
 
 
 class Driver(Protocol):
-    """One contestant. `share`: its share of the messages, so that slow contestants also end in
+    """One contestant. `share`: its share of the messages, so that slow contestants also finish in
     time."""
 
     name: str
-    package: str  # of Debian; without one, `version` names it
+    package: str  # Debian package; if empty, `version` gives the version
     program: str
     share: float
     durability: str
@@ -119,7 +119,8 @@ def receive_until(sock: socket.socket, end: bytes) -> bytes:
 class Asking:
     """Requests for one message each, several at a time while there are messages.
 
-    If there is none, a single request waits for one, after all acknowledgements.
+    If there are none, a single request waits for a message, after all acknowledgements have been
+    sent.
     """
 
     def __init__(self, waiting: bytes, polling: bytes, maximum: int) -> None:
@@ -143,7 +144,7 @@ class Asking:
 
 
 class Nsq:
-    """nsqd of this tree."""
+    """nsqd from this tree."""
 
     package = ""
     version = __version__
@@ -198,7 +199,7 @@ class Nsq:
 
 
 class Target(Nsq):
-    """A running NSQ, such as NSQ's own nsqd."""
+    """A running nsqd, such as NSQ's own."""
 
     durability = "as it was started"
 
@@ -233,7 +234,7 @@ def resp(*words: bytes) -> bytes:
 
 
 class Redis:
-    """Common part of streams and lists."""
+    """Common part of Redis streams and lists."""
 
     package = "redis-server"
     program = "redis-server"
@@ -261,7 +262,7 @@ class RedisStreams(Redis):
     name = "Redis streams"
     publishes = "`XADD q * body …`, each answered; a batch is 200 of them in one write"
     consumes = (
-        "`XREADGROUP … COUNT 1000 BLOCK 100`, then an `XACK` of one id for each message, all in "
+        "`XREADGROUP … COUNT 1000 BLOCK 100`, then an `XACK` with one id for each message, all in "
         "one write with the next `XREADGROUP`; entries stay in the stream"
     )
 
@@ -304,9 +305,9 @@ class RedisLists(Redis):
     name = "Redis lists"
     publishes = "`LPUSH q body`, or one `LPUSH` of 200 bodies; each answered"
     consumes = (
-        "up to 200 `LMOVE q q:taken RIGHT LEFT` in the pipe (one `BLMOVE` when there is nothing), "
-        "and an `LREM q:taken -1 body` for each message in one write with the next ones; all "
-        "bodies are equal and finished in order, so that `LREM` finds its own at once"
+        "up to 200 pipelined `LMOVE q q:taken RIGHT LEFT` (one `BLMOVE` if the list is empty), and "
+        "an `LREM q:taken -1 body` for each message, in one write with the next `LMOVE`s; all "
+        "bodies are equal and are finished in order, so `LREM` finds its message at once"
     )
 
     def create(self, address: Address, queue: str) -> None:
@@ -349,8 +350,8 @@ class Beanstalkd:
     settings = servers.BEANSTALKD.settings
     publishes = "`put`, each answered; a batch is 200 of them in one write"
     consumes = (
-        "up to 200 `reserve-with-timeout` in the pipe (one that waits when there is nothing), and "
-        "a `delete` for each job in one write with the next ones"
+        "up to 200 pipelined `reserve-with-timeout` (one that waits if the tube is empty), and a "
+        "`delete` for each job, in one write with the next `reserve-with-timeout`s"
     )
 
     def start(self) -> contextlib.AbstractContextManager[Daemon]:
@@ -391,13 +392,13 @@ class Beanstalkd:
             sock.sendall(b"stats-tube %s\r\n" % queue.encode())
             text = receive_until(sock, b"\r\n")
         if text.startswith(b"NOT_FOUND"):
-            return 0  # a tube without jobs and clients is gone
+            return 0  # a tube without jobs and clients does not exist
         words = text.split()
         names = (b"current-jobs-ready:", b"current-jobs-reserved:")
         return sum(int(words[words.index(name) + 1]) for name in names)
 
     def drop(self, server: Daemon, queue: str) -> None:
-        """A tube ends with its last job."""
+        """A tube disappears with its last job."""
 
 
 # -- NATS
@@ -434,7 +435,7 @@ class Nats:
     settings = servers.NATS.settings + ", work-queue retention"
     publishes = "`PUB` with a reply subject, each answered; a batch is 200 of them in one write"
     consumes = (
-        "a pull consumer with explicit acknowledgement: requests of 500 messages, two under way; "
+        "a pull consumer with explicit acknowledgement: requests for 500 messages, two at a time; "
         "a `PUB` of `+ACK` for each message; `max_ack_pending` 20,000"
     )
 
@@ -553,7 +554,7 @@ class Rabbitmq:
 
     @staticmethod
     def call(sock: socket.socket, data: bytes, answer: tuple[int, int]) -> bytes:
-        """Send a method and return the arguments of its answer."""
+        """Send a method and return the arguments of its response."""
         sock.sendall(data)
         got = b""
         while len(got) < 8 or len(got) < 8 + int.from_bytes(got[3:7], "big"):

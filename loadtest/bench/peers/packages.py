@@ -1,6 +1,7 @@
-"""The peers as Debian packages: their versions, and the installation of missing ones.
+"""Debian packages of the peers: their versions, and the installation of missing packages.
 
-Installed services are not started, now or at the next boot. Existing packages stay unchanged.
+Newly installed services are not started, neither now nor at the next boot. Packages that are
+already installed stay unchanged.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ UNITS = {
 
 
 def why_not(packages: Sequence[str]) -> dict[str, str]:
-    """Return the reasons why these packages cannot be used; installed packages are omitted."""
+    """Return the reasons why packages cannot be used; installed packages are omitted."""
     return {
         each: f"{each} is not installed" for each in dict.fromkeys(packages) if not program(each)
     }
@@ -82,7 +83,7 @@ def _without_services(packages: Sequence[str]) -> Iterator[None]:
 
 
 def version(package: str) -> str:
-    """Return the version as Debian writes it, without parts that only Debian needs."""
+    """Return Debian's version string, without the parts that only Debian needs."""
     query = ["dpkg-query", "-W", "-f", "${Version}", package]
     try:
         found = subprocess.run(query, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Starts a peer in its own folder and on its own port, and always ends it."""
+"""Starts a peer in its own directory and on its own port, and always stops it."""
 
 import contextlib
 import os
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 def program(name: str) -> str | None:
-    """Return the path of a program; for rabbitmq-server, not Debian's script, which changes the
+    """Return the path to a program; for rabbitmq-server, bypass Debian's script, which changes the
     user."""
     return shutil.which(name, path=f"{PLACES}:{os.environ.get('PATH', '')}")
 
 
 class Server(Daemon):
-    """A running peer. Its family may change, so it is looked up each time."""
+    """A running peer. Its child processes may change, so they are looked up each time."""
 
     def __init__(self, address: Address, pid: int, data: str) -> None:
         super().__init__(address, None, pid, data)
@@ -43,7 +43,7 @@ class Server(Daemon):
         return self._despite_leavers(super().memory)
 
     def _despite_leavers(self, look: Callable[[], T]) -> T:
-        """Return a value of a process, which may end between being listed and being queried."""
+        """Return a value for a process that may end between being listed and being queried."""
         for _ in range(ATTEMPTS):
             self.pids = procfs.family(self._pid)
             with contextlib.suppress(OSError):
@@ -67,7 +67,7 @@ def _rabbit(folder: str, port: int, ports: Ports) -> dict[str, str]:
         "HOME": folder,
         "ERL_EPMD_PORT": str(ports.take()),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_ALLOW_INPUT": "1",  # Erlang takes the place of the script
+        "RABBITMQ_ALLOW_INPUT": "1",  # the script replaces itself with Erlang
         "RABBITMQ_NODENAME": "bench@localhost",
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODE_PORT": str(port),
@@ -116,8 +116,8 @@ RABBITMQ = Recipe(
 def started(
     recipe: Recipe, ready: Callable[[Address], object], place: Path | None = None
 ) -> Iterator[Server]:
-    """A server that runs as long as the context lasts. `ready` raises OSError until it answers;
-    `place`: the parent of its folder."""
+    """A server that runs for the duration of the context. `ready` raises OSError until the server
+    responds; `place`: the parent of its directory."""
     with contextlib.ExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="peer-bench-", dir=place)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

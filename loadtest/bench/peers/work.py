@@ -15,19 +15,19 @@ from loadtest.bench.peers.drivers import Consumer, Driver, Publisher
 from loadtest.bench.speed import Result
 
 BATCH = 200
-IN_THE_PIPE = 8  # batches, or
-SINGLE = 100  # single messages
+IN_THE_PIPE = 8  # unanswered batches, or
+SINGLE = 100  # unanswered single messages
 WINDOW = 2500
 CONNECTIONS = 50
 QUIET = 0.2
-SETTLED = 10.0  # seconds for processing the last acknowledgements
+SETTLED = 10.0  # seconds within which the last acknowledgements must be processed
 
 PUBLISH = f"publish, batches of {BATCH}"
 CONSUME = "consume, acknowledging each"
 BOTH = "publish and consume at once"
-PIPE = f"publish one by one, {SINGLE} in the pipe"
-WAIT = f"publish one by one, {CONNECTIONS} that wait"
-TURNS = f"consume one by one, {CONNECTIONS} that wait"
+PIPE = f"publish one by one, {SINGLE} pipelined"
+WAIT = f"publish one by one, {CONNECTIONS} waiting clients"
+TURNS = f"consume one by one, {CONNECTIONS} waiting clients"
 MEMORY = "memory of queued messages"
 SCENARIOS = [PUBLISH, CONSUME, BOTH, WAIT, TURNS, PIPE, MEMORY]
 
@@ -37,7 +37,7 @@ class Settings:
     messages: int = 1_000_000
     size: int = 200
     rounds: int = 3
-    deadline: float = float("inf")  # only the first round may begin if it would end later
+    deadline: float = float("inf")  # after the first round, no round begins if it would end later
 
     @property
     def body(self) -> bytes:
@@ -75,7 +75,7 @@ class Received:
 def publishing(
     make: Callable[[int], Publisher], batch: int, commands: int, depth: int, team: Team, index: int
 ) -> Callable[[], Report]:
-    """One connection that keeps `depth` commands of `batch` messages unanswered."""
+    """One connection that keeps `depth` commands with `batch` messages each unanswered."""
     publisher = make(batch)
     sock, one = publisher.sock, len(publisher.command)
     several = memoryview(publisher.command * depth)
@@ -106,8 +106,8 @@ def publishing_in_turn(
     team: Team,
     index: int,
 ) -> Callable[[], Report]:
-    """Connections that each send the next command when all `batch` messages of the last command
-    have been answered."""
+    """Connections that each send the next command when all `batch` messages of the previous command
+    have been acknowledged."""
     poll = select.epoll()
     members = {}
     for _ in range(connections):
@@ -156,7 +156,7 @@ def drain(consumers: list[Consumer]) -> None:
 def consuming(
     make: Callable[[], Consumer], size: int, total: int, slots: slice, team: Team, index: int
 ) -> Callable[[], Report]:
-    """A consumer of all messages, until all consumers (`slots` of the tally) have received
+    """A consumer of all messages, until all consumers (`slots` in the tally) have received
     `total`."""
     consumer = make()
     sock = consumer.sock
@@ -229,7 +229,7 @@ def consuming_in_turn(
 
 @dataclass
 class Run:
-    """A result, its contestant, and the share of time for which the busiest process of the load was
+    """A result, its contestant, and the share of time for which the busiest load process was
     running."""
 
     contestant: str
@@ -264,7 +264,7 @@ def measure(
 
 @dataclass
 class Turn:
-    """Run one contestant's work on a server of its own."""
+    """Run one contestant's work on its own server."""
 
     driver: Driver
     server: Daemon
@@ -320,7 +320,7 @@ class Turn:
             return self._finish(measure(self.driver, scenario, self.server, team), queue)
 
     def _memory(self) -> Run:
-        """Measure the memory of a queued message in a new daemon; this also warms it up."""
+        """Measure the memory per queued message in a new daemon; this also warms the daemon up."""
         queue = self._queue()
         idle = self.server.memory() if self.server.pids else {"Rss": 0, "Pss": 0}
         run = self._publish(queue, MEMORY, self._fewer)
@@ -359,7 +359,7 @@ class Turn:
             return self._finish(measure(self.driver, TURNS, self.server, team), queue)
 
     def _finish(self, run: Run, queue: str) -> Run:
-        """Check that all messages were acknowledged, so that the figures count."""
+        """Check that all messages were acknowledged; otherwise the figures are invalid."""
         end = time.monotonic() + SETTLED
         while (left := self.driver.left(self.server, queue)) and time.monotonic() < end:
             time.sleep(0.05)
@@ -403,8 +403,8 @@ def run(drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None
 
 
 def medians(runs: Sequence[Run], base: str) -> list[dict[str, Any]]:
-    """Return a row for each scenario of each contestant. Each figure is a separate median;
-    multiples are relative to the contestant `base`."""
+    """Return a row for each scenario and contestant. Each figure is a separate median; multiples
+    are relative to the contestant `base`."""
     rows = []
     names = dict.fromkeys(run.contestant for run in runs)
     for scenario in SCENARIOS:

@@ -1,4 +1,4 @@
-"""Cost of answering a publish only when its messages are safe, compared with Redis."""
+"""Cost of acknowledging a publish only when its messages are safe, compared with Redis."""
 
 import subprocess
 import tempfile
@@ -32,9 +32,9 @@ def durable(settings: Settings) -> Iterator[Result]:
         }
         redis = stack.enter_context(synced_redis(folder))
         for _ in classes(settings, nsqds):
-            pass  # from now on memory is recycled
-        # The page cache takes new memory for each file; the cost of the host's memory must not be
-        # measured.
+            pass  # warm-up: from now on, memory is recycled
+        # The page cache takes new memory for each file; the cost of obtaining it from the host must
+        # not be measured.
         touch_memory(4 * settings.count(1_000_000) * settings.size)
         for _ in settings.rounds():
             yield from classes(settings, nsqds)
@@ -49,7 +49,7 @@ def classes(settings: Settings, nsqds: dict[str, Daemon]) -> Iterator[Result]:
             result = publish(settings, nsqd, topic, messages, f"MPUB x200, 2 conn, {name}")
             consume(nsqd, topic, messages)
         first = first or result
-        yield told(result, name, result.rate / first.rate, "{:.2f} x the rate of memory")
+        yield told(result, name, result.rate / first.rate, "{:.2f} x the rate of class memory")
 
 
 def publishers(settings: Settings, nsqd: Daemon, redis: Daemon | None) -> Iterator[Result]:
@@ -76,7 +76,7 @@ def publishers(settings: Settings, nsqd: Daemon, redis: Daemon | None) -> Iterat
 def waiting(
     settings: Settings, driver: "Driver", server: Daemon, queue: str, messages: int
 ) -> Result:
-    """Connections that each wait until all messages of a batch are answered."""
+    """Connections that each wait until all messages in a batch are acknowledged."""
     from loadtest.bench.peers import work
 
     def make(batch: int) -> "Publisher":
@@ -85,7 +85,7 @@ def waiting(
     with load.Team(2) as team:
         for _ in range(2):
             team.add(work.publishing_in_turn, make, BATCH, messages // BATCH // 2, PUBLISHERS // 2)
-        name = f"{driver.name} x{BATCH}, {PUBLISHERS} that wait"
+        name = f"{driver.name} x{BATCH}, {PUBLISHERS} waiting clients"
         return measure(name, server, team)[0]
 
 
@@ -99,7 +99,7 @@ def told(result: Result, durability: str, ratio: float, note: str) -> Result:
 
 @contextmanager
 def synced_redis(folder: Path) -> Iterator[Daemon | None]:
-    """Redis that syncs before it answers, if it is installed."""
+    """Redis that syncs before it responds, if Redis is installed."""
     if not servers.program("redis-server"):
         yield None
         return
@@ -113,8 +113,8 @@ def synced_redis(folder: Path) -> Iterator[Daemon | None]:
 
 @contextmanager
 def on_disk() -> Iterator[Path]:
-    """Return a folder where a sync really writes. The folder for temporary files may be in
-    memory."""
+    """Return a directory on a disk, where a sync really writes. The directory for temporary files
+    may be in memory."""
     BUILD.mkdir(parents=True, exist_ok=True)
     for place in (tempfile.gettempdir(), str(BUILD)):
         words = ["stat", "--file-system", "--format=%T", place]

@@ -1,4 +1,5 @@
-"""Connections through TLS, snappy and deflate; and TLS far from the topic."""
+"""Connections with TLS, snappy and deflate; and TLS connections on a worker that does not own the
+topic."""
 
 import datetime
 import tempfile
@@ -19,12 +20,12 @@ from nsqcy.nsqd.master.placement import Placement
 WAYS = ("", "tls", "snappy", "deflate", "tls+snappy")
 PUBLISHERS = 16
 RATE = 20_000  # messages per second
-MAX_TRIES = 64  # connections until one is on the desired worker
+MAX_TRIES = 64  # connection attempts to reach the desired worker
 
 
 @contextmanager
 def certificate() -> Iterator[dict[str, Path]]:
-    """Return the options of a daemon with a certificate."""
+    """Return the options for a daemon with a certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bench")])
     now = datetime.datetime.now(datetime.UTC)
@@ -46,7 +47,7 @@ def certificate() -> Iterator[dict[str, Path]]:
 
 
 def encoded(settings: Settings) -> Iterator[Result]:
-    """Measure each kind of work in plain text and through each encoding, in turns."""
+    """Measure each kind of work without an encoding and with each encoding, in turns."""
     with (
         certificate() as options,
         settings.nsqd(**options) as nsqd,
@@ -54,7 +55,7 @@ def encoded(settings: Settings) -> Iterator[Result]:
     ):
         ways = [way for way in WAYS if is_offered(nsqd, way)]
         for _ in each_kind(settings, nsqd, None, ""):
-            pass  # from now on memory is recycled
+            pass  # warm-up: from now on, memory is recycled
         for _ in settings.rounds():
             plain: dict[str, float] = {}
             for way in ways:
@@ -75,7 +76,7 @@ def is_offered(nsqd: Daemon, way: str) -> bool:
 
 @contextmanager
 def grounds(settings: Settings, options: dict[str, Path]) -> Iterator[dict[str, Daemon]]:
-    """Yield the floors by way; there is no floor over TLS where it cannot be compiled."""
+    """Yield the floors by encoding; the floor with TLS is omitted if it cannot be compiled."""
     with ExitStack() as stack:
         found = {"": stack.enter_context(settings.floor())}
         with suppress(NotOffered):
@@ -87,7 +88,7 @@ def grounds(settings: Settings, options: dict[str, Path]) -> Iterator[dict[str, 
 def each_kind(
     settings: Settings, nsqd: Daemon, ground: Daemon | None, way: str
 ) -> Iterator[tuple[str, Result]]:
-    """Publish one by one and in batches, and consume; measure the floor next to each."""
+    """Publish one by one and in batches, then consume; measure the floor after each."""
     singles, messages = settings.count(60_000), settings.count(400_000)
     steady = settings.count(2 * RATE)
     name = way or "plain"
@@ -101,8 +102,8 @@ def each_kind(
             return measure(f"PUB, wait for OK, {PUBLISHERS} conn, {name}", server, team)[0]
 
     def paced(server: Daemon, topic: str) -> Result:
-        # Unlike in `waiting`, every encoding has equally many messages per iteration of the event
-        # loop.
+        # Unlike in `waiting`, every encoding has the same number of messages per event-loop
+        # iteration.
         with load.Team(1) as team:
             work = partial(load.paced, open=producer)
             team.add(work, server.tcp, topic, settings.size, RATE, steady)

@@ -1,4 +1,4 @@
-"""Latency of a message from publisher to consumer, at a fixed rate."""
+"""Message latency from publisher to consumer, at a fixed rate."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ RATES = (1_000, 20_000, 200_000)
 
 
 def latency(settings: Settings) -> Iterator[Result]:
-    """Measure with the default settings of an nsqd."""
+    """Measure with nsqd's default settings."""
     with settings.nsqd(mem_queue_size=10_000) as nsqd:
         for _ in settings.rounds():
             for rate in RATES:

@@ -11,7 +11,7 @@ from loadtest.bench.scenarios.many import PROCESSES, each, warmed_up
 from loadtest.bench.speed import READY, Result, Settings, measure, percentiles, publish, told
 from nsqcy.protocol.wire import command, finish_all
 
-AHEAD = 100  # DPUBs sent before their answers are read
+AHEAD = 100  # DPUBs sent before their responses are read
 MS = 1_000_000
 
 
@@ -26,7 +26,7 @@ def dpub(
     team: load.Team,
     index: int,
 ) -> Callable[[], load.Report]:
-    """Publish a message for each of the delays (ms), to the topics in turn; each contains its due
+    """Publish a message for each delay (ms), to the topics in turn; each message contains its due
     time."""
     sock = load.producer(address)
     lines = [f"DPUB {topic} ".encode() for topic in topics]
@@ -108,7 +108,7 @@ def deferred(settings: Settings) -> Iterator[Result]:
     """Measure messages that become due over a minute; at a smaller scale, over a shorter time at
     the same rate."""
     messages, seconds = settings.count(1_000_000), 60 * settings.scale
-    lead = settings.seconds(8.0) + 0.5  # the publishing takes less
+    lead = settings.seconds(8.0) + 0.5  # publishing takes less time than this
     size = max(settings.size, load.STAMPS.size)
     with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
         before = warmed_up(settings, nsqd)
@@ -126,7 +126,7 @@ def deferred(settings: Settings) -> Iterator[Result]:
 
 
 def young(settings: Settings) -> Iterator[Result]:
-    """Measure new channels that have one deferred message each."""
+    """Measure new channels with one deferred message each."""
     count = settings.some(10_000, 100) // PROCESSES * PROCESSES
     seconds, lead = 10 * settings.scale, settings.seconds(1.0)
     size = max(settings.size, load.STAMPS.size)

@@ -7,13 +7,13 @@ from loadtest.bench import load
 from loadtest.bench.daemon import Daemon
 from loadtest.bench.speed import Result, Settings, consume, measure, publish, touch_memory
 
-SETTLE = 1.0  # seconds until a daemon has freed the memory that a client needed
-IDLE = 3.0  # seconds that connections do nothing
+SETTLE = 1.0  # seconds within which a daemon frees the memory that a client needed
+IDLE = 3.0  # seconds for which connections are idle
 PROCESSES = 2
 
 
 def warmed_up(settings: Settings, nsqd: Daemon) -> int:
-    """Return the bytes of memory of a daemon that has served its first clients."""
+    """Return the memory, in bytes, of a daemon that has served its first clients."""
     messages = settings.count(0)
     with settings.topic(nsqd) as topic:
         publish(settings, nsqd, topic, messages)
@@ -27,7 +27,7 @@ def each(result: Result, before: int, what: str, things: int) -> Result:
     grown = (result.pss - before) / things
     result.figures["bytes"] = grown
     result.order = "bytes"
-    result.note = f"{grown:,.0f} B a {what}"
+    result.note = f"{grown:,.0f} B per {what}"
     return result
 
 
@@ -55,12 +55,12 @@ def fanout(settings: Settings) -> Iterator[Result]:
 
 
 def topics(settings: Settings) -> Iterator[Result]:
-    """Measure topics that are created by one message and then receive another."""
+    """Measure topics that are created by one message and then receive a second one."""
     count = settings.some(10_000, 100)
     for _ in settings.rounds():
         with settings.nsqd() as nsqd, settings.topics(nsqd, count) as names:
             before = warmed_up(settings, nsqd)
-            for what in ("new topics", "topics, a message each"):
+            for what in ("new topics", "topics, one message each"):
                 with load.Team(1) as team:
                     team.add(load.one_each, nsqd.tcp, names, settings.body)
                     result = measure(f"{count:,} {what}", nsqd, team)[0]

@@ -1,4 +1,4 @@
-"""The cost of retention, and a reader of the log beside consumers."""
+"""The cost of retention, and of a log reader for consumers."""
 
 from collections.abc import Iterator
 
@@ -54,12 +54,12 @@ def write(settings: Settings, nsqd: Daemon, topic: str, messages: int, times: in
 
 
 def beside_reader(nsqd: Daemon, topic: str, messages: int) -> Result:
-    """Consume while a reader reads the whole log again and again. The reader counts no messages,
-    but the daemon's CPU time includes its share."""
+    """Consume while a reader reads the entire log again and again. The reader's messages are not
+    counted, but the daemon's CPU time includes the work for the reader."""
     with load.Team(3) as team:
         for _ in range(2):
             team.add(load.finishing, nsqd.tcp, topic, READY, messages, slice(0, 2), 0)
         team.add(load.reading, nsqd.tcp, topic, messages, slice(0, 2))
-        result, reports = measure("SUB+FIN beside a reader", nsqd, team, slice(0, 2))
+        result, reports = measure("SUB+FIN with a log reader", nsqd, team, slice(0, 2))
     result.figures["read_rate"] = reports[2]["messages"] / result.seconds
     return result

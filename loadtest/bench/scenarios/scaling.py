@@ -1,4 +1,4 @@
-"""The same work on several workers."""
+"""The same work with different numbers of workers."""
 
 from collections.abc import Iterator
 
@@ -52,7 +52,8 @@ def scaling(settings: Settings) -> Iterator[Result]:
 
 
 def hot(settings: Settings) -> Iterator[Result]:
-    """Measure one topic that all clients use. The busiest process shows the limit."""
+    """Measure one topic that all clients use. The CPU time of the busiest process shows the
+    limit."""
     messages = settings.count(100_000)
     with settings.nsqds(1, 2, 3, 4) as nsqds:
         for _ in settings.rounds():
@@ -64,7 +65,7 @@ def hot(settings: Settings) -> Iterator[Result]:
 
 
 def against(result: Result, one: Result) -> Result:
-    """Return a result with its ratio to the result with fewer workers."""
+    """Return a result with its ratios to the result with one worker."""
     rate, busy = result.rate / one.rate, one.busiest_us / result.busiest_us
     result.figures |= {"rate_ratio": rate, "busy_ratio": busy}
     result.order = "busy_ratio"

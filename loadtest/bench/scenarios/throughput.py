@@ -7,15 +7,15 @@ from loadtest.bench.daemon import Daemon, NotOffered
 from loadtest.bench.speed import READY, Result, Settings, beside, consume, measure, publish
 
 BOTH = "MPUB and SUB+FIN at once"
-LARGE = ((100_000, 5_000, 16), (1_000_000, 500, 4))  # bytes, messages, how many unanswered
-FLOOR_TIMES = 5  # times as many messages for the floor, which otherwise ends too early
+LARGE = ((100_000, 5_000, 16), (1_000_000, 500, 4))  # bytes, messages, unanswered messages
+FLOOR_TIMES = 5  # factor on the messages for the floor, which otherwise ends too early
 
 
 def batches(settings: Settings) -> Iterator[Result]:
-    """Publish and consume in turns: from the second round on memory is recycled."""
+    """Publish and consume in turns: from the second round on, memory is recycled."""
     messages = settings.count(1_000_000)
     with settings.nsqd() as nsqd, settings.floor() as floor, settings.topic(nsqd) as topic:
-        yield publish(settings, nsqd, topic, messages, "MPUB x200, 2 conn, memory new")
+        yield publish(settings, nsqd, topic, messages, "MPUB x200, 2 conn, new memory")
         consume(nsqd, topic, messages)
         for _ in settings.rounds():
             published = publish(settings, nsqd, topic, messages)
@@ -30,7 +30,7 @@ def pipe(settings: Settings) -> Iterator[Result]:
     def work(one: Daemon) -> Result:
         with load.Team(1) as team:
             team.add(load.pipelined, one.tcp, load.pub(topic, settings.body), 1, messages, 100)
-            return measure("PUB, 100 in the pipe, 1 conn", one, team)[0]
+            return measure("PUB, 100 pipelined, 1 conn", one, team)[0]
 
     with settings.nsqd() as nsqd, settings.floor() as floor, settings.topic(nsqd) as topic:
         for _ in settings.rounds():
@@ -70,7 +70,7 @@ def through(settings: Settings) -> Iterator[Result]:
 
 def disk(settings: Settings) -> Iterator[Result]:
     messages = settings.count(1_000_000)
-    # The budget is small, so that written messages are read back.
+    # The memory budget is small, so that written messages are read back.
     with (
         settings.nsqd(mem_queue_size=10_000, memory_bytes=32 << 20) as nsqd,
         settings.topic(nsqd) as topic,

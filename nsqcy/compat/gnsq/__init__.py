@@ -10,8 +10,8 @@
 
     consumer.start()
 
-Runs on greenlets, as gnsq does; nothing has to be monkey-patched. Docstrings note the names that
-differ from gnsq's; docs/COMPATIBILITY.md lists them.
+Runs on greenlets, as gnsq does; monkey-patching is not necessary. Docstrings note where names
+differ from gnsq's; docs/COMPATIBILITY.md lists the differences.
 """
 
 from nsqcy.compat.gnsq import errors

@@ -16,8 +16,8 @@ class Consumer:
     """Calls the receivers of `on_message` with itself and each message. If they return, the message
     is finished; NSQRequeueMessage or another exception requeues it after `requeue_delay` ms.
 
-    A consumer with several fixed nsqds runs one receiver per nsqd at a time; otherwise one.
-    on_response and on_auth are never sent.
+    A consumer with several fixed nsqds runs one receiver per nsqd at a time; other consumers run
+    one. on_response and on_auth are never sent.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Consumer:
     # -- its life
 
     def start(self, block: bool = True) -> None:
-        """Start, and wait for the end unless `block` is false."""
+        """Start, and wait for the consumer to end unless `block` is false."""
         if not self._is_started:
             if not self.on_message.receivers_for(ANY):
                 raise RuntimeError("no receivers connected to on_message")
@@ -163,7 +163,7 @@ class Consumer:
         """Do nothing: setting max_in_flight already redistributes."""
 
     def query_nsqd(self) -> None:
-        """Do nothing: lost connections are retried anyway."""
+        """Do nothing: lost connections are re-established anyway."""
 
     def query_lookupd(self) -> None:
         self._consumer.query_lookupd()

@@ -34,7 +34,7 @@ class NSQException(Exception):
 
 
 class NSQRequeueMessage(NSQException):
-    """Raised by a handler to have its message requeued, with or without backoff."""
+    """Raised by a handler to requeue its message, with or without backoff."""
 
     def __init__(self, backoff: bool | None = None) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class NSQNoConnections(NSQException):
 
 
 class NSQHttpError(NSQException):
-    """A request over HTTP has failed."""
+    """An HTTP request has failed."""
 
 
 class NSQSocketError(OSError, NSQException):
@@ -54,7 +54,7 @@ class NSQSocketError(OSError, NSQException):
 
 
 class NSQFrameError(NSQException):
-    """The bytes are not from an nsqd."""
+    """The bytes were not sent by nsqd."""
 
 
 class NSQErrorCode(NSQException):
@@ -129,7 +129,7 @@ ERROR_CODES: dict[bytes, type[NSQErrorCode]] = {
 
 
 def make_error(error_code: bytes) -> NSQErrorCode:
-    """Create from the data of an error frame."""
+    """Create an exception from the data of an error frame."""
     code, _, description = error_code.partition(b" ")
     return ERROR_CODES.get(code, NSQErrorCode)(description or code)
 

@@ -1,4 +1,4 @@
-"""gnsq's HTTP clients: those of nsqcy.cluster, with gnsq's error."""
+"""gnsq's HTTP clients: those of nsqcy.cluster, raising gnsq's error."""
 
 from typing import Any
 

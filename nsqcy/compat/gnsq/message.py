@@ -11,7 +11,7 @@ from nsqcy.compat.gnsq.signals import Signal
 
 class Message(Delivered):
     """Sends on_finish, on_requeue(timeout, backoff) and on_touch when it is finished, requeued and
-    touched. A delivered message also answers nsqd."""
+    touched. A delivered message also sends the response to nsqd."""
 
     def __init__(self, timestamp: int, attempts: int, id: bytes, body: bytes) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Message(Delivered):
         self.on_finish.send(self)
 
     def requeue(self, time_ms: int = 0, backoff: bool = True) -> None:
-        """Requeue the message: nsqd delivers it again after `time_ms` milliseconds."""
+        """Requeue the message: nsqd redelivers it after `time_ms` milliseconds."""
         self._respond()
         if self._delivered is not None:
             self._delivered.requeue(time_ms=time_ms, backoff=backoff)

@@ -1,9 +1,9 @@
-"""Translation of gnsq's constructor arguments to those of nsqcy.client."""
+"""Translation of gnsq's constructor arguments into those of nsqcy.client."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-TCP_TIMEOUT = 60.0  # gnsq's maximum wait for a connection
+TCP_TIMEOUT = 60.0  # gnsq's maximum time to wait for a connection
 
 
 def addresses(given: str | Iterable[str]) -> tuple[str, ...]:
@@ -16,8 +16,8 @@ def addresses(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def connection_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TLS options of nsqcy.client. Unlike in gnsq, servers' certificates are verified,
-    unless `cert_reqs` says otherwise, but not their host names."""
+    """Return the TLS options for nsqcy.client. Unlike in gnsq, server certificates are verified
+    unless `cert_reqs` specifies otherwise; host names are not."""
     options = {"timeout": TCP_TIMEOUT, **keywords}
     if isinstance(options.get("auth_secret"), bytes):
         options["auth_secret"] = options["auth_secret"].decode()

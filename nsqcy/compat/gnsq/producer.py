@@ -68,14 +68,14 @@ class Producer:
         self._producer.start()
 
     def close(self) -> None:
-        """Stop, after the outstanding answers."""
+        """Stop after the outstanding responses."""
         if self.is_running:
             self._is_closed = True
             self._producer.close()
             self.on_close.send(self)
 
     def join(self, timeout: float | None = None, raise_error: bool = False) -> None:
-        """close() has waited."""
+        """close() has already waited."""
 
     @property
     def is_running(self) -> bool:
@@ -132,7 +132,7 @@ class Producer:
 
 
 def _pass(future: Any, result: Any) -> None:
-    """Return the answer; convert errors to those of gnsq."""
+    """Return the result; convert errors to gnsq's."""
     if future.exception is None:
         result.set(future.value)
     else:

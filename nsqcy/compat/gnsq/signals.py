@@ -1,4 +1,4 @@
-"""Signals with the interface of blinker, which gnsq's programs use."""
+"""Signals with blinker's interface, which gnsq programs use."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -19,8 +19,8 @@ class Signal:
         self.__doc__ = doc or type(self).__doc__
 
     def connect(self, receiver: R, sender: Any = ANY, weak: bool = True) -> R:
-        """Call the receiver for all senders, or for this one; may be used as a decorator. Raises
-        TypeError for a coroutine function."""
+        """Call the receiver for all senders, or only for this one; may be used as a decorator.
+        Raises TypeError for a coroutine function."""
         refuse_coroutine_functions(receiver=receiver)
         if (receiver, sender) not in self._connected:
             self._connected.append((receiver, sender))

@@ -9,9 +9,9 @@
     nsq.Reader("topic", "channel", handler, nsqd_tcp_addresses=["127.0.0.1:4150"])
     nsq.run()
 
-Readers and writers run on asyncio's event loop, which is tornado's IOLoop as well: a program may
-go on using tornado, and needs none. Docstrings note the names that differ from pynsq's;
-docs/COMPATIBILITY.md lists them.
+Readers and writers run on asyncio's event loop, which tornado's IOLoop also uses: a program may
+continue to use tornado, but does not need it. Docstrings note where names differ from pynsq's;
+docs/COMPATIBILITY.md lists the differences.
 """
 
 from nsqcy.compat.pynsq import event, protocol

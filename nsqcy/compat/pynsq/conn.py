@@ -1,4 +1,4 @@
-"""A connection, as shown by readers and writers."""
+"""A connection, as exposed by readers and writers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -62,8 +62,8 @@ def addresses(given: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def connection_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TLS options of nsqcy.client. TLS has pynsq's defaults: verify the chain, but not the
-    name of the server."""
+    """Return the TLS options for nsqcy.client. TLS has pynsq's defaults: it verifies the
+    certificate chain, but not the server's name."""
     options = dict(keywords)
     if isinstance(options.get("auth_secret"), bytes):
         options["auth_secret"] = options["auth_secret"].decode()

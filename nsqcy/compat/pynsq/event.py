@@ -1,4 +1,4 @@
-"""Listeners of named events."""
+"""Listeners for named events."""
 
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +49,7 @@ class EventedMixin:
         self._listeners: dict[str, list[Callable[..., object]]] = {}
 
     def on(self, name: str, callback: Callable[..., object]) -> None:
-        """Call the listener whenever this event happens."""
+        """Call the listener whenever this event occurs."""
         assert callable(callback), "callback is not callable"
         listeners = self._listeners.setdefault(name, [])
         if callback in listeners:
@@ -63,6 +63,6 @@ class EventedMixin:
         self._listeners[name].remove(callback)
 
     def trigger(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """Call the listeners of this event."""
+        """Call the listeners for this event."""
         for listener in list(self._listeners.get(name, ())):
             listener(*args, **kwargs)

@@ -18,7 +18,7 @@ def current_loop() -> asyncio.AbstractEventLoop:
     """Return this thread's loop, running or not: the loop that tornado's IOLoop.current() wraps."""
     try:
         return asyncio.get_event_loop()
-    except RuntimeError:  # there is none
+    except RuntimeError:  # there is no current loop
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         return loop

@@ -9,7 +9,7 @@ from nsqcy.compat.pynsq.event import FINISH, REQUEUE, TOUCH, EventedMixin
 
 class Message(Delivered, EventedMixin):
     """Calls the listeners of `finish`, `requeue` and `touch` when it is finished, requeued and
-    touched. A delivered message also answers nsqd."""
+    touched. A delivered message also sends the response to nsqd."""
 
     def __init__(self, id: bytes, body: bytes, timestamp: int, attempts: int) -> None:
         Delivered.__init__(self)
@@ -34,9 +34,9 @@ class Message(Delivered, EventedMixin):
         self.trigger(FINISH, message=self)
 
     def requeue(self, **kwargs: Any) -> None:
-        """Requeue the message: nsqd delivers it again after `delay` seconds if that is an integer,
-        or `time_ms` milliseconds, or the reader's delay for its attempts; `backoff=False` prevents
-        backoff."""
+        """Requeue the message: nsqd redelivers it after `delay` seconds if that is an integer, or
+        `time_ms` milliseconds, or the reader's delay for the message's attempts; `backoff=False`
+        prevents backoff."""
         delay = kwargs.get("delay")
         if isinstance(delay, int) and delay >= 0:
             kwargs["time_ms"] = delay * 1000

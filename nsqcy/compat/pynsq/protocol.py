@@ -1,4 +1,4 @@
-"""Commands, frames, names and errors of pynsq."""
+"""pynsq's commands, frames, names and errors."""
 
 import json
 import re
@@ -63,11 +63,11 @@ class SendError(Error):
 
 
 class ConnectionClosedError(Error):
-    """The connection was lost before the answer arrived."""
+    """The connection was lost before the response arrived."""
 
 
 class IntegrityError(Error):
-    """The bytes are not from an nsqd."""
+    """The bytes were not sent by nsqd."""
 
 
 def unpack_response(data: bytes) -> tuple[int, bytes]:

@@ -108,7 +108,7 @@ class Reader:
         """The current connections, by address."""
         return connected(self._consumer.connections.values())
 
-    # -- to be overridden
+    # -- for subclasses to override
 
     def process_message(self, message: Message) -> Any:
         assert self.message_handler is not None
@@ -133,7 +133,7 @@ class Reader:
         return None
 
     def heartbeat(self, conn: AsyncConn) -> None:
-        """Handle a heartbeat of nsqd, which was already answered."""
+        """Handle a heartbeat from nsqd, which has already been answered."""
 
     # -- messages
 

@@ -1,4 +1,4 @@
-"""pynsq's blocking connection: for tests and small tools."""
+"""pynsq's blocking connection, for tests and small tools."""
 
 import socket
 

@@ -19,8 +19,8 @@ Callback = Callable[[Any, Any], object]
 
 class Writer:
     """Publishes while the loop runs. `callback(conn, data)` is called with b"OK" or an Error. The
-    future that a publish returns has the same result or exception; it is done when nsqd has
-    answered."""
+    future that a publish returns has the same result or exception; it is done once nsqd has
+    responded."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Writer:
     def dpub(
         self, topic: str, delay_ms: int, msg: bytes, callback: Callback | None = None
     ) -> "asyncio.Future[bytes]":
-        """Publish one message that is delivered later."""
+        """Publish one message with deferred delivery."""
         return self._publish(partial(self._producer.publish, topic, msg, delay_ms), callback)
 
     def _publish(
@@ -77,7 +77,7 @@ class Writer:
 
     async def _answer(self, publish: Callable[[], Awaitable[bytes]]) -> bytes:
         core = self._producer.core
-        if core.running and not core.connections:  # and none is being established
+        if core.running and not core.connections:  # and no connection is being established
             raise SendError("no open connections")
         try:
             return await publish()
@@ -96,6 +96,6 @@ class Writer:
             if isinstance(data, Error):
                 log.error("[%s] a publish failed: %s", self.name, data)
             return
-        # With several nsqds, it is unknown which of them it was.
+        # With several nsqds, it is unknown which of them responded.
         conns = list(self.conns.values())
         callback(conns[0] if len(conns) == 1 else None, data)

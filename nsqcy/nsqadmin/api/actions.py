@@ -1,7 +1,7 @@
 """API requests that change a cluster: handlers that read parameters and call
 nsqcy.nsqadmin.actions.
 
-NSQ's requests return only warnings; ours also return the answer of each nsqd.
+NSQ's requests return only warnings; ours also return each nsqd's response.
 """
 
 from typing import Any

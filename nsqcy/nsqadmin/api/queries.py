@@ -1,7 +1,7 @@
-"""API GET requests: statistics, messages, policies, history, and previews of actions.
+"""GET requests of the API: statistics, messages, policies, history, and previews of actions.
 
-In responses beyond NSQ's API, `nodes` has the answer of each nsqd, or its `error`, and `message`
-has the warnings, as in NSQ's API.
+In responses beyond NSQ's API, `nodes` contains each nsqd's response or its `error`, and `message`
+contains the warnings, as in NSQ's API.
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ def _params(request: Request) -> dict[str, str]:
 
 
 def _check_may_act(app: AppContext, request: Request) -> None:
-    """Raise HttpError if the user may not see more than statistics."""
+    """Raise HttpError if the user may see only statistics."""
     if refusal(app, request):
         raise HttpError(403, "FORBIDDEN")
 
@@ -188,7 +188,7 @@ def _seconds(text: str | None, maximum: float) -> float:
 
 
 def _number(value: float) -> float | None:
-    """Round to the digits that single precision has; None for NaN."""
+    """Round to single precision; return None for NaN."""
     return None if value != value else float(f"{value:.7g}")
 
 

@@ -32,8 +32,8 @@ def asset(app: AppContext, request: Request) -> Reply:
 
 
 def asset_of_version(app: AppContext, request: Request) -> Reply:
-    """Return a file that browsers may cache forever. An open page of another nsqcy version gets the
-    current file."""
+    """Return a file that browsers may cache forever. A page left open from a different nsqcy
+    version gets the current file."""
     version, name = segments(request, 2)
     return _file(app, name, _KEEP if version == app.assets.version else ())
 
@@ -109,7 +109,7 @@ def put_option(app: AppContext, request: Request) -> Result:
         raise HttpError(400, "INVALID_OPTION")
     try:
         value = config_api.read(option, bytes(body.data))
-        if isinstance(value, tuple):  # addresses: each must be valid
+        if isinstance(value, tuple):  # these are addresses: each must be valid
             for each in value:
                 daemon_url(str(each))
     except ValueError:

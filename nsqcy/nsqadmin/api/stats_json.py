@@ -1,6 +1,6 @@
 """JSON of nsqadmin's API: statistics of topics, channels, nodes and clients with NSQ's keys.
 
-Pure. Empty values are `null`, and keys are omitted, wherever NSQ does so.
+Pure. Empty values are `null` and keys are omitted wherever NSQ does so.
 """
 
 from collections.abc import Iterable, Mapping
@@ -133,7 +133,7 @@ def node(node: Node) -> Json:
 
 
 def _in_order(node: Node) -> Mapping[str, bool]:
-    """Return the topics by name, or in the order of the nsqd if it was queried directly."""
+    """Return the topics by name, or in the nsqd's own order if it was queried directly."""
     topics = node.producer.topics
     return topics if node.at else dict(sorted(topics.items()))
 
@@ -165,7 +165,7 @@ def counter(rows: Iterable[TopicStats]) -> Json:
 
 
 def node_answers(answers: Iterable[NodeAnswer], message: str) -> Json:
-    """Return the answer or the error of each nsqd."""
+    """Return each nsqd's response or error."""
     return {"nodes": [node_answer(each) for each in answers], "message": message}
 
 

@@ -1,6 +1,6 @@
 """Access checks: NSQ's ACL header, cross-site requests, networks, and the log-in gate of routes.
 
-Independent of pages and of the API: uses only the head of a request and the logged-in users.
+Independent of pages and of the API: uses only a request's head and the logged-in users.
 """
 
 import ipaddress
@@ -19,7 +19,7 @@ from nsqcy.util.gotext import json_bytes
 
 
 def may_act(head: Head, header: str, users: Sequence[str]) -> bool:
-    """Return whether the sender is one of the users, or no user is named."""
+    """Return whether the sender is one of the users, or the list of users is empty."""
     return not users or head.header(header) in users
 
 
@@ -29,12 +29,12 @@ def basic_user(head: Head) -> str:
 
 
 def is_of_another_site(head: Head) -> bool:
-    """Return whether a page of another site made a browser send this request.
+    """Return whether a page on another site made a browser send this request.
 
-    Browsers send the origin in headers that pages cannot change; other programs omit them. If a
-    proxy changes the Host header, Sec-Fetch-Site decides (browsers send it over HTTPS only). JSON
-    bodies are safe as well: a page may send JSON to another site only after a CORS preflight, which
-    nsqadmin does not answer.
+    Browsers send the origin in headers that pages cannot change; other programs omit these headers.
+    If a proxy changes the Host header, Sec-Fetch-Site decides (browsers send it over HTTPS only).
+    JSON bodies are safe as well: a page may send JSON to another site only after a CORS preflight,
+    which nsqadmin does not grant.
     """
     if head.header("Content-Type").partition(";")[0].strip().lower() == "application/json":
         return False
@@ -49,7 +49,7 @@ def is_of_another_site(head: Head) -> bool:
 
 
 def is_inside(peer: str, network: Network | None) -> bool:
-    """Return whether a peer (`ip:port`) is in this network; None contains all peers."""
+    """Return whether a peer (`ip:port`) is in this network. The network None contains all peers."""
     if network is None:
         return True
     try:
@@ -62,12 +62,12 @@ def is_inside(peer: str, network: Network | None) -> bool:
 LOGIN, LOGOUT = "/login", "/logout"
 _FILES = {"/static/:asset", "/static/:version/:asset", "/fonts/:asset"}
 OPEN = frozenset({"/ping", *_FILES, LOGIN, LOGOUT})
-# Not Basic: browsers would open their own dialog.
+# Not Basic, because browsers would open their own dialog.
 CHALLENGE = ("WWW-Authenticate", 'Bearer realm="nsqadmin"')
 
 
 class Guarded(Protocol):
-    """The part of the application context that the gate needs."""
+    """The part of the application context that the gate uses."""
 
     options: AdminOptions
     logins: Logins | None
@@ -97,7 +97,7 @@ def for_users(route: Route) -> Route:
 
 
 def denial(route: Route, error: HttpError) -> Reply:
-    """Return the response to missing or invalid credentials."""
+    """Return the response for missing or invalid credentials."""
     headers = [CHALLENGE]
     if isinstance(error, TooMany):
         headers = [("Retry-After", str(int(error.wait) + 1))]
@@ -120,7 +120,7 @@ def login_path(app: Guarded, head: Head) -> str:
 
 
 def own_path(text: str, base: str) -> str:
-    """Return the text if it is a path of this nsqadmin, else "". Prevents open redirects."""
+    """Return the text if it is a path on this nsqadmin, else "". Prevents open redirects."""
     is_path = text.startswith("/") and not text.startswith("//")
     is_plain = text.isascii() and text.isprintable() and not set(text) & set('\\ "<>')
     path = text.partition("?")[0]

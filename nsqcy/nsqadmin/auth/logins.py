@@ -1,8 +1,8 @@
-"""Users of --auth-file, authenticated by session cookie, token, or name and password.
+"""Users from --auth-file, authenticated by session cookie, token, or name and password.
 
-Owns the users, their sessions and their log lines. The log contains no secrets, and no unknown name
-either, as it may be a password in the wrong field. Without --auth-file this module is unused, and
-NSQ's ACL header decides. Thread-safe.
+Owns the users, their sessions and the related log lines. The log never contains secrets, nor
+unknown names, because such a name may be a password typed into the wrong field. Without --auth-file
+this module is unused, and NSQ's ACL header decides. Thread-safe.
 """
 
 import hashlib
@@ -37,14 +37,15 @@ class Sessions:
     """Sessions of logged-in browsers, by the hash of their secret key."""
 
     def __init__(self, max_idle: float, clock: Callable[[], float]) -> None:
-        """max_idle: seconds without use after which a session ends."""
+        """max_idle: seconds of inactivity after which a session ends."""
         self._max_idle = max_idle
         self._clock = clock
         self._lock = threading.Lock()
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()  # least recently used first
 
     def begin(self, user: User) -> str:
-        """Begin a session and return its key. At the limit, the least recently used one ends."""
+        """Begin a session and return its key. At the limit, the least recently used session
+        ends."""
         key = secrets.token_urlsafe(KEY_BYTES)
         with self._lock:
             self._sessions[_hash(key)] = _Session(user, self._clock())
@@ -86,7 +87,7 @@ MAX_VERIFIED = 1_000
 
 
 class TooMany(HttpError):
-    """Too many failed attempts. The next attempt is allowed in `wait` seconds."""
+    """Too many failed attempts. The next attempt is permitted in `wait` seconds."""
 
     def __init__(self, wait: float) -> None:
         super().__init__(429, "TOO_MANY_FAILURES")
@@ -94,7 +95,7 @@ class TooMany(HttpError):
 
 
 def read(path: str) -> tuple[Users, list[str]]:
-    """Return the users of a file that may log in, and warnings. Raises ConfigError."""
+    """Return the users in a file that may log in, and warnings. Raises ConfigError."""
     found, warnings = known.read(path)
     ours = {
         name: user for name, user in found.items() if user.role and (user.password or user.token)
@@ -115,7 +116,7 @@ class Logins:
         log: Lines,
         clock: Callable[[], float],
     ) -> None:
-        """session_time: seconds without use after which a session ends. Raises ConfigError."""
+        """session_time: seconds of inactivity after which a session ends. Raises ConfigError."""
         self._path = path
         self._log = log
         self._users, warnings = read(path)
@@ -123,14 +124,14 @@ class Logins:
             log.warn(each)
         self._sessions = Sessions(session_time, clock)
         self._failures = Failures(clock)
-        # Checking a password is expensive: one is checked at a time, and a verified one is
-        # cached by a keyed hash that is useless outside this process.
+        # Checking a password is expensive: passwords are checked one at a time, and a verified
+        # password is cached by a keyed hash that is useless outside this process.
         self._checking = threading.Lock()
         self._key = secrets.token_bytes(32)
         self._verified: dict[bytes, User] = {}
 
     def reload(self) -> None:
-        """Read the file again. On failure, log the error and keep the previous users."""
+        """Reload the file. On failure, log the error and keep the previous users."""
         try:
             found, warnings = read(self._path)
         except Stop as stop:
@@ -150,8 +151,8 @@ class Logins:
         return self._of_session(head) or self._of_authorization(head)
 
     def admit(self, request: Request) -> User | None:
-        """Return the requesting user; None without credentials. Raises HttpError if they are
-        wrong."""
+        """Return the requesting user; None if there are no credentials. Raises HttpError if they
+        are wrong."""
         head = request.head
         user = self.user(head)
         if user is not None or not head.header("Authorization"):
@@ -205,13 +206,12 @@ class Logins:
         return now if (now.password, now.token) == (user.password, user.token) else None
 
     def _of_token(self, text: str) -> User | None:
-        """Return the user of a token. Compares all tokens, so that the time is constant."""
+        """Return the user with this token. Compares all tokens, so that the time is constant."""
         found = [each for each in self._users.values() if each.token and each.token.is_of(text)]
         return found[0] if found else None
 
     def _check(self, name: str, password: str, address: str) -> User:
-        """Return the user of this name if the password, or the token, is correct. Raises
-        HttpError."""
+        """Return the user with this name if the password or token is correct. Raises HttpError."""
         if wait := self._failures.wait(address):
             raise TooMany(wait)
         user = self._users.get(name)
@@ -219,7 +219,7 @@ class Logins:
             if user is None:
                 with self._checking:
                     NOBODY.is_of(password)
-            self._fail(f"of {user.name}" if user else "of an unknown user", address)
+            self._fail(f"as {user.name}" if user else "as an unknown user", address)
             raise HttpError(401, "UNAUTHORIZED")
         if len(self._verified) >= MAX_VERIFIED:
             self._verified = {}
@@ -251,7 +251,7 @@ def cookie(head: Head) -> str:
 
 
 def address_of(request: Request) -> str:
-    """Return the address by which failed attempts are counted: the peer's IP, or the last
+    """Return the address under which failed attempts are counted: the peer's IP, or the last
     X-Forwarded-For address if the peer is a proxy on this machine. The header is not trusted from
     other peers."""
     peer = request.peer.rpartition(":")[0].strip("[]")

@@ -1,1 +1,1 @@
-"""nsqadmin's view of the cluster: nsqds, requests to them, and their answers."""
+"""nsqadmin's view of the cluster: nsqds, requests to them, and their responses."""

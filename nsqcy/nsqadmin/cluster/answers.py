@@ -1,7 +1,7 @@
-"""Answers of one nsqd to requests beyond NSQ's API: validation and interpretation.
+"""An nsqd's responses to requests beyond NSQ's API: validation and interpretation.
 
-Pure. An answer of the expected form is used unchanged, including unknown keys; any other answer is
-rejected. Distinguishes an nsqd without the feature from one that refuses.
+Pure. A response of the expected form is used unchanged, including unknown keys; any other response
+is rejected. Distinguishes an nsqd without the feature from one that refuses.
 """
 
 import json
@@ -48,7 +48,7 @@ def each(form: Form) -> Form:
 
 
 def by_name(form: Form) -> Form:
-    """Match an object with arbitrary keys and values of this form."""
+    """Match an object with arbitrary keys, whose values have this form."""
     return lambda value: isinstance(value, dict) and all(map(form, value.values()))
 
 
@@ -83,7 +83,7 @@ def _is_base64(value: Any) -> bool:
     return True
 
 
-# A body that could not be read from disk has no size.
+# A body that could not be read from disk has no known size.
 _READABLE = having(size=is_number, body=_is_base64)
 _UNREADABLE = having(size=or_null(is_number), body=lambda value: value is None)
 
@@ -124,19 +124,19 @@ DRAIN = both(
 )
 
 
-MAX_ANSWER = 8 << 20  # bytes of an answer
+MAX_ANSWER = 8 << 20  # maximum bytes of a response
 
 TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND = "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"
 NODE_NOT_FOUND = "NODE_NOT_FOUND"  # nsqadmin's own
 
-# Refusals of an nsqd that has the feature but not the named target.
+# Refusals by an nsqd that has the feature but not the named target.
 _OF_NAMES = frozenset((TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND, "MESSAGE_NOT_FOUND"))
 NOT_SUPPORTED = "not supported by this nsqd version"
 
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """The answer of one nsqd: `value` on success, else `message` has the error."""
+    """One nsqd's response: `value` on success, else the error in `message`."""
 
     node: str
     status: int
@@ -149,14 +149,14 @@ class NodeAnswer:
 
     @property
     def is_missing(self) -> bool:
-        """Whether this nsqd lacks the feature: NSQ's, or an older nsqcy."""
+        """Whether this nsqd lacks the feature: it is NSQ's, or an older version of nsqcy."""
         if self.status == 400:
             return self.message == "INVALID_OPTION"
         return self.status in (404, 405) and self.message not in _OF_NAMES
 
     @property
     def unknown(self) -> str:
-        """The error code if this nsqd lacks the topic or channel; else empty."""
+        """The error code if this nsqd does not have the topic or channel; else empty."""
         is_code = self.message in (TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND)
         return self.message if self.status == 404 and is_code else ""
 
@@ -166,8 +166,8 @@ class NodeAnswer:
 
 
 def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
-    """Return the parsed answer. Malformed answers, and successes of another form, count as
-    refused."""
+    """Return the parsed response. Malformed responses, and successes of a different form, count as
+    refusals."""
     value = _parse(answer.body)
     if not isinstance(value, dict) or (answer.status == 200 and not form(value)):
         status = 502 if answer.status == 200 else answer.status
@@ -192,8 +192,8 @@ def _parse(body: bytes) -> Any:
 
 @dataclass(frozen=True)
 class SeekEffect:
-    """The effect of a seek on one node, in messages: `again` are delivered again, `skipped` never,
-    and `dropped` are all that the channel has now."""
+    """The effect of a seek on one node, in messages: `again` are redelivered, `skipped` are never
+    delivered, and `dropped` are all that the channel has now."""
 
     node: str
     now: int

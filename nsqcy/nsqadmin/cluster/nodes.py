@@ -1,4 +1,4 @@
-"""Records of the nsqds of a cluster: addresses, versions, statistics and clients.
+"""Records of a cluster's nsqds: addresses, versions, statistics and clients.
 
 Pure. nsqcy.nsqadmin.cluster.view fetches them.
 """
@@ -20,7 +20,7 @@ _NO_VERSION = ((0, 0, 0), (1,))
 
 
 def version_key(text: str) -> tuple[Any, ...]:
-    """Return the sort key of a version. A pre-release sorts before its release."""
+    """Return a version's sort key. A pre-release sorts before its release."""
     found = _VERSION.fullmatch(text)
     if not found:
         return _NO_VERSION
@@ -31,7 +31,7 @@ def version_key(text: str) -> tuple[Any, ...]:
 
 
 def _version_part(text: str) -> tuple[int, int, str]:
-    """Return the sort key of a part. Numbers sort before words."""
+    """Return the sort key for a part of a version. Numbers sort before words."""
     return (0, int(text), "") if text.isdecimal() and len(text) < 19 else (1, 0, text)
 
 
@@ -45,7 +45,7 @@ class Node:
 
     producer: Producer
     at: str = ""
-    remote_addresses: tuple[str, ...] | None = None  # by lookupd; None without nsqlookupds
+    remote_addresses: tuple[str, ...] | None = None  # by lookupd; None if there are no nsqlookupds
     out_of_date: bool = False
 
     @property
@@ -60,7 +60,7 @@ class Node:
 
 @dataclass(frozen=True)
 class NodeStats:
-    """Statistics of nsqds: one row per topic and nsqd."""
+    """Statistics from nsqds: one row per topic and nsqd."""
 
     answers: Sequence[tuple[Node, Sequence[TopicStats]]]
 
@@ -82,7 +82,7 @@ def by_http_address(answers: Iterable[Sequence[Producer]]) -> list[Producer]:
 
 
 def known_nodes(answers: Mapping[str, Sequence[Producer]]) -> list[Node]:
-    """Return each nsqd once, with all nsqlookupds that know it."""
+    """Return each nsqd once, with all nsqlookupds that list it."""
     first = discovery.union(answers.values())
     newest = latest(each.version for each in first)
     nodes = []
@@ -104,7 +104,7 @@ def with_topics(node: Node, rows: Iterable[TopicStats]) -> Node:
 
 
 class Clients:
-    """Clients of a channel, related to the nodes that they are connected to."""
+    """A channel's clients, related to the nodes that they are connected to."""
 
     def __init__(self, nodes: Mapping[str, Node], now: float) -> None:
         """nodes: by name. now: seconds since the epoch."""
@@ -123,7 +123,7 @@ class Clients:
         return client.node, not is_in_zone, not is_in_region, *where
 
     def topology(self, node: str) -> tuple[str, str]:
-        """Return the region and the zone of a node."""
+        """Return a node's region and zone."""
         found = self._nodes.get(node)
         if found is None:
             return "", ""

@@ -1,14 +1,14 @@
-"""View of the cluster for one request: sends requests to its daemons and collects the answers.
+"""View of the cluster for one request: sends requests to its daemons and collects the responses.
 
 A `ClusterView` serves one request. It queries each nsqlookupd and each nsqd once, all in parallel.
-If some do not answer, the page shows the other answers with a warning; if none answers, it is an
-error. Calls block; handlers make them in threads.
+If some do not answer, the page shows the other daemons' data with a warning; if none answers, this
+is an error. Calls block; handlers make them in threads.
 
 A topic, channel or node is unknown (404) only if all daemons have answered and none knows it. If
-one does not answer, it is a cluster error (502).
+any does not answer, this is a cluster error (502).
 
-With nsqlookupds, an nsqd is reached at its announced address; without them, at the address in the
-options.
+If there are nsqlookupds, an nsqd is queried at its announced address; otherwise, at the address in
+the options.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ from nsqcy.nsqadmin.cluster.nodes import Node, NodeStats, by_http_address, known
 
 NSQD, NSQLOOKUPD = "nsqd", "nsqlookupd"
 DRAIN_PATH = "config/drain"
-MAX_POST_ANSWER = 1 << 20  # bytes of an answer to a POST; its content is ignored
+MAX_POST_ANSWER = 1 << 20  # maximum bytes of a response to a POST; the content is ignored
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -59,11 +59,11 @@ class Sources(Protocol):
 
 
 class ClusterView:
-    """The cluster for one request. warnings: error texts, one per step that failed."""
+    """The cluster as seen by one request. warnings: error texts, one per failed step."""
 
     def __init__(self, sources: Sources, web: WebClient, log: Lines) -> None:
         self.warnings: list[str] = []
-        self._silent: list[str] = []  # daemons that did not answer, and why
+        self._silent: list[str] = []  # daemons that did not answer, with the reason
         self.lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
         self._nsqds = tuple(dict.fromkeys(sources.nsqd_http_address))
         self._web = web
@@ -71,11 +71,11 @@ class ClusterView:
 
     @property
     def by_lookupds(self) -> bool:
-        """Whether nsqds are discovered by nsqlookupds."""
+        """Whether nsqds are discovered through nsqlookupds."""
         return bool(self.lookupds)
 
     def warning(self, between: str) -> str:
-        """Return all warnings in one text; empty if there are none."""
+        """Return all warnings as one string; empty if there are none."""
         texts = dict.fromkeys(self.warnings)
         return f"WARNING: {between.join(texts)}" if texts else ""
 
@@ -89,7 +89,7 @@ class ClusterView:
         return sorted({row.name for row in self._rows_of_nsqds().topics})
 
     def inactive_topics(self) -> dict[str, list[str]]:
-        """Return the topics that nsqlookupds know but no nsqd has, with their channels."""
+        """Return the topics that nsqlookupds list but no nsqd has, with their channels."""
         if not self.by_lookupds:
             return {}
         outcome = discovery.topics(self.lookupds, web=self._web)
@@ -107,7 +107,8 @@ class ClusterView:
         return {topic: sorted(channels) for topic, channels in found.items()}
 
     def nodes(self) -> list[Node]:
-        """Return all nsqds: by hostname with nsqlookupds, else in the order of the options."""
+        """Return all nsqds: sorted by hostname if there are nsqlookupds, else in the order of the
+        options."""
         if not self.by_lookupds:
             return [with_topics(node, rows) for node, rows in self._rows_of_nsqds().answers]
         found = discovery.nodes(self.lookupds, web=self._web)
@@ -115,7 +116,8 @@ class ClusterView:
         return known_nodes(found.answers)
 
     def known(self) -> list[Node]:
-        """Return all nsqds. Cheaper than nodes(): without nsqlookupds their topics are missing."""
+        """Return all nsqds. Cheaper than nodes(), but if there are no nsqlookupds, the topics are
+        missing."""
         return self.nodes() if self.by_lookupds else self._configured_nodes()
 
     def find(self, name: str) -> Node:
@@ -153,7 +155,7 @@ class ClusterView:
     # Statistics
 
     def topic(self, name: str, channel: str = "", *, clients: bool = False) -> NodeStats:
-        """Return the rows of one topic, with one channel or all. Raises HttpError (404) if there
+        """Return the rows for one topic, with one channel or all. Raises HttpError (404) if there
         are none."""
 
         def is_wanted(row: TopicStats) -> bool:
@@ -172,7 +174,7 @@ class ClusterView:
         raise self.not_found(TOPIC_NOT_FOUND)
 
     def streams(self) -> tuple[list[str], NodeStats]:
-        """Return the names of all topics, and the rows of those that nsqds have."""
+        """Return the names of all topics, and the rows for those that nsqds have."""
         if not self.by_lookupds:
             rows = self._rows_of_nsqds()
             return sorted({row.name for row in rows.topics}), rows
@@ -180,13 +182,13 @@ class ClusterView:
         return names, self._rows(nodes) if nodes else NodeStats(())
 
     def everything(self) -> NodeStats:
-        """Return the rows of all topics, without clients."""
+        """Return the rows for all topics, without clients."""
         if not self.by_lookupds:
             return self._rows_of_nsqds()
         return self._rows(self.nodes())
 
     def node(self, name: str) -> NodeStats:
-        """Return the rows of one node, with clients. Raises HttpError (404) if it is unknown."""
+        """Return the rows for one node, with clients. Raises HttpError (404) if it is unknown."""
         return self._rows([self.find(name)], clients=True)
 
     def _rows(
@@ -256,7 +258,7 @@ class ClusterView:
     def peek(
         self, topic: str, channel: str, node: str, params: Mapping[str, str]
     ) -> list[NodeAnswer]:
-        """Return messages of a channel, or of the topic itself without a channel."""
+        """Return the messages of a channel or, if no channel is given, of the topic itself."""
         what, names = target(topic, channel)
         return self._query_each(topic, node, f"{what}/peek", {**names, **params}, PEEKED)
 
@@ -284,7 +286,7 @@ class ClusterView:
         return found
 
     def drain_state(self, node: Node) -> NodeAnswer | None:
-        """Return the draining state of a node; None if it does not answer."""
+        """Return a node's draining state; None if it does not answer."""
         return next(iter(self._request_each([node], DRAIN_PATH, {}, form=DRAIN)), None)
 
     def command_each(
@@ -308,7 +310,8 @@ class ClusterView:
         return self._answered(self._request_each(nodes, path, query, form=form))
 
     def _answered(self, answers: list[NodeAnswer]) -> list[NodeAnswer]:
-        """Return the answers. Raises HttpError if there are none, or no nsqd knows the target."""
+        """Return the responses. Raises HttpError if there are none, or if no nsqd has the
+        target."""
         if not answers:
             raise self._no_answer(NSQD, self._silent_text)
         if all(each.unknown for each in answers):
@@ -324,8 +327,7 @@ class ClusterView:
         body: bytes | None = None,
         form: Form = anything,
     ) -> list[NodeAnswer]:
-        """Query each of these nsqds for an answer of that form. A failure to answer adds a
-        warning."""
+        """Query each of these nsqds for a response of this form. A failure adds a warning."""
         by_name = {node.name: node for node in nodes}
 
         def ask(name: str) -> NodeAnswer:
@@ -357,8 +359,8 @@ class ClusterView:
         daemon: str,
         unknown: Container[Key] = (),
     ) -> list[Value]:
-        """Return the answers, and turn failures into warnings. Raises HttpError if there are no
-        answers. unknown: daemons that answered although they are among the failures."""
+        """Return the responses, and turn failures into warnings. Raises HttpError if there are no
+        responses. unknown: daemons that answered although they are among the failures."""
         if not outcome.values:
             raise self._no_answer(daemon, _texts(outcome.errors))
         self._note(outcome.errors, unknown)
@@ -388,7 +390,8 @@ def _texts(errors: Mapping[Key, RequestError]) -> str:
 
 
 def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:
-    """Return the answers of nsqlookupds. One that does not know the topic has failed, as in NSQ."""
+    """Return the responses from nsqlookupds. As in NSQ, an nsqlookupd that does not know the topic
+    counts as failed."""
     outcome: Outcome[str, Sequence[Producer]] = Outcome()
     outcome.values.update(found.answers)
     outcome.errors.update(found.unknown)
@@ -397,21 +400,21 @@ def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:
 
 
 class Done(NamedTuple):
-    """A completed action: the answers of nsqds. `cluster` has the warnings."""
+    """A completed action: the nsqds' responses. `cluster` has the warnings."""
 
     cluster: ClusterView
     answers: Sequence[NodeAnswer] = ()
 
 
 def target(topic: str, channel: str) -> tuple[str, dict[str, str]]:
-    """Return the kind of target, "topic" or "channel", and its query parameters."""
+    """Return the target's kind, "topic" or "channel", and its query parameters."""
     if channel:
         return "channel", {"topic": topic, "channel": channel}
     return "topic", {"topic": topic}
 
 
 def dead_letter_topics(policies: Iterable[NodeAnswer]) -> list[str]:
-    """Return the dead-letter topics of these policies of a channel."""
+    """Return the dead-letter topics that a channel's policies name."""
     values = [
         each.value["config"].get("dead_letter_topic", {}) for each in policies if each.is_done
     ]
@@ -419,7 +422,7 @@ def dead_letter_topics(policies: Iterable[NodeAnswer]) -> list[str]:
 
 
 def _reasons(refused: Sequence[NodeAnswer]) -> str:
-    """Return the reason of each nsqd's refusal, or a single text if all are the same."""
+    """Return the reason for each nsqd's refusal, or a single text if all are the same."""
     reasons = list(dict.fromkeys(each.reason for each in refused))
     if len(reasons) == 1:
         return reasons[0]

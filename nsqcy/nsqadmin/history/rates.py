@@ -1,4 +1,4 @@
-"""Rates from counters, summed over all nodes.
+"""Rates from counters, summed across all nodes.
 
 Pure. A counter that decreased belongs to a restarted nsqd: its growth is unknown, not zero. NSQ
 does not count what leaves a channel, so it is computed: messages received minus the growth of the
@@ -15,7 +15,7 @@ from nsqcy.nsqadmin.history.store import METRICS, UNKNOWN, Subject
 
 
 class Counters(NamedTuple):
-    """Counters of a channel."""
+    """A channel's counters."""
 
     received: int = 0
     held: int = 0
@@ -32,7 +32,7 @@ class _Topic(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Counters and levels of one nsqd at one time. Kept small, as there are many."""
+    """One nsqd's counters and levels at one time. Kept small, because there are many."""
 
     at: float  # seconds
     topics: Mapping[str, _Topic]
@@ -71,7 +71,7 @@ def _counters(channel: ChannelStats) -> Counters:
 
 
 def _seconds(latency: Latency | None) -> float:
-    """Return the latency of the highest quantile; unknown without quantiles or finished
+    """Return the latency of the highest quantile; unknown if there are no quantiles or finished
     messages."""
     if latency is None or not latency.percentiles or not latency.count:
         return UNKNOWN
@@ -92,7 +92,7 @@ def growth(before: Counters, now: Counters, seconds: float) -> Growth | None:
 
 
 class Tick:
-    """Sums of one tick: a row for each subject."""
+    """Sums for one tick: a row per subject."""
 
     def __init__(self) -> None:
         self._growths: dict[Subject, list[float]] = {}
@@ -129,16 +129,16 @@ class Tick:
 
 
 class Rates:
-    """Computes rates from successive readings of each nsqd."""
+    """Computes rates from successive readings per nsqd."""
 
     def __init__(self, patience: float) -> None:
-        """patience: maximum seconds between two readings; a mean over a longer time would be
+        """patience: maximum seconds between two readings; a mean over a longer period would be
         misleading."""
         self._patience = patience
         self._last: dict[str, Reading] = {}
 
     def rows(self, readings: Mapping[str, Reading]) -> dict[Subject, list[float]]:
-        """Return the rates of one tick from the readings of nsqds by name."""
+        """Return the rates for one tick, from the nsqds' readings by name."""
         tick = Tick()
         for node, now in readings.items():
             before = self._last.get(node)
@@ -165,7 +165,7 @@ def _grow(tick: Tick, node: str, before: Reading, now: Reading) -> None:
     seconds = now.at - before.at
     here = Subject(node=node)
     for name, topic in now.topics.items():
-        # A new topic started counting at zero after the last reading.
+        # A new topic started counting from zero after the last reading.
         old = before.topics.get(name, _Topic(0, {}))
         if topic.received < old.received:
             continue

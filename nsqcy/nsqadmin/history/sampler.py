@@ -1,7 +1,7 @@
 """Sampler: a thread that queries all nsqds once per step.
 
-An nsqd that does not answer is left out; a log line reports the beginning and the end. A sample
-that takes longer than a step skips the next ones.
+An nsqd that does not answer is left out; log lines report when that begins and ends. A sample that
+takes longer than a step skips the next ones.
 """
 
 import random
@@ -21,7 +21,7 @@ from nsqcy.nsqadmin.history.rates import Rates, Reading, reading
 from nsqcy.nsqadmin.history.store import History
 
 PATIENCE = 3.5  # maximum steps over which a rate is averaged
-_SHARE = 0.5  # maximum part of a step for a query, whatever the timeouts are
+_SHARE = 0.5  # maximum fraction of a step for a query, whatever the timeouts are
 _FIRST_WITHIN = 1.0  # maximum seconds from start to first sample
 
 
@@ -41,7 +41,7 @@ class Sampler:
         self._rates = Rates(PATIENCE * history.step)
         self._nodes: Mapping[str, Node] = {}  # as last known
         self._silent: frozenset[str] = frozenset()
-        # Parsing takes much memory and does not gain from threads: one answer at a time.
+        # Parsing takes much memory and does not benefit from threads: parse one response at a time.
         self._reading = threading.Lock()
 
     def start(self) -> None:
@@ -93,12 +93,12 @@ class Sampler:
 
 
 def next_due(due: float, now: float, step: float) -> float:
-    """Return the next future time in the same rhythm."""
+    """Return the next time in the future that keeps the rhythm."""
     return due + step * max(1, int((now - due) // step) + 1)
 
 
 class _NoLog:
-    """Drops errors that would repeat at every sample; the sampler logs changes itself."""
+    """Drops errors that would recur with every sample; the sampler logs changes itself."""
 
     def info(self, text: str, /, **fields: object) -> None: ...
     def warn(self, text: str, /, **fields: object) -> None: ...

@@ -1,10 +1,10 @@
-"""Storage for the history of topics, channels and nodes.
+"""History storage for topics, channels and nodes.
 
-Pure: callers pass times in seconds of a monotonic clock. One thread writes, others read. Memory is
+Pure: callers pass times in seconds on a monotonic clock. One thread writes, others read. Memory is
 bounded: at most MAX_SERIES series, each with rings of fixed size in single precision. If there are
 more subjects, nodes take precedence over topics and channels, and busy topics and channels over
-others. A row of a ring has a number for each of METRICS, NaN if unknown. A tick is the number of a
-step.
+less busy ones. A ring's row has a number for each of METRICS, or NaN if it is unknown. A tick is a
+step's number.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Subject(NamedTuple):
-    """The subject of figures: a node, a topic on all nodes, or one of its channels."""
+    """The subject that figures describe: a node, a topic on all nodes, or one of its channels."""
 
     node: str = ""
     topic: str = ""
@@ -28,7 +28,7 @@ METRICS = (
     *("requeued", "timed_out"),  # messages per second
     "latency",  # seconds from publish to finish
 )
-# Several steps are aggregated to the mean for rates, and to the maximum for other metrics.
+# Several steps are aggregated by their mean for rates, and by their maximum for other metrics.
 RATES = frozenset({"in", "out", "requeued", "timed_out"})
 
 UNKNOWN = math.nan
@@ -38,7 +38,7 @@ _ITEM = _EMPTY.itemsize
 
 
 class Ring:
-    """Rows of the last `slots` ticks. Ticks only increase; a skipped tick is unknown."""
+    """Rows for the last `slots` ticks. Ticks only increase; a skipped tick is unknown."""
 
     __slots__ = ("_last", "_slots", "_values")
 
@@ -72,7 +72,8 @@ class Ring:
 
 
 class Series:
-    """Series of one subject: a ring of steps, and a ring of aggregates of `fold` steps."""
+    """The series for one subject: a ring of steps, and a ring of aggregates over `fold` steps
+    each."""
 
     __slots__ = ("_coarse", "_fine", "_fold", "_folded", "activity", "last")
 
@@ -90,7 +91,7 @@ class Series:
         return (fine + coarse) * _WIDTH * _ITEM
 
     def write(self, tick: int, row: Sequence[float]) -> None:
-        """Write the row of a tick, which must be later than all previous ones."""
+        """Write the row for a tick, which must be later than all previous ones."""
         coarse = tick // self._fold
         if self.last >= 0 and coarse != self.last // self._fold:
             self._close(self.last // self._fold)
@@ -113,7 +114,7 @@ class Series:
 
 
 def aggregate(values: Sequence[float], is_rate: bool) -> float:
-    """Aggregate several steps to one, ignoring unknown values."""
+    """Aggregate several steps into one, ignoring unknown values."""
     known = [each for each in values if each == each]
     if not known:
         return UNKNOWN
@@ -128,7 +129,7 @@ _BUSIER = 2.0  # a new subject must be this many times busier to replace a serie
 
 
 class Window(NamedTuple):
-    """Figures over a time range. columns: by metric, one number per step, NaN if unknown."""
+    """Figures for a time range. columns: by metric, one number per step, NaN if unknown."""
 
     start: float
     step: float
@@ -137,7 +138,8 @@ class Window(NamedTuple):
 
 class History:
     def __init__(self, step: float, length: float, maximum: int = MAX_SERIES) -> None:
-        """step: seconds between two samples. length: seconds of history. maximum: series."""
+        """step: seconds between two samples. length: seconds of history. maximum: number of
+        series."""
         self.step = step
         self.length = length
         self.maximum = maximum
@@ -191,7 +193,7 @@ class History:
             self._series[subject] = series
 
     def _make_room(self, tick: int, rows: Mapping[Subject, list[float]]) -> None:
-        """Drop series with expired data only, and series that are much less busy than new
+        """Drop series with only expired data, and series that are much less busy than new
         subjects."""
         oldest = tick - round(self.length / self.step)
         for subject in [key for key, each in self._series.items() if each.last < oldest]:
@@ -213,14 +215,14 @@ class History:
     # Reading
 
     def read(self, subject: Subject, now: float, seconds: float, maximum: int = 0) -> Window | None:
-        """Return the last seconds of all metrics; None if the subject has no series. More steps
-        than `maximum` are aggregated."""
+        """Return all metrics for the last `seconds`; None if the subject has no series. If there
+        are more steps than `maximum`, they are aggregated."""
         return self._read(subject, now, seconds, maximum, METRICS)
 
     def read_one(
         self, subject: Subject, metric: str, now: float, seconds: float, maximum: int
     ) -> "array[float] | None":
-        """Return the last seconds of one metric; see read()."""
+        """Return one metric for the last `seconds`; see read()."""
         window = self._read(subject, now, seconds, maximum, (metric,))
         return window and window.columns[metric]
 
@@ -234,7 +236,7 @@ class History:
             is_fine = seconds <= self._fine * self.step
             step = self.step if is_fine else self.step * self._fold
             read = series.fine if is_fine else series.coarse
-            # The current step counts only if it has its sample.
+            # The current step counts only once it has its sample.
             end = self._tick + 1 if is_fine else self._tick // self._fold
             end = max(end, int((now - self._origin) / step))
             count = max(1, round(seconds / step))
@@ -248,7 +250,7 @@ class History:
 
 
 def _folded(values: "array[float]", fold: int, metric: str) -> "array[float]":
-    """Aggregate each `fold` values to one, aligned to the latest."""
+    """Aggregate every `fold` values into one, aligned with the latest value."""
     is_rate = metric in RATES
     begin = len(values) % fold
     pieces = [values[:begin]] if begin else []

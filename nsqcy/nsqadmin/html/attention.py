@@ -1,4 +1,4 @@
-"""Signs of what needs attention: messages without a consumer, errors, dead letters.
+"""Signs that something needs attention: messages without a consumer, errors, dead letters.
 
 Pure. A sign has a mark and a background, so that it does not depend on colour alone.
 """
@@ -11,8 +11,8 @@ from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html.formatting import rate
 
 TITLE = "Attention"  # column heading
-_ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # metric -> its verb in a sign
-_MIN_RATE = 0.01  # per second; lower rates show no sign
+_ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # metric -> verb for it in a sign
+_MIN_RATE = 0.01  # messages per second; lower rates show no sign
 
 
 class LatestValues(Protocol):
@@ -35,8 +35,8 @@ _DEAD = Sign("dead letters", "Messages that exceeded their maximum attempts are 
 def of_topic(
     stats: TopicStats, rates: LatestValues, *, has_dead_letters: bool = False
 ) -> list[Sign]:
-    """Return the signs of a topic and all its channels. has_dead_letters: whether channels send
-    their dead letters here; missing consumers are then expected."""
+    """Return the signs for a topic and all its channels. has_dead_letters: whether channels send
+    their dead letters here; then missing consumers are expected."""
     channels = list(stats.channels.values())
     found = [_PAUSED] if stats.figures.paused else []
     if has_dead_letters:
@@ -50,18 +50,20 @@ def of_topic(
 
 
 def of_channel(stats: ChannelStats, rates: LatestValues) -> list[Sign]:
-    """Return the signs of a channel, over all nodes."""
+    """Return the signs for a channel across all nodes."""
     return of_queue(stats) + _errors(Subject(topic=stats.topic, channel=stats.name), rates)
 
 
 def of_queue(stats: ChannelStats) -> list[Sign]:
-    """Return the signs of a channel on one node or all: consumers may lack just this node."""
+    """Return the signs for a channel on one node or all: consumers may be missing on just this
+    node."""
     found = [_PAUSED] if stats.figures.paused else []
     return [*found, _NO_CONSUMER] if _is_unread(stats) else found
 
 
 def _of_channels(text: str, help: str, channels: Iterable[ChannelStats]) -> list[Sign]:
-    """Return one sign for all of them, with the name or, for several, the number of channels."""
+    """Return one sign for all of them, with the channel's name or, if there are several, their
+    number."""
     names = [each.name for each in channels]
     if not names:
         return []

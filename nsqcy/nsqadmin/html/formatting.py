@@ -14,7 +14,7 @@ def number(value: int) -> str:
 
 
 def duration(nanoseconds: float) -> str:
-    """Format a duration with the useful digits only: `1h2m3.5s`, `1m0s`, `12.5ms`."""
+    """Format a duration with only the useful digits: `1h2m3.5s`, `1m0s`, `12.5ms`."""
     if nanoseconds <= 0:
         return "0s"
     if nanoseconds < SECOND:
@@ -64,7 +64,7 @@ def rate(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Format a number; small ones get up to two decimals."""
+    """Format a number; small numbers get up to two decimals."""
     if value >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -17,8 +17,8 @@ from nsqcy.nsqadmin.html import templates
 @dataclass(frozen=True)
 class Layout:
     """Values common to all pages of a request. base: prefix of every path. is_admin: whether the
-    user may act. user: name of the logged-in user. version: of the static files, which browsers
-    cache."""
+    user may act. user: name of the logged-in user. version: version of the static files, which
+    browsers cache."""
 
     base: str
     is_admin: bool
@@ -38,22 +38,22 @@ class Layout:
         return self.base or "/"
 
     def link(self, *segments: str) -> str:
-        """Return the path of a page; segments are escaped."""
+        """Return the path to a page; segments are escaped."""
         path = "/".join(
             quote(each.encode("utf-8", "surrogateescape"), safe="") for each in segments
         )
         return f"{self.base}/{path}"
 
     def queue(self, page: str, topic: str, channel: str = "") -> str:
-        """Return the path of a page about a topic or channel."""
+        """Return the path to a page about a topic or channel."""
         return self.link(page, topic, *([channel] if channel else []))
 
     def asking(self, path: str, action: str, **fields: str) -> str:
-        """Return the link to the page at `path` with the confirmation question of an action."""
+        """Return the link to the page at `path` that shows an action's confirmation question."""
         return f"{path}?{urlencode({'ask': action, **fields})}#question"
 
     def file(self, name: str) -> str:
-        """Return the path of a static file."""
+        """Return the path to a static file."""
         return self.link("static", *([self.version] if self.version else []), name)
 
 

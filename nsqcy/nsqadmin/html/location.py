@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 Item = TypeVar("Item")
 Value = float | str
 
-# Search text, sort column and time range. The page number and a question are not preserved.
+# Search text, sort column and time range. The page number and any question are not preserved.
 _KEPT = ("q", "sort", "range")
 
 
@@ -34,7 +34,7 @@ class Location:
         return self.params.get("sort", "").startswith("-")
 
     def arranged(self, rows: Iterable[Item], value: Callable[[Item], Value]) -> list[Item]:
-        """Sort by these values: numbers descending, texts ascending."""
+        """Sort by these values: numbers in descending order, strings in ascending order."""
         return sorted(rows, key=lambda row: _rank(value(row)), reverse=self.is_reversed)
 
 
@@ -43,5 +43,5 @@ def _rank(value: Value) -> tuple[bool, float, str]:
 
 
 def slug(title: str) -> str:
-    """Return a title for use in a URL: `In-Flight` becomes `in_flight`."""
+    """Return the form of a title used in URLs: `In-Flight` becomes `in_flight`."""
     return "_".join("".join(each if each.isalnum() else " " for each in title.lower()).split())

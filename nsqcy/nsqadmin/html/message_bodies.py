@@ -1,7 +1,7 @@
 """Message bodies in readable form: formatted JSON, text, or hex.
 
 Pure. Bodies are arbitrary bytes from producers. The result is plain text that callers must escape;
-its size is bounded to a few times the input.
+its size is limited to a few times that of the input.
 """
 
 import json
@@ -17,14 +17,14 @@ _INDENT = "  "
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# Invisible characters, or ones that affect the text around them.
+# Characters that are invisible or affect the text around them.
 _UNSEEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))  # Cn: not assigned
 
 
 class Shown(NamedTuple):
     kind: str
     text: str
-    left_out: int = 0  # bytes of the body that are not shown
+    left_out: int = 0  # number of bytes of the body that are not shown
 
 
 def body_text(body: bytes, *, cut: bool, as_hex: bool = False) -> Shown:
@@ -47,7 +47,7 @@ def _decoded(body: bytes, cut: bool) -> str | None:
 
 
 def visible(text: str) -> str:
-    """Replace invisible and direction-changing characters by their code points."""
+    """Replace invisible and direction-changing characters with their code points."""
     if text.isascii() and "\r" not in text:
         return text
     return "".join(
@@ -61,7 +61,7 @@ def _is_unseen(character: str) -> bool:
 
 def lay_out(text: str) -> str | None:
     """Format a JSON object or array with one value per line. Numbers keep their digits and keys
-    their order. Return None if the text is neither, or would grow too much."""
+    their order. Return None if the text is neither or would grow too much."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:

@@ -1,11 +1,11 @@
 """History plots of one subject, and sparklines in tables.
 
-Pure: computes paths and texts from the history and a time; templates/plots.html draws them. Plots
+Pure: computes paths and strings from the history and a time; templates/plots.html draws them. Plots
 work without scripts; a script adds readouts of values and live updates. Unknown values are gaps. A
-plot stretches to its box: lines keep their width, and texts stand outside the stretched area.
+plot stretches to its box: lines keep their width, and text is outside the stretched area.
 
-No plotting library is used: those available need a canvas or a browser, and a plot here is only two
-lines of SVG.
+No plotting library is used, because the available ones need a canvas or a browser, and a plot here
+is only two SVG lines.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ _STEPS = (1.0, 2.0, 5.0, 10.0)
 
 
 def scale_top(values: Iterable[float], minimum: float) -> float:
-    """Return the top of the scale: a round number that is at least the maximum of the values."""
+    """Return the top of the scale: a round number no smaller than the maximum value."""
     maximum = max((each for each in values if each == each), default=0.0)
     if maximum <= minimum:
         return minimum
@@ -47,7 +47,7 @@ def line_path(values: Sequence[float], top: float, width: int, height: int) -> s
         if is_open:
             pieces.append(f"L{x} {y}")
         else:
-            pieces.append(f"M{x} {y}h0")  # a zero-length line still shows its round caps
+            pieces.append(f"M{x} {y}h0")  # a zero-length line still shows round caps
             is_open = True
     return "".join(pieces)
 
@@ -64,7 +64,7 @@ _LABELS = 3  # sections of the time axis
 
 @dataclass(frozen=True)
 class Chart:
-    """A kind of plot. unit: tells scripts how to format values. minimum: smallest top of its
+    """A kind of plot. unit: how scripts format values. minimum: smallest value for the top of the
     scale."""
 
     title: str
@@ -96,7 +96,7 @@ CHARTS = (
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot. d: its path. latest: formatted latest value. values: for scripts."""
+    """One line in a plot. d: its path. latest: the formatted latest value. values: for scripts."""
 
     name: str
     d: str
@@ -117,7 +117,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Section:
-    """All plots of a subject. start: seconds since the epoch. ago: labels of the time axis."""
+    """All plots for a subject. start: seconds since the epoch. ago: labels of the time axis."""
 
     plots: Sequence[Plot]
     start: str
@@ -127,8 +127,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Plots:
-    """Plots of a history. now: seconds of the history's clock. since_epoch: offset of the wall
-    clock from it. Without a history nothing is drawn."""
+    """Plots of a history. now: seconds on the history's clock. since_epoch: the wall clock's offset
+    from it. Without a history, nothing is drawn."""
 
     history: History | None
     now: float
@@ -141,7 +141,7 @@ class Plots:
     # In tables
 
     def spark(self, subject: Subject, metric: str) -> str:
-        """Return the path of a sparkline of the last minutes; empty if nothing is known."""
+        """Return the path of a sparkline for the last minutes; empty if no value is known."""
         if self.history is None:
             return ""
         values = self.history.read_one(subject, metric, self.now, SPARK, _SPARK_POINTS)
@@ -159,7 +159,7 @@ class Plots:
     # In a separate section
 
     def section(self, subject: Subject) -> Section | None:
-        """Return all plots of a subject; None if nothing is known."""
+        """Return all plots for a subject; None if no value is known."""
         if self.history is None:
             return None
         seconds = FRAMES[self.frame]
@@ -177,7 +177,7 @@ class Plots:
 
     @property
     def frame(self) -> str:
-        """The chosen time frame, if the history is long enough."""
+        """The chosen time range, if the history is long enough."""
         return next(each for each in (self.chosen, FRAME, *self.frames) if each in self.frames)
 
 
@@ -216,7 +216,8 @@ def _spoken(chart: Chart, columns: Sequence[Sequence[float]]) -> str:
 
 
 def _times(seconds: int) -> list[str]:
-    """Return relative labels: the reader may be in another time zone than this machine."""
+    """Return relative labels, because the reader may be in a different time zone from this
+    machine."""
     parts = [seconds * (_LABELS - place) // _LABELS for place in range(_LABELS)]
     return [*(f"−{_ago(each)}" for each in parts), "now"]
 

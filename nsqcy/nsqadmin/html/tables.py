@@ -20,7 +20,8 @@ Columns = Sequence[tuple[str, Callable[[Row], Value]]]  # title and sort key
 @dataclass(frozen=True)
 class Heading:
     """A column heading. href: link that sorts by the column or reverses the order; empty if the
-    table cannot be sorted. order: ascending or descending, on the column that sorts the table."""
+    table cannot be sorted. order: ascending or descending, for the column by which the table is
+    sorted."""
 
     title: str
     href: str = ""
@@ -29,7 +30,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table(Generic[Row]):
-    """A table. names: row names, by which scripts identify rows; empty for a row without one."""
+    """A table. names: row names, by which scripts identify rows; empty for an unnamed row."""
 
     caption: str
     headings: Sequence[Heading]
@@ -40,8 +41,8 @@ class Table(Generic[Row]):
 def table(
     caption: str, columns: Columns[Row], rows: Iterable[Row], location: Location | None = None
 ) -> Table[Row]:
-    """Return a table. The first column names the row. With a location, the table is sorted as its
-    parameters request, and each heading links to sorting by its column."""
+    """Return a table. The first column names the row. With a location, the table is sorted as the
+    location's parameters request, and each heading links to the table sorted by that column."""
     rows = list(rows)
     headings = [Heading(title) for title, _ in columns]
     if location is not None and rows:
@@ -66,11 +67,11 @@ def heading(location: Location, title: str, *, is_text: bool = False) -> Heading
 
 
 def unsorted(row: object) -> str:
-    """Sort key of a column that does not affect the order."""
+    """Sort key for a column that does not affect the order."""
     return ""
 
 
-# Columns shared by several tables
+# Columns that several tables share
 
 
 DEPTHS: Columns[TopicStats | ChannelStats] = [

@@ -1,4 +1,4 @@
-"""The Jinja2 environment of nsqadmin.
+"""nsqadmin's Jinja2 environment.
 
 Loads, escapes and compiles templates, and provides filters for numbers and times. Text is escaped
 by default, an undefined name is an error, and all templates are compiled before the first request.
@@ -16,7 +16,7 @@ _FOLDER = resources.files("nsqcy.nsqadmin") / "templates"
 
 @cache
 def environment() -> Environment:
-    """Return the environment, with every template compiled."""
+    """Return the environment with every template compiled."""
     sources = {each.name: each.read_text("utf-8") for each in _FOLDER.iterdir() if each.is_file()}
     found = Environment(
         loader=DictLoader(sources),
@@ -42,6 +42,6 @@ def environment() -> Environment:
 
 
 def render(name: str, /, **values: object) -> bytes:
-    """Return a page. Raises jinja2.UndefinedError if the template needs a value that is missing."""
+    """Return a page. Raises jinja2.UndefinedError if a value that the template needs is missing."""
     # Names that are not valid UTF-8 contain surrogates.
     return environment().get_template(name).render(values).encode("utf-8", "replace")

@@ -21,8 +21,8 @@ def show(app: AppContext, request: Request) -> Reply:
 
 
 def enter(app: AppContext, request: Request) -> Reply:
-    """Handle the log-in form. Rejects forms from other sites, which could log a user in under
-    another account."""
+    """Handle the log-in form. Rejects forms from other sites, which could log a user in to a
+    different account."""
     if access.is_of_another_site(request.head):
         raise HttpError(403, "FORBIDDEN")
     fields = read_form(request)
@@ -48,7 +48,7 @@ def leave(app: AppContext, request: Request) -> Reply:
 
 
 def set_cookie(app: AppContext, head: Head, key: str) -> str:
-    """Return the Set-Cookie value of a session. Scripts cannot read the cookie, browsers do not
+    """Return the Set-Cookie value for a session. Scripts cannot read the cookie, browsers do not
     send it from pages of other sites, and it ends with the browser."""
     flags = f"Path={app.options.base or '/'}; HttpOnly; SameSite=Strict"
     forwarded = head.header("X-Forwarded-Proto") or head.header("X-Scheme")

@@ -1,4 +1,4 @@
-"""Pages of messages and policies, which NSQ does not have."""
+"""Message and policy pages, which NSQ does not have."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from nsqcy.nsqadmin.views import policies as policy_views
 from nsqcy.nsqadmin.views.messages import TABS, MessageQuery
 from nsqcy.nsqadmin.views.policies import Problem
 
-COUNT, BYTES = "10", "16384"  # default messages per node, and bytes of each body
+COUNT, BYTES = "10", "16384"  # default messages per node, and default bytes per body
 
 
 # Messages
@@ -39,7 +39,7 @@ def peek(app: AppContext, request: Request, topic: str, channel: str = "") -> Pa
             waiting = sum(row.channels[channel].figures.depth for row in rows)
         return views.peek(layout, query, answers, waiting)
 
-    title, why = f"Messages of {query.name}", refusal(app, request)
+    title, why = f"Messages in {query.name}", refusal(app, request)
     about = Subject(given.get("node", ""), topic, channel)
     return Page(title, query.path(layout), draw, about, refusal=why)
 
@@ -61,7 +61,7 @@ def _dead_letters(
 
 
 def _peek_params(given: Mapping[str, str], state: str) -> dict[str, str]:
-    """Return the parameters for nsqds. Does not validate them: nsqds do."""
+    """Return the parameters for nsqds, which validate them."""
     wanted = {
         "state": state,
         "count": given.get("count", COUNT),
@@ -109,7 +109,7 @@ def policy(
         answers = cluster.policies(topic, channel)
         return policy_views.policy(topic, channel, path, answers, params(request), problem)
 
-    title = f"Policy of {topic}/{channel}" if channel else f"Policy of {topic}"
+    title = f"Policy for {topic}/{channel}" if channel else f"Policy for {topic}"
     return Page(title, path, draw, Subject(topic=topic, channel=channel))
 
 
@@ -122,7 +122,7 @@ def set_channel_policy(app: AppContext, request: Request) -> Reply:
 
 
 def _set_policy(app: AppContext, request: Request, topic: str, channel: str = "") -> Reply:
-    """Set or reset keys of a policy. An error of the nsqds is shown next to the field."""
+    """Set or reset keys of a policy. An error from the nsqds is shown next to the field."""
     fields = read_form(request)
     key, text = fields.get("key", ""), fields.get("value", "")
     page = policy(app, request, topic, channel)

@@ -1,4 +1,4 @@
-"""Pages of nodes, of topics that only nsqlookupds know, and of the counter."""
+"""Pages for nodes, for topics that only nsqlookupds list, and for the counter."""
 
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import Reply

@@ -1,4 +1,4 @@
-"""Pages of all topics, one topic, one channel, and of seeking a channel."""
+"""Pages for all topics, one topic, one channel, and seeking a channel."""
 
 from functools import partial
 

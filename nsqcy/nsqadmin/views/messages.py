@@ -1,4 +1,4 @@
-"""Message pages: queued, in-flight, deferred and dead messages, node by node.
+"""Message pages: queued, in-flight, deferred and dead-lettered messages, node by node.
 
 Pure: maps fetched data to template values. Bodies and headers are arbitrary bytes from producers;
 these pages always escape them as text.
@@ -21,7 +21,7 @@ TABS = {
     "deferred": "Deferred",
     "dead": "Dead Letters",
 }
-MAX_BYTES = 512 << 10  # of a body on the page of a single message
+MAX_BYTES = 512 << 10  # bytes of a body on a single message's page
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class MessageQuery:
         return layout.queue("peek", self.topic, self.channel)
 
     def link(self, layout: Layout, **params: str) -> str:
-        """Return a link to this page and tab with changed parameters."""
+        """Return a link to this page and tab, with changed parameters."""
         kept = {"state": self.tab} | {
             name: self.params[name] for name in ("dead", "via", "as") if name in self.params
         }
@@ -51,12 +51,12 @@ class MessageQuery:
 def peek(
     layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer], waiting: int = 0
 ) -> View:
-    """Return the view of one tab. waiting: messages that a redrive would move."""
+    """Return the view for one tab. waiting: number of messages that a redrive would move."""
     return View("messages.html", _values(layout, subject, answers, waiting))
 
 
 class DeadLetterPlace(NamedTuple):
-    """A channel with the dead letters of another channel, or a topic without channels."""
+    """A channel that holds a different channel's dead letters, or a topic without channels."""
 
     name: str
     path: str
@@ -69,10 +69,10 @@ def dead_letters(
     places: Sequence[tuple[str, str]],
     answers: Sequence[NodeAnswer],
 ) -> View:
-    """Return the view of a channel's dead letters.
+    """Return the view for a channel's dead letters.
 
-    topics: the dead-letter topics of its policy. places: (topic, channel) of the channels of these
-    topics, or the topics themselves; the view shows the first one.
+    topics: the dead-letter topics that its policy names. places: (topic, channel) for each channel
+    of these topics, or for the topics themselves; the view shows the first one.
     """
     found = [MessageQuery(topic, channel, "queued", {}) for topic, channel in places]
     mine = [_only_from(each, subject) for each in answers] if places else []
@@ -92,7 +92,7 @@ def _via(place: MessageQuery) -> str:
 
 
 def _only_from(answers: NodeAnswer, subject: MessageQuery) -> NodeAnswer:
-    """Remove the dead letters of other channels."""
+    """Remove dead letters that come from other channels."""
     if not answers.is_done:
         return answers
     mine = [
@@ -108,7 +108,7 @@ def _only_from(answers: NodeAnswer, subject: MessageQuery) -> NodeAnswer:
 
 
 class Messages(NamedTuple):
-    """The messages of one node. reason: why the list is empty. following: link to the next ones."""
+    """One node's messages. reason: why the list is empty. following: link to the next messages."""
 
     node: str
     reason: str
@@ -134,8 +134,8 @@ def _question(subject: MessageQuery, waiting: int) -> Question | None:
     match params.get("ask"):
         case "redrive" if subject.channel:
             text = f"The queue of {subject.name} has {plural(waiting, 'message')}. Dead letters"
-            text += " among them return to their original channels and are delivered"
-            text += " there again. Other messages stay."
+            text += " among them return to their original channels and are"
+            text += " redelivered there. Other messages stay."
             return Question(f"Redrive {subject.name}?", text, "redrive", "Redrive")
         case "cancel" if subject.channel:
             id, node = params.get("id", ""), params.get("node", "")
@@ -161,8 +161,8 @@ def _node(layout: Layout, subject: MessageQuery, answers: NodeAnswer) -> Message
 
 
 class Body(NamedTuple):
-    """The shown part of a body. kind: JSON, text or hex. missing: number of bytes not shown.
-    whole, as_hex: links to the whole body and to hex; empty if they would add nothing."""
+    """The shown part of a body. kind: JSON, text or hex. missing: number of bytes not shown. whole,
+    as_hex: links to the complete body and to hex; empty if they would add nothing."""
 
     kind: str
     text: str

@@ -1,4 +1,4 @@
-"""Pages of nodes, of topics that only nsqlookupds know, and of the counter.
+"""Pages for nodes, for topics that only nsqlookupds list, and for the counter.
 
 Pure: maps fetched data to template values.
 """
@@ -21,7 +21,7 @@ from nsqcy.nsqadmin.html.tables import CHANNEL, CLIENT_COUNTS, DEPTHS, Columns, 
 
 
 def nodes(found: Sequence[Node], lookupds: int, location: Location, plots: Plots) -> View:
-    """Return the list of nodes. lookupds: number of nsqlookupds; each should know every node."""
+    """Return the list of nodes. lookupds: number of nsqlookupds; each should list every node."""
 
     def rate(metric: str) -> Columns[Node]:
         return [(f"Rate {metric.title()}", lambda row: plots.latest(_subject(row), metric) or 0.0)]
@@ -56,7 +56,7 @@ def _subject(node: Node) -> Subject:
 
 
 class TopicOnNode(NamedTuple):
-    """A topic and its tables, for the page of a node."""
+    """A topic and its tables, for the node page."""
 
     stats: TopicStats
     topic: object
@@ -175,7 +175,7 @@ def _lookup_question(
 
 
 def counter(rows: Sequence[TopicStats]) -> View:
-    """Return the message counter. A message counts once for each channel of its topic."""
+    """Return the message counter. A message counts once per channel of its topic."""
     total = sum(each.figures.message_count for row in rows for each in row.channels.values())
     return View("counter.html", {"total": total})
 
@@ -202,7 +202,7 @@ def _action_question(
 
 
 class Chosen(NamedTuple):
-    """The topic or channel of a node that the user has chosen."""
+    """The topic or channel that the user has chosen on a node."""
 
     topic: str
     channel: str

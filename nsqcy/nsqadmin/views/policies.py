@@ -1,4 +1,5 @@
-"""Policy pages: each key of a topic or channel with its value, its source, and a field to set it.
+"""Policy pages: each key of a topic or channel, with its value, its source, and a field for setting
+it.
 
 Pure: maps fetched data to template values.
 """
@@ -18,7 +19,7 @@ HTTP = "http"  # source of a value that was set over HTTP
 
 
 class Problem(NamedTuple):
-    """A rejected value, with the error text of the nsqds."""
+    """A rejected value, with the error text from the nsqds."""
 
     key: str
     value: str
@@ -26,7 +27,7 @@ class Problem(NamedTuple):
 
 
 def value_of(channel: str, key: str, text: str) -> Any:
-    """Convert the text of a field to the JSON value for nsqds. Does not validate: nsqds do."""
+    """Convert a field's text to the JSON value for nsqds, which validate it."""
     option = (CHANNEL_KEYS if channel else TOPIC_KEYS).get(key)
     if option is None or option.kind not in (INT, FLOAT, BOOL):
         return text
@@ -38,9 +39,9 @@ def value_of(channel: str, key: str, text: str) -> Any:
 
 
 class Key(NamedTuple):
-    """A key of a policy. on_nodes: (node, value, source) for each node, with source "" if the node
-    does not know the key; a single entry with node "" if all agree. is_set: whether a value of any
-    node was set over HTTP."""
+    """A key of a policy. on_nodes: (node, value, source) for each node, with source "" if the key
+    is unknown to the node; a single entry with node "" if all agree. is_set: whether any node's
+    value was set over HTTP."""
 
     name: str
     help: str

@@ -1,4 +1,5 @@
-"""Page that moves a channel to another position of its topic's log, with a preview of the effect.
+"""Page that moves a channel to a different position in its topic's log, with a preview of the
+effect.
 
 Pure: maps fetched data to template values.
 """
@@ -14,7 +15,7 @@ _COLUMNS: Columns[SeekEffect] = [
     ("NSQd Host", lambda row: row.node),
     ("Current Position", lambda row: row.now),
     ("New Position", lambda row: row.then),
-    ("Delivered Again", lambda row: row.again),
+    ("Redelivered", lambda row: row.again),
     ("Skipped", lambda row: row.skipped),
     ("Discarded", lambda row: row.dropped),
 ]
@@ -47,8 +48,8 @@ def _question(name: str, to: str, found: Sequence[SeekEffect]) -> Question:
     dropped = sum(each.dropped for each in found)
     again = sum(each.again for each in found)
     waiting = sum(each.waiting for each in found)
-    text = f"On {plural(len(found), 'node')}. Delivered again: {plural(again, 'message')}. Waiting"
+    text = f"On {plural(len(found), 'node')}. Redelivered: {plural(again, 'message')}. Waiting"
     text += f" afterwards: {plural(waiting, 'message')}. Discarded: {plural(dropped, 'message')},"
     text += " all that the channel has now, including those in flight and deferred. Of these, only"
-    text += " messages after the new position are delivered again."
+    text += " messages after the new position are redelivered."
     return Question(f"Seek {name} to {to}?", text, "seek", "Seek", (("to", to),))

@@ -1,7 +1,7 @@
-"""Pages of all topics, of one topic, and of one channel.
+"""Pages for all topics, one topic, and one channel.
 
-Pure: maps fetched data to template values. The list of topics is paged, so a page stays small with
-thousands of topics.
+Pure: maps fetched data to template values. The list of topics is paged, so that a page stays small
+even with thousands of topics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from nsqcy.nsqadmin.html.tables import (
 
 PAGE = 500  # rows
 
-# Sort key of topics -> heading of its column.
+# Sort key for topics -> heading of its column.
 _ORDERS = {
     "topic": "Topic",
     "attention": attention.TITLE,
@@ -61,7 +61,7 @@ class StreamRow:
 def streams(
     names: Sequence[str], topics: Mapping[str, TopicStats], location: Location, plots: Plots
 ) -> View:
-    """Return the list of topics with `q` in their names, in the order `sort`."""
+    """Return the list of topics whose names contain `q`, sorted by `sort`."""
     signs = _signs(topics, plots)
     wanted = location.params.get("q", "").casefold()
     rows = [
@@ -100,7 +100,7 @@ def streams(
 
 
 def _signs(topics: Mapping[str, TopicStats], plots: Plots) -> dict[str, list[Sign]]:
-    """Return the signs by topic, without topics that have none."""
+    """Return the signs by topic, excluding topics that have none."""
     channels = (each for stats in topics.values() for each in stats.channels.values())
     dead = {each.dead_letter_topic for each in channels}
     found = {
@@ -185,7 +185,7 @@ def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | 
     match params.get("ask"):
         case "empty":
             text = f"{plural(stats.figures.depth, 'message')} of the topic on {nodes} will be lost."
-            text += " Messages of its channels stay."
+            text += " Messages in its channels stay."
             return Question(f"Empty topic {name}?", text, "empty", "Empty Queue")
         case "delete":
             channels = plural(len(stats.channels), "channel")
@@ -198,7 +198,7 @@ def _topic_question(stats: TopicStats, params: Mapping[str, str]) -> Question | 
                 return None
             text = f"{node} is temporarily hidden from consumers of {name}, and the topic is"
             text += f" deleted there, with {plural(found.figures.depth, 'message')} of its own and"
-            text += " all messages of its channels."
+            text += " all messages in its channels."
             fields = (("node", node),)
             return Question(f"Tombstone {node}?", text, "tombstone", "Tombstone", fields)
     return None
@@ -211,7 +211,7 @@ def readers(stats: TopicStats) -> Table[tuple[CursorStats, str]]:
     """Return the table of named cursors in the topic's log: one row per cursor and node."""
     rows = [(cursor, node.node) for node in stats.nodes for cursor in node.cursors]
     rows.sort(key=lambda each: (each[0].name, each[1]))
-    return table("Readers of the Log", [(title, unsorted) for title in _READERS], rows)
+    return table("Log Readers", [(title, unsorted) for title in _READERS], rows)
 
 
 # A channel

@@ -14,11 +14,11 @@ from nsqcy.errors import NsqError
 from nsqcy.ipc.quota import Quota
 from nsqcy.util import gojson
 
-MAX_ANSWER = 1 << 20  # bytes per response
-MAX_EXPRESSIONS = 2000  # per response; bounds the time of a decision
-MAX_EXPRESSION = 64 << 10  # bytes per compiled expression
-MAX_STEPS = 100_000  # total size of a response's compiled expressions; bounds memory
-MAX_DECISIONS = 1000  # cached per response
+MAX_ANSWER = 1 << 20  # maximum bytes per response
+MAX_EXPRESSIONS = 2000  # per response; bounds the time that a decision takes
+MAX_EXPRESSION = 64 << 10  # maximum bytes per compiled expression
+MAX_STEPS = 100_000  # total size of a response's compiled expressions; bounds memory use
+MAX_DECISIONS = 1000  # maximum cached per response
 MAX_TTL = 10 * 365 * 86400  # seconds; longer than any connection lasts
 PERMISSIONS = frozenset({"subscribe", "publish"})
 
@@ -34,9 +34,9 @@ class Covers(Protocol):
 
 
 class Grant(NamedTuple):
-    """One authorization from a response."""
+    """One of the authorizations in a response."""
 
-    topic: Any  # compiled expressions, searched for anywhere in a name
+    topic: Any  # compiled expressions; each may match anywhere in a name
     channels: tuple[Any, ...]
     permissions: frozenset[str]
 
@@ -61,8 +61,8 @@ class Authorization:
     _decisions: dict[tuple[str, str, str], bool] = field(default_factory=dict, repr=False)
 
     def permits(self, topic: str, channel: str) -> bool:
-        """Return whether the client may subscribe to the channel. Without a channel, return whether
-        it may publish to the topic."""
+        """Return whether the client may subscribe to the channel or, if no channel is given,
+        publish to the topic."""
         return self._allows("subscribe" if channel else "publish", topic, channel)
 
     def permits_log(self, topic: str) -> bool:
@@ -108,11 +108,11 @@ _ANSWER: gojson.Fields = {
 def parse(body: bytes) -> Authorization:
     """Parse a response body. Raises AuthFailure."""
     if len(body) > MAX_ANSWER:
-        raise AuthFailure(f"the answer has more than {MAX_ANSWER} bytes")
+        raise AuthFailure(f"the response has more than {MAX_ANSWER} bytes")
     try:
         answer = gojson.decode(body, _ANSWER)
     except ValueError as error:
-        raise AuthFailure(f"the answer cannot be read: {error}") from None
+        raise AuthFailure(f"the response cannot be read: {error}") from None
     if answer["ttl"] <= 0:
         raise AuthFailure(f"invalid TTL {answer['ttl']} (must be > 0)")
     left = MAX_EXPRESSIONS
@@ -129,7 +129,7 @@ def parse(body: bytes) -> Authorization:
         topic, *channels = (_compile(text) for text in (each["topic"] or "", *each["channels"]))
         steps += sum(expression.programsize for expression in (topic, *channels))
         if steps > MAX_STEPS:
-            raise AuthFailure("expressions too large, together")
+            raise AuthFailure("expressions too large in total")
         grants.append(Grant(topic, tuple(channels), frozenset(each["permissions"])))
     return Authorization(
         source=body,
@@ -151,13 +151,13 @@ _OPTIONS = _options()
 
 
 def _compile(text: str) -> Any:
-    # RE2, as in NSQ. `re` accepts more expressions, which would surprise NSQ users, and can take
-    # hours to match twenty characters.
+    # RE2, as in NSQ. `re` accepts more expressions, which would surprise NSQ users, and some of
+    # them take hours to match twenty characters.
     try:
         return re2.compile(text, _OPTIONS)
     except re2.error as error:
         reason = error.args[0]
         # After the colon, the error quotes the expression, which may contain anything that the
-        # server echoes.
+        # server has echoed.
         shown = str(reason, "utf-8", "replace").partition(":")[0]
         raise AuthFailure(f"invalid expression: {shown}") from None

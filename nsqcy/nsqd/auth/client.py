@@ -1,8 +1,8 @@
-"""Auth server queries, run outside the hub.
+"""Auth server queries, made outside the hub.
 
-`Servers` makes one blocking query in the calling thread. `Authorizer` is its interface for a hub:
-sessions request an authorization and receive it later. Error texts are written here, because those
-of other libraries may contain the URL and therefore the client's secret.
+`Servers` makes a blocking query in the calling thread. `Authorizer` is the interface to it on a
+hub: sessions request an authorization and receive it later. Error texts are written here, because
+those of other libraries may contain the URL and therefore the client's secret.
 """
 
 import random
@@ -28,14 +28,14 @@ from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.protocol.session import Session
 from nsqcy.util import gojson
 
-MAX_QUERIES = 32  # concurrent queries per worker
+MAX_QUERIES = 32  # maximum concurrent queries per worker
 IDLE_THREAD = 10.0  # seconds after which an idle thread ends
 _STRAY = re.compile("[\ud800-\udfff]")  # non-UTF-8 bytes, as surrogate escapes
 
 
 @dataclass(frozen=True)
 class Question:
-    """Facts about a client for an auth server."""
+    """Facts about a client that an auth server receives."""
 
     secret: bytes = field(repr=False)
     remote_ip: str
@@ -55,7 +55,7 @@ class Question:
         return urlencode(self.parameters())
 
     def body(self) -> bytes:
-        """Encode as Go does: each value in an array, with U+FFFD for each byte that is not
+        """Encode as Go does: each value in an array, and U+FFFD for each byte that is not valid
         UTF-8."""
         texts = {
             name: value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
@@ -74,7 +74,7 @@ class Servers:
 
     def query(self, question: Question) -> Authorization:
         """Return the first successful response, starting with a random server. If all servers fail,
-        raises AuthFailure with the error of each server."""
+        raise AuthFailure with each server's error."""
         first = random.randrange(len(self._urls))
         failures = []
         for url in self._urls[first:] + self._urls[:first]:
@@ -95,7 +95,7 @@ class Servers:
         return answer.body
 
     def _request(self, url: Url, question: Question) -> Answer:
-        """Make one request; return the response with the part of its body that was read."""
+        """Make one request; return the response and the part of its body that was read."""
         headers = {}
         target, body = url.request_uri, None
         if self._post:
@@ -125,8 +125,8 @@ def _shown(url: Url) -> str:
 
 
 class Authorizer:
-    """Queries auth servers for sessions. The number of concurrent queries is limited, and a query
-    delays only its own session."""
+    """Queries auth servers on behalf of sessions. The number of concurrent queries is limited, and
+    a query delays only its own session."""
 
     def __init__(self, options: NsqdOptions, enter: Callable[[], object], log: Lines) -> None:
         """enter: called before each call to a session, outside a turn."""
@@ -149,10 +149,10 @@ class Authorizer:
         self._wake.send()
 
     def of_certificate(self, names: Iterable[str]) -> None:
-        """Return None: a query requires a secret."""
+        """Return None, because a query requires a secret."""
 
     def restore(self, source: bytes) -> Authorization:
-        """Return the authorization of a client that another worker authorized."""
+        """Return the authorization of a client that a different worker has authorized."""
         return self._shared(answers.parse(source))
 
     def _shared(self, authorization: Authorization) -> Authorization:

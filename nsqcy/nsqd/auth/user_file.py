@@ -1,7 +1,7 @@
-"""AUTH by the users file, on the hub: by a token, or by the name in a verified certificate.
+"""AUTH with the users file, on the hub: by token, or by the name in a verified certificate.
 
 If auth servers are configured, they check the clients that are not in the file. This module sends
-no queries, and no text here contains a client's secret.
+no queries, and none of its texts contains a client's secret.
 """
 
 from collections import deque
@@ -18,12 +18,12 @@ from nsqcy.users.known import Known
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import PUBLISH, SUBSCRIBE, User
 
-TTL = 60  # seconds for which the permissions at connect time remain valid
+TTL = 60  # seconds for which permissions as of connect time remain valid
 _MARK = b"user "  # no auth server response begins with this
 
 
 class UserGrant:
-    """One permission of a user, for all topics and channels on which the file grants it."""
+    """One of a user's permissions, for all topics and channels on which the file grants it."""
 
     __slots__ = ("_permission", "_user")
 
@@ -40,7 +40,7 @@ class UserGrant:
 
 
 def authorization(user: User, quota: Quota | None = None) -> Authorization:
-    """Return a user's permissions over TCP, and the quota."""
+    """Return a user's TCP permissions and quota."""
     held = [name for name in (PUBLISH, SUBSCRIBE) if getattr(user, name)]
     return Authorization(
         source=_MARK + user.name.encode(),
@@ -89,13 +89,13 @@ class FileAuthorizer:
         self._wake.send()
 
     def of_certificate(self, names: Iterable[str]) -> Authorization | None:
-        """Return the permissions of a client without AUTH."""
+        """Return the permissions of a client that has not sent AUTH."""
         user = self._known.of_certificate(names)
         return None if user is None else self._authorization(user)
 
     def restore(self, source: bytes) -> Authorization:
-        """Return the authorization of a client that another worker authorized. The file may have
-        changed since."""
+        """Return the authorization of a client that a different worker has authorized. The file may
+        have changed since then."""
         if source.startswith(_MARK):
             name = source[len(_MARK) :].decode()
             return self._authorization(self._known.users.get(name) or User(name))

@@ -1,4 +1,4 @@
-"""The users file in one worker: creates all objects that depend on it.
+"""The users file in one worker. Creates all objects that depend on it.
 
 Only the workers of an nsqd with --auth-file import this module.
 """
@@ -17,7 +17,7 @@ from nsqcy.users.quotas import Quotas
 
 
 class FileUsers:
-    """The users from the last valid read of the file, and their quotas."""
+    """The users as of the last valid read of the file, and their quotas."""
 
     def __init__(self, path: str, text: str, table: QuotaTable) -> None:
         self._path = path
@@ -40,5 +40,5 @@ class FileUsers:
         return FileAuthorizer(self._known, self._quotas, servers, enter, log)
 
     def gate(self, log: Log) -> Gate:
-        """Return the check that runs before an HTTP request's route."""
+        """Return the check that runs before the route of an HTTP request."""
         return Gate(self._known, "nsqd", log, quota=self._quotas.of)

@@ -5,8 +5,8 @@ segments and the journal, the log's reads verify the records, and a `Shard` load
 worker does. All of it runs on an I/O thread that cannot write. The audit itself only compares the
 results: whether footers match the records, which seqs are missing, and which channels needed them.
 
-Records are read a few megabytes at a time, regardless of the log size. As at a start, the journal
-and each segment without a footer are read into memory as a whole.
+Records are read a few megabytes at a time, regardless of the log size. As at startup, the journal
+and each segment without a footer are read into memory in their entirety.
 """
 
 import os
@@ -30,7 +30,7 @@ from nsqcy.storage.log import Log
 from nsqcy.storage.log_recovery import Recovered, recover_log
 from nsqcy.storage.standalone_log import LogProbe, RunHandle, Survey, recovered_runs, survey_run
 
-BATCH = 4 << 20  # bytes read at a time
+BATCH = 4 << 20  # bytes to read at a time
 GAPS_SHOWN = 100
 SURVIVORS, HAS_DELAYED = 1, 2  # run flags
 _SEGMENT_HEADER = 64
@@ -45,7 +45,7 @@ Progress = Callable[[str, int, int], object]  # topic, bytes read, bytes to read
 
 @dataclass
 class Damage:
-    """Unusable bytes, and the seqs lost with them, if known."""
+    """Unusable bytes and, if known, the seqs lost with them."""
 
     offset: int
     text: str
@@ -58,7 +58,7 @@ class SegmentFound:
     file: str
     bytes: int
     footer: bool  # a segment without a footer is scanned
-    log_id: str | None  # from the header; None if the header is damaged
+    log_id: str | None  # from the file header; None if the header is damaged
     records: int = 0  # readable and not superseded
     first_seq: int | None = None
     last_seq: int | None = None
@@ -86,7 +86,7 @@ class JournalFound:
 
 @dataclass
 class ChannelFound:
-    """A channel as a start loads it. `depth` and `deferred` are the values that /stats would
+    """A channel as a start would load it. `depth` and `deferred` are the values that /stats would
     show."""
 
     channel: str
@@ -94,7 +94,7 @@ class ChannelFound:
     paused: bool
     depth: int
     deferred: int
-    again: int  # part of depth: delivered before
+    again: int  # part of depth: already delivered before
     lost: int  # part of depth: damaged or not on disk
     missing: int  # not part of depth: in the journal, but not on disk
     beyond: int = 0  # number of records between the last record on disk and the channel's cursor
@@ -152,7 +152,7 @@ class TopicFound:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return the same seqs as ascending ranges, with adjacent ranges merged."""
+    """Return the same seqs as ascending ranges, adjacent ranges merged."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -163,7 +163,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """Return the difference of two lists of merged ranges."""
+    """Return the difference between two lists of merged ranges."""
     found = []
     others = list(others)
     index = 0
@@ -189,7 +189,7 @@ def size(ranges: Iterable[Range]) -> int:
     return sum(last - first + 1 for first, last in ranges)
 
 
-# ---- the audit of a topic
+# ---- auditing a topic
 
 
 @dataclass
@@ -257,10 +257,10 @@ class Audit:
         self.found = TopicFound(topic)
         self._segments: dict[int, SegmentFound] = {}
         self._runs: list[_Run] = []
-        self._damaged: list[Range] = []  # seqs of damaged records in dense runs
+        self._damaged: list[Range] = []  # seqs of the damaged records in dense runs
         self._places: dict[int, list[_Run]] = {}  # segment -> its runs, by offset
         self._damaged_places: dict[int, list[Range]] = {}  # segment -> first and last byte
-        self._fresh: list[Damage] = []  # in the current run
+        self._fresh: list[Damage] = []  # damage in the current run
         self._totals: dict[int, _Totals] = {}
         self._read_bytes = 0
 
@@ -399,7 +399,7 @@ class Audit:
             if seqs:
                 damage.first_seq, damage.last_seq = seqs[0], seqs[-1]
 
-    # -- loading, as at a start
+    # -- loading, as at startup
 
     def _start(self, recovered: Recovered, before: journal.TopicState | None) -> None:
         found = self.found
@@ -445,7 +445,7 @@ class Audit:
             old = saved.get(channel.name, journal.ChannelState(channel.name))
             ahead = _ahead(channel, state, state.fanout_seq)
             gone = without(ahead, present)
-            # An entry that has no record on disk was not restored, so depth does not count it.
+            # An entry without a record on disk was not restored, so depth does not include it.
             entries = journal.unpack_entries(old.entries if gone else b"")
             gone = without(gone, merged((e.seq, e.seq) for e in entries if _has(gone, e.seq)))
             lost = size(gone) + size(both(damaged, ahead))
@@ -474,8 +474,8 @@ class Audit:
     def _missing(
         self, channel: journal.ChannelState, state: journal.TopicState, present: list[Range]
     ) -> int:
-        """Return the number of messages that the journal says a channel needs but that are not on
-        disk."""
+        """Return the number of messages that, according to the journal, a channel needs but that
+        are not on disk."""
         gone = without(_ahead(channel, state, state.next_seq), present)
         entries = journal.unpack_entries(channel.entries)
         return size(gone) + sum(
@@ -519,7 +519,7 @@ def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told)
 
 
 def _other_files(directory: str) -> tuple[list[str], list[str]]:
-    """Return nsqd's leftover files, and unknown files."""
+    """Return the files that nsqd left over, and unknown files."""
     leftovers, unknown = [], []
     for name in sorted(os.listdir(directory)):
         number, _, suffix = name.partition(".")

@@ -51,7 +51,7 @@ def _segment(segment: SegmentFound) -> Iterator[str]:
     for text in segment.disagreements:
         yield f"    {text}"
     for first, last in segment.superseded:
-        yield f"    {_seqs(first, last)}: at least partly also in a newer segment"
+        yield f"    {_seqs(first, last)}: at least partly duplicated in a newer segment"
 
 
 def _damage(damage: Damage) -> str:
@@ -97,13 +97,13 @@ def _gaps(found: TopicFound) -> str:
 def _start(found: TopicFound) -> Iterator[str]:
     unlinked = [each.file for each in found.segments if each.unlinked]
     for name in unlinked:
-        yield f"  a start deletes {name}: no channel needs it"
+        yield f"  nsqd will delete {name} at startup: no channel needs it"
     if found.segments and found.log_id is None:
-        yield "  a start assigns a new log_id: messages may be lost"
+        yield "  nsqd will assign a new log_id at startup: messages may be lost"
     if found.segments and found.journal is None:
-        yield "  a start delivers all messages to every channel: the journal is missing"
+        yield "  nsqd will deliver all messages to every channel: the journal is missing"
     elif found.journal is not None and not found.journal_is_last:
-        yield "  a start redelivers messages that were finished after the last journal write"
+        yield "  nsqd will redeliver messages that were finished after the last journal write"
 
 
 def _range(each: Range) -> str:

@@ -33,11 +33,11 @@ from nsqcy.storage.io import IoThread
 
 PROGRESS = 0.2  # seconds between progress updates
 
-# Names in a data path: regular files, and leftovers with the action of a start on them.
+# Names in a data path: regular files, and leftovers with what a start does to them.
 OURS = {metadata.FILE, policy_file.FILE}
 LEFTOVERS = {
     TMP: "an incomplete import; the next start repeats it",
-    DONE: "an import without its last renames; the next start completes it",
+    DONE: "an import that lacks its final renames; the next start completes it",
     f"{metadata.FILE}.tmp": "incomplete; nsqd overwrites it",
     f"{policy_file.FILE}.tmp": "incomplete; nsqd overwrites it",
 }
@@ -83,7 +83,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     size = argparse.ArgumentParser(add_help=False)
     size.add_argument(
-        "--max-bytes-per-file", type=int, default=104857600, metavar="N", help="as for nsqd"
+        "--max-bytes-per-file",
+        type=int,
+        default=104857600,
+        metavar="N",
+        help="as nsqd's option of the same name",
     )
     bad = argparse.ArgumentParser(add_help=False)
     bad.add_argument("--bad", action="store_true", help="also read NSQ's .bad files")
@@ -100,20 +104,20 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("target", metavar="DIRECTORY", help="empty or new directory")
     one.set_defaults(run=_export)
     one = commands.add_parser(
-        "check", parents=[bad], help="read everything and report what a start would do"
+        "check", parents=[bad], help="read everything and report what nsqd would do at startup"
     )
     one.add_argument("data_path", metavar="DATA_PATH", help="data path of nsqcy or NSQ")
     one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument(
         "--quick",
         action="store_true",
-        help="read only what a start reads; skip the records of segments that have a footer",
+        help="read only what nsqd reads at startup; skip the records in segments with a footer",
     )
     one.add_argument(
         "--config",
         default="",
         metavar="FILE",
-        help="nsqd's configuration file, for the retention of topics",
+        help="nsqd's configuration file, which sets the retention of topics",
     )
     one.set_defaults(run=_check)
     return parser
@@ -191,7 +195,7 @@ class _Percent:
 
 @dataclass
 class QueueFound:
-    """An NSQ nsqd queue, which a start would import."""
+    """A queue of NSQ's nsqd, which a start would import."""
 
     name: str
     messages: int
@@ -199,7 +203,7 @@ class QueueFound:
 
 @dataclass
 class Found:
-    """All findings of a check."""
+    """Everything that a check found."""
 
     data_path: str
     topics: list[TopicFound] = field(default_factory=list)
@@ -220,7 +224,7 @@ class Found:
 
 
 class Check:
-    """Reads every record of a data path, in nsqcy's or NSQ's format, and reports damage and the
+    """Reads every record in a data path, in nsqcy's or NSQ's format, and reports damage and the
     effects of a start. Changes nothing."""
 
     def __init__(
@@ -281,7 +285,7 @@ class Check:
             kept = policy_file.look(self._data_path)
         except ValueError as error:
             path = os.path.join(self._data_path, policy_file.FILE)
-            self._damage(f"{path} is damaged; a start moves it aside: {error}")
+            self._damage(f"{path} is damaged; nsqd will move it aside: {error}")
             return
         except StartError as error:
             self._found.refused = str(error)

@@ -2,12 +2,12 @@
 
     <topic>.diskqueue.000000.dat           records
     <topic>:<channel>.diskqueue.meta.dat   depth, read and write positions
-    <name>.diskqueue.000000.dat.bad        set aside by NSQ's nsqd, which never reads it again
+    <name>.diskqueue.000000.dat.bad        set aside by NSQ's nsqd, never read again
 
 A record is `i32 length, i64 timestamp, u16 attempts, 16 hex digits of id, body`, big-endian,
 without a checksum. Damage is therefore detected only by implausible lengths and ids. Reading
-resumes at the next three consecutive good records, or at good records up to the end of the file.
-The bytes in between are reported and lost. Reading changes nothing.
+resumes at the next three consecutive good records, or where only good records follow up to the end
+of the file. The bytes in between are reported and lost. Reading changes nothing.
 """
 
 import errno
@@ -23,14 +23,14 @@ from nsqcy.base.ids import parse_id
 from nsqcy.names import is_valid_name
 
 MARK = ".diskqueue."
-LARGEST_ID = 0x7000_0000_0000_0000  # an id of the year 2077: larger ids are damage
+LARGEST_ID = 0x7000_0000_0000_0000  # an id from the year 2077: larger ids mean damage
 CHUNK = 1 << 20  # bytes read at a time
 
 _NAME = re.compile(r"(.+)\.diskqueue\.(?:(\d{6,})\.dat(\.bad)?|(meta\.dat)|(meta\.dat\..*\.tmp))")
 _META = re.compile(rb"(-?\d{1,19})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})\n")
 
 _LENGTH = 4
-_HEADER = struct.Struct(">iqH16s")  # length (excluding itself), timestamp, attempts, id
+_HEADER = struct.Struct(">iqH16s")  # length (excluding the length field), timestamp, attempts, id
 _MIN_SIZE = _HEADER.size - _LENGTH
 _CHAIN = 3  # consecutive good records that end a damaged range
 # Limits for a plausible header while searching for a record: below 256 MiB, before 2116.
@@ -47,7 +47,7 @@ class Record(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """An unreadable place: its position and its size in bytes."""
+    """An unreadable place: its position, and its size in bytes."""
 
     path: str
     offset: int
@@ -59,7 +59,7 @@ class Damage(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """Content of a queue's metadata file."""
+    """The content of a queue's metadata file."""
 
     depth: int
     read_file: int
@@ -115,7 +115,7 @@ def find_queues(directory: str) -> list[Queue]:
 
 
 def _new_queue(directory: str, name: str) -> Queue:
-    # Names contain neither ':' nor ';' (the separator on Windows).
+    # Names contain neither ':' nor ';' (NSQ's separator on Windows).
     topic, colon, channel = name.replace(";", ":").partition(":")
     return Queue(directory, name, topic, channel if colon else None)
 
@@ -174,7 +174,7 @@ class _Bytes:
         return self._data, within
 
     def header(self, offset: int) -> tuple[bytes, int]:
-        """Like at(), for a possible header: keeps the buffer's position, and the header may be
+        """Like at(), but for a possible header: keeps the buffer's position, and the header may be
         truncated."""
         within = offset - self._base
         if 0 <= within <= len(self._data) - _HEADER.size:
@@ -270,7 +270,7 @@ class FileReader:
     # -- resuming after damage --
 
     def _after_damage(self, offset: int) -> int:
-        """Return the offset at which to resume after an invalid record at `offset`. If only the id
+        """Return the offset at which to resume after an invalid record at `offset`. If only the ID
         is unreadable, this is the end of the record."""
         data, at = self._bytes.header(offset)
         length = int.from_bytes(data[at : at + _LENGTH], "big")
@@ -297,8 +297,8 @@ class FileReader:
         return limit
 
     def _is_good(self, offset: int) -> bool:
-        """Return whether enough consecutive records begin here, or records up to the end of the
-        file. The last record may be truncated."""
+        """Return whether enough consecutive records begin here, or only records up to the end of
+        the file; the last record may be truncated."""
         for _ in range(_CHAIN):
             head = self._header(offset)
             if head is None:
@@ -351,7 +351,7 @@ class QueueReader:
 
     def records(self, *, bad: bool = False) -> Iterator[Record]:
         """Yield the records from the read position to the end of the last file, including records
-        written after the metadata. bad: first yield the readable records of .bad files."""
+        written after the metadata. bad: first yield the readable records in .bad files."""
         queue = self.queue
         if bad:
             for number in sorted(queue.bad):
@@ -400,7 +400,7 @@ class QueueReader:
                 if number < meta.read_file:
                     self._on_note(f"{name}: skipped, because it is before the read position")
             if meta.read_file not in known and meta.read_file < meta.write_file:
-                # The file was read and deleted, but the machine stopped before the metadata
+                # The file has been read and deleted, but the machine stopped before the metadata
                 # recorded that.
                 known.add(meta.read_file)
             if meta.depth > 0 or meta.read_file < meta.write_file:
@@ -423,7 +423,7 @@ class QueueReader:
 
 
 class QueueWriter:
-    """Writes a queue as NSQ's nsqd does at a clean exit. An empty queue creates no files."""
+    """Writes a queue as NSQ's nsqd does on a clean exit. An empty queue creates no files."""
 
     def __init__(self, directory: str, name: str, max_bytes_per_file: int) -> None:
         self.depth = 0

@@ -1,7 +1,7 @@
 """Export of a stopped data path to files for NSQ's nsqd.
 
-`TopicReader` reads a topic record by record: its journal, its runs, and which channels still need
-which records. `Export` writes the records as disk queues, and writes `nsqd.dat`.
+`TopicReader` reads a topic record by record: its journal and runs, and which channels still need
+each record. `Export` writes the records as disk queues, and `nsqd.dat`.
 
 NSQ stores neither due times nor headers: deferred messages become due immediately, and headers are
 dropped. Expired messages are not exported.
@@ -40,7 +40,7 @@ _DAMAGED = 0x8000
 
 
 class Record(NamedTuple):
-    """Content of a record. `expires` is in ns since 1970, or None."""
+    """The content of a record. `expires` is in ns since 1970, or None."""
 
     timestamp: int
     id: int
@@ -50,7 +50,7 @@ class Record(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message that is still needed. `channel` is None for the topic's own messages."""
+    """A message that a channel still needs. `channel` is None for the topic's own messages."""
 
     channel: str | None
     attempts: int
@@ -69,7 +69,7 @@ class _Run(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """The records in the window that a channel still needs."""
+    """The records in the window that one channel still needs."""
 
     name: str
     cursor: int
@@ -140,8 +140,8 @@ class TopicReader:
                         if reader.wants(seq):
                             yield Message(reader.name, 0, False, record)
                 elif run.survivors and self.state is None:
-                    # No journal entry names the channels of these copies, so every channel receives
-                    # them.
+                    # No journal entry names the channels that need these copies, so every channel
+                    # receives them.
                     for name in self.channels or (None,):
                         yield Message(name, 0, False, record)
 
@@ -218,7 +218,7 @@ def _expires(data: bytearray, at: int, end: int) -> int | None:
 
 
 class Export:
-    """Exports a locked data path as NSQ files to an empty or new directory."""
+    """Exports a locked data path to an empty or new directory, as NSQ files."""
 
     def __init__(
         self, data_path: str, target: str, lines: Lines, *, max_bytes_per_file: int = 104857600

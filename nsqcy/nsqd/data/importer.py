@@ -1,8 +1,8 @@
 """Import of NSQ's disk queues: converts them to logs, once, at the first start.
 
-    import.tmp/            import in progress; after a crash the next import begins again
+    import.tmp/            import in progress; after a crash, the next import starts over
         <topic>.topic/
-        manifest           imported files, and the directory in which to keep them
+        manifest           the imported files, and the directory in which to keep them
     import.done/           the same, complete and synced; the rename commits the import
     imported-go-<time>/    the originals
 
@@ -13,9 +13,10 @@ steps. Before the rename, no existing file is touched.
 A topic's log begins with the messages of its channels, channel by channel. The topic's own messages
 follow after the fan-out position. A channel's cursor points to its first message; messages between
 its last message and the fan-out position are marked as finished for the channel. Messages that were
-delivered before have journal entries, which keep their attempts; their records form a survivor run.
+delivered before have journal entries, which keep their attempt counts; their records form a
+survivor run.
 
-File calls are blocking: the import runs before nsqd serves clients.
+File operations block: the import runs before nsqd serves clients.
 """
 
 import errno
@@ -45,16 +46,16 @@ METADATA = "nsqd.dat"
 
 RUN = 262144  # bytes of records per write
 AHEAD = 16  # concurrent writes
-MAX_ENTRIES = 1_000_000  # messages per topic that keep their attempts: each uses memory
+MAX_ENTRIES = 1_000_000  # maximum messages per topic that keep their attempts; each uses memory
 PROGRESS = 10.0  # seconds between progress log lines
 BEAT = 1.0  # seconds between calls of on_progress
-MIN_RECORD = 30  # minimum size of a message in NSQ's files, in bytes
+MIN_RECORD = 30  # minimum bytes of a message in NSQ's files
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
 _MIN_SIZE = 48
 _ZEROS = bytes(_MIN_SIZE)
 _SURVIVORS = 1
-_COPY = 2  # attribute of the records in a survivor run
+_COPY = 2  # attribute of records in a survivor run
 
 
 class ImportStopped(Stop):
@@ -124,10 +125,10 @@ class Importer:
     def _path(self, *names: str) -> str:
         return os.path.join(self._data_path, *names)
 
-    # -- files to import
+    # -- the files to import
 
     def _wanted(self, queues: list[Queue]) -> list[Queue]:
-        """Return the queues, without those of existing topics."""
+        """Return the queues, except those of existing topics."""
         taken = set()
         for queue in queues:
             if queue.valid and os.path.lexists(self._path(topic_directory(queue.topic))):
@@ -196,7 +197,8 @@ class Importer:
             io.close()
 
     def _write_topic(self, io: IoThread, topic: str, queues: list[Queue]) -> None:
-        # Short queues first: the start of the log can be deleted once all channels have passed it.
+        # Short queues come first: the beginning of the log can be deleted once all channels have
+        # passed it.
         queues.sort(key=lambda queue: (queue.channel is None, self._size(queue)))
         room = sum(self._size(queue) for queue in queues) // MIN_RECORD + 1
         writer = TopicWriter(io, self._path(TMP), topic, room, self._max_bytes_per_file)
@@ -267,8 +269,8 @@ class Importer:
 
 
 def finish(data_path: str, lines: Lines) -> None:
-    """Complete a committed import: move topics in and originals out. Does nothing if there is
-    none."""
+    """Complete a committed import: move the topics in and the originals out. Does nothing if there
+    is none."""
     done = os.path.join(data_path, DONE)
     if not os.path.isdir(done):
         return
@@ -315,7 +317,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class _Run:
-    """Record buffer for one write."""
+    """A record buffer for one write."""
 
     def __init__(self, attributes: int = 0) -> None:
         self.attributes = attributes  # for each record
@@ -353,7 +355,7 @@ class TopicWriter:
     def __init__(
         self, io: IoThread, directory: str, topic: str, room: int, max_bytes_per_file: int
     ) -> None:
-        self.forgotten = 0  # messages that lose their attempts
+        self.forgotten = 0  # number of messages that lose their attempts
         self._io = io
         self._log = Log(io, directory, topic, max_bytes_per_file=max_bytes_per_file, sync_every=0)
         self._probe = LogProbe(self._log)

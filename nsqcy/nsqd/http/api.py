@@ -1,6 +1,6 @@
 """nsqd's HTTP API: the route table.
 
-The handlers are in modules by subject; `context` contains their shared parts.
+The handlers are in modules by subject; `context` contains the parts that they share.
 """
 
 from nsqcy.http import pprof
@@ -11,7 +11,7 @@ from nsqcy.nsqd.http.context import Context
 
 
 def tls_required(https_port: int) -> Reply:
-    """Return the answer to plain HTTP where TLS is required. The spaces are part of it."""
+    """Return the response to plain HTTP if TLS is required. The spaces are part of it."""
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
     return Reply(403, body, JSON, logged=False)
 
@@ -99,6 +99,6 @@ ROUTES = (
 
 
 class Api(Context):
-    """The routes, and the dependencies of their handlers."""
+    """The routes, and the objects that their handlers depend on."""
 
     router = Router(ROUTES)

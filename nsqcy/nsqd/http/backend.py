@@ -22,8 +22,8 @@ class Backend(Inspected, Protocol):
     """`publish` is called from the loop and must not block. Every other call runs in its own
     greenlet and may block.
 
-    HTTP answers an exception with 500 INTERNAL_ERROR. NOT_WRITTEN from any process is answered with
-    503 and its text, and a required worker that is gone or does not answer with 503 UNREACHABLE.
+    On an exception, the HTTP response is 500 INTERNAL_ERROR. For NOT_WRITTEN from any process, it
+    is 503 with that text; if a required worker is gone or does not answer, it is 503 UNREACHABLE.
     """
 
     def publish(
@@ -39,14 +39,15 @@ class Backend(Inspected, Protocol):
         Without bodies, only create the topic.
 
         `done` is called exactly once, now or later, from the hub or from a greenlet. Its argument
-        is None if the messages were accepted with the durability of the request and the topic;
-        UNKNOWN if the result is unknown; or the reason if no message was published (a TCP error
-        with its code, unless the code is E_PUB_FAILED). The bodies must not change after the call.
+        is None if the messages were accepted with the durability that the request and the topic
+        require; UNKNOWN if the result is unknown; or the reason if no message was published (a TCP
+        error with its code, unless the code is E_PUB_FAILED). The bodies must not change after the
+        call.
         """
 
     def sink(self, topic: str, headers: bytes = b"") -> Sink | None:
-        """Return a fast path that publishes to the topic as `publish` does, for publishes that need
-        neither a wait nor a delay; None if no fast path exists."""
+        """Return a fast path for publishes to the topic that need neither a wait nor a delay, and
+        are otherwise handled as `publish` does; None if no fast path exists."""
 
     def at_owner(self, verb: TopicVerb[Result]) -> Result:
         """Run a verb in the topic's worker. Raises Refused."""
@@ -62,8 +63,8 @@ class Backend(Inspected, Protocol):
         """Return the /stats page in the requested format."""
 
     def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
-        """Return the /metrics page in a format that these headers accept, as content type, whether
-        it is compressed with gzip, and the page."""
+        """Return the /metrics page in a format that these headers accept: its content type, whether
+        it is gzip-compressed, and the page itself."""
 
     def health(self) -> str:
         """Return `OK`, or `NOK - ` and the reason."""
@@ -73,7 +74,7 @@ class Backend(Inspected, Protocol):
         ready."""
 
     def live(self) -> str | None:
-        """Return None if nsqd is alive, even if it is not ready; otherwise the reason."""
+        """Return None if nsqd is alive, even if it is not ready; otherwise, return the reason."""
 
     def info(self) -> dict[str, Any]:
         """Return the /info object, with its keys in order."""

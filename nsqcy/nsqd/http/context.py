@@ -12,7 +12,7 @@ from nsqcy.nsqd.http.backend import Backend
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.process.control import is_unreachable
 
-# Verb errors; 404 if the topic or channel does not exist.
+# Status codes for verb errors. Any other error means that the topic or channel does not exist: 404.
 _REFUSED_STATUS: dict[Refusal, int] = {
     "CHANNEL_EXISTS": 409,
     "NOT_READ": 503,

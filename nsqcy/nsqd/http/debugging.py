@@ -1,4 +1,4 @@
-"""Debug switches of a running nsqd, in addition to the pprof pages."""
+"""Debug switches for a running nsqd, in addition to the pprof pages."""
 
 import re
 

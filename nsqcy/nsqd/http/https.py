@@ -1,6 +1,6 @@
 """HTTPS: an `HttpConnection` that sends and receives through a TLS layer.
 
-The handshake waits for its turns in the worker's handshake queue, together with those of TCP
+The handshake waits for its turns in the worker's handshake queue, together with handshakes of TCP
 clients.
 """
 
@@ -12,7 +12,7 @@ from nsqcy.http.server import HttpConnection, HttpServer
 from nsqcy.net.byte_layer import PIECE
 from nsqcy.nsqd.worker.tls import Handshake, Handshakes
 
-# The start of a request from a client that uses plain HTTP, and an answer that it can read.
+# The start of a request from a client that uses plain HTTP, and a response that it can read.
 _HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")
 _SPEAK_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _PIECES_A_TURN = 16
@@ -29,7 +29,7 @@ class HttpsConnection(HttpConnection):
     ) -> None:
         super().__init__(server, sock, peer)
         self.certificate_names: Sequence[str] = ()
-        self._silent = True  # the peer has not spoken
+        self._silent = True  # the peer has sent nothing
         self._said_goodbye = False
         self._handshake: Handshake | None = handshakes.begin(self)
         self._layer = self._handshake.layer
@@ -113,7 +113,7 @@ class HttpsConnection(HttpConnection):
             self._send(layer.take())
             self.close()
             return
-        answer = layer.take()  # for example to a key update
+        answer = layer.take()  # for example in response to a key update
         if answer:
             self.send_encoded(answer)
         if pieces and not protocol.in_head:
@@ -127,7 +127,7 @@ class HttpsConnection(HttpConnection):
     # Output
 
     def _flush(self) -> None:
-        """Send in pieces, so that data waiting for the socket is not yet encoded and one turn does
+        """Send in pieces, so that data waiting for the socket stays unencoded, and one turn does
         not encode too much."""
         if self._closed or self._unsent is not None:
             return

@@ -1,4 +1,4 @@
-"""Messages of a topic or channel: list, view, redrive, cancel."""
+"""Messages in a topic or channel: list, view, redrive, cancel."""
 
 import re
 
@@ -33,7 +33,7 @@ def deferred(api: Context, request: Request) -> Reply:
     if "after" in params:
         place = _PLACE.fullmatch(params["after"])
         if place is None:
-            raise HttpError(400, "INVALID_AFTER (allowed: the value of next in an answer)")
+            raise HttpError(400, "INVALID_AFTER (allowed: the value of next in a response)")
         after = int(place[1]), int(place[2])
     found = api.backend.at_owner(verbs.ListDeferred(topic, channel, int(limit[0]), after))
     return Reply(200, json_bytes(found), JSON)

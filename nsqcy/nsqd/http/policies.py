@@ -49,7 +49,7 @@ def delete_channel_policy(api: Context, request: Request) -> Reply:
 
 
 def set_rate(api: Context, request: Request) -> None:
-    """Set retention: a short form of PUT /channel/config."""
+    """Set the retention: a shorthand for PUT /channel/config."""
     topic, channel = topic_and_channel(request)
     text = required(request.params, "rate")
     api.backend.at_owner(verbs.FindChannel(topic, channel))
@@ -74,8 +74,8 @@ def _put_policy(api: Context, request: Request, topic: str, channel: str = "") -
 
 
 def _set_policy(api: Context, topic: str, channel: str, values: dict[str, Any] | None) -> None:
-    """Set keys, or unset them: a value of None unsets its key, and None instead of the keys unsets
-    all. Raises BadPolicy."""
+    """Set or unset keys: a value of None unsets its key, and None instead of the keys unsets all of
+    them. Raises BadPolicy."""
     name = f"{topic}/{channel}" if channel else topic
     if values is not None:
         policy_values.read_all(name, values, api.options)

@@ -1,7 +1,7 @@
 """Policy values as JSON: in requests, in the file, and in responses.
 
-A value has one form everywhere: numbers and booleans are JSON's, and a duration is a string with
-its unit. Pure functions, independent of HTTP and the file.
+A value has the same form everywhere: numbers and booleans are JSON numbers and booleans, and a
+duration is a string with its unit. Pure functions, independent of HTTP and the file.
 """
 
 import json
@@ -55,7 +55,7 @@ def _no_number(text: str) -> None:
 
 
 def read(name: str, key: str, value: Any, options: NsqdOptions) -> Value:
-    """Parse the value of a key of a topic or of `topic/channel`. Raises BadPolicy."""
+    """Parse the value of a topic's or a `topic/channel`'s key. Raises BadPolicy."""
     keys = keys_of(name)
     option = keys.get(key)
     if option is None:
@@ -90,13 +90,13 @@ def _allowed(option: Option) -> str:
     if option.kind is INT:
         return "an integer"
     if option.kind is DURATION:
-        return f"a text: {option.kind.allowed}"
+        return f"a string: {option.kind.allowed}"
     return option.kind.allowed
 
 
 def read_all(name: str, said: Mapping[str, Any], options: NsqdOptions) -> dict[str, Value]:
-    """Return the keys that are not null, checked. Raises BadPolicy for the first invalid key, and
-    for an unknown key even if it is null."""
+    """Return the keys that are not null, with checked values. Raises BadPolicy for the first
+    invalid key, and for an unknown key even if it is null."""
     found = {}
     for key, value in said.items():
         if value is not None:
@@ -112,7 +112,7 @@ def merged(before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]
 
 
 def view(policies: Policies, options: NsqdOptions, topic: str, channel: str) -> dict[str, Any]:
-    """Return the policy of a topic or a channel, with the origin of each value."""
+    """Return a topic's or a channel's policy, with the origin of each value."""
     if channel:
         name: dict[str, str] = {"topic": topic, "channel": channel}
         policy: Any = policies.channel(topic, channel)
@@ -133,6 +133,6 @@ def view(policies: Policies, options: NsqdOptions, topic: str, channel: str) -> 
 
 
 def _json(value: Any) -> str:
-    """Return a short form of any value for error texts to the client."""
+    """Return an abbreviated form of any value, for error texts sent to the client."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:80]}..."

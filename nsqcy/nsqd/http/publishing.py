@@ -1,6 +1,6 @@
-"""/pub and /mpub: the messages to publish, and the answer after that.
+"""/pub and /mpub: the messages to publish, and the response that follows.
 
-The fast path handles the requests that `pub_short` allows; `pub` handles all others.
+The fast path handles the requests that `pub_short` permits; `pub` handles all others.
 """
 
 import re
@@ -24,7 +24,7 @@ OK = Reply(200, b"OK", PLAIN, logged=False)
 
 TOO_MANY_TOPICS = "TOO_MANY_TOPICS"
 
-# Publish errors and their HTTP answers.
+# Publish errors and their HTTP responses.
 _REFUSALS = (
     (re.compile("E_BAD_MESSAGE .* message too big (.*)"), 413, "MSG_TOO_BIG {}"),
     (re.compile("E_BAD_MESSAGE .* message too small (.*)"), 400, "MSG_TOO_SMALL {}"),
@@ -36,7 +36,7 @@ _REFUSALS = (
 
 
 class Publish(Later):
-    """Result of /pub and /mpub: messages to publish before the answer.
+    """The result of /pub and /mpub: messages to publish before the response.
 
     With `error`, no message is published: the topic is created, then the request is rejected.
     """
@@ -142,7 +142,7 @@ def mpub_limit(api: Context, head: Head) -> int:
         raise HttpError(413, "BODY_TOO_BIG")
     params = Request(head, Body(b"")).params
     topic_of(params)
-    # A chunked binary body may exceed the option: NSQ has no limit there at all.
+    # A chunked binary body may exceed the option, because NSQ does not limit it at all.
     return 2 * limit if head.chunked and _is_binary(params) else limit
 
 
@@ -183,7 +183,7 @@ def _delay_ms(params: dict[str, str], options: NsqdOptions) -> int:
     if text is None:
         return 0
     digits = text[1:] if text[:1] in ("+", "-") else text
-    # int() would also accept underscores, spaces and digits of other scripts.
+    # int() would also accept underscores, spaces and digits from other scripts.
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 4300):
         raise HttpError(400, "INVALID_DEFER")
     delay = int(text)
@@ -203,7 +203,7 @@ def _durability(params: dict[str, str]) -> str:
 
 
 def _headers(head: Head) -> bytes:
-    """Return the headers of the message, or of all messages."""
+    """Return the headers for the message, or for all messages."""
     try:
         return message_headers.encode(head.nsq_headers)
     except ValueError as error:

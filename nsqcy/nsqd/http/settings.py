@@ -1,4 +1,4 @@
-"""Options that can change while nsqd runs, and draining."""
+"""Options that can be changed while nsqd runs, and draining."""
 
 from typing import Any
 

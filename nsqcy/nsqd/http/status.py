@@ -1,4 +1,4 @@
-"""nsqd's status: health, /info, /stats and /metrics."""
+"""The status of nsqd: health, /info, /stats and /metrics."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def ping(api: Context, request: Request) -> str:
 
 
 def ready(api: Context, request: Request) -> str:
-    """Return whether to send clients to this nsqd."""
+    """Return whether clients should use this nsqd."""
     reasons = api.backend.reasons()
     if reasons:
         raise HttpError(503, "\n".join(reasons))
@@ -57,7 +57,7 @@ def copies(api: Context, request: Request) -> dict[str, Any]:
 
 
 def metrics(api: Context, request: Request) -> Reply:
-    """Return metrics for Prometheus, which requests them every few seconds."""
+    """Return the metrics for Prometheus, which requests them every few seconds."""
     head = request.head
     content_type, is_compressed, page = api.backend.metrics(
         head.header("Accept"), head.header("Accept-Encoding")

@@ -1,4 +1,4 @@
-"""Topics and channels: create, delete, empty, pause and seek, and a log's facts."""
+"""Topics and channels: create, delete, empty, pause and seek, and facts about a topic's log."""
 
 from nsqcy import names
 from nsqcy.daemon.topic_params import topic_and_channel

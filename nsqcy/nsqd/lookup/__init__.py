@@ -1,1 +1,1 @@
-"""Registration with nsqlookupds, and their known channels."""
+"""Registration with nsqlookupds, and the channels that they know."""

@@ -1,8 +1,8 @@
-"""The channels of a new topic that nsqlookupds know from other nsqds.
+"""Discovery of a new topic's channels: nsqlookupds know them from other nsqds.
 
-Queries every nsqlookupd with a known HTTP address, in threads; each topic takes at most the time
-limit of one request. An nsqlookupd that does not answer delays only its own queries. This module
-only returns the channel names.
+Queries every nsqlookupd with a known HTTP address, in threads; a topic takes at most the time limit
+for one request. An nsqlookupd that does not answer delays only its own queries. This module only
+returns the channel names.
 """
 
 import json
@@ -24,9 +24,9 @@ from nsqcy.nsqd.lookup.registration import Lookup, Peer
 if TYPE_CHECKING:
     from nsqcy.cluster.web_client import Settings
 
-QUERIES_LIMIT = 8  # concurrent queries to one nsqlookupd
+QUERIES_LIMIT = 8  # maximum concurrent queries to one nsqlookupd
 THREADS_LIMIT = 256
-SETTLE_LIMIT = 3.0  # seconds for a new nsqlookupd to report its HTTP address
+SETTLE_LIMIT = 3.0  # seconds within which a new nsqlookupd must report its HTTP address
 MAX_WAIT = 50.0  # seconds, for a request without a time limit; workers wait at most 60 s
 IDLE_THREAD = 10.0
 MAX_ANSWER = 5 << 20
@@ -62,7 +62,7 @@ class ChannelDiscovery:
                 topic=topic,
             )
             return []
-        # Query an nsqlookupd with two addresses only once.
+        # Query an nsqlookupd only once, even if it has two addresses.
         urls = {_url(info, topic): peer for peer, info in infos.items() if info is not None}
         deadline = time.monotonic() + self._limit
         asked = [gevent.spawn(self._query, peer, url, deadline) for url, peer in urls.items()]
@@ -73,7 +73,7 @@ class ChannelDiscovery:
         return sorted({name for names in answers for name in names if not is_ephemeral(name)})
 
     def _await_settled(self) -> None:
-        """Wait briefly for recently added nsqlookupds."""
+        """Wait briefly for nsqlookupds that were added recently."""
         waiting = [each.settled for each in self._lookup.addresses]
         gevent.wait(waiting, timeout=SETTLE_LIMIT)
         waiting = [each.settled for each in self._lookup.peers]
@@ -103,7 +103,7 @@ class ChannelDiscovery:
             hub = gevent.get_hub()
             self._pool = ThreadPool(THREADS_LIMIT, hub=hub, idle_task_timeout=IDLE_THREAD)
         query = self._pool.spawn(_attempt, self._settings, url, deadline)
-        # The thread may outlive this greenlet, and the slot stays in use until the thread ends.
+        # The thread may outlive this greenlet; the slot stays in use until the thread ends.
         query.rawlink(lambda _: slots.release())
         answer: list[str] | str = query.get()
         return answer
@@ -145,5 +145,5 @@ def _read(body: bytes) -> list[str] | str:
     try:
         channels = json.loads(body)["channels"] or []
     except (ValueError, TypeError, KeyError, RecursionError):
-        return "not an answer"
+        return "invalid response"
     return [name for name in channels if isinstance(name, str) and is_valid_name(name)]

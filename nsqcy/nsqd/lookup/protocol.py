@@ -1,4 +1,4 @@
-"""nsqd's side of nsqlookupd's TCP protocol: commands, answers, and peer addresses.
+"""nsqd's side of nsqlookupd's TCP protocol: commands, responses, and peer addresses.
 
 Handles bytes and values only, without sockets, a clock or topics.
 """
@@ -16,11 +16,11 @@ MAGIC = b"  V1"
 PING = b"PING\n"
 REGISTER, UNREGISTER = "REGISTER", "UNREGISTER"
 
-Where = tuple[Any, ...]  # in the form that sockets expect
+Where = tuple[Any, ...]  # in the form that the socket module expects
 
 
 class PeerFailure(NsqError):
-    """An nsqlookupd sent invalid data, so the connection cannot continue."""
+    """An nsqlookupd has sent invalid data, so the connection cannot continue."""
 
 
 class Command(NamedTuple):
@@ -48,7 +48,7 @@ def identify(identity: Mapping[str, Any]) -> bytes:
 
 
 def identity(settings: Any) -> dict[str, Any]:
-    """An nsqd's report about itself; `settings` are its options."""
+    """An nsqd's report about itself. `settings`: its options."""
     return {
         "broadcast_address": settings.broadcast_address,
         "hostname": socket.gethostname(),
@@ -61,10 +61,10 @@ def identity(settings: Any) -> dict[str, Any]:
 
 
 class Answers:
-    """Splits an nsqlookupd's byte stream into answers."""
+    """Splits an nsqlookupd's byte stream into responses."""
 
     def __init__(self, maximum: int) -> None:
-        """maximum: bytes per answer"""
+        """maximum: the size limit per response, in bytes"""
         self._maximum = maximum
         self._data = bytearray()
 
@@ -72,12 +72,12 @@ class Answers:
         self._data += data
 
     def next(self) -> bytes | None:
-        """Return the next answer; None if it is not complete yet. Raises PeerFailure."""
+        """Return the next response; None if it is not complete yet. Raises PeerFailure."""
         if len(self._data) < 4:
             return None
         (size,) = struct.unpack_from(">i", self._data)
         if not 0 <= size <= self._maximum:
-            raise PeerFailure(f"an answer of {size} bytes")
+            raise PeerFailure(f"a response of {size} bytes")
         if len(self._data) < 4 + size:
             return None
         answer = bytes(self._data[4 : 4 + size])

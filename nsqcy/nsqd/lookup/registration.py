@@ -1,4 +1,4 @@
-"""nsqd's side of discovery: a greenlet for each nsqlookupd registers the topics with it.
+"""nsqd's side of discovery: a greenlet per nsqlookupd registers the topics with it.
 
 An nsqlookupd is sent all topics first, and then each change immediately. Nothing is kept for an
 unreachable nsqlookupd: after a reconnect, it is sent all topics again. This module does not depend
@@ -35,14 +35,14 @@ from nsqcy.nsqd.lookup.protocol import (
 from nsqcy.nsqd.master.metadata import KnownTopics
 from nsqcy.util.self_connect import refuse_itself
 
-STEP_LIMIT = 1.0  # seconds for a connect, a write and each answer
+STEP_LIMIT = 1.0  # seconds for a connect, a write and each response
 PING_EVERY = 15.0
-RETRY_FIRST, MAX_RETRY = 0.1, 15.0  # seconds before the next attempt
-RESOLVE_EVERY = 15.0  # seconds between two resolutions of a name
+RETRY_FIRST, MAX_RETRY = 0.1, 15.0  # seconds to wait before the next attempt
+RESOLVE_EVERY = 15.0  # seconds between resolutions of a name
 NAMES_AT_ONCE = 8
 IDLE_THREAD = 60.0  # seconds after which an idle thread ends
-MAX_PENDING = 10_000  # pending changes per nsqlookupd; beyond that, all topics are sent again
-BATCH = 200  # commands sent before waiting for their answers
+MAX_PENDING = 10_000  # maximum pending changes per nsqlookupd; beyond that, all topics are resent
+BATCH = 200  # commands to send before waiting for their responses
 PIECE = 1 << 16
 
 
@@ -59,8 +59,8 @@ class Peer:
 
     def __init__(self, lookup: "Lookup", name: str, targets: tuple[Where, ...]) -> None:
         self.name = name
-        self.info: Info | None = None  # its last report about itself
-        self.settled = Event()  # it has answered once, or failed to answer
+        self.info: Info | None = None  # the nsqlookupd's last report about itself
+        self.settled = Event()  # it has answered once or failed to answer
         self._lookup = lookup
         self._targets = targets
         self._log = lookup.log
@@ -95,7 +95,7 @@ class Peer:
     def close(self) -> None:
         self._greenlet.kill(block=False)
 
-    # -- the life of a connection
+    # -- a connection's lifecycle
 
     def _run(self) -> None:
         wait = RETRY_FIRST
@@ -159,11 +159,11 @@ class Peer:
             try:
                 return _dial(where)
             except OSError:
-                pass  # the next address belongs to the same nsqlookupd
+                pass  # try the next address of the same nsqlookupd
         return _dial(self._targets[-1])
 
     def _serve(self) -> None:
-        # Both in the same turn: every later change is queued.
+        # Both in the same turn, so that every later change is queued.
         self._sync = self._lookup.everything()
         self._told = True
         self.caught_up.clear()
@@ -178,7 +178,7 @@ class Peer:
                 ping_due = time.monotonic() + PING_EVERY
             elif self._sync:
                 batch, self._sync = self._sync[:BATCH], self._sync[BATCH:]
-                self._doing = "REGISTER of everything"
+                self._doing = "registering all topics and channels"
                 self._command(b"".join(batch), len(batch))
             elif self._pending:
                 self._tell_changes()
@@ -230,7 +230,7 @@ class Peer:
                 raise TimeoutError
 
     def _idle(self, limit: float) -> None:
-        """Wait for a change, or for unsolicited input, which ends the connection."""
+        """Wait for a change, or for unsolicited input; the latter ends the connection."""
         self._wake.clear()
         if self._answers:
             raise PeerFailure("unsolicited answer")
@@ -265,11 +265,11 @@ def _dial(where: Where) -> Any:
 
 
 class Address:
-    """One configured address: the nsqlookupds behind it, now and later."""
+    """One configured address: the nsqlookupds behind it, which may change."""
 
     def __init__(self, lookup: "Lookup", text: str) -> None:
         self.places: list[tuple[Where, ...]] = []
-        self.settled = Event()  # the name was resolved once, or failed to resolve
+        self.settled = Event()  # the name has been resolved once or failed to resolve
         self._lookup = lookup
         self._text = text
         self._greenlet: gevent.Greenlet | None = None
@@ -342,7 +342,7 @@ class Lookup:
         lines: logger.Log,
         look_up: Callable[[str, int], list[Where]] = resolve,
     ) -> None:
-        """max_answer: bytes per answer. look_up: blocks, and is called in a thread."""
+        """max_answer: maximum bytes per response. look_up: blocks, and is called in a thread."""
         self.log = lines
         self.identity = identity
         self.max_answer = max_answer
@@ -362,7 +362,7 @@ class Lookup:
         return list(self._addresses.values())
 
     def set_addresses(self, texts: Iterable[str]) -> None:
-        """Change the addresses; connections to unchanged addresses continue."""
+        """Change the addresses; connections to unchanged addresses stay open."""
         wanted = dict.fromkeys(text.strip() for text in texts)
         for text in self._addresses.keys() - wanted:
             self._addresses.pop(text).close()
@@ -389,7 +389,7 @@ class Lookup:
                 self._peers[where] = Peer(self, name, place)
 
     def resolve(self, host: str, port: int) -> list[Where] | str:
-        """Return all addresses of a name, or the error. Uses its own thread pool, because a slow
+        """Return all addresses of a name, or the error. Uses a separate thread pool, because a slow
         resolution must not delay file writes."""
         if self._pool is None:
             hub = gevent.get_hub()
@@ -409,11 +409,11 @@ class Lookup:
         self._addresses = {}
         self._peers = {}
 
-    # -- what is registered
+    # -- registrations
 
     def everything(self) -> list[bytes]:
-        """Return a REGISTER command for each known topic; the command for a channel also registers
-        its topic."""
+        """Return the REGISTER commands for all known topics; a channel's command also registers its
+        topic."""
         if self._withdrawn:
             return []
         return [command.wire for name in self._known_topics for command in self._registering(name)]
@@ -438,7 +438,7 @@ class Lookup:
         if not self._withdrawn:
             self._withdrawn = True
             for name in self._known_topics:
-                # Channels first: with a topic, nsqlookupds remove everything below it.
+                # Channels first: with a topic, nsqlookupds remove all its channels.
                 for pair in reversed(self._known_topics.pairs(name)):
                     self._tell(Command(UNREGISTER, *pair))
         self._await_all(limit)

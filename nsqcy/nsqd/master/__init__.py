@@ -1,1 +1,1 @@
-"""The master process of nsqd: placement, metadata, workers, draining."""
+"""nsqd's master process: placement, metadata, workers, draining."""

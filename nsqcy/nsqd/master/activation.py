@@ -1,7 +1,7 @@
-"""Assignment of the sockets that a service manager has opened.
+"""Assignment of sockets that a service manager has opened.
 
-Each socket is assigned by the name from the service manager, otherwise by its configured address,
-otherwise in the order tcp, http, https. Imported before the slow modules.
+Each socket is assigned by the name from the service manager; failing that, by its configured
+address; failing that, in the order tcp, http, https. Imported before the slow modules.
 """
 
 from nsqcy.errors import StartError, Stop
@@ -13,8 +13,8 @@ from nsqcy.process.service import Inherited
 def assign(inherited: list[Inherited], addresses: dict[str, str]) -> list[Listener]:
     """Return a listener for each socket.
 
-    `addresses` contains the address of each kind. An empty address means that only a socket of that
-    name is used for the kind. On an error, all sockets are closed.
+    `addresses` contains the address of each kind. An empty address means that only a socket with
+    the kind's name is used for it. On an error, all sockets are closed.
     """
     try:
         return _assign(inherited, addresses)
@@ -59,6 +59,6 @@ def _by_address(listener: Listener, found: dict[str, Listener], addresses: dict[
 
 def _refuse(text: str, addresses: dict[str, str]) -> StartError:
     return StartError(
-        f"failed to take sockets - {text} (allowed: one each of {', '.join(addresses)},"
-        " named so by FileDescriptorName=, or at their addresses, or in this order)"
+        f"failed to take sockets - {text} (allowed: one socket for each of {', '.join(addresses)},"
+        " identified by FileDescriptorName= or by address, or passed in this order)"
     )

@@ -15,7 +15,7 @@ from nsqcy.util import debug
 
 
 class Diagnosis:
-    """Answers for /ready and the pages below /debug/pprof."""
+    """Answers requests for /ready and the pages under /debug/pprof."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Diagnosis:
         return [self._drain.reason(), *found] if self._drain.under_way else found
 
     def inspect(self, what: str) -> str:
-        """Return the `debug.tell` report of every process."""
+        """Return the `debug.tell` reports from all processes."""
         told = [f"== master, pid {os.getpid()}\n{debug.tell(what)}"]
         pids = {each.index: each.pid for each in self._workers}
         for index, answer in self._workers.gather(InspectWorker(what)).items():

@@ -1,7 +1,7 @@
 """Minimum free space on the data path's disk (--min-free-disk).
 
-Owns the check, which runs once per second in a thread, so that a hanging disk does not stop the
-hub. The callback passes the result on to the workers.
+Owns the check, which runs once per second in a thread, so that a hung disk does not block the hub.
+The callback passes the result on to the workers.
 """
 
 import os
@@ -17,7 +17,7 @@ PERIOD = 1.0  # seconds
 
 
 def free_bytes(path: str) -> int:
-    """Return the number of free bytes for users other than root."""
+    """Return the number of bytes available to users other than root."""
     found = os.statvfs(path or ".")
     return found.f_bavail * found.f_frsize
 
@@ -44,7 +44,7 @@ class DiskGuard:
         self._greenlet: Any = None
 
     def start(self) -> None:
-        """Check now and then once per period. Waits for the first check."""
+        """Check now, and then once per period. Waits for the first check."""
         self.look()
         self._greenlet = gevent.spawn(self._watch)
 

@@ -1,6 +1,6 @@
 """Draining: nsqd rejects publishes, its consumers empty it, and it exits.
 
-Owns the order of the steps, and the counting. `DrainEffects` handles the workers and nsqlookupds.
+Owns the order of the steps and the counting. `DrainEffects` handles the workers and nsqlookupds.
 
     begin ──► unregister ──► reject publishes ──► count what is left
                                                     │            │
@@ -21,7 +21,7 @@ from nsqcy.logging.types import Lines
 EMPTY, NOT_EMPTY = 0, 3  # exit codes
 LOOK_EVERY = 0.25  # seconds
 TELL_EVERY = 10.0  # seconds between log lines
-SHOWN = 100  # maximum number of channels that are named
+SHOWN = 100  # maximum number of channels to name
 
 
 class Rest(NamedTuple):
@@ -46,8 +46,8 @@ class Rest(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """Totals over this many topics and channels. `places` contains the topics and channels with the
-    most messages."""
+    """Totals across this many topics and channels. `places` contains those with the most
+    messages."""
 
     number: int = 0
     waiting: int = 0
@@ -97,7 +97,7 @@ class DrainEffects(Protocol):
     """The master's actions; each method may wait."""
 
     def withdraw(self) -> None:
-        """Have nsqlookupds send no clients here. Return when they are notified."""
+        """Have nsqlookupds stop sending clients here. Return once they have been notified."""
 
     def restore(self) -> None:
         """Have nsqlookupds send clients here again."""
@@ -107,7 +107,7 @@ class DrainEffects(Protocol):
         workers do."""
 
     def remains(self) -> Remains | None:
-        """Return the remaining messages; None while any worker does not answer."""
+        """Return the remaining messages; None if any worker does not answer."""
 
     def end(self, code: int) -> None:
         """Exit."""
@@ -130,10 +130,10 @@ class Drain:
         return self.since > 0
 
     def begin(self, limit: float | None) -> None:
-        """Begin to drain; return when no publish is accepted any more.
+        """Start draining; return once publishes are no longer accepted.
 
-        `limit`: seconds after which nsqd exits in any case; None: the limit of the previous call,
-        or none. While draining, a call changes only the limit.
+        `limit`: seconds after which nsqd exits in any case; None: the previous call's limit, if
+        any. While draining, a call changes only the limit.
         """
         with self._turns:
             if limit is not None:
@@ -158,11 +158,11 @@ class Drain:
             self._effects.refuse_publishes(False)
             self._effects.restore()
             self._log.info(
-                "DRAIN: ended by request; publishes are accepted", event="drain_cancelled"
+                "DRAIN: ended on request; publishes are accepted again", event="drain_cancelled"
             )
 
     def stop(self) -> None:
-        """Stop counting, because nsqd exits or continues normally."""
+        """Stop counting, because nsqd exits or resumes normal operation."""
         if self._greenlet is not None:
             self._greenlet.kill(block=False)
             self._greenlet = None
@@ -185,8 +185,8 @@ class Drain:
         return f"draining: {self.left.messages} messages are left"
 
     def _watch(self) -> None:
-        """Count until two consecutive counts are empty: one count may miss a message that is moving
-        between two workers' topics."""
+        """Count until two consecutive counts are empty, because one count may miss a message that
+        is moving between two workers' topics."""
         told_at = 0.0
         was_empty = False
         while True:

@@ -1,4 +1,4 @@
-"""Effects of draining on the rest of nsqd: `drain.DrainEffects`, and the switch.
+"""Effects of draining on the rest of nsqd: `drain.DrainEffects`, and the on/off switch.
 
 Notifies nsqlookupds and workers; drain owns the order of the steps.
 """
@@ -12,11 +12,11 @@ from nsqcy.nsqd.master.drain import Drain, Remains, merged
 from nsqcy.nsqd.master.workers import Phase, Workers
 from nsqcy.nsqd.worker.messages import GetRemains, SetDraining
 
-LOOKUPS_LIMIT = 5.0  # seconds for nsqlookupds to unregister topics
+LOOKUPS_LIMIT = 5.0  # seconds within which nsqlookupds must unregister topics
 
 
 class DrainControl:
-    """This nsqd's draining."""
+    """The draining of this nsqd."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class DrainControl:
         return self._drain.under_way
 
     def set(self, on: bool, limit: float | None) -> dict[str, Any]:
-        """Begin to drain, with a limit in seconds, or stop draining; return the state."""
+        """Start draining, with a limit in seconds, or stop draining; return the state."""
         if on and not self._phase.ending:
             self._drain.begin(limit)
         elif not on:

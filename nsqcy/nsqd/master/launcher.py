@@ -1,9 +1,9 @@
 """Starts worker processes: the descriptors that each worker inherits, and the ends that the master
 keeps.
 
-Owns everything the processes share: the memory of slots and rings, one wake-up eventfd for each
-worker, and the pipe whose end of file tells the workers that the master is gone. Needs no
-hub: the first workers are forked before the master has one.
+Owns everything the processes share: the memory for slots and rings, one wake-up eventfd per worker,
+and the pipe whose end of file signals to the workers that the master is gone. Needs no hub: the
+first workers are forked before the master has one.
 """
 
 import gc
@@ -52,16 +52,16 @@ class Launcher:
         with mmap.mmap(self._memory, 0) as whole:
             ring.format(whole, workers)
         self.shared = ring.Shared(self._memory, workers)
-        # Non-blocking, because every worker reads its own eventfd on its hub.
+        # Non-blocking, because each worker reads its own eventfd on its hub.
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         self._wake = [os.eventfd(0, flags) for _ in range(workers)]
         self._alive, self._held = os.pipe2(os.O_CLOEXEC)
 
     def fork(self) -> list[Born]:
-        """Fork all workers, which share the modules that are imported here. No hub may exist."""
+        """Fork all workers, which share the modules imported here. No hub may exist yet."""
         run = import_module(WORKER).main
         import_module(self._engine.partition(":")[0])
-        gc.freeze()  # collections in the workers do not write to the shared objects
+        gc.freeze()  # so that garbage collections in the workers do not write to the shared objects
         return [
             self._start(
                 worker,
@@ -78,7 +78,7 @@ class Launcher:
         )
 
     def _start(self, worker: int, start: Callable[[int, list[int]], int]) -> Born:
-        """Start one worker process. Its generation is that of its rings."""
+        """Start one worker process. Its generation is its rings' generation."""
         control, its_control = ancillary.pair()
         handoff, its_handoff = ancillary.pair()
         fds = {

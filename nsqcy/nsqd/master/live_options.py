@@ -1,6 +1,6 @@
 """Settings that change while nsqd runs: over HTTP, or in files that are reloaded on SIGHUP.
 
-Sends each change to the master and every worker, including workers that start later.
+Applies each change to the master and every worker, including workers that start later.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class LiveOptions:
             self._on_change["lookupd_tcp_address"] = lookup.set_addresses
 
     def connect_lookupds(self) -> None:
-        """Begin to register with the configured nsqlookupds."""
+        """Start registering with the configured nsqlookupds."""
         if self._lookup is not None:
             self._lookup.set_addresses(self.lookupds)
 
@@ -58,19 +58,19 @@ class LiveOptions:
     def adopt(self, found: Reread) -> None:
         """Apply the reloaded settings."""
         self.change("log_level", found.log_level)
-        # Options set over HTTP stay, unless the configuration has changed too.
+        # Options set over HTTP stay, unless the configuration has changed them as well.
         if found.lookupds is not None and list(found.lookupds) != self.lookupds:
             self.lookupds = list(found.lookupds)
             self.change("lookupd_tcp_address", self.lookupds)
         if found.tls is not None:
             self._context["tls"] = found.tls
             self._workers.notify(RenewTls(found.tls))
-            self._log.info("TLS: the certificate files were read again", event="tls_reloaded")
-        # An nsqd that started without a users file needs a restart to use one.
+            self._log.info("TLS: reloaded the certificate files", event="tls_reloaded")
+        # An nsqd that was started without a users file needs a restart to use one.
         if found.users is not None and self._context.get("users") is not None:
             self._context["users"] = found.users
             self._workers.notify(RenewUsers(found.users))
-            self._log.info("AUTH: the users file was read again", event="auth_file_reloaded")
+            self._log.info("AUTH: reloaded the users file", event="auth_file_reloaded")
 
     def _set_log_level(self, level: int) -> None:
         self._log.level = level

@@ -1,8 +1,8 @@
 """The master: connects its parts, and starts and stops nsqd.
 
 Owns the order of start and shutdown, and the signals. The parts are worker_lifecycle, workers,
-topic_registry, requests, policy_store, live_options, drain_control and diagnosis. The master does
-not speak a client protocol.
+topic_registry, requests, policy_store, live_options, drain_control and diagnosis. The master speaks
+no client protocol.
 
 Start: sockets bound and workers started (by main); nsqd.dat read; all workers up; all topics
 loaded; nsqlookupds connected; nsqd.dat written; accepting. Shutdown: listening sockets closed;
@@ -188,8 +188,8 @@ class Master:
             raise StartError(f"failed to persist metadata - {error}") from None
 
     def _start_failed(self, text: str) -> None:
-        # If a worker reported its error before it exited, that report is more precise: wait for it
-        # first.
+        # If a worker reported its error before it exited, that report is more precise, so wait for
+        # it first.
         gevent.sleep(0.01)
         if self._phase.ending:
             return
@@ -215,7 +215,7 @@ class Master:
 
     def _refuse(self, reason: str | None) -> None:
         """Have every worker, including workers that start later, reject publishes that must be
-        written."""
+        written to disk."""
         self._launcher.context["refusal"] = reason
         self._workers.notify(RefusePublishes(reason))
 
@@ -226,7 +226,7 @@ class Master:
         return self._workers.ask_ready(WriteMetrics(compress, (buffer,)))
 
     def _facts(self) -> Whole:
-        """Return the master's own part of the metrics."""
+        """Return the master's own share of the metrics."""
         lookup = self._topics.lookup
         return Whole(
             workers=self._lifecycle.describe(),
@@ -236,7 +236,7 @@ class Master:
             started=self._launcher.context["started"],
         )
 
-    # -- signals and the end
+    # -- signals and shutdown
 
     def _watch_signals(self) -> None:
         loop = gevent.get_hub().loop
@@ -251,9 +251,9 @@ class Master:
             watcher = loop.signal(signum)
             watcher.start(action)
             self._watchers.append(watcher)
-        faulthandler.enable()  # SIGABRT from a service manager's watchdog prints the stacks
+        faulthandler.enable()  # on SIGABRT from a service manager's watchdog, print the stacks
         # Registered after the watcher, because it calls the watcher's handler: the master's stacks
-        # first, then the workers'.
+        # come first, then the workers'.
         faulthandler.register(signal.SIGQUIT, all_threads=True, chain=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
 

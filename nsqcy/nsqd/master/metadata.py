@@ -1,7 +1,7 @@
 """nsqd.dat: the names of topics and channels and whether they are paused.
 
 `KnownTopics` is the master's table of them, from the workers' reports. `load` and `dump` handle the
-file's format, which is NSQ's byte for byte. `Store` writes the file outside the hub, one write at a
+file format, which is NSQ's byte for byte. `Store` writes the file outside the hub, one write at a
 time. This module does not depend on messages or processes.
 """
 
@@ -21,12 +21,12 @@ from nsqcy.names import is_ephemeral, is_valid_name
 from nsqcy.util import files
 
 FILE = "nsqd.dat"
-DEBOUNCE = 0.05  # seconds that a creation may wait for others before the file is written
+DEBOUNCE = 0.05  # seconds for which a creation may wait for others before the file is written
 _TOPIC_SUFFIX = ".topic"
 
 
 class Topic:
-    """A known topic: whether it is paused, and whether each of its channels is."""
+    """A known topic: whether it is paused, and whether each of its channels is paused."""
 
     __slots__ = ("channels", "paused")
 
@@ -48,7 +48,7 @@ class KnownTopics:
         return topic in self._topics
 
     def replace(self, other: "KnownTopics") -> None:
-        """Copy the content of another KnownTopics."""
+        """Copy the content of a different KnownTopics."""
         self._topics = dict(other._topics)
 
     def get(self, topic: str) -> Topic | None:
@@ -87,7 +87,7 @@ class KnownTopics:
         return found is not None and found.channels.pop(channel, None) is not None
 
     def pause_topic(self, topic: str, paused: bool) -> bool:
-        """Return whether the topic's state changed."""
+        """Set whether a topic is paused; return whether its state changed."""
         found = self._topics.get(topic)
         if found is None or found.paused == paused:
             return False
@@ -95,7 +95,7 @@ class KnownTopics:
         return True
 
     def pause_channel(self, topic: str, channel: str, paused: bool) -> bool:
-        """Return whether the channel's state changed."""
+        """Set whether a channel is paused; return whether its state changed."""
         found = self._topics.get(topic)
         if found is None or found.channels.get(channel) in (None, paused):
             return False
@@ -103,7 +103,7 @@ class KnownTopics:
         return True
 
     def forget_ephemeral(self, topics: set[str]) -> list[str]:
-        """Drop the ephemeral topics and channels of `topics`, because their worker has crashed;
+        """Drop the ephemeral topics and channels among `topics`, because their worker has crashed;
         return the dropped topics."""
         found = topics & self._topics.keys()
         for topic in found:
@@ -128,7 +128,7 @@ class KnownTopics:
 
 
 def dump(known_topics: KnownTopics) -> bytes:
-    """Return the content of nsqd.dat: durable topics and their durable channels."""
+    """Return the content for nsqd.dat: durable topics and their durable channels."""
     topics = []
     for name in known_topics:
         if is_ephemeral(name):
@@ -150,7 +150,7 @@ class _Entry(NamedTuple):
 
 
 def load(data_path: str, log: Lines) -> KnownTopics:
-    """Read nsqd.dat, and find `.topic` directories that it does not contain.
+    """Read nsqd.dat, and find `.topic` directories that it does not list.
 
     Raises StartError, with NSQ's text, if the file exists but is unusable.
     """
@@ -195,7 +195,7 @@ def _fill(known_topics: KnownTopics, content: bytes, log: Lines) -> None:
 
 
 def _adopt(known_topics: KnownTopics, data_path: str, log: Lines) -> None:
-    """Add topics that have a directory but are not in the file."""
+    """Add topics that have a directory but are not listed in the file."""
     with os.scandir(data_path or ".") as entries:
         found = [
             entry.name for entry in entries if entry.name.endswith(_TOPIC_SUFFIX) and entry.is_dir()
@@ -266,7 +266,7 @@ def _kind(value: object) -> str:
 
 
 def _field(item: dict[str, Any], name: str) -> Any:
-    """Return a field by its name. As in Go, case is ignored and the last match wins."""
+    """Return a field by name. As in Go, case is ignored and the last match wins."""
     found = None
     for key, value in item.items():
         if key.lower() == name:
@@ -301,7 +301,7 @@ def _entry(item: Any, where: str) -> _Entry:
 
 
 def replace_file(data_path: str, content: bytes) -> None:
-    """Replace nsqd.dat with `content`; a crash leaves the old or the new file."""
+    """Replace nsqd.dat with `content`; after a crash, there is either the old or the new file."""
     files.replace(data_path or ".", FILE, content)
 
 
@@ -309,7 +309,7 @@ class Store:
     """Writes the known topics to nsqd.dat outside the hub, one write at a time for any number of
     callers.
 
-    The write that a caller waits for began after its call, so the file contains its change.
+    A caller waits for a write that begins after its call, so the file then contains its change.
     """
 
     def __init__(self, known_topics: KnownTopics, data_path: str, log: Lines) -> None:
@@ -330,7 +330,7 @@ class Store:
         done.get()
 
     def persist_soon(self) -> None:
-        """Write soon, together with any changes until then."""
+        """Write soon, together with any changes made until then."""
         self._dirty = True
         if self._timer is None and self._writer is None:
             self._timer = gevent.spawn_later(DEBOUNCE, self._start)

@@ -1,7 +1,7 @@
 """Assignment of topics to workers. A pure data structure without I/O or a clock.
 
-Sticky: once placed, a name stays on its worker until the master exits, even after its deletion, so
-that a topic never has two owners.
+Sticky: once placed, a name stays on its worker until the master exits, even after the topic's
+deletion, so that a topic never has two owners.
 """
 
 import zlib
@@ -16,8 +16,8 @@ class Placement:
         self._counts = [0] * workers
 
     def place(self, topic: str) -> int:
-        """Return a topic's worker. A new topic is placed on the worker with the fewest topics; ties
-        are broken by hash."""
+        """Return a topic's worker. A new topic is placed on the worker that has the fewest topics;
+        ties are broken by hash."""
         worker = self._placed.get(topic)
         if worker is None:
             worker = self._placed[topic] = self._choose(topic)
@@ -46,7 +46,7 @@ class Placement:
         return list(self._counts)
 
     def table(self) -> dict[str, int]:
-        """Return a copy of the whole table."""
+        """Return a copy of the complete table."""
         return dict(self._placed)
 
     def _choose(self, topic: str) -> int:

@@ -1,8 +1,8 @@
 """policies.json: the topic and channel policies that were set over HTTP.
 
-`SavedPolicies` is the file's content, by topic and by "topic/channel". Calls block: a process with
-a hub makes them in a thread. An unreadable file is set aside; invalid entries stay in the file and
-are ignored.
+`SavedPolicies` is the file's content, by topic and by "topic/channel". Calls block, so a process
+with a hub makes them in a thread. An unreadable file is set aside; invalid entries stay in the file
+and are ignored.
 """
 
 import json
@@ -30,7 +30,7 @@ class SavedPolicies:
         self._said = {name: dict(values) for name, values in (said or {}).items()}
 
     def names(self, topic: str) -> list[str]:
-        """Return the entries of a topic, and of its channels."""
+        """Return the entries of a topic and of its channels."""
         return [name for name in self._said if name.partition("/")[0] == topic]
 
     def change(self, name: str, values: Mapping[str, Any] | None) -> "SavedPolicies":
@@ -45,7 +45,7 @@ class SavedPolicies:
     def values(
         self, options: NsqdOptions, lines: Lines | None = None
     ) -> dict[str, dict[str, Value]]:
-        """Return all valid entries; `lines` receives a line about each invalid entry."""
+        """Return all valid entries; `lines` receives a line for each invalid entry."""
         found: dict[str, dict[str, Value]] = {}
         for name, said in self._said.items():
             values = {}
@@ -65,7 +65,8 @@ class SavedPolicies:
         return found
 
     def write(self) -> None:
-        """Write the file to disk; a crash leaves the old or the new file. Raises OSError."""
+        """Write the file to disk; after a crash, there is either the old or the new file. Raises
+        OSError."""
         content = {"version": VERSION, "set": self._said}
         text = json.dumps(content, indent=1) + "\n"
         files.replace(self._data_path or ".", FILE, text.encode())
@@ -110,7 +111,7 @@ def look(data_path: str) -> SavedPolicies:
 
 
 def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
-    """Parse the content. Raises ValueError if it is not nsqd's format, and StartError if a later
+    """Parse the content. Raises ValueError if it is not in nsqd's format, and StartError if a later
     version wrote it."""
     try:
         found = json.loads(content.decode())

@@ -1,5 +1,5 @@
-"""Policy changes: saved to disk first, then sent to every worker, including workers that start
-later.
+"""Policy changes, which are saved to disk first, then sent to every worker, including workers that
+start later.
 
 Owns this order; policy_file owns the file format.
 """
@@ -38,8 +38,8 @@ class PolicyStore:
     def set(self, name: str, values: Mapping[str, Any] | None) -> None:
         """Set values for a topic or for `topic/channel`, or unset all of them (None).
 
-        Returns when they are on disk and in all workers. Raises NotWritten, in which case nothing
-        has changed.
+        Returns when they are on disk and in all workers. If it raises NotWritten, nothing has
+        changed.
         """
         with self._lock:
             self._keep(self._saved.change(name, values), [name])

@@ -1,4 +1,4 @@
-"""Whether nsqd is ready for clients, and why not: for load balancers and start scripts.
+"""Whether nsqd is ready for clients and, if not, why: for load balancers and start scripts.
 
 Pure functions: the processes' reports come in, readable lines come out.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Publishers retry a log that failed, but a load balancer may send no publishers while nsqd is not
-# ready. A failure older than this therefore no longer counts.
+# ready. Therefore a failure older than this no longer counts.
 REMEMBERED = 10_000_000_000
 
 
@@ -17,7 +17,7 @@ def reasons(
     """Return a line for each reason; empty if nsqd is ready.
 
     answers  the health of each worker that is up; None if the worker has not answered
-    disk     why nothing may be written; None if writes are allowed
+    disk why nothing may be written; None if writes are permitted
     now      wall clock, ns
     """
     # All workers write to one disk, so the latest write decides.
@@ -39,6 +39,6 @@ def reasons(
 
 
 def _counts(failed: int, written: int, now: int) -> bool:
-    """Return whether a write failure at that time is still a reason; the clock may have been set
+    """Return whether a write failure at that time still counts; the clock may have been set
     back."""
     return failed > written and abs(now - failed) < REMEMBERED

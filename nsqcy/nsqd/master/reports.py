@@ -12,7 +12,7 @@ from nsqcy.nsqd.calls import Call, Result
 from nsqcy.nsqd.master.verbs import MasterSide
 
 PLACE_TIMEOUT = 5.0
-SAVE_TIMEOUT = 30.0  # the master writes and syncs nsqd.dat before it answers
+SAVE_TIMEOUT = 30.0  # seconds: the master writes and syncs nsqd.dat before it answers
 
 
 class WorkerReport(Call[MasterSide, Result]):
@@ -33,7 +33,7 @@ class Up(WorkerReport[None]):
 
 @dataclass(frozen=True)
 class Place(WorkerReport[int]):
-    """Return a topic's owner; the master places the topic if it is new."""
+    """Return a topic's owner. If the topic is new, the master places it."""
 
     timeout: ClassVar[float] = PLACE_TIMEOUT
     topic: str

@@ -1,4 +1,4 @@
-"""Workers' requests: executed in the master, or forwarded to another worker.
+"""Workers' requests, which are executed in the master or forwarded to another worker.
 
 Owns the path between workers. `verbs` and `reports` define the master's actions.
 """
@@ -14,7 +14,7 @@ from nsqcy.nsqd.worker.messages import AdoptSession
 from nsqcy.process import ancillary
 from nsqcy.process.control import Answer, ChannelClosed, Request
 
-FORWARD_LIMIT = 60.0  # seconds for one worker to answer another; callers set less
+FORWARD_LIMIT = 60.0  # seconds for one worker to answer another; callers set shorter limits
 
 
 class WorkerRequests:

@@ -1,5 +1,5 @@
-"""All topics and channels of this nsqd: their owners, nsqd.dat, and their registration with
-nsqlookupds.
+"""All topics and channels of this nsqd: their owners, their entries in nsqd.dat, and their
+registration with nsqlookupds.
 
 Owns the order in which these three change. Does not handle messages.
 """
@@ -23,12 +23,12 @@ from nsqcy.nsqd.worker.messages import EndHold, Placed
 
 
 class TopicRegistry:
-    """Handles workers' reports about topics, and saves the durable ones."""
+    """Handles workers' reports about topics, and saves the durable topics."""
 
     def __init__(
         self, data_path: str, workers: int, alive: Workers, options: NsqdOptions | None, log: Log
     ) -> None:
-        """options: None without nsqlookupds."""
+        """options: None if there are no nsqlookupds."""
         self.known_topics = metadata.KnownTopics()
         self.placement = Placement(workers)
         self.lookup: Lookup | None = None
@@ -99,7 +99,7 @@ class TopicRegistry:
         return changed
 
     def discover_channels(self, worker: int, topic: str) -> None:
-        """Send a worker the channels of a new topic that nsqlookupds know. Never blocks."""
+        """Send a worker a new topic's channels that nsqlookupds know. Never blocks."""
         gevent.spawn(self._discover_channels, worker, topic)
 
     def channel_created(self, topic: str, channel: str) -> bool:
@@ -124,7 +124,7 @@ class TopicRegistry:
         return changed
 
     def save(self, topic: str, channel: str = "") -> None:
-        """Return when nsqd.dat contains the change of a durable topic or channel. Raises
+        """Return once nsqd.dat contains the change to a durable topic or channel. Raises
         NotWritten."""
         if _is_durable(topic, channel):
             try:

@@ -1,4 +1,4 @@
-"""Admin verbs for the whole nsqd. Each verb runs in the master.
+"""Admin verbs that apply to all of nsqd. Each verb runs in the master.
 
 A verb is one class: its fields are parsed from the HTTP request, and `run` is the master's action.
 Workers import this module, so it imports no part of the master.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.stats.stats_page import StatsPages
 
 SAVE_TIMEOUT = 30.0  # seconds: the master writes and syncs a file before it answers
-ALL_TIMEOUT = 30.0  # it calls nsqlookupds and all workers
-GATHER_TIMEOUT = 15.0  # for a round of calls in progress, and the next one
+ALL_TIMEOUT = 30.0  # seconds: the master calls nsqlookupds and all workers
+GATHER_TIMEOUT = 15.0  # seconds for a round of calls in progress, and the next round
 
 
 class MasterSide(NamedTuple):
@@ -42,7 +42,7 @@ class MasterSide(NamedTuple):
 
 
 class MasterVerb(Call[MasterSide, Result]):
-    """A verb for the whole nsqd."""
+    """A verb that applies to all of nsqd."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ChangeOption(MasterVerb[None]):
 
 @dataclass(frozen=True)
 class SetDrain(MasterVerb[dict[str, Any]]):
-    """Begin to drain, with a limit in seconds, or stop draining. Return the state."""
+    """Start draining, with a limit in seconds, or stop draining. Return the state."""
 
     timeout: ClassVar[float] = ALL_TIMEOUT
     on: bool
@@ -130,7 +130,7 @@ class GetStats(MasterVerb[bytes]):
 
 @dataclass(frozen=True)
 class GetMetrics(MasterVerb[Answer]):
-    """Return the plan of the /metrics page, with its buffer, its content type, and whether it is
+    """Return the /metrics page's plan, with its buffer, its content type, and whether the page is
     compressed."""
 
     timeout: ClassVar[float] = GATHER_TIMEOUT
@@ -144,7 +144,7 @@ class GetMetrics(MasterVerb[Answer]):
 
 @dataclass(frozen=True)
 class Inspect(MasterVerb[bytes]):
-    """Return the `debug.tell` report about `what` of every process."""
+    """Return the `debug.tell` reports about `what` from all processes."""
 
     timeout: ClassVar[float] = 30.0
     returns = "blob"
@@ -166,7 +166,7 @@ class GetReasons(MasterVerb[list[str]]):
 
 @dataclass(frozen=True)
 class Live(MasterVerb[None]):
-    """Return; the answer shows that the master's event loop runs."""
+    """Return nothing; the answer shows that the master's event loop runs."""
 
     timeout: ClassVar[float] = 2.0
 

@@ -1,6 +1,6 @@
-"""Start, exit and replacement of workers.
+"""Starting, stopping and replacing workers.
 
-Owns the consequences of a worker's crash. They follow in this order: the worker receives no more
+Owns the consequences of a worker's crash, which are, in this order: the worker receives no more
 connections, and those it had not accepted are given to other workers; the other workers are
 notified, and answer when they no longer touch its rings; the rings are reset; the worker is
 restarted; it loads its topics; the other workers are notified that it is up; it receives
@@ -26,7 +26,7 @@ from nsqcy.process.handoff import Accepted
 
 STOP_LIMIT = 600.0  # seconds for workers to save before they are killed
 KILL_LIMIT = 5.0  # seconds for a killed worker to exit
-HUNG_UP_LIMIT = 5.0  # seconds a worker may run without its control channel
+HUNG_UP_LIMIT = 5.0  # seconds for which a worker may run without its control channel
 NAG = 5.0  # seconds between log lines about a worker that does not answer
 
 
@@ -44,7 +44,8 @@ class WorkerLifecycle:
         on_start_failed: Callable[[str], None],
         log: Lines,
     ) -> None:
-        """on_start_failed: called once when a worker exits before nsqd serves; may block."""
+        """on_start_failed: called once when a worker exits before nsqd serves clients; may
+        block."""
         self._launcher = launcher
         self._slots = launcher.shared
         self._workers = workers
@@ -69,7 +70,7 @@ class WorkerLifecycle:
         return [self._describe(child) for child in self.arbiter.children]
 
     def wait_for_all(self) -> None:
-        """Return when all workers are up."""
+        """Return once all workers are up."""
         for handle in self._workers:
             handle.up.wait()
 
@@ -82,14 +83,14 @@ class WorkerLifecycle:
                 raise StartError(f"failed to load topics - {error}")
 
     def let_in_all(self) -> None:
-        """Give connections to every worker from now on."""
+        """From now on, give connections to every worker."""
         for handle in self._workers:
             self._let_in(handle)
 
     def stop(self) -> bool:
-        """Stop all workers; return whether all running workers have saved everything."""
+        """Stop all workers; return whether every running worker has saved everything."""
         alive = [child for child in self.arbiter.children if child.pid]
-        self.arbiter.signal_all(signal.SIGCONT)  # a stopped process must also save
+        self.arbiter.signal_all(signal.SIGCONT)  # a suspended process must save as well
         for handle in self._workers:
             gevent.spawn(handle.ask, Stop())
         if not self.arbiter.wait(STOP_LIMIT):
@@ -131,7 +132,7 @@ class WorkerLifecycle:
         if handle is None:
             return
         back = handle.sender.close()
-        handle.channel.drain()  # its last messages
+        handle.channel.drain()  # read its last messages
         handle.channel.close("the worker has exited")
         if self._phase.ending:
             _close(back)
@@ -150,8 +151,8 @@ class WorkerLifecycle:
         self.arbiter.restart(index)
 
     def _peer_down(self, handle: WorkerHandle, index: int) -> None:
-        """Wait until the worker answers or exits: the rings cannot be reset while it may touch
-        them."""
+        """Wait until the worker answers or exits, because the rings cannot be reset while it may
+        touch them."""
         greenlet = gevent.spawn(handle.ask, PeerDown(index))
         while not greenlet.ready():
             greenlet.join(NAG)
@@ -169,7 +170,7 @@ class WorkerLifecycle:
             self._log.error(
                 f"failed to load topics - {error}", event="topics_not_loaded", worker=handle.index
             )
-            return  # it exits on its own, and is restarted
+            return  # it exits on its own and is restarted
         if self._workers.get(handle.index) is not handle or self._phase.ending:
             return
         peer_up = PeerUp(handle.index, self._slots.view(handle.index).generation)
@@ -200,7 +201,7 @@ class WorkerLifecycle:
     def _load(self, handle: WorkerHandle) -> None:
         """Have a worker load its topics, with the current placement and peers."""
         # At the start, all workers come up together. Later, a worker that is not up yet is
-        # announced when it is up.
+        # announced once it is up.
         peers = {
             other.index: self._slots.view(other.index).generation
             for other in self._workers

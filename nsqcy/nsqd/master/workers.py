@@ -1,6 +1,6 @@
 """The master's side of the worker processes: a handle for each worker, and calls to all workers.
 
-Owns the control channels. Independent of the calls' meaning and of the workers' lifecycle.
+Owns the control channels. Independent of what the calls mean and of the workers' lifecycle.
 """
 
 import time
@@ -39,7 +39,7 @@ class Requests(Protocol):
 class WorkerHandle:
     """One worker process: its channels and its state.
 
-    It is its control channel's handler and the acceptor's target.
+    Handles its control channel's requests, and is a target for the acceptor.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class WorkerHandle:
         return True
 
     def migrated(self, change: int) -> None:
-        """Count sessions that have arrived from other workers, or left for them, at once."""
+        """Count sessions that have arrived from other workers, or left for them, immediately."""
         self._recent += change
 
     def called(self, request: Request) -> Any:
@@ -144,12 +144,12 @@ class Workers:
         return _gather(call, (handle for handle in self if handle.ready))
 
     def ask_ready(self, call: Call[Any, Result]) -> dict[int, Result]:
-        """Like `gather_ready`, but without the workers that do not answer in time."""
+        """Like `gather_ready`, but omit the workers that do not answer in time."""
         found = {}
         for index, result in self.gather_ready(call).items():
             if not isinstance(result, Exception):
                 found[index] = result
-            elif isinstance(result, RemoteError):  # a bug there
+            elif isinstance(result, RemoteError):  # a bug in that worker
                 name = type(call).__name__
                 self._log.error(f"worker {index}: {name}: {result}", worker=index)
         return found

@@ -1,6 +1,6 @@
 """Request coalescer: concurrent callers with the same request share one answer.
 
-The work for an answer begins after the request, so the answer contains everything that was true
+The work for an answer begins after the request, so the answer reflects everything that happened
 before it. For each request, at most one round of work runs at a time.
 """
 
@@ -19,11 +19,11 @@ class RequestCoalescer(Generic[Question, Answer]):
 
     def __init__(self, work: Callable[[Question], Answer]) -> None:
         self._work = work
-        self._next: dict[Question, AsyncResult] = {}  # rounds that have not begun
+        self._next: dict[Question, AsyncResult] = {}  # rounds that have not begun yet
         self._running: set[Question] = set()
 
     def ask(self, question: Question) -> Answer:
-        """Wait for the next round of this request. Raises the exception of `work`."""
+        """Wait for the next round for this request. Raises any exception that `work` raises."""
         result = self._next.get(question)
         if result is None:
             result = self._next[question] = AsyncResult()

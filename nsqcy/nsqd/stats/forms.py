@@ -1,9 +1,9 @@
 """The formats of /stats: topics, channels and clients as JSON and as text.
 
-Pure functions of counters (the dicts of `Topic.counters()` and others). They define the keys, their
-order and when a key is omitted; the callers supply the numbers. A page consists of pieces: a
-client's piece is part of its channel's, a channel's piece is part of its topic's, and the topics'
-pieces are joined unchanged.
+Pure functions of counters (the dicts of `Topic.counters()` and others). They define the keys, the
+key order, and when a key is omitted; callers supply the numbers. A page consists of pieces: a
+client's piece is part of its channel's piece, a channel's piece is part of its topic's piece, and
+the topics' pieces are joined unchanged.
 """
 
 import gc
@@ -28,9 +28,9 @@ LATENCY = "e2e_processing_latency"
 
 
 class Query(NamedTuple):
-    """A request for /stats. `topic` and `channel` select the objects with that name; "" selects
-    all. `ledger`: the counts of every outcome of a channel's messages, and of messages dropped by
-    its topic; JSON only."""
+    """A request for /stats. `topic` and `channel` select the objects with those names; "" selects
+    all. `ledger`: whether to include the counts of every outcome of a channel's messages, and of
+    messages dropped by its topic; JSON only."""
 
     json: bool = False
     topic: str = ""
@@ -41,7 +41,7 @@ class Query(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Start of a page. Both times are wall clock, in nanoseconds."""
+    """The start of a page. Both times are wall clock, in nanoseconds."""
 
     health: str
     started: int
@@ -50,15 +50,16 @@ class Head(NamedTuple):
 
 
 class Form(Protocol):
-    """Formats a page. In a client's form, `topic` selects that entry of its counts."""
+    """Formats a page. In a client's form, `topic` selects that topic's entry in the client's
+    counts."""
 
     def client(self, counters: Counters, topic: str, now: int) -> str: ...
     def channel(self, counters: Counters, clients: Sequence[str] | None) -> str:
-        """`clients` is None if they are not shown."""
+        """`clients` is None if clients are not shown."""
 
     def topic(self, counters: Counters, channels: Sequence[str]) -> str: ...
     def producers(self, clients: Iterable[str]) -> str:
-        """Format some of the producers; `page` joins the pieces of all."""
+        """Format some of the producers; `page` joins all pieces."""
 
     def page(
         self,
@@ -73,12 +74,12 @@ class Form(Protocol):
 
 
 def form(query: Query) -> Form:
-    """Return the format that a query requests."""
+    """Return the format that a query asks for."""
     return JSON if query.json else TEXT
 
 
 def encode(text: str) -> bytes:
-    """Replace bytes that were not UTF-8, as Go does in JSON."""
+    """Replace bytes that were not valid UTF-8, as Go does in JSON."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -89,7 +90,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def pub_counts(counters: Counters, topic: str) -> list[tuple[str, int]]:
-    """Return how many messages a client has published to each topic, or only to this one."""
+    """Return how many messages a client has published to each topic, or only to this topic."""
     counts = counters.get("pub_counts")
     if not counts:
         return []
@@ -220,7 +221,7 @@ class JsonForm:
         }
         if head.draining:
             start["draining"] = True
-        # Typed clients distinguish null and []: null if the requested topic does not exist, [] if
+        # Typed clients distinguish null from []: null if the requested topic does not exist, [] if
         # there are no topics.
         parts = [json_bytes(start)[:-1], b',"topics":']
         parts += [b"null"] if topics is None else [b"[", b",".join(topics), b"]"]
@@ -356,8 +357,8 @@ def _text_latency(counters: Counters) -> str:
 
 
 def humanize(ns: float) -> str:
-    """Format nanoseconds with one decimal, in the largest unit that gives a value over 1: `26.9ms`,
-    `0.0ns`."""
+    """Format nanoseconds with one decimal place, in the largest unit that gives a value over 1:
+    `26.9ms`, `0.0ns`."""
     for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if ns > size:
             return f"{ns / size:.1f}{unit}"
@@ -372,7 +373,7 @@ TEXT = TextForm()
 
 
 def process_memory() -> dict[str, int]:
-    """Return this process's part of the memory object. Figures that exist only for Go's heap are
+    """Return this process's share of the memory object. Figures that exist only for Go's heap are
     0."""
     memory = dict.fromkeys(MEMORY_KEYS, 0)
     with open("/proc/self/statm") as statm:

@@ -4,8 +4,8 @@ A worker walks its topics in slices, as for /stats, and writes complete lines to
 buffer (metrics_buffer.py). The master plans their order (metrics_page.py), and the worker that
 received the request reads the page from the buffer.
 
-If the client accepts compression, each family is compressed where its lines are written, and the
-page is a sequence of gzip members.
+If the client accepts compression, each process compresses the lines that it writes, and the page is
+a sequence of gzip members.
 """
 
 import os
@@ -32,17 +32,17 @@ SLICE = 512
 """Topics and channels per slice: about 0.3 ms of work."""
 
 COMPRESSED_SLICES = 4
-"""Slices that are written together when compressed, because each piece has an overhead."""
+"""Number of slices to write together when compressing, because each piece has an overhead."""
 
 LINES = (*TOPICS, AGES, *CHANNELS)
-"""The families with lines from workers, in page order."""
+"""The families whose lines come from workers, in page order."""
 
 NAMES = (
     tuple(family.sample for family in TOPICS),
     AGES.name,
     tuple(family.sample for family in CHANNELS),
 )
-"""Their sample names, in the form that nsqcy.server.metrics expects."""
+"""The sample names of these families, in the form that nsqcy.server.metrics expects."""
 
 WRITER = "nsqcy.nsqd.stats.metrics_page"
 
@@ -57,9 +57,9 @@ def share(
     compress: bool,
     give_way: Callable[[], None],
 ) -> dict[str, Any]:
-    """Write a worker's lines to the buffer, slice by slice; return its answer.
+    """Write a worker's lines to the buffer, slice by slice; return the worker's answer.
 
-    The answer's `lengths` are the sizes in bytes of each family of LINES, by slice. `worker`: the
+    The answer's `lengths` are the sizes, in bytes, of each family in LINES, by slice. `worker`: the
     worker's own figures, in the form that Metrics reads.
     """
 
@@ -130,7 +130,7 @@ class Metrics:
     """The master's answers to /metrics.
 
     `ask_all` calls every worker that is up for its share and returns the shares by worker. Its
-    arguments are the buffer's descriptor and whether to compress. `whole` returns the master's
+    arguments are the buffer's descriptor and whether to compress. `whole` returns the master's own
     figures. The page writer is imported on first use.
     """
 
@@ -147,8 +147,8 @@ class Metrics:
         self._sums = [Summed(OTHER), Summed(EPHEMERAL)]
 
     def page(self, accept: str, accept_encoding: str) -> Answer:
-        """Block until all workers have answered. Return the plan of the page as a blob, with its
-        buffer, its content type, and whether it is compressed."""
+        """Block until all workers have answered. Return the page's plan as a blob, with its buffer,
+        its content type, and whether the page is compressed."""
         writer = lazy_imports.module(WRITER)
         form = writer.choose(accept, accept_encoding)
         shared, plan = self._pages.ask(form)
@@ -169,6 +169,6 @@ class Metrics:
 
 
 def disk_space(path: str) -> Disk:
-    """Return the size and the free bytes of a disk. May take long."""
+    """Return the size and the free bytes of a disk. This may take a long time."""
     found = os.statvfs(path)
     return Disk(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)

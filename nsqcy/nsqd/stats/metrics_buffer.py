@@ -1,7 +1,8 @@
-"""Shared buffer to which several processes write one page: memory that is passed as a descriptor.
+"""Shared buffer to which several processes write one page: memory passed as a descriptor.
 
-A page has megabytes. The workers write it to the buffer, where one worker reads it. It does not
-pass through the master and is copied only twice. The buffer is independent of its content.
+A page has megabytes. The workers write it to the buffer, and one worker reads it from there. The
+page does not pass through the master and is copied only twice. The buffer is independent of its
+content.
 
 Each writer has its own region, far larger than it needs: unwritten parts use no memory. A plan
 lists the pieces of the regions that form the page, in order.
@@ -16,7 +17,7 @@ from typing import NamedTuple
 REGION = 1 << 36
 
 BULK = 512 << 10
-"""Bytes that are read, written or compressed in one piece: 0.2 to 0.6 ms of work."""
+"""Bytes to read, write or compress in one piece: 0.2 to 0.6 ms of work."""
 
 
 class Piece(NamedTuple):
@@ -25,7 +26,7 @@ class Piece(NamedTuple):
 
 
 class SharedBuffer:
-    """Owns the descriptor, which is closed with this object."""
+    """A buffer. Owns the descriptor, which is closed with this object."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("metrics", os.MFD_CLOEXEC)
@@ -51,7 +52,7 @@ class Writer:
 
 
 def pieces(region: int, rows: Iterable[Sequence[int]]) -> list[tuple[Piece, ...]]:
-    """Divide a region into rows of pieces with these sizes; return the pieces of each column."""
+    """Divide a region into rows of pieces with these sizes; return the pieces in each column."""
     at, found = region * REGION, []
     for row in rows:
         starts = accumulate(row, initial=at)

@@ -1,7 +1,7 @@
 """nsqd's /metrics page, from the shares of all workers and the master's own figures.
 
 Topics and channels make up most of the page and are already in the shared buffer, as lines.
-prometheus_client writes the rest, which makes this module slow to import.
+prometheus_client, which writes the rest, makes this module slow to import.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ _CONNECTIONS = ("tcp", "http")
 
 
 class Page:
-    """One page. `shares` are the results of share() from the workers that have answered."""
+    """One page. `shares` are the share() results from the workers that have answered."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Page:
         self._workers = {str(index): share["worker"] for index, share in sorted(shares.items())}
 
     def plan(self, shared: SharedBuffer) -> bytes:
-        """Return the plan of the page: the workers' lines in the buffer, and the lines that the
-        master now adds."""
+        """Return the page's plan: the workers' lines in the buffer, and the lines that the master
+        now adds."""
         writer = Writer(shared.fd, 0)
         others = write(
             self._form,
@@ -69,7 +69,7 @@ class Page:
     # Topics and channels
 
     def _of_topics(self, writer: Writer) -> Iterator[Piece]:
-        """Yield the heading and the lines of each family."""
+        """Yield each family's heading and lines."""
         written = [pieces(index + 1, share["lengths"]) for index, share in self._shares.items()]
         summed = self._summed()
         for number, family in enumerate(LINES):
@@ -79,7 +79,7 @@ class Page:
                 yield writer.write(self._pack(lines(summed[family])))
 
     def _summed(self) -> dict[Family, Metric]:
-        """Return the totals of topics and channels that have no lines of their own."""
+        """Return the totals for topics and channels that have no lines of their own."""
         samples: dict[Family, list[tuple[list[str], float]]] = {}
         ages = []
         for summed in self._sums:
@@ -135,7 +135,7 @@ class Page:
             yield metric(family, (([name], its[key]) for name, its in found.items()))
 
     def _of_users(self) -> Iterator[Metric]:
-        """Yield the metrics of users with quotas."""
+        """Yield the metrics for users with quotas."""
         users = together(its["quotas"] for its in self._workers.values())
         for number, family in enumerate(families.USERS):
             unit = _SECOND if family is families.USER_WAITS else 1
@@ -169,8 +169,8 @@ class Page:
 
 
 def together(shares: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, list[int]]:
-    """Return each user's figures, given Quotas.told() of all workers. For a user that all workers
-    count together, the shares are equal except for the latest changes."""
+    """Return each user's figures, given the Quotas.told() results of all workers. For a user that
+    all workers count together, the shares are equal except for the latest changes."""
     found: dict[str, list[int]] = {}
     for each in chain.from_iterable(shares):
         before = found.get(each["user"])

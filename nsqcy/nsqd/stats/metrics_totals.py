@@ -1,6 +1,6 @@
-"""Totals over all workers, for topics and channels that have no series of their own.
+"""Totals across all workers, for topics and channels that have no series of their own.
 
-Prevents a total from decreasing: Prometheus would interpret that as a restart, and count the whole
+Prevents a total from decreasing: Prometheus would interpret that as a restart, and count the entire
 total as growth.
 """
 
@@ -13,9 +13,9 @@ Values = Sequence[float]
 
 
 class Growing:
-    """Counters summed over workers; a restarted worker counts from 0 again.
+    """Counters summed across workers; a restarted worker counts from 0 again.
 
-    A worker's counts up to the last scrape before its exit stay in the sum; later counts are lost.
+    A worker's counts up to the last scrape before it exits stay in the sum; later counts are lost.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Growing:
         if before != generation:
             self._ended = added([self._ended, seen])
             seen = counters
-        # A walk may miss topics that are deleted meanwhile.
+        # A walk may miss topics that are deleted in the meantime.
         now = [max(pair) for pair in zip(counters, seen, strict=True)]
         self._latest[worker] = generation, now
 
@@ -41,8 +41,7 @@ def added(rows: Iterable[Values]) -> Values:
 
 
 class Summed:
-    """All objects that are shown under one name. Counters accumulate; gauges show the current
-    value."""
+    """All objects shown under one name. Counters accumulate; gauges show the current value."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -64,7 +63,7 @@ class Summed:
         return sum(each[what] for each in self._now)
 
     def topics(self) -> Iterator[tuple[Family, float]]:
-        """Return each topic family with its value; nothing if nothing was counted yet."""
+        """Return each topic family with its value; empty if nothing has been counted yet."""
         return _shown(TOPICS, self._topics.total(), added(each["topic"] for each in self._now))
 
     def channels(self) -> Iterator[tuple[Family, float]]:

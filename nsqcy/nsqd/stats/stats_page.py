@@ -1,7 +1,7 @@
 """/stats: each worker's share, and the page that the master builds from all shares.
 
-A worker walks its topics in slices, so that deliveries continue between slices. It answers with
-finished pieces of the page, which the master sorts and joins without parsing them.
+A worker walks its topics in slices, so that deliveries continue between slices. It returns finished
+pieces of the page, which the master sorts and joins without parsing.
 
     value   {"known", "health", "health_at", "memory", "producers", "events"}   see pack()
     blob    for each topic u16 length of its name, u32 length of its piece, name, piece;
@@ -78,7 +78,7 @@ class Walk:
         self._slices = Slices(give_way)
 
     def topics(self, topics: Iterable[Topic]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the name and the piece of each selected topic."""
+        """Yield each selected topic's name and piece."""
         for topic in topics:
             piece = self._topic(topic)
             if piece is not None:
@@ -121,7 +121,7 @@ class Walk:
 
 
 class Health(NamedTuple):
-    """The outcome of a worker's latest write to a log, and its time."""
+    """The outcome of a worker's latest write to a log, and the time of that write."""
 
     text: str
     at: int
@@ -169,7 +169,7 @@ class Whole(NamedTuple):
 
 
 def merge(answers: Sequence[Answer], workers: int) -> Whole:
-    """Combine the shares of the workers that answered; `workers` is the number of all workers."""
+    """Combine the shares of the workers that answered; `workers` is the total number of workers."""
     topics: list[tuple[bytes, bytes]] = []
     producers = []
     for answer in answers:
@@ -191,8 +191,7 @@ def merge(answers: Sequence[Answer], workers: int) -> Whole:
 
 
 def overall_health(values: Sequence[Mapping[str, Any]], workers: int) -> str:
-    """Return the health of nsqd: a missing worker first, otherwise the outcome of the latest
-    write."""
+    """Return nsqd's health: first a missing worker, otherwise the outcome of the latest write."""
     if len(values) < workers:
         missing = workers - len(values)
         return f"NOK - {missing} of {workers} workers are being restarted"
@@ -210,7 +209,7 @@ def _entries(blob: bytes, end: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool = False) -> bytes:
-    """Return the body of the answer to /stats."""
+    """Return the body of the response to /stats."""
     topics = [piece for _, piece in whole.topics]
     unknown = bool(query.topic) and not whole.known
     return forms.form(query).page(
@@ -223,7 +222,7 @@ def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool =
 
 
 class StatsPages:
-    """The master's answers to requests for the whole page.
+    """The master's answers to requests for the complete page.
 
     `ask_all` calls every worker that is up for its share. `started` is nsqd's start, wall clock ns.
     `is_draining` returns whether nsqd rejects publishes.

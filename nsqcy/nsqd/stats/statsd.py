@@ -1,4 +1,4 @@
-"""statsd: its lines, their packets, and the greenlet that pushes them periodically.
+"""statsd: lines, packets, and the greenlet that pushes them periodically.
 
 Pure functions create lines and packets; `Pusher` uses the socket and the clock. The caller provides
 the figures.
@@ -22,7 +22,7 @@ from nsqcy.nsqd.worker.slices import Turns
 
 SECOND = 1_000_000_000
 LOOKUP_LIMIT = 1.0  # seconds to resolve a name
-DEFAULT_PACKET = 4096  # bytes, if the option is unusable
+DEFAULT_PACKET = 4096  # bytes per packet, if the option is unusable
 TOPICS_A_TURN = 20
 FIGURES = Query(json=True, include_clients=False)
 
@@ -45,7 +45,7 @@ Counters = Mapping[str, Any]
 
 
 class Settings(Protocol):
-    """The options used here; the prefix is already expanded."""
+    """The options that this module uses; the prefix is already expanded."""
 
     @property
     def statsd_address(self) -> str: ...
@@ -62,7 +62,7 @@ class Settings(Protocol):
 
 
 class Increases:
-    """Computes how much counters have grown since the previous push.
+    """Computes how much each counter has grown since the previous push.
 
     A smaller value belongs to a new object and counts as growth from 0.
     """
@@ -91,7 +91,7 @@ class Writer:
         self._increases = Increases()
 
     def topic(self, topic: Counters) -> Iterator[bytes]:
-        """Yield the lines of a topic, in the form of /stats, and of its channels."""
+        """Yield the lines for a topic, in the form of /stats, and for its channels."""
         name = topic["topic_name"]
         if self._excluded(name):
             return
@@ -149,8 +149,8 @@ def _percent(quantile: float) -> str:
 
 
 def packets(lines: Iterable[bytes], size: int) -> list[bytes]:
-    """Pack lines into datagrams of at most `size` bytes; a longer line is sent on its own,
-    unsplit."""
+    """Pack lines into datagrams of at most `size` bytes; a longer line is sent on its own without
+    being split."""
     limit = size if size > 0 else DEFAULT_PACKET
     packed: list[bytes] = []
     open_lines: list[bytes] = []

@@ -1,1 +1,1 @@
-"""A worker process of nsqd: the engine, its link to the master, TLS, IDENTIFY."""
+"""An nsqd worker process: the engine, its link to the master, TLS, IDENTIFY."""

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.worker import tls
 
 HOLD_LIMIT = 60_000_000_000
-"""How long a new topic waits for its channels, in ns: longer than the master ever needs."""
+"""How long a new topic waits for its channels, in ns: longer than the master can take."""
 
 
 class Streams(Mesh):
@@ -220,7 +220,7 @@ class Engine:
         if COUNTED:
             self._live_objects = LiveObjects(f"worker {self._index}", self._manager, pool, boot.log)
 
-    # -- the life of the worker
+    # -- the worker's lifecycle
 
     def load(
         self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]
@@ -235,11 +235,11 @@ class Engine:
                 self._copies.topics.load(topic["name"], topic["paused"], channels)
             else:
                 self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
-            gevent.sleep(0)  # lets the heartbeat run: many topics, or a log to scan, take time
+            gevent.sleep(0)  # let the heartbeat run: many topics, or a log to scan, take time
             if self._stopped:  # topics that are not loaded stay on disk unchanged
                 return
             self._loop.enter()
-        debug.free()  # frees the memory from parsing large journals
+        debug.free()  # free the memory used for parsing large journals
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
@@ -312,8 +312,8 @@ class Engine:
         self._migration.begin(session, owner)
 
     def _has_room(self) -> bool:
-        """Return whether there is room for one more topic. Several workers that check at the same
-        moment may all find the last free place."""
+        """Return whether there is room for one more topic. Workers that check at the same moment
+        may all find the last free slot."""
         return self._shared.topics() < self._options.max_topics
 
     def stop(self) -> None:
@@ -356,8 +356,8 @@ class Engine:
     # -- authorization
 
     def _authorizer(self, log: Log) -> Any:
-        """Return the authorizer; None if every client may do everything, in which case no auth
-        module is imported."""
+        """Return the authorizer. If every client may do everything, return None and import no auth
+        module."""
         servers = None
         if self._options.auth_http_address:
             from nsqcy.nsqd.auth.client import Authorizer
@@ -367,7 +367,7 @@ class Engine:
             return servers
         return self._users.authorizer(servers, lambda: self._loop.enter(), log)
 
-    # -- control messages of the master and of other workers (messages.Engine)
+    # -- control messages from the master and other workers (messages.Engine)
 
     def call(self, request: Request) -> Any:
         return calls.serve(request, (EngineMessage, self), (TopicVerb, self._owned))
@@ -430,7 +430,7 @@ class Engine:
         return None if self._copies is None else self._copies.status()
 
     def _give_way(self) -> None:
-        """Let one event-loop iteration pass; the counts are exact when this returns."""
+        """Let one event-loop iteration pass; when this returns, the counts are exact."""
         self._turns.wait()
         self._loop.enter()
         self._shard.settle()

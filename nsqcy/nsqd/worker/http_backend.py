@@ -1,4 +1,4 @@
-"""A worker's HTTP backend: `nsqd.http.backend.Backend` over topics, rings and master.
+"""A worker's HTTP backend: `nsqd.http.backend.Backend` on top of topics, rings and the master.
 
 Routes each request to the process that answers it: the topic's owner, the master, or every worker.
 Does not depend on HTTP routes.
@@ -34,7 +34,7 @@ SECOND = 1_000_000_000
 
 
 class HttpBackend:
-    """`backend.Backend` of one worker."""
+    """One worker's `backend.Backend`."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class HttpBackend:
         assert policies is not None
         return policy_values.view(policies, self._options, topic, channel)
 
-    # -- the whole nsqd
+    # -- all of nsqd
 
     def at_master(self, verb: MasterVerb[Result]) -> Result:
         """Run a verb in the master."""
@@ -184,7 +184,7 @@ class HttpBackend:
             return NO_ANSWER
         return None
 
-    # -- looking inside (pprof.Inspected)
+    # -- inspection (pprof.Inspected)
 
     def command_line(self) -> str:
         return procfs.command_line(self._master_pid)

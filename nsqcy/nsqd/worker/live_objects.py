@@ -1,8 +1,8 @@
-"""Live objects of a process's compiled parts: the counters of a debug build.
+"""Live objects in a process's compiled modules: the counters of a debug build.
 
-A debug build's worker logs them in one line, on SIGUSR1 and at a clean exit. Tests check the line:
-every object that was counted on creation must be subtracted again when it is freed. A release build
-counts nothing.
+A debug build's worker logs them in one line, on SIGUSR1 and on a clean exit. Tests check that line:
+every object counted on creation must be subtracted when it is freed. A release build counts
+nothing.
 """
 
 import gc

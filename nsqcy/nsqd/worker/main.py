@@ -35,7 +35,7 @@ from nsqcy.process.control import Channel, Request
 from nsqcy.process.handoff import Receiver
 from nsqcy.process.heartbeat import Heartbeat
 
-# Less than the 5 s that a starting nsqd waits for orphans to release the data-path lock.
+# Less than the 5 s for which a starting nsqd waits for orphans to release the data-path lock.
 ORPHAN_LIMIT = 4.0
 
 
@@ -74,7 +74,7 @@ class Engine(Protocol):
         """Serve this socket ("tcp", "http" or "https"). The engine owns the descriptor."""
 
     def connections(self) -> int:
-        """Return the number of connections; called at each heartbeat."""
+        """Return the number of connections; this is called at each heartbeat."""
 
     def placed(self, topic: str, worker: int) -> None:
         """A topic has been placed."""
@@ -142,7 +142,7 @@ class Worker:
         pipe.close()
         return code
 
-    # -- messages of the master, and of other workers through it
+    # -- messages from the master, and from other workers through it
 
     def called(self, request: Request) -> Any:
         """Answer the master, or another worker through the master."""
@@ -155,7 +155,7 @@ class Worker:
         self.called(request)
 
     def hung_up(self, reason: str) -> None:
-        """The master is gone, or has given up this worker."""
+        """Handle the control channel's end: the master is gone, or has given up on this worker."""
         gevent.spawn(self._end, arbiter.ORPHANED)
 
     # -- messages.Process
@@ -240,7 +240,7 @@ def _set_signals() -> None:
 
 
 def _set_name(worker: int) -> None:
-    """Name this process for ps and top. The command line of a fork is the master's."""
+    """Name this process for ps and top: a fork keeps the master's command line."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:
         file.write(f"nsqd-worker-{worker}")
 

@@ -16,7 +16,7 @@ CHANGE_LIMIT = 5.0  # seconds for a worker to apply a change
 SHARE_LIMIT = 5.0  # seconds to return its share of /stats or /metrics
 REMAINS_LIMIT = 5.0  # seconds to count the remaining messages
 INSPECT_LIMIT = 20.0  # seconds to return its debug report
-HEALTH_LIMIT = 2.0  # seconds to report its health, while clients wait
+HEALTH_LIMIT = 2.0  # seconds to report its health, because clients wait
 PEER_HEALTH_LIMIT = 5.0  # seconds for the same, through the master
 ADOPT_LIMIT = 5.0  # seconds to take over a session
 
@@ -154,7 +154,7 @@ class AdoptSession(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class RenewTls(EngineMessage[None]):
-    """The certificate files were reloaded. material: see `nsqcy.nsqd.worker.tls`."""
+    """The certificate files have been reloaded. material: see `nsqcy.nsqd.worker.tls`."""
 
     material: dict[str, Any]
 
@@ -164,7 +164,7 @@ class RenewTls(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class RenewUsers(EngineMessage[None]):
-    """The users file was reloaded and is valid."""
+    """The users file has been reloaded and is valid."""
 
     text: str
 
@@ -174,7 +174,7 @@ class RenewUsers(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class EndHold(EngineMessage[None]):
-    """Create the channels of a new topic that nsqlookupds know."""
+    """Create a new topic's channels that nsqlookupds know."""
 
     topic: str
     channels: list[str]
@@ -206,7 +206,7 @@ class RefusePublishes(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class SetDraining(EngineMessage[None]):
-    """Reject publishes because nsqd drains, or accept them again."""
+    """Reject publishes because nsqd is draining, or accept them again."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
     draining: bool
@@ -241,8 +241,8 @@ class WriteMetrics(EngineMessage[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetRemains(EngineMessage[Any]):
-    """Return the messages that consumers of the worker's topics have not finished: the fields of a
-    `drain.Remains`."""
+    """Return the messages that consumers of the worker's topics have not finished, as the fields of
+    a `drain.Remains`."""
 
     timeout: ClassVar[float] = REMAINS_LIMIT
 
@@ -274,7 +274,7 @@ class InspectWorker(EngineMessage[bytes]):
 
 @dataclass(frozen=True)
 class GetHealth(EngineMessage[dict[str, Any]]):
-    """Return the outcome of the worker's latest write to a log, and its time."""
+    """Return the outcome of the worker's latest write to a log, and the time of that write."""
 
     timeout: ClassVar[float] = HEALTH_LIMIT
 
@@ -284,6 +284,6 @@ class GetHealth(EngineMessage[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class GetPeerHealth(GetHealth):
-    """Return the outcome of another worker's latest write to a log, and its time."""
+    """Return the outcome of another worker's latest write to a log, and the time of that write."""
 
     timeout: ClassVar[float] = PEER_HEALTH_LIMIT

@@ -1,7 +1,7 @@
 """Sends topic and channel events to the master, which maintains nsqd.dat and the registrations with
 nsqlookupds.
 
-Owns the events' order. Does not depend on topics or sessions.
+Owns the event order. Does not depend on topics or sessions.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class MetadataNotifier:
         self._wake.send()
 
     def finish(self) -> None:
-        """Return when `notify` has run for all events so far."""
+        """Return once `notify` has run for all events so far."""
         self._wake.stop()
         self._wake.close()
         if self._running:

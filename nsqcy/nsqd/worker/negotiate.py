@@ -1,7 +1,7 @@
-"""IDENTIFY: from a client's JSON to its connection's settings.
+"""IDENTIFY: from a client's JSON to the settings of its connection.
 
-Owns the rules of NSQ's IDENTIFY (its fields, their limits, the order of the checks) and the answer.
-Pure functions, independent of connections. See the tests of case ids C050 to C083.
+Owns the rules of NSQ's IDENTIFY (fields, limits, order of checks) and the response. Pure functions,
+independent of connections. See the tests with the case IDs C050 to C083.
 """
 
 from dataclasses import dataclass, replace
@@ -47,7 +47,8 @@ class Identity:
 
 
 class Current(Protocol):
-    """The connection's current settings; a field that is 0 or absent keeps its value."""
+    """The connection's current settings; a field that is 0 or absent leaves its setting
+    unchanged."""
 
     heartbeat_interval: int
     output_buffer_size: int

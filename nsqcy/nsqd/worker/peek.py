@@ -1,4 +1,4 @@
-"""Pages of messages to view: the request, and the form of the answer.
+"""Pages of messages to view: the request, and the format of the response.
 
 Owns the parameters and the JSON of /channel/peek and /topic/peek, and the order of waiting
 messages. nsqcy.broker.peek finds the messages; this module does not depend on topics or workers.
@@ -23,11 +23,11 @@ _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 
 
-Placed = tuple[str, PeekedMessage]  # `start` of a page, and its first message
+Placed = tuple[str, PeekedMessage]  # a page's `start`, and its first message
 
 
 class Look(NamedTuple):
-    """A request for at most `maximum` messages after a place, with at most `max_body` bytes of each
+    """A request for at most `maximum` messages after a place, with at most `max_body` bytes per
     body."""
 
     state: str
@@ -48,7 +48,7 @@ def parse(params: dict[str, str], *, of_channel: bool) -> Look:
         place = _PLACE.fullmatch(params["start"])
         start = (int(place[1]), int(place[2])) if place else (1 << 64, 0)
         if max(map(abs, start)) >> 63:
-            raise HttpError(400, "INVALID_START (allowed: the value of next in an answer)")
+            raise HttpError(400, "INVALID_START (allowed: the value of next in a response)")
     return Look(state, count, start, size)
 
 
@@ -93,7 +93,8 @@ def _by_time(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
 
 
 def _waiting(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
-    """Merge in delivery order: requeued messages come before the first record after their place."""
+    """Merge in delivery order: requeued messages come before the first record that follows their
+    place."""
     entries, records = peek.entries, peek.records
     passed = look.start[1] if look.start else 0
     found: list[Placed] = []

@@ -1,6 +1,6 @@
 """Requests to the master for a topic's owner.
 
-Owns the wait for the answer. `placed` notifies the waiting sessions.
+Owns waiting for the answer. `placed` notifies the waiting sessions.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ class PlacementRequests:
         self._wake.send()
 
     def place(self, topic: str) -> None:
-        """Return when the owner of a topic is known."""
+        """Return once the owner of a topic is known."""
         while True:
             try:
                 worker = self._master.call(Place(topic))

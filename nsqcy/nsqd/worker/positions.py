@@ -34,5 +34,5 @@ def parse(text: str) -> Place:
         return Place(min(int(text), _MAX_POSITION))
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
-        raise ValueError("a time without its zone")
+        raise ValueError("a time without a time zone")
     return Place(time=(moment - _EPOCH) // timedelta(microseconds=1) * 1000)

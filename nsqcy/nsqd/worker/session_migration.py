@@ -1,6 +1,7 @@
 """Connection migration: hands a session over to the worker that owns its topic.
 
-Owns the exchange with the other worker and its outcome; the session owns its content.
+Owns the exchange with the other worker and the handling of its outcome; the session owns the
+content.
 """
 
 import os
@@ -17,7 +18,7 @@ from nsqcy.server.transport import Loop, accept_migration
 
 
 class SessionMigration:
-    """Sessions that leave this worker, and sessions that arrive."""
+    """Handles sessions that leave this worker, and sessions that arrive."""
 
     def __init__(self, loop: Loop, master: MasterLink) -> None:
         self._loop = loop

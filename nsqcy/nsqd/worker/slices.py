@@ -1,6 +1,6 @@
 """Long work on a hub, one slice per turn.
 
-A greenlet that sleeps for zero seconds continues before the loop has polled, sometimes for many
+Greenlets that sleep for zero seconds continue before the loop polls, sometimes for many
 milliseconds. With this module, one greenlet continues each time the loop polls.
 """
 

@@ -1,9 +1,9 @@
 """Server-side TLS: certificates, the client certificate policy, and non-blocking handshakes.
 
-Owns OpenSSL's contexts. The master reads the files into a Material, which it sends to workers at
-their start and after a SIGHUP; a worker creates a context from it. A connection's TLS is a layer
-(nsqcy.net.tls_stream) over bytes in memory, used by both TCP and HTTPS. This module does not depend
-on their protocols or on sockets.
+Owns the OpenSSL contexts. The master reads the files into a Material, which it sends to workers
+when they start and after a SIGHUP; a worker creates a context from it. A connection's TLS is a
+layer (nsqcy.net.tls_stream) over bytes in memory, which both TCP and HTTPS use. This module does
+not depend on their protocols or on sockets.
 """
 
 import time
@@ -23,15 +23,15 @@ from nsqcy.errors import LayerError
 from nsqcy.net.tls_stream import TlsStream
 from nsqcy.nsqd.options import REQUIRE_VERIFY, NsqdOptions
 
-REQUIRE = "require"  # a certificate from any authority
+REQUIRE = "require"  # any certificate, regardless of its issuer
 TLS_1_2 = 0x0303
 HANDSHAKE_LIMIT = 5.0  # total seconds to wait for a peer
 
 _VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
 _RECORDS = b"\x15\x16"  # the first byte of a TLS record: an alert or a handshake
 
-# OpenSSL's names of cipher suites, and the IANA names that Go also uses. TLS 1.3 suites have the
-# same name in both.
+# OpenSSL's cipher suite names, and the IANA names that Go also uses. TLS 1.3 suites have the same
+# name in both.
 _SUITES = {
     "DES-CBC3-SHA": "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
     "AES128-SHA": "TLS_RSA_WITH_AES_128_CBC_SHA",
@@ -64,7 +64,7 @@ _SUITES = {
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AES:RSA+AESGCM:RSA+AES:!PSK:!SRP:!AESCCM:!AESCCM8"
 _ANY_LEVEL = ":@SECLEVEL=0"
 _TOO_WEAK = frozenset({"ee key too small", "ca key too small", "ca md too weak"})
-_STRONG_RSA = 2048  # bits that OpenSSL accepts at its default level
+_STRONG_RSA = 2048  # minimum bits that OpenSSL accepts at its default level
 
 
 class TlsError(Exception):
@@ -74,12 +74,12 @@ class TlsError(Exception):
 class Material(NamedTuple):
     """Input for a context. All fields are JSON values."""
 
-    certificate: str  # PEM, the server's certificate first and then its authorities
+    certificate: str  # PEM: the server's certificate, then its CA certificates
     key: str  # PEM
-    root_ca: str  # PEM; empty: the system's authorities
+    root_ca: str  # PEM; empty: the system's CAs
     policy: str
     min_version: int
-    old_versions: bool  # TLS before 1.2 was enabled explicitly
+    old_versions: bool  # TLS versions before 1.2 are enabled explicitly
 
 
 def load(options: NsqdOptions, old_versions: bool) -> tuple[Material | None, list[str]]:
@@ -90,7 +90,7 @@ def load(options: NsqdOptions, old_versions: bool) -> tuple[Material | None, lis
 
 
 def read_material(options: NsqdOptions, old_versions: bool) -> Material | None:
-    """Read the configured files; None if there are none. Raises TlsError.
+    """Read the configured files; return None if there are none. Raises TlsError.
 
     TLS before 1.2 requires OpenSSL's lowest security level, so NSQ's default does not enable it:
     `old_versions` means that the user has set the option.
@@ -152,8 +152,8 @@ def _build(material: Material, lowered: bool) -> SSL.Context:
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(material.min_version)
     context.set_cipher_list((_CIPHERS + (_ANY_LEVEL if lowered else "")).encode())
-    # Other workers cannot use one worker's tickets, and neither can the same worker after a reload
-    # of the files.
+    # Other workers cannot use a worker's session tickets, nor can the same worker after it reloads
+    # the files.
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION)
     context.set_session_id(b"nsqd")
@@ -206,7 +206,7 @@ def _key(text: str) -> Any:
 
 
 def _is_weak(root_ca: str) -> bool:
-    """Return whether OpenSSL would reject signatures of one of these authorities."""
+    """Return whether OpenSSL would reject signatures by one of these CAs."""
     return any(
         _bits(each.public_key()) < _STRONG_RSA
         or isinstance(each.signature_hash_algorithm, hashes.SHA1 | hashes.MD5)
@@ -215,7 +215,7 @@ def _is_weak(root_ca: str) -> bool:
 
 
 def _bits(key: object) -> int:
-    """Return the size of an RSA key; others count as strong."""
+    """Return the size of an RSA key; other keys count as strong."""
     return key.key_size if isinstance(key, rsa.RSAPublicKey) else _STRONG_RSA
 
 
@@ -252,7 +252,7 @@ class TlsLayer(TlsStream):
         super().feed(data)
 
     def handshake(self) -> bool:
-        """Continue the handshake. Return True when it is done, False when it needs input. Raises
+        """Continue the handshake. Return True if it is done, False if it needs input. Raises
         LayerError."""
         while True:
             try:
@@ -279,7 +279,7 @@ class TlsLayer(TlsStream):
         return tuple(filter(None, (_common_name(certificate), *_alternative_names(certificate))))
 
     def facts(self) -> dict[str, str]:
-        """Return the facts of the connection after the handshake, as JSON values."""
+        """Return facts about the connection after the handshake, as JSON values."""
         version = self._connection.get_protocol_version()
         certificate = self._connection.get_peer_certificate(as_cryptography=True)
         return {
@@ -326,13 +326,13 @@ class Owner(Protocol):
 class Handshakes:
     """The handshakes in progress in a worker.
 
-    One step takes as long as thousands of messages. Each turn of the loop therefore does at most
-    one step, for the handshake that has waited longest. Waiting for a turn does not count against
-    the peer's time limit.
+    One step takes as long as handling thousands of messages. Each turn of the loop therefore takes
+    at most one step, for the handshake that has waited longest. Waiting for a turn does not count
+    against the peer's time limit.
     """
 
     def __init__(self, loop: Any, context: SSL.Context, limit: float = HANDSHAKE_LIMIT) -> None:
-        """loop: the hub's loop. context: for the next handshake; may be replaced at any time."""
+        """loop: the hub's loop. context: for new handshakes; may be replaced at any time."""
         self.context = context
         self.limit = limit
         self._loop = loop
@@ -358,7 +358,7 @@ class Handshakes:
         return timer
 
     def enqueue(self, handshake: "Handshake") -> None:
-        """Have the handshake's step() called in its turn."""
+        """Schedule a call to the handshake's step() in its turn."""
         if not self._waiting:
             self._check.start(self._turn)
             # An active idle watcher keeps the poll from blocking.
@@ -402,7 +402,7 @@ class Handshake:
         self._owner = None
 
     def step(self) -> bool:
-        """Do a step; return whether there was one to do."""
+        """Take a step; return whether there was one to take."""
         owner = self._owner
         if owner is None:
             return False
@@ -442,4 +442,4 @@ class Handshake:
         owner = self._owner
         self.cancel()
         if owner is not None:
-            owner.handshake_done("tls: the peer takes too long")
+            owner.handshake_done("tls: handshake timed out")

@@ -24,12 +24,12 @@ from nsqcy.nsqd.worker.positions import Place
 
 READ_INTERVAL = 0.002  # seconds between checks whether a log block has been read
 WRITE_LIMIT = 4.0  # seconds for a write
-PEEK_LIMIT = 4.0  # seconds for reading messages
+PEEK_LIMIT = 4.0  # seconds to read messages
 MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes
 
 
 class TopicOwner:
-    """This worker's topics, for use by verbs."""
+    """This worker's topics, as used by verbs."""
 
     def __init__(self, shard: Shard, enter: Callable[[], None], master: MasterLink) -> None:
         """enter: makes this moment a turn of the event loop; called before a topic is touched."""
@@ -64,7 +64,7 @@ class TopicOwner:
         return self.topic_of(topic, channel).channels[channel]
 
     def resolve(self, topic: str, place: Place) -> tuple[Topic, int]:
-        """Return the topic and the sequence number of a position in its log; waits for the log if
+        """Return the topic, and the sequence number of a position in its log. Waits for the log if
         necessary."""
         found = self.topic(topic)
         while place.time is not None:
@@ -76,18 +76,18 @@ class TopicOwner:
         return found, place.seq
 
     def health(self) -> dict[str, Any]:
-        """Return the outcome of this worker's latest write to a log, and its time."""
+        """Return the outcome of this worker's latest write to a log, and the time of that write."""
         return {"health": self.shard.health, "health_at": self.shard.health_at}
 
     def save_channel(self, topic: Topic, channel: str) -> None:
-        """Return when nsqd.dat contains a new channel of a durable topic, so that the channel
+        """Return once nsqd.dat contains a new channel of a durable topic, so that the channel
         survives a kill."""
         if topic.durability != "memory":
             self.master.call(SaveChannel(topic.name, channel))
 
     def wake(self) -> None:
-        """Have the event loop poll without blocking, which would otherwise not happen at the end of
-        a turn."""
+        """Have the event loop poll without blocking; at the end of a turn, this would otherwise not
+        happen."""
         self._wake.send()
 
 
@@ -96,7 +96,7 @@ class TopicVerb(Call[TopicOwner, Result]):
 
     timeout: ClassVar[float] = 5.0
     creates: ClassVar[bool] = False
-    """Whether to place the topic first if it has no owner."""
+    """Whether to place the topic first if it has no owner yet."""
     topic: str
 
 
@@ -142,7 +142,7 @@ class EmptyTopic(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class PauseTopic(TopicVerb[None]):
-    """Pause or resume a topic. nsqd.dat has the new state when this returns."""
+    """Pause or resume a topic. nsqd.dat contains the new state when this returns."""
 
     topic: str
     paused: bool
@@ -154,7 +154,7 @@ class PauseTopic(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class DescribeLog(TopicVerb[dict[str, Any]]):
-    """Return the facts of a topic's log; with `at`, also the sequence number of that position."""
+    """Return facts about a topic's log; with `at`, also the sequence number of that position."""
 
     topic: str
     at: Place | None
@@ -220,7 +220,7 @@ class EmptyChannel(TopicVerb[None]):
 
 @dataclass(frozen=True)
 class PauseChannel(TopicVerb[None]):
-    """Pause or resume a channel. nsqd.dat has the new state when this returns."""
+    """Pause or resume a channel. nsqd.dat contains the new state when this returns."""
 
     topic: str
     channel: str
@@ -255,8 +255,8 @@ class SeekChannel(TopicVerb[int]):
 
 @dataclass(frozen=True)
 class Redrive(TopicVerb[int]):
-    """Send at most `limit` messages (0: all) of a dead-letter channel back to their topics. Return
-    the number of sent messages."""
+    """Send at most `limit` messages (0: all) from a dead-letter channel back to their topics.
+    Return the number of messages sent."""
 
     topic: str
     channel: str
@@ -271,7 +271,7 @@ class Redrive(TopicVerb[int]):
 
 @dataclass(frozen=True)
 class ListDeferred(TopicVerb[dict[str, Any]]):
-    """Return a channel's next deferred messages, and the place to continue after."""
+    """Return a channel's next deferred messages, and the place after which to continue."""
 
     topic: str
     channel: str

@@ -1,7 +1,7 @@
 """A worker's reports about itself: its share of /stats and of /metrics, and its remaining messages.
 
-Owns the walks over topics, in slices, so that deliveries continue between slices. The master
-combines the shares of all workers.
+Walks topics in slices, so that deliveries continue between slices. The master combines the shares
+of all workers.
 """
 
 import os
@@ -48,7 +48,7 @@ class WorkerStats:
         copies: "Copies | None",
         give_way: Callable[[], None],
     ) -> None:
-        """give_way: lets other work run; the counts are exact when it returns."""
+        """give_way: lets other work run; when it returns, the counts are exact."""
         self._shard = shard
         self._manager = manager
         self._http = http

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 16
 
-# Function of offset and count; returns fewer bytes only at the end of the file.
+# Takes an offset and a count; returns fewer bytes only at the end of the file.
 Read = Callable[[int, int], bytes]
 
 
@@ -25,14 +25,14 @@ class Member(Protocol):
     """A member being written."""
 
     def add(self, data: bytes) -> bytes:
-        """Add data; return the bytes to write now. The rest may follow later."""
+        """Add data; return the bytes to write now. More bytes may follow later."""
 
     def end(self) -> bytes:
         """End the member; return the remaining bytes."""
 
 
 class Codec(Protocol):
-    """File format.
+    """A file format.
 
     suffix   of the file name
     framed   whether members have a frame, so that an empty file is invalid

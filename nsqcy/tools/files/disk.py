@@ -1,7 +1,8 @@
-"""All file calls of nsq_to_file.
+"""All file operations of nsq_to_file.
 
 Tests replace this module to simulate a full disk, errors and power loss. Does not interpret the
-written data. All calls raise OSError; their effects are durable only after the corresponding sync.
+written data. All functions may raise OSError; their effects are durable only after the
+corresponding sync.
 """
 
 import errno
@@ -13,7 +14,7 @@ from nsqcy.util import files
 
 NOTE = "user.nsqcy.nsq_to_file"
 
-# Errors of a file system without support for a call.
+# Errors from file systems that do not support an operation.
 _UNSUPPORTED = (errno.ENOTSUP, errno.ENOSYS)
 
 
@@ -95,7 +96,7 @@ class Disk:
             raise
 
     def set_note(self, fd: int, note: bytes) -> None:
-        """Set the note of a file. Does nothing if the file system has no extended attributes."""
+        """Set a file's note. Does nothing if the file system has no extended attributes."""
         try:
             os.setxattr(fd, NOTE, note)
         except OSError as error:
@@ -110,7 +111,7 @@ class Disk:
                 raise
 
     def has_notes(self, folder: str) -> bool:
-        """Return whether files in this folder can have notes."""
+        """Return whether files in this directory can have notes."""
         try:
             os.getxattr(folder, NOTE)
         except OSError as error:
@@ -128,7 +129,7 @@ class Disk:
         return True
 
     def listing(self, folder: str) -> list[Entry]:
-        """Return the entries of a folder, without symbolic links; empty if it does not exist."""
+        """Return the entries of a directory, except symbolic links; empty if it does not exist."""
         try:
             with os.scandir(folder) as entries:
                 return [
@@ -153,7 +154,7 @@ class Disk:
             return 0
 
     def make_folder(self, path: str) -> bool:
-        """Create a folder; return False if it exists."""
+        """Create a directory; return False if it exists."""
         try:
             os.mkdir(path, 0o770)
         except FileExistsError:
@@ -168,7 +169,7 @@ class Disk:
         os.unlink(path)
 
     def sync_folder(self, path: str) -> None:
-        """Make the entries of a folder durable, if the file system supports that."""
+        """Make the entries of a directory durable, if the file system supports that."""
         try:
             files.sync_directory(path)
         except OSError as error:

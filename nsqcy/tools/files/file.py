@@ -1,7 +1,7 @@
 """One output file: append, note, sync, repair.
 
-Owns the order of write, note and sync, and how far a file is valid. Knows neither names nor
-folders; the package docstring has the rules.
+Owns the order of write, note and sync, and the rule for how far a file is valid. Knows nothing
+about names or directories; the package docstring has the rules.
 """
 
 import zlib
@@ -10,7 +10,7 @@ from nsqcy.tools.files.codecs import BLOCK, Codec, Member
 from nsqcy.tools.files.disk import Disk
 from nsqcy.tools.files.notes import Note
 
-CHUNK = 1 << 18  # bytes of messages per write
+CHUNK = 1 << 18  # message bytes per write
 
 
 class File:
@@ -30,10 +30,10 @@ class File:
         self._waiting: list[bytes] = []
         self._room = CHUNK
         self._base = 0  # length at the last sync
-        self._crc = 0  # of the bytes since then
+        self._crc = 0  # CRC of the bytes since then
 
     def repair(self) -> int:
-        """Truncate bytes that were never acknowledged, and sync the rest. Return the number of
+        """Truncate the bytes that were never acknowledged, and sync the rest. Return the number of
         bytes removed."""
         found = self._disk.size(self._fd)
         sound = self._sound_length(found)
@@ -45,7 +45,7 @@ class File:
         return found - sound
 
     def begin(self) -> None:
-        """Write the first note: from now on a crash leaves a file that can be repaired."""
+        """Write the first note: from now on, a crash leaves a file that can be repaired."""
         self._disk.set_note(self._fd, Note(self.size, self.size, 0).encoded())
         self._disk.sync(self._fd)
 
@@ -74,7 +74,8 @@ class File:
             member, self._member = self._member, None
             self._append(member.end())
         if (found := self._disk.size(self._fd)) != self.size:
-            # Another program, such as logrotate, changed the file: restart from its size.
+            # Another program, such as logrotate, has changed the file: continue from its current
+            # size.
             self.size = self._base = found
             self._crc = 0
         elif self.size == self._base:

@@ -12,7 +12,7 @@ from nsqcy.errors import NsqError
 REV = "<REV>"
 DATETIME = "<DATETIME>"
 
-# Conversions of Go's nsq_to_file, with the patterns of their output. Any other percent sign is
+# The conversions of Go's nsq_to_file, with the patterns of their output. Any other percent sign is
 # literal.
 _CONVERSIONS = {
     "Y": r"[0-9]{4,}",
@@ -37,7 +37,7 @@ _MONTHS = (
 
 
 class FormatError(NsqError):
-    """A format without a usable file name; str() has the reason."""
+    """A format yields no usable file name; str() has the reason."""
 
 
 def format_time(format: str, moment: time.struct_time) -> str:
@@ -69,9 +69,9 @@ def host(identifier: str, hostname: str) -> str:
 
 
 class FileNames:
-    """Names of one topic's files, relative to the work and the output folder.
+    """Names of one topic's files, relative to the work or output directory.
 
-    <REV> stays in a name until a file is opened; `revisions` tells whether the format has it.
+    <REV> stays in a name until a file is opened; `revisions`: whether the format contains it.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class FileNames:
         _check(self.at(0))
 
     def at(self, wall: float) -> str:
-        """Return the name at a wall-clock time; computed once per second."""
+        """Return the name for a wall-clock time; it is computed once per second."""
         second = int(wall)
         if second != self._second:
             text = format_time(self._datetime_format, time.localtime(second))
@@ -120,11 +120,11 @@ class FileNames:
         return name.replace(DATETIME, datetime)
 
     def depth(self) -> int:
-        """Number of folder levels in names."""
+        """Number of directory levels in the names."""
         return len(self._folders) - 1
 
     def is_part(self, level: int, part: str) -> bool:
-        """Return whether a folder, or a file at the last level, may belong to this topic."""
+        """Return whether a directory, or a file at the last level, may belong to this topic."""
         return self._folders[level].fullmatch(part) is not None
 
     def open_name(self, filled: str) -> tuple[str, int]:
@@ -141,7 +141,7 @@ class FileNames:
         return "/".join(parts), revision
 
     def _pattern(self) -> str:
-        """Return the pattern of this topic's and host's files, of any time, process and
+        """Return the pattern for the files of this topic and host, with any time, process and
         revision."""
         # NUL marks a conversion: names never contain it, and it survives path normalization.
         datetime = _CONVERSION.sub("\0\\1", self._datetime_format)
@@ -155,6 +155,6 @@ def with_revision(name: str, revision: int) -> str:
 
 
 def _check(name: str) -> None:
-    # A topic may be called `..`, but files must stay inside the given folder.
+    # A topic may be named `..`, but files must stay inside the given directory.
     if name.startswith("/") or ".." in name.split("/") or name == ".":
-        raise FormatError(f"--filename-format must stay in its folder: {name}")
+        raise FormatError(f"--filename-format must stay in its directory: {name}")

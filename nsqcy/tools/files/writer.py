@@ -1,8 +1,8 @@
-"""Writer of one topic's files: opens, syncs, closes and moves files, and repairs them at start.
+"""Writer for one topic's files: opens, syncs, closes and moves files, and repairs them at startup.
 
-Owns the rules of rotation and revisions. Callers pass the time. Every call blocks and may raise
-OSError; after that only abandon() may be called. Messages that are not acknowledged by then are
-redelivered, and the next start truncates their remains.
+Owns the rotation and revision rules. Callers pass the time. Every call blocks and may raise
+OSError; after an OSError, only abandon() may be called. Messages that are not acknowledged by then
+are redelivered, and the next start truncates whatever was written of them.
 """
 
 import posixpath
@@ -22,7 +22,7 @@ class Moment(NamedTuple):
     """A point in time.
 
     wall    seconds since 1970, for names
-    steady  nanoseconds of a monotonic clock, for intervals
+    steady  nanoseconds on a monotonic clock, for intervals
     """
 
     wall: float
@@ -30,7 +30,7 @@ class Moment(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Rules of rotation and syncing.
+    """Rotation and sync rules.
 
     rotate_size      bytes, 0 is never
     rotate_interval  ns, 0 is never
@@ -47,7 +47,7 @@ class Rules(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """Whether work folder and output folder differ."""
+        """Whether the work directory and the output directory differ."""
         return self.work_dir != self.output_dir
 
     @property
@@ -62,7 +62,7 @@ class Rules(NamedTuple):
 
 
 class FileInUse(NsqError):
-    """Another process writes the file, and the format has no <REV> for another name."""
+    """Another process is writing the file, and the format has no <REV> to form a different name."""
 
 
 class TopicFiles:
@@ -102,7 +102,7 @@ class TopicFiles:
             self._file.flush()
 
     def tick(self, now: Moment) -> None:
-        """Sync and rotate. Call every sync interval."""
+        """Sync and rotate. Call this every sync interval."""
         if self._file is None or self._is_due(self._file, now):
             if self._rules.skip_empty:
                 self.finish()
@@ -164,7 +164,7 @@ class TopicFiles:
         return file
 
     def _open(self, relative: str) -> File | None:
-        """Open a file. Return None if the next revision must be tried."""
+        """Open a file. Return None if the caller must try the next revision."""
         path = self._work(relative)
         if self._rules.moves and self._disk.exists(self._output(relative)):
             self._log.warn(f"{self._label} output file already exists: {self._output(relative)}")
@@ -201,13 +201,13 @@ class TopicFiles:
         return True
 
     def _lock(self, file: File, fd: int) -> bool:
-        # The previous owner of the lock may just have moved the file.
+        # The lock's previous owner may just have moved the file.
         return self._disk.lock(fd) and file.is_at(file.path)
 
     # --- closing and moving -------------------------------------------------------------------
 
     def _settle(self, file: File, name: str, revision: int) -> None:
-        """Move a finished file to its place. It stays locked until then."""
+        """Move a finished file to its final place. The file stays locked until then."""
         file.complete()
         if self._rules.skip_empty and file.length == 0:
             self._remove(file)
@@ -233,7 +233,7 @@ class TopicFiles:
         try:
             self._disk.link(file.path, target)
         except FileExistsError:
-            # Or already linked, by a process that died before unlinking it.
+            # It may already be linked, by a process that died before unlinking it.
             return file.is_at(target) and file.links() > 1
         return True
 
@@ -242,7 +242,8 @@ class TopicFiles:
         self._disk.sync_folder(posixpath.dirname(file.path))
 
     def _make_folders(self, root: str, relative: str) -> None:
-        """Create the folders of a file durably. Existing folders may not have been synced yet."""
+        """Create a file's directories durably. Existing directories may not have been synced
+        yet."""
         folder = root
         for part in relative.split("/")[:-1]:
             below = posixpath.join(folder, part)
@@ -259,8 +260,8 @@ class TopicFiles:
     # --- repair after a crash -----------------------------------------------------------------
 
     def start(self) -> None:
-        """Create the folders, and repair and move files that a dead process was writing. Must be
-        called first."""
+        """Create the directories, and repair and move files that a dead process was writing. Must
+        be called first."""
         self._make_root(self._rules.work_dir)
         self._make_root(self._rules.output_dir)
         for relative in self._unfinished():
@@ -282,7 +283,7 @@ class TopicFiles:
                 file.close()
 
     def _make_root(self, folder: str) -> None:
-        """Create a folder and its parents durably, even if a previous process created them and
+        """Create a directory and its parents durably, even if a previous process created them and
         died before syncing."""
         above = posixpath.dirname(folder)
         if above == folder:
@@ -293,7 +294,7 @@ class TopicFiles:
         try:
             self._disk.sync_folder(above)
         except PermissionError:
-            pass  # not a folder that we could have created
+            pass  # not a directory that we could have created
 
     def _repair(self, file: File) -> None:
         cut = file.repair()
@@ -313,7 +314,7 @@ class TopicFiles:
         return [max(found, key=lambda each: self._disk.modified(self._work(each)))]
 
     def _is_unfinished(self, path: str) -> bool:
-        # A file exists briefly before its note.
+        # A file exists briefly before its note does.
         empty = self._rules.codec.framed and self._disk.is_empty(path)
         return empty or self._disk.is_noted(path)
 

@@ -1,4 +1,4 @@
-"""A consumer on nsqcy.client.aio."""
+"""A consumer using nsqcy.client.aio."""
 
 import argparse
 import asyncio

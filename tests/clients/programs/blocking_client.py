@@ -1,4 +1,4 @@
-"""A consumer on nsqcy.client, with threads."""
+"""A consumer using nsqcy.client, with threads."""
 
 import sys
 import threading

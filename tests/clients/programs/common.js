@@ -1,7 +1,7 @@
-// What the client programs in JavaScript share: their input, as common.py reads it.
+// Code shared by the JavaScript client programs: reading their input, as common.py does.
 'use strict'
 
-// The bodies to publish as they arrive, in lists of `size`.
+// Yield the bodies to publish as they arrive, in lists of `size`.
 async function* batches(size) {
   let input = Buffer.alloc(0)
   let batch = []

@@ -1,8 +1,8 @@
-"""What the client programs share: their command line, and their side of the two pipes.
+"""Code shared by the client programs: their command line, and their end of the two pipes.
 
-A consumer writes one record for each message: 32-bit length, then the message as NSQ frames it. A
-producer reads records of bodies and writes one line for each publish that was answered. Both end
-when their standard input does.
+A consumer writes one record for each message: a 32-bit length, then the message as NSQ frames it. A
+producer reads records that contain bodies, and writes one line for each answered publish. Both exit
+at the end of their standard input.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
 
 
 def upgrades(args: argparse.Namespace) -> dict[str, Any]:
-    """What to negotiate, as pynsq and gnsq alike want it."""
+    """Return the options for TLS and compression, which pynsq and gnsq share."""
     wanted: dict[str, Any] = {args.codec: True} if args.codec else {}
     if args.tls:
         wanted |= {"tls_v1": True, "tls_options": {"cert_reqs": ssl.CERT_NONE}}
@@ -49,7 +49,8 @@ def upgrades(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def sources(args: argparse.Namespace) -> dict[str, Any]:
-    """Where a consumer connects to, as all of them want it. Lookupds are asked every second."""
+    """Return the consumer's sources as options that all libraries share. Lookupds are queried every
+    second."""
     if args.lookupds:
         return {"lookupd_http_addresses": args.lookupds.split(","), "lookupd_poll_interval": 1}
     return {"nsqd_tcp_addresses": [args.address]}
@@ -68,13 +69,13 @@ def answer(text: str) -> None:
 
 
 def bodies() -> Iterator[bytes]:
-    """The bodies to publish, as they come."""
+    """Yield the bodies to publish as they arrive."""
     while head := sys.stdin.buffer.read(LENGTH.size):
         yield sys.stdin.buffer.read(LENGTH.unpack(head)[0])
 
 
 def batches(size: int) -> Iterator[list[bytes]]:
-    """The same in lists of `size`."""
+    """Yield the bodies in lists of `size`."""
     batch: list[bytes] = []
     for body in bodies():
         batch.append(body)

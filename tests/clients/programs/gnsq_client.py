@@ -1,4 +1,4 @@
-"""A consumer and a producer on gnsq (gevent), which wants the standard library patched."""
+"""A consumer and a producer using gnsq (gevent), which needs a monkey-patched standard library."""
 
 from gevent import monkey
 
@@ -13,7 +13,7 @@ from common import answer, arguments, batches, emit, upgrades  # noqa: E402
 from gevent.select import select  # noqa: E402
 from gevent.threadpool import ThreadPool  # noqa: E402
 
-PAUSE = 0.3  # seconds between two touches
+PAUSE = 0.3  # seconds between two TOUCHes
 
 
 def consume(args: argparse.Namespace) -> None:

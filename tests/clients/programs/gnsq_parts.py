@@ -1,4 +1,4 @@
-"""The rest of gnsq: ADDRESS TOPIC HTTP-ADDRESS"""
+"""The rest of gnsq's API: ADDRESS TOPIC HTTP-ADDRESS"""
 
 import logging
 import random
@@ -18,7 +18,7 @@ warnings.simplefilter("ignore")
 
 
 def handled(count: int, **options: Any) -> None:
-    """Publish so many messages, and have them handled."""
+    """Publish this number of messages, and have them handled."""
     consumer = gnsq.Consumer(TOPIC, "c", ADDRESS, max_backoff_duration=0, **options)
     web.multipublish(TOPIC, [b"%d" % number for number in range(count)])
     consumer.start(block=False)

@@ -1,4 +1,4 @@
-"""What a consumer of gnsq does with its messages: ADDRESS TOPIC"""
+"""The ways in which a gnsq consumer handles messages: ADDRESS TOPIC"""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""What a producer of gnsq says: ADDRESS TOPIC"""
+"""The results and errors of a gnsq producer: ADDRESS TOPIC"""
 
 import logging
 import sys
@@ -21,7 +21,7 @@ def attempt(publish: Any, *args: Any, **options: Any) -> None:
 
 
 def connected() -> None:
-    """What was refused has closed the connection, and the next takes its time."""
+    """Wait for the reconnect: the refused command has closed the connection."""
     gevent.sleep(0.1)
 
 

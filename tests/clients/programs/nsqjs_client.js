@@ -1,4 +1,4 @@
-// A consumer and a producer on nsqjs. The command line and the pipes are those of common.py.
+// A consumer and a producer using nsqjs, with the command line and the pipes of common.py.
 'use strict'
 
 const {parseArgs} = require('node:util')
@@ -6,9 +6,9 @@ const path = require('node:path')
 const nsq = require(path.join(process.env.NSQCY_NODE_MODULES, 'nsqjs'))
 const {batches} = require('./common.js')
 
-const PAUSE = 300 // ms between two touches
+const PAUSE = 300 // ms between two TOUCHes
 
-// It takes no option that is undefined.
+// nsqjs rejects undefined options.
 function connection(args) {
   const codec = args.codec ? {[args.codec]: true} : {}
   const secret = args.secret ? {authSecret: args.secret} : {}
@@ -34,7 +34,7 @@ function consume(args) {
       : {nsqdTCPAddresses: [args.address]}),
     maxInFlight: Number(args.rdy),
     heartbeatInterval: Number(args.heartbeat),
-    lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
+    lookupdPollInterval: 1, // seconds, also between attempts to reconnect
     ...connection(args),
   })
   reader.on('error', (error) => console.error(String(error)))
@@ -66,7 +66,7 @@ async function publish(args) {
         resolve()
       }
       if (args.defer !== undefined) {
-        // As a list: what its documentation says, the body alone, it refuses itself.
+        // A list, because nsqjs refuses a single body, contrary to its documentation.
         writer.deferPublish(args.topic, batch, Number(args.defer), answered)
       } else {
         writer.publish(args.topic, batch.length === 1 ? batch[0] : batch, answered)

@@ -1,8 +1,8 @@
-"""Programs of the blocking client whose process matters: how it ends, forks, or was patched.
+"""Programs that use the blocking client, for tests of processes: exit, fork, monkey-patching.
 
     processes.py PROGRAM ADDRESS TOPIC
 
-Says what has happened, a word a line.
+Prints what happened, one word per line.
 """
 
 import os
@@ -37,7 +37,7 @@ def say_once(condition: Callable[[], object], word: str) -> None:
 
 
 def forgotten() -> None:
-    """Nobody closes anything."""
+    """Exit without closing anything."""
     consumer = Consumer(TOPIC, "c", ADDRESS, max_in_flight=10)
     producer = Producer(ADDRESS)
     for _ in range(3):
@@ -58,7 +58,7 @@ def iterates() -> None:
 
 
 def publishes() -> None:
-    """To nobody."""
+    """Publish to an address without a listener."""
     producer = Producer("127.0.0.1:1", retries=1000)
     say_once(lambda: producer.core.waiting, "waits")
     producer.publish(TOPIC, b"x")
@@ -71,7 +71,8 @@ def runs() -> None:
 
 
 def closed_by_signal() -> None:
-    """In the middle of a message, and again while it waits."""
+    """Close from a signal handler while a message is being handled, and again while waiting for
+    one."""
     consumer = Consumer(TOPIC, "c", ADDRESS, max_in_flight=2)
     signal.signal(signal.SIGTERM, lambda *_: consumer.close())
     Producer(ADDRESS).multipublish(TOPIC, [b"1", b"2"])
@@ -117,9 +118,9 @@ def forked() -> None:
 
 
 def patched() -> None:
-    """Whoever waits leaves the others their turns."""
+    """Waiting greenlets let the others run."""
     kind = RUNTIME[0]
-    ready = threading.Barrier(3)  # of greenlets, all three of which have to get there
+    ready = threading.Barrier(3)  # of greenlets: all three must get there
 
     def handle(message: object) -> None:
         ready.wait(10)

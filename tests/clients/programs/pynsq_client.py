@@ -1,4 +1,4 @@
-"""A consumer and a producer on pynsq (tornado)."""
+"""A consumer and a producer using pynsq (tornado)."""
 
 import argparse
 import asyncio
@@ -9,7 +9,7 @@ import nsq
 import tornado.ioloop
 from common import answer, arguments, batches, emit, sources, upgrades
 
-PAUSE = 0.3  # seconds between two touches
+PAUSE = 0.3  # seconds between two TOUCHes
 
 
 def consume(args: argparse.Namespace) -> None:

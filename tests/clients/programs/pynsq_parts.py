@@ -1,4 +1,4 @@
-"""The parts of pynsq that do not need a loop: ADDRESS TOPIC"""
+"""The parts of pynsq that do not need an event loop: ADDRESS TOPIC"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A handler that returns nothing, on tornado's loop or until SIGTERM: ADDRESS TOPIC HOW"""
+"""A handler that returns None, on tornado's loop or until SIGTERM: ADDRESS TOPIC HOW"""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a writer of pynsq says: ADDRESS TOPIC"""
+"""The results and errors of a pynsq writer: ADDRESS TOPIC"""
 
 import asyncio
 import sys

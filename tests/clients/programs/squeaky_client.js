@@ -1,4 +1,4 @@
-// A producer on squeaky. The command line and the pipes are those of common.py.
+// A producer using squeaky, with the command line and the pipes of common.py.
 'use strict'
 
 const {parseArgs} = require('node:util')
@@ -12,7 +12,7 @@ async function publish(args) {
   publisher.on('error', (error) => console.error(String(error)))
   for await (const batch of batches(Number(args.batch))) {
     try {
-      // It publishes a list by MPUB, but leaves out the count of a list of one.
+      // squeaky publishes a list with MPUB, but omits the count if the list has one element.
       await publisher.publish(batch.length === 1 ? batch[0] : batch)
       console.log('OK')
     } catch (error) {

@@ -1,4 +1,4 @@
-"""Headers of messages: their form, who gets them, and that they outlive whatever bodies do."""
+"""Message headers: their encoding, who receives them, and that they survive wherever bodies do."""
 
 import shutil
 import struct
@@ -24,21 +24,21 @@ MAX_MSG_SIZE = 1 << 20
 NAME = "abcdefghijklmnopqrstuvwxyz0123456789-"
 ALLOWED = "allowed: 1 to 255 of a-z, 0-9 and -"
 
-# `ttl` is the one name whose values have a form of their own.
+# `ttl` is the only name whose values have a specific format.
 names = st.text(NAME, min_size=1, max_size=20).filter(lambda name: name != "ttl")
 values = st.binary(max_size=60).map(lambda value: value.decode("utf-8", "surrogateescape"))
 headers = st.dictionaries(names, values, max_size=MAX_HEADERS)
 
 
 def raw(*pairs: tuple[bytes, bytes]) -> bytes:
-    """Headers, whatever they are."""
+    """Encode headers, valid or not."""
     return b"".join(
         bytes([len(name)]) + name + struct.pack(">H", len(value)) + value for name, value in pairs
     )
 
 
 def slowly(data: bytes) -> dict[str, str] | None:
-    """What decode() is to give; None: an error."""
+    """Return the expected result of decode(); None for an error."""
     found: dict[str, str] = {}
     rest = data
     while rest:
@@ -83,7 +83,7 @@ def test_any_bytes(data: bytes) -> None:
 
 @given(headers, st.data())
 def test_nearly_headers(wanted: dict[str, str], draw: st.DataObject) -> None:
-    """One byte of them is another, or they are cut."""
+    """One byte of the headers is changed, or they are truncated."""
     data = bytearray(message_headers.from_text(wanted))
     if data:
         at = draw.draw(st.integers(0, len(data) - 1))
@@ -210,7 +210,7 @@ def test_whoever_asks_without_negotiation_gets_none(core: Core) -> None:
     [
         (b"\0", "message of 1 bytes has no room for the length of its headers"),
         (b"\x10\x01" + b"b" * 5000, "headers of 4097 bytes (at most 4096)"),
-        (b"\0\5abc", "headers of 5 bytes end behind a message of 5"),
+        (b"\0\5abc", "headers of 5 bytes extend beyond a message of 5"),
         (whole(b""), "invalid message body size 0"),
         (whole(b"", raw((b"a", b"b"))), "invalid message body size 0"),
         (whole(b"x" * (MAX_MSG_SIZE + 1)), f"message too big {MAX_MSG_SIZE + 1} > {MAX_MSG_SIZE}"),

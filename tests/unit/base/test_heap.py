@@ -1,4 +1,4 @@
-"""The heap by due time, against a sorted list."""
+"""The heap ordered by due time, compared with a sorted list."""
 
 import ctypes
 import random
@@ -43,19 +43,19 @@ heap_peek = function(heap_module, "heap_peek", node_p, heap_p)
 
 
 def heap_pop(heap):
-    """As the daemon does it: the first node, removed."""
+    """Remove the first node, as the daemon does."""
     node = heap_peek(heap)
     if node:
         heap_remove(heap, node)
     return node
 
 
-# Few different times make ties; the extremes make sure nothing subtracts them.
+# Few different times lead to ties; the extremes would reveal overflowing subtractions.
 DUES = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
 
 
 class Machine(RuleBasedStateMachine):
-    """The heap beside a plain dictionary of what is in it."""
+    """The heap, along with a dictionary of its content."""
 
     def __init__(self):
         super().__init__()

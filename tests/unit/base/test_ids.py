@@ -1,4 +1,4 @@
-"""Message ids: their layout, and that no two are ever the same."""
+"""Message ids: their layout and uniqueness."""
 
 import mmap
 import threading

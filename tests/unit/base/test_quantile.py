@@ -1,4 +1,4 @@
-"""Quantiles over a window: how far off they are, what they keep, and when they forget."""
+"""Quantiles over a window: their error, which values they keep, and when they drop them."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ QUANTILES = (1, 0.999, 0.99, 0.98, 0.95, 0.9, 0.5, 0.1, 0.01, 0.001)
 
 
 def mixed(i: int) -> int:
-    """Numbers in no order: those below 2**16, and again."""
+    """Return scrambled numbers below 2**16, repeating after that many."""
     return i * 40503 % 65536
 
 
@@ -66,7 +66,7 @@ def test_few_values_are_kept_whole(values: list[int]) -> None:
     latency = fed(percentiles, values)
     expected = reference.summary(values, QUANTILES)
     assert percentiles.summary([latency], 0) == expected
-    assert percentiles.summary([latency], 0) == expected, "asking changes nothing"
+    assert percentiles.summary([latency], 0) == expected, "reading changes nothing"
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_a_window_is_two_halves() -> None:
     assert seen(499) == [2, 30, 30]
     latency.add(20, 500)
     assert seen(999) == [3, 30, 30]
-    assert seen(1000) == [1, 20, 20]  # the first half is gone
+    assert seen(1000) == [1, 20, 20]  # the first half is dropped
     latency.add(5, 1001)
     assert seen(1499) == [2, 20, 20]
     assert seen(1500) == [1, 5, 5]
@@ -137,7 +137,8 @@ def test_a_window_is_two_halves() -> None:
     st.integers(0, 3000),
 )
 def test_what_the_window_covers(steps: list[tuple[int, int]], rest: int) -> None:
-    """Everything of the last half of the window, nothing older than all of it."""
+    """The result covers everything in the last half of the window, and nothing older than the
+    window."""
     percentiles = Percentiles((1,), WINDOW)
     latency = Latency(percentiles, 0)
     now = 0

@@ -1,4 +1,5 @@
-"""Logs that were taken over: each message moves once, to the channels that have not finished it."""
+"""Logs that were taken over: each message is transferred once, to the channels that have not
+finished it."""
 
 import shutil
 from collections import Counter
@@ -48,7 +49,7 @@ def consume(found: Core, channel: str, count: int) -> list[bytes]:
 
 @pytest.fixture
 def taken_over(tmp_path: Path) -> Path:
-    """A data path with the log of topic `t` in the directory of a group.
+    """Data path with the log of topic `t` in the directory of a group.
 
     Channel a has finished 0 to 2 and has 8 deferred; channel b has finished nothing.
     """

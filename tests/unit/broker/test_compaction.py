@@ -1,4 +1,5 @@
-"""Stragglers: a few messages that stay keep neither much memory nor much disk from going."""
+"""Stragglers: a few remaining messages do not prevent most memory and disk space from being
+freed."""
 
 import struct
 from collections.abc import Iterator
@@ -22,11 +23,11 @@ from nsqcy.storage.io import IoThread
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 MESSAGES = 20_000
-KEPT = 500  # one in so many is deferred for an hour
+KEPT = 500  # one in this many is deferred for an hour
 
 
 class Lines(list[str]):
-    """A log: what was said."""
+    """Log that keeps its texts."""
 
     def info(self, text: str, /, **fields: object) -> None:
         self.append(text)
@@ -35,7 +36,7 @@ class Lines(list[str]):
 
 
 class Worker:
-    """A worker's core over a data path, with a clock of its own."""
+    """A worker's core on a data path, with its own clock."""
 
     def __init__(self, path: Path, now: int, mem_queue_size: int) -> None:
         options = resolve(loader.load(NSQD, ["--msg-timeout=1h", "--max-msg-timeout=2h"]))
@@ -67,7 +68,8 @@ class Worker:
         self.turn()
 
     def turn(self, passed: int = 0) -> None:
-        """A turn of the loop `passed` ns later, and what the disk has to say to it."""
+        """Run an event-loop iteration `passed` ns later, and process the completions of the
+        disk."""
         self.now += passed
         self.manager.run_turn(self.now, self.now)
         self.io.drain_now()
@@ -79,7 +81,7 @@ class Worker:
 
 
 def messages(received: bytes) -> Iterator[tuple[bytes, int]]:
-    """(id, number) of each message frame."""
+    """Yield (id, number) for each message frame."""
     at = 0
     while at < len(received):
         size, kind = struct.unpack_from(">ii", received, at)
@@ -89,7 +91,8 @@ def messages(received: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def consume(worker: Worker) -> list[int]:
-    """Take everything; defer one in KEPT and finish the rest. Returns the numbers deferred."""
+    """Consume everything; defer one message in KEPT and finish the rest. Return the deferred
+    numbers."""
     client = BytesTransport(worker.manager)
     client.feed(b"  V2SUB t c\nRDY 2500\n")
     taken = 0
@@ -133,7 +136,7 @@ def test_few_deferred_messages_keep_little(tmp_path: Path, mem_queue_size: int, 
     for _ in range(20):
         worker.turn(passed=SECOND + 1)
     assert worker.pool.resident_bytes <= 2 * 262144
-    # What is left is the segment that is being written, and the journal.
+    # The segment that is being written and the journal remain.
     assert on_disk(tmp_path) <= 600_000
     assert before.disk == 0 or before.disk > MESSAGES * 200
     worker.close()
@@ -144,7 +147,7 @@ def test_few_deferred_messages_keep_little(tmp_path: Path, mem_queue_size: int, 
     again.shard.load_topic(b"t", False, {"c": False})
     counters = again.shard.topic(b"t").channels["c"].counters()
     if lost:
-        # Nobody knows what was finished, nor who waits for what: all that is there comes again.
+        # Finished and deferred states are unknown, so everything that still exists is redelivered.
         assert counters["depth"] >= len(deferred)
     else:
         assert counters["deferred_count"] == len(deferred)

@@ -1,4 +1,4 @@
-"""The core at its edges: ends of blocks, holes, full disks, budgets, and what once went wrong."""
+"""Edge cases of the core: block boundaries, holes, full disks, budgets, and former bugs."""
 
 import errno
 import gc
@@ -22,7 +22,7 @@ OK = (RESPONSE, b"OK")
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Any]:
-    """Makes cores; each is closed, and must leave nothing behind."""
+    """Factory of cores; each is closed, and must release everything."""
     made: list[Core] = []
 
     def make(path: Path = tmp_path, **settings: Any) -> Core:
@@ -45,7 +45,7 @@ def restarted(make: Any, core: Core, *channels: str, **settings: Any) -> Core:
 
 
 def after_a_crash(make: Any, core: Core, *channels: str, **settings: Any) -> Core:
-    """Another worker, on what the disk had when this one was killed."""
+    """Return a new worker on the disk state at the time when this one was killed."""
     path = core.path.with_name(f"{core.path.name}-crashed")
     shutil.copytree(core.path, path)
     fresh: Core = make(path, now=9 * SECOND, wall=core.wall, **settings)
@@ -185,7 +185,7 @@ def test_an_ephemeral_channel_drops_the_newest_and_delivers_the_oldest(make):
 
 
 def test_a_full_ephemeral_channel_beyond_the_budget(make):
-    """What makes room in it reads what is next, and blocks leave memory for that."""
+    """Making room in it reads the next messages, for which blocks leave memory."""
     core = make(mem_queue_size=3, budget=300_000)
     consumer = core.client().subscribe("t", "c#ephemeral", 2500)
     sizes = [1_000_000, 2, 2, 2, 200_000, 1_000_000, 2]
@@ -305,7 +305,7 @@ def test_messages_in_flight_are_found_in_any_order(make):
 
 
 def test_fins_that_come_together_are_one_after_the_other(make):
-    """Wherever they are cut, and whatever is among them."""
+    """However the commands are split, and whatever is among them."""
     core = make()
     other = core.client().subscribe("t", "c", 1)
     producer = core.client()
@@ -325,7 +325,7 @@ def test_fins_that_come_together_are_one_after_the_other(make):
             + b"FIN %b\nFIN %b\n" % (theirs.id.swapcase(), ids[4])
         )
         length = len(lines)
-        # Parts of one buffer: what comes behind a part may not be looked at.
+        # Both parts are in one buffer: nsqd must not read beyond the end of a part.
         consumer.transport.feed(memoryview(lines)[:cut])
         consumer.transport.feed(memoryview(lines)[cut:])
         core.settle()
@@ -396,7 +396,7 @@ def test_a_touch_beyond_the_limit_ends_before_other_deadlines(make):
     core.settle()
     (touched,) = consumer.messages()
     core.advance(3 * SECOND)
-    consumer.touch(touched.id)  # until 6 s, not 7
+    consumer.touch(touched.id)  # until 6 s, not 7 s
     producer.publish("t", b"other")
     consumer.ready(2)
     core.settle()
@@ -524,7 +524,7 @@ def test_a_failed_write_leaves_no_empty_block_behind(make):
 
 
 def test_what_cannot_be_read_for_a_while_is_delivered_then(make) -> None:
-    """Out of descriptors, say: the file is there, and what is in it is not given up."""
+    """Out of descriptors, for example: the file exists, so its content is not dropped."""
     core = make(mem_queue_size=0)
     core.create("t").channel("c")
     publisher = core.client()
@@ -569,7 +569,7 @@ def test_the_few_messages_left_of_many_blocks_are_kept_apart(make):
         if i % 20:
             consumer.finish(message.id)
         else:
-            # The first one comes back last.
+            # The first message returns last.
             consumer.requeue(message.id, 100_000 - 1000 * (i // 20))
     core.settle()
     before = core.pool.resident_bytes
@@ -590,7 +590,7 @@ def test_a_delayed_message_that_was_not_on_disk_yet_when_the_journal_was_written
     producer.publish("t", b"first")
     producer.publish("t", b"second", 5000)
     core.settle()
-    # The journal is due, and is written first thing in the turn.
+    # The journal is due, and is written at the beginning of the turn.
     core.scheduler.now = core.now = core.now + 3 * SECOND
     core.scheduler.wall = core.wall = core.wall + 3 * SECOND
     assert producer.publish("t", b"third", 5000) == OK
@@ -681,7 +681,7 @@ def test_a_latency_is_from_publish_to_finish(make):
     took = SECOND + 21 * MILLISECOND
     expected = reference.summary([took], (1, 0.5))
     assert latencies(core, "c") == latencies(core) == expected
-    consumer.finish(message.id)  # not in flight
+    consumer.finish(message.id)  # it is not in flight
     assert latencies(core)["count"] == 1
 
 

@@ -1,4 +1,4 @@
-"""The core is killed after any number of file calls: what was acknowledged is still there.
+"""The core is killed after any number of file operations: acknowledged messages still exist.
 
 NSQCY_HYPOTHESIS=full tries many more histories.
 """
@@ -41,28 +41,28 @@ class Consumer:
         self.held: list[Delivery] = []
 
     def receive(self, messages: list[Delivery]) -> None:
-        """Hold messages; one that timed out and came again is held once."""
+        """Hold messages; one that timed out and was redelivered is held once."""
         again = {each.id for each in messages}
         self.held = [each for each in self.held if each.id not in again] + messages
 
 
 class CrashMachine(RuleBasedStateMachine):
-    """One topic whose messages are on disk when they are acknowledged."""
+    """A single topic whose messages are on disk when they are acknowledged."""
 
     def __init__(self) -> None:
         super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix="crash"))
         self.generation = 0
         self.number = 0
-        self.attempted: dict[bytes, int] = {}  # when it is due at the earliest
-        self.owed: dict[str, set[bytes]] = {}  # by channel: accepted, and not finished
+        self.attempted: dict[bytes, int] = {}  # the earliest due time
+        self.owed: dict[str, set[bytes]] = {}  # by channel: accepted but not finished
         self.finished: dict[str, set[bytes]] = {}
         self.known: set[str] = set()  # channels in nsqd.dat
-        self.young: set[str] = set()  # created, and nothing was accepted since
+        self.young: set[str] = set()  # created, and nothing has been accepted since
         self.deleted: set[str] = set()
-        self.gone: set[str] = set()  # deleted, and a journal says so
+        self.gone: set[str] = set()  # deleted, according to a journal
         self.emptied: dict[str, set[bytes]] = {}
-        self.over: dict[str, set[bytes]] = {}  # finished or emptied, and a journal says so
+        self.over: dict[str, set[bytes]] = {}  # finished or emptied, according to a journal
         self.consumers: dict[str, Consumer] = {}
 
     @initialize(
@@ -72,7 +72,7 @@ class CrashMachine(RuleBasedStateMachine):
         snapshot_budget=st.sampled_from([1, 4096]),
     )
     def begin(self, budget: int, file_bytes: int, durability: str, snapshot_budget: int) -> None:
-        # The class memory keeps what overflows, and the channels that nsqd.dat has.
+        # Class memory keeps only overflowed messages, and the channels in nsqd.dat.
         self.keeps_channels = durability != "memory"
         self.settings: dict[str, Any] = {
             "mem_queue_size": 0 if durability == "memory" else 10000,
@@ -93,7 +93,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.create_channel("x")
 
     def make(self, path: Path, **at: int) -> Core:
-        """Without threads: which call is the nth must not depend on who is faster."""
+        """Without threads: the number of a call must not depend on timing."""
         io = IoThread(faults=True, stepped=True)
         return Core(path, io=io, **at, **self.settings)
 
@@ -148,7 +148,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     @rule(channel=channel_names)
     def empty_channel(self, channel: str) -> None:
-        """What a channel was emptied of does not come back once something else was published."""
+        """Emptied messages do not come back once another message has been published."""
         if channel in self.owed:
             self.core.topic("t").empty_channel(channel)
             self.emptied.setdefault(channel, set()).update(self.owed[channel])
@@ -182,7 +182,7 @@ class CrashMachine(RuleBasedStateMachine):
             consumer.receive(messages)
 
     def held(self, channel: str, at: int, count: int) -> list[Delivery]:
-        """Some of what a channel's consumer holds; it holds them no longer."""
+        """Remove and return some of the messages that the channel's consumer holds."""
         consumer = self.consumers.get(channel)
         if consumer is None or not consumer.held:
             return []
@@ -219,7 +219,7 @@ class CrashMachine(RuleBasedStateMachine):
                 assert self.attempted[message.body] <= self.core.wall, f"{message} is early"
             consumer.receive(messages)
 
-    # -- ends --
+    # -- exits --
 
     def copy(self) -> Path:
         self.generation += 1
@@ -242,19 +242,19 @@ class CrashMachine(RuleBasedStateMachine):
 
     @rule(calls=st.integers(1, 12), step=st.sampled_from([0, *STEPS]), size=st.sampled_from(SIZES))
     def killed(self, calls: int, step: int, size: int) -> None:
-        """In the middle of something: from one file call on nothing reaches the disk."""
+        """Kill the process: from some file operation on, nothing reaches the disk."""
         self.core.io.fault("any", nth=calls, error=errno.ENOSPC, times=FOREVER)
         self.core.scheduler.now = self.core.now = self.core.now + step * MILLISECOND
         self.core.scheduler.wall = self.core.wall = self.core.wall + step * MILLISECOND
         self.publish([self.body(size)], 5000 if calls % 2 else 0)
         self.publish([self.body(size)])
         path = self.copy()
-        # What no journal says has not happened.
+        # Changes that are not in a journal have not happened.
         self.emptied.clear()
         self.deleted.clear()
         for finished in self.finished.values():
             finished.clear()
-        # What it does from now on nobody will see.
+        # Later actions of this process have no effect on the copy.
         self.core.io.clear_faults()
         self.core.close()
         self.restart(path)
@@ -277,7 +277,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.see()
 
     def see(self) -> None:
-        """What a start finds, on a copy: all that is owed, and nothing else."""
+        """Check on a copy that a start finds everything that is owed, and nothing else."""
         probe = self.started(self.copy())
         found: dict[str, set[bytes]] = {}
         channels = probe.topic("t").channels.keys()
@@ -300,7 +300,7 @@ class CrashMachine(RuleBasedStateMachine):
             lost = owed - found[channel]
             assert not lost, f"{channel}: {sorted(body[:20] for body in lost)} of {len(owed)}"
             assert found[channel] <= self.attempted.keys()
-            assert not found[channel] & self.over[channel], "over long ago"
+            assert not found[channel] & self.over[channel], "finished or emptied long ago"
             counters = probe.counters("t", channel)
             assert (counters["depth"], counters["deferred_count"]) == (0, 0), counters
         assert not probe.log.lines, probe.log.lines

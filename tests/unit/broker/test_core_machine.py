@@ -1,4 +1,4 @@
-"""The core against the slow and obvious model: any history of commands, failures and restarts.
+"""The core compared with a slow and simple model: any history of commands, failures and restarts.
 
 NSQCY_HYPOTHESIS=full tries many more histories.
 """
@@ -30,7 +30,7 @@ DELAYS = [1, 700, 5_000, 100_000]
 STEPS = [1, 300, 999, 1_000, 2_500, 11_000, 70_000]
 OUTPUT_ENOUGH = 131072
 MANY = 90
-KEPT_WHOLE = 499  # latencies of one channel of which nothing is left out
+KEPT_WHOLE = 499  # maximum latencies of a channel that are kept completely
 QUANTILES = (1, 0.99, 0.5)
 pick = st.integers(0, 1000)
 topic_names = st.sampled_from(TOPICS)
@@ -38,7 +38,7 @@ channel_names = st.sampled_from(CHANNELS)
 
 
 class Consumer:
-    """A subscribed client and its twin."""
+    """A subscribed client and its counterpart in the model."""
 
     def __init__(self, client: Client, twin: nsq.Client, topic: str, channel: str) -> None:
         self.client = client
@@ -115,7 +115,7 @@ class CoreMachine(RuleBasedStateMachine):
         return body
 
     def settle(self) -> None:
-        """Let the daemon finish its turns, then see that what it did was right."""
+        """Let the daemon finish its turns, then check their results."""
         self.core.settle()
         self.compare()
 
@@ -180,7 +180,8 @@ class CoreMachine(RuleBasedStateMachine):
         assert latency["percentiles"][0]["value"] == quantile.exact(values, 1)
 
     def note_drops(self) -> None:
-        """What an ephemeral channel dropped, it says; that it had to is checked here."""
+        """Read the number of drops of each ephemeral channel from nsqd; the model checks that they
+        were necessary."""
         for name, topic in self.topics.items():
             for channel in topic.channels.values():
                 if channel.ephemeral:
@@ -196,7 +197,7 @@ class CoreMachine(RuleBasedStateMachine):
         big = sum(len(copy.message.body) for copy in channel.arrived) > OUTPUT_ENOUGH // 2
         channel.drop_newest(count)
         if big:
-            # Which ones depends on when its consumers had room again.
+            # Which messages were dropped depends on when the consumers had room again.
             self.core.topic(topic).channels[channel.name].empty()
             channel.empty()
             self.core.settle()
@@ -216,7 +217,7 @@ class CoreMachine(RuleBasedStateMachine):
         left = [(each, messages) for each, messages in got if messages]
         assert not (left and channel.paused), "a paused channel delivers"
         while left:
-            for consumer, messages in left:  # noqa: B007, used behind the loop
+            for consumer, messages in left:  # noqa: B007, used after the loop
                 if channel.waiting and channel.may_deliver(messages[0].body):
                     break
             first = messages.pop(0)
@@ -229,7 +230,7 @@ class CoreMachine(RuleBasedStateMachine):
         if channel.waiting and not channel.paused:
             for each in consumers:
                 room = len(each.client.known) < OUTPUT_ENOUGH
-                assert not (room and each.twin.in_flight < each.twin.ready), "it is stuck"
+                assert not (room and each.twin.in_flight < each.twin.ready), "the channel is stuck"
 
     # -- publishing --
 
@@ -243,7 +244,7 @@ class CoreMachine(RuleBasedStateMachine):
     def published(
         self, topic: str, messages: list[nsq.Message], answer: tuple[int, bytes] | None
     ) -> None:
-        """Those that were accepted come first; all, if it says OK."""
+        """Update the model: the first messages were accepted; all of them if the answer is OK."""
         model = self.model(topic)
         accepted = self.core.topic(topic).message_count - model.message_count
         if answer == (RESPONSE, b"OK"):
@@ -288,7 +289,7 @@ class CoreMachine(RuleBasedStateMachine):
         ),
     )
     def commands_of_one_turn(self, topic: str, other: int, steps: list[tuple[str, int]]) -> None:
-        """Several commands before anything is delivered or written."""
+        """Send several commands before anything is delivered or written."""
         waiting: list[nsq.Message] = []
         for what, number in steps:
             if what in ("pub", "dpub"):
@@ -405,7 +406,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(which=pick, other=pick, message=pick)
     def finish_what_another_holds(self, which: int, other: int, message: int) -> None:
         consumer = self.consumer(which)
-        own = self.held(consumer)  # perhaps the same messages, of another channel
+        own = self.held(consumer)  # perhaps the same messages, through another channel
         held = [id for id in self.held(self.consumer(other)) if id not in own]
         if not held:
             return
@@ -477,14 +478,14 @@ class CoreMachine(RuleBasedStateMachine):
         self.settle()
 
     def note_overflow(self, topic: str, channel: nsq.Channel, back: list[nsq.Copy]) -> None:
-        """An ephemeral channel had no room for all that came back."""
+        """Note that an ephemeral channel had no room for some messages that were put back."""
         real = self.core.topic(topic).channels[channel.name]
         count = real.dropped_count - self.dropped.get((topic, channel.name), 0)
         self.dropped[topic, channel.name] = real.dropped_count
         if count == len(back):
             channel.drop(back)
         elif count:
-            # Which ones it kept is its own affair.
+            # The daemon may keep any of them.
             channel.drop(back[:count])
             real.empty()
             channel.empty()
@@ -574,7 +575,8 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.consumers)
     @rule(which=pick, keep=st.integers(6, 40))
     def leave_stragglers(self, which: int, keep: int) -> None:
-        """Many messages, of which a few stay unfinished: their blocks are worth compacting."""
+        """Publish many messages and leave a few unfinished, so their blocks are worth
+        compacting."""
         consumer = self.consumer(which)
         channel = self.channel_of(consumer)
         self.read_output(which, None)
@@ -587,7 +589,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.settle()
         self.advance(1000)
 
-    # -- the end, and a new start --
+    # -- exit and restart --
 
     def start(self) -> None:
         durable = [topic for topic in self.topics.values() if not topic.ephemeral]
@@ -609,7 +611,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(asleep=st.sampled_from([0, 2, 200]))
     def restart(self, asleep: int) -> None:
-        """A clean exit, and a start on another clock."""
+        """Exit cleanly, and start with a different clock."""
         old = self.core
         old.save()
         wall = old.wall + asleep * SECOND
@@ -631,8 +633,8 @@ class CoreMachine(RuleBasedStateMachine):
         written=st.booleans(),
     )
     def crash(self, topic: str, sizes: list[int], written: bool) -> None:
-        """The process is gone in the midst of publishing: what is on disk comes back, perhaps
-        twice, and nothing else does."""
+        """End the process during publishing: messages on disk are redelivered, perhaps twice, and
+        no others are."""
         for size in sizes:
             body = self.body(topic, size)
             self.producer.send(f"PUB {topic}\n".encode(), len(body).to_bytes(4, "big"), body)
@@ -652,7 +654,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.compare()
 
     def drain(self, name: str, topic: nsq.Topic) -> None:
-        """After a crash: take whatever there is, and see that it was published once."""
+        """After a crash, consume everything, and check that it was published exactly once."""
         self.core.topic(name).pause(False)
         self.topics[name] = fresh = nsq.Topic(name, self.mem_queue_size, self.max_msg_timeout)
         for channel in list(self.core.topic(name).channels) or ["x"]:

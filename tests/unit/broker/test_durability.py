@@ -1,6 +1,6 @@
-"""Durability classes of the core: what an OK means, and what a start finds after a kill.
+"""Durability classes of the core: the guarantees of an OK, and what a start finds after a kill.
 
-Files are copied as they are at one moment, which is what a process that is killed leaves behind.
+A copy of the files at some moment is what a process killed at that moment would leave behind.
 """
 
 import errno
@@ -40,7 +40,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def killed(make: Make, core: Core, durability: str, later: int = 0) -> Core:
-    """What a start finds, had the process ended now; metadata say nothing."""
+    """Return what a start would find if the process were killed now; metadata are missing."""
     again = make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall + later)
     again.load_all()
     return again
@@ -55,8 +55,8 @@ def received(client: Client) -> list:
     return client.messages()
 
 
-CALLS = {"os": "pwrite", "fsync": "fdatasync"}  # those without which no publisher is answered
-# What a topic promises, what its publisher asks for, and what holds.
+CALLS = {"os": "pwrite", "fsync": "fdatasync"}  # the calls that each class waits for
+# The topic's class, the class that the publisher requests, and the class that applies.
 ASKED = [
     ("memory", "os", "os"),
     ("memory", "fsync", "fsync"),
@@ -68,7 +68,7 @@ ASKED = [
 
 
 def parked(core: Core) -> None:
-    """A turn, and the I/O thread stands at the call that is held."""
+    """Run a turn until the I/O thread is parked at the held call."""
     core.manager.run_turn(core.now, core.wall)
     core.io.wait_parked()
     core.io.poll_now()
@@ -99,7 +99,7 @@ def test_ok_comes_when_it_is_kept(make: Make, durability: str, asked: str, holds
 def test_publishing_from_within_is_answered_as_late(
     make: Make, durability: str, asked: str, holds: str
 ) -> None:
-    """As HTTP does it."""
+    """Publishing from within the process, as HTTP does."""
     core = make(durability)
     core.create("t").channel("c")
     core.settle()
@@ -116,7 +116,7 @@ def test_publishing_from_within_is_answered_as_late(
 
 
 def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
-    """And those behind it, until it is answered: messages keep their order."""
+    """Publishes after it wait as well until it is answered: messages keep their order."""
     core = make("memory")
     core.create("t").channel("c")
     plain, careful, behind = core.client(), core.client(durability="fsync"), core.client()
@@ -138,7 +138,7 @@ def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
 
 @pytest.mark.parametrize("asked", ["os", "fsync"])
 def test_messages_published_as_durable_survive_a_kill(make: Make, asked: str) -> None:
-    """And so are the channels that were to have it, whatever metadata say."""
+    """The channels that receive them survive as well, whatever the metadata contain."""
     core = make("memory")
     core.create("t").channel("c")
     core.create("t").channel("gone")
@@ -168,7 +168,7 @@ def test_channels_are_written_before_the_first_durable_message(make: Make) -> No
 
 
 def test_channels_are_written_again_after_the_log_was_empty(make: Make) -> None:
-    """A topic of class memory keeps no journal while it has nothing on disk."""
+    """A class memory topic keeps no journal while it has nothing on disk."""
     core = make("memory", log_options={"max_bytes_per_file": 1000})
     core.create("t").channel("c")
     careful = core.client(durability="os")
@@ -199,7 +199,8 @@ def test_a_durable_publish_needs_a_disk(make: Make) -> None:
 
 
 def test_it_holds_wherever_the_client_goes(make: Make) -> None:
-    """To the owner of its topic, by a stream or with its socket."""
+    """The requested class also applies at the owner of the topic, through a stream or after a
+    migration."""
     core = make("memory")
     core.create("t").channel("c")
     careful = core.client(durability="fsync")
@@ -276,7 +277,7 @@ def test_memory_promises_less(make: Make) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_channel_is_known_before_its_messages(make: Make, durability: str) -> None:
-    """It was made and never checkpointed; the metadata may not be on disk either."""
+    """The channel was created but never checkpointed; the metadata may not be on disk either."""
     core = make(durability)
     client = core.client()
     assert client.publish("t", b"early") == OK
@@ -356,7 +357,7 @@ QUICK = {
 
 @pytest.mark.parametrize(("later", "left"), [(0, 10), (100 * MILLISECOND, 0)])
 def test_a_checkpoint_is_due_with_a_short_sync_timeout(make: Make, later: int, left: int) -> None:
-    """What was finished so long ago stays finished, whatever part of a second that is."""
+    """Messages finished that long ago stay finished, whatever the fraction of a second."""
     core = make("os", log_options=QUICK)
     core.create("t").channel("c")
     client = core.client()
@@ -424,14 +425,14 @@ def test_a_delay_begins_with_the_first_channel(make: Make) -> None:
 
 
 def test_a_checkpoint_omits_unwritten_records(make: Make) -> None:
-    """A deferred record that is being written when the journal is: its delay is not forgotten."""
+    """The delay of a deferred record that is being written along with the journal is not lost."""
     core = make("os")
     topic = core.create("t")
     topic.channel("c")
     core.client().publish("t", b"first")
     client = core.client()
     client.send(b"DPUB t 60000\n\0\0\0\5later")
-    topic.pause(False)  # has a journal written in the same turn
+    topic.pause(False)  # makes the journal be written in the same turn
     core.settle()
     assert client.answer() == OK
     again = killed(make, core, "os")
@@ -480,7 +481,7 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
     command: Callable[[int, list[bytes]], bytes],
     nth: int,
 ) -> None:
-    """However many writes it takes: it is larger than a block, and than a file."""
+    """However many writes the batch takes: it is larger than a block, and larger than a file."""
     core = make(durability, mem_queue_size=8, log_options={"max_bytes_per_file": maximum})
     core.create("t").channel("c")
     core.settle()
@@ -505,7 +506,7 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_publish_after_a_lost_journal_record_is_rejected(make: Make, durability: str) -> None:
-    """A start would find it, and the channel that had been deleted before it."""
+    """Otherwise a start would find the message, and the channel that had been deleted before it."""
     core = make(durability)
     topic = core.create("t")
     topic.channel("c")
@@ -524,7 +525,7 @@ def test_a_publish_after_a_lost_journal_record_is_rejected(make: Make, durabilit
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
-    """Whatever is called: journals, segments and their ends fail as well. Consuming goes on."""
+    """Whichever call fails: journals, segments and footers fail too, and consuming continues."""
     core = make(durability, log_options={"max_bytes_per_file": 300})
     core.create("t").channel("c")
     for n in range(9):
@@ -554,7 +555,7 @@ def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
 
 @pytest.mark.parametrize("jump", [-3600 * SECOND, 3600 * SECOND])
 def test_the_wall_clock_jumps(make: Make, jump: int) -> None:
-    """Delays are measured by the other clock; over a restart there is only this one."""
+    """Delays are measured by the monotonic clock; across a restart, only the wall clock is left."""
     core = make("os")
     core.create("t").channel("c")
     assert core.client().publish("t", b"soon", delay=60_000) == OK
@@ -598,8 +599,8 @@ def test_one_sync_serves_all_publishes_that_arrived_during_the_last(make: Make) 
 
 
 def test_a_background_sync_blocks_no_client(make: Make) -> None:
-    """Neither the writes of its own topic, nor those of one that overflows, nor a sync for which
-    somebody waits."""
+    """It blocks neither the writes of its own topic, nor those of a topic that overflows, nor a
+    sync that a client waits for."""
     core = make("memory", mem_queue_size=0)
     topics = {"heavy": "os", "over": "memory", "safe": "fsync"}
     clients = {name: core.client(durability=durability) for name, durability in topics.items()}
@@ -620,7 +621,7 @@ def test_a_background_sync_blocks_no_client(make: Make) -> None:
 
 
 def answered(core: Core, client: Client) -> None:
-    """While a thread is parked, so that the core does not settle."""
+    """Wait for the answer while a thread is parked, so the core does not settle."""
     while (answer := client.answer()) is None:
         core.manager.run_turn(core.now, core.wall)
         assert select.select([core.io.fileno()], [], [], 30)[0]
@@ -629,7 +630,8 @@ def answered(core: Core, client: Client) -> None:
 
 
 def test_a_topic_that_goes_while_publishes_wait(make: Make) -> None:
-    """The first waits for its sync and the second for the next; by then the files are gone."""
+    """The first publish waits for its sync, the second for the next one; by then the files are
+    deleted."""
     core = make("fsync", io=IoThread(faults=True, stepped=True))
     core.create("t").channel("c")
     client = core.client()
@@ -672,7 +674,7 @@ def log_id(core: Core) -> str:
 def test_a_log_that_may_have_lost_something_is_another_log(
     make: Make, durability: str, rebooted: bool, same: bool
 ) -> None:
-    """Sequence numbers that were seen are used again."""
+    """Sequence numbers that clients have seen are used again."""
     core = make(durability, mem_queue_size=0)
     core.create("t").channel("c")
     assert core.client().publish("t", b"one") == OK
@@ -696,13 +698,13 @@ def test_a_clean_exit_keeps_the_log(make: Make, tmp_path: Path) -> None:
     again = make("memory", core.path)
     again.shard.load_topic(b"t", False, {})
     assert log_id(again) == old
-    # But it is not clean for ever.
+    # But it does not stay clean forever.
     assert again.client().publish("t", b"two") == OK
     assert log_id(killed(make, again, "memory")) != old
 
 
 def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) -> None:
-    """Segments that everybody is done with go at once; the journal learns of it later."""
+    """Segments finished by all channels are deleted at once; the journal is updated later."""
     core = make("os", log_options={"max_bytes_per_file": 16_000, "sync_timeout": 10 * SECOND})
     core.create("t").channel("c")
     client = core.client()
@@ -726,7 +728,7 @@ def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) 
 def test_a_lost_journal_is_rewritten_before_later_records(
     make: Make, nth: int, times: int, end: str
 ) -> None:
-    """Also where nothing had called for that by the time the disk had recovered."""
+    """Even if nothing had required it by the time the disk recovered."""
     first = make("memory", mem_queue_size=3)
     first.create("t").channel("c")
     for _ in range(4):

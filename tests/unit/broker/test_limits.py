@@ -1,4 +1,4 @@
-"""Topics and channels that are full: what is refused, what is dropped, where it is counted."""
+"""Full topics and channels: what is refused, what is dropped, and where that is counted."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +41,7 @@ def depth(core: Core, channel: str = "c") -> int:
 
 
 def bodies(core: Core, channel: str = "c") -> list[bytes]:
-    """What waits in a channel; it is consumed."""
+    """Return the bodies that wait in a channel; they are consumed."""
     consumer = core.client().subscribe("t", channel, 1000)
     core.settle()
     found = consumer.messages()
@@ -166,7 +166,7 @@ def test_the_oldest_of_a_topic_without_channels_go(make: Make) -> None:
 
 
 def test_a_paused_topic_drops_its_own(make: Make) -> None:
-    """What its channels have been given is theirs."""
+    """Messages that its channels have received are not affected."""
     core = make({"max_depth": 10, "on_full": "drop-oldest"})
     core.create("t").channel("c")
     publish(core, 0, 5)
@@ -217,7 +217,7 @@ def test_a_channel_drops_its_own(make: Make) -> None:
 
 
 def test_what_is_wanted_is_not_dropped(make: Make) -> None:
-    """Consumers get what they can take before anything is too much."""
+    """Consumers receive what they are ready for before the limit applies."""
     core = make({"max_depth": 3, "on_full": "drop-oldest"})
     consumer = core.client().subscribe("t", "c", 100)
     publish(core, 0, 20)
@@ -269,7 +269,7 @@ def test_what_was_dropped_stays_dropped(make: Make, on_full: str) -> None:
 
 
 def test_the_oldest_on_disk_go(make: Make) -> None:
-    """They are read back to be dropped, a block at a time."""
+    """They are read back to be dropped, one block at a time."""
     core = make({"max_depth": 100, "durability": "os"}, budget=0)
     core.create("t").channel("c")
     for n in range(0, 100, 20):

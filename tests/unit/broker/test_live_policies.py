@@ -1,5 +1,5 @@
-"""Policies that change while a topic is in use: what was promised before holds, what is promised
-from then on does too, and no (log_id, seq) ever names two messages."""
+"""Policies that change while a topic is in use: earlier guarantees still hold, later ones hold from
+then on, and no (log_id, seq) ever names two messages."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,14 +29,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def change(core: Core, name: str = "t", **values: Any) -> None:
-    """As when it is set over HTTP."""
+    """Change a policy as HTTP does."""
     assert core.shard.policies is not None
     core.shard.policies.set(name, values)
     core.shard.policies_changed(name)
 
 
 def killed(make: Make, core: Core) -> Core:
-    """What a start finds, had the process ended now."""
+    """Return what a start would find if the process were killed now."""
     again = make(path=core.copied(), now=core.now + 77 * SECOND)
     again.shard.load_topic(b"t", False, {"c": False})
     again.settle()
@@ -241,7 +241,7 @@ def test_a_channel_is_pruned_when_its_time_has_come(make: Make) -> None:
     consumer = core.client().subscribe("t", "b")
     for _ in range(20):
         core.advance(SECOND)
-    assert set(topic.channels) == {"a", "b", "c"}, "the one has a message, the other a consumer"
+    assert set(topic.channels) == {"a", "b", "c"}, "one has a message, the other a consumer"
     consumer.transport.end()
     core.settle()
     topic.empty_channel("a")

@@ -1,4 +1,4 @@
-"""However much there is to do, a turn does a bounded part of it: work is counted, never timed."""
+"""However much there is to do, the work of a turn is bounded: it is counted, never timed."""
 
 import json
 import struct
@@ -12,9 +12,9 @@ import pytest
 from nsqcy.config.policies import Policies, TopicPolicy
 from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
-A_TURN = 4096  # records delivered or stepped over, messages due, entries looked at
+A_TURN = 4096  # records delivered or skipped, due messages, visited entries
 TOPICS_A_TURN = 256
-OUTPUT_ENOUGH = 131072  # bytes unsent from which on a consumer gets no more messages
+OUTPUT_ENOUGH = 131072  # a consumer with this many unsent bytes gets no more messages
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def make() -> Iterator[Callable[..., Core]]:
 
 
 def turn(core: Core) -> bool:
-    """One turn; whether it left something for the next one."""
+    """Run one turn; return whether it left work for the next one."""
     return core.manager.run_turn(core.now, core.wall) <= core.now
 
 
 def turns(core: Core) -> int:
-    """Turns until nothing is left to do at this moment; how many there were."""
+    """Run turns until nothing is left to do at this moment; return their number."""
     count = 1
     while turn(core):
         count += 1
@@ -92,7 +92,7 @@ def test_deliveries_of_all_channels_together(make: Callable[..., Core]) -> None:
 
 
 def test_a_consumer_is_sent_what_its_output_takes(make: Callable[..., Core]) -> None:
-    """The rest of what it is ready for comes when that has left."""
+    """It receives the rest once that output has been sent."""
     core = make()
     consumer = channels(core, 1)[0]
     core.client().ask(mpub("t", [bytes(1000)] * 1000))
@@ -108,7 +108,7 @@ def test_a_consumer_is_sent_what_its_output_takes(make: Callable[..., Core]) -> 
 
 
 def test_no_channel_is_left_behind(make: Callable[..., Core]) -> None:
-    """Those that a turn did not get to come first in the next one."""
+    """Channels that a turn did not reach come first in the next one."""
     core = make()
     consumers = channels(core, 4)
     for number in range(4):
@@ -149,7 +149,7 @@ def test_the_second_is_over_for_many_topics(make: Callable[..., Core]) -> None:
     core.settle()
     move_clock(core, SECOND)
     assert turns(core) >= count // TOPICS_A_TURN
-    # Those that are deleted meanwhile are not told.
+    # Channels that are deleted meanwhile are not notified.
     move_clock(core, SECOND)
     turn(core)
     for number in range(count):
@@ -173,7 +173,7 @@ def test_checkpoints_of_many_topics(make: Callable[..., Core], tmp_path: Path) -
 
 
 def test_a_compaction_takes_many_turns(make: Callable[..., Core]) -> None:
-    """A turn looks at so many entries, and copies a mebibyte and a block at most."""
+    """A turn visits a limited number of entries, and copies at most a mebibyte and a block."""
     core = make()
     count, kept = 12_000, 2_400
     body = b"." * 1000
@@ -202,7 +202,7 @@ def test_a_compaction_takes_many_turns(make: Callable[..., Core]) -> None:
     while turn(core):
         copied.append(core.pool.resident_bytes - held_bytes)
         held_bytes = core.pool.resident_bytes
-    # Each entry is visited twice, and 256 bytes count as one.
+    # Each entry is visited twice, and 256 bytes count as one entry.
     assert len(copied) >= (2 * kept + kept * 1000 // 256) // A_TURN
     assert max(copied) <= 1024 * 1024 + 262144
     assert kept * 1000 < core.pool.resident_bytes < 2 * kept * 1000 < before // 2
@@ -213,8 +213,8 @@ def test_a_compaction_takes_many_turns(make: Callable[..., Core]) -> None:
 def test_messages_come_and_go_during_compactions(
     tmp_path: Path, make: Callable[..., Core], mem_queue_size: int
 ) -> None:
-    """Two channels share records; what is due, taken, handed back and finished between the turns of
-    a compaction is what it would be without."""
+    """Two channels share records. Between the turns of a compaction, messages become due and are
+    delivered, requeued and finished as they would be without it."""
     core = make(tmp_path, mem_queue_size=mem_queue_size)
     count, seconds, step = 24_000, 20, 10 * MILLISECOND
     topic = core.create("t")
@@ -268,7 +268,8 @@ def test_memory_is_given_back_bit_by_bit(make: Callable[..., Core]) -> None:
 
 
 def test_a_full_channel_is_emptied(make: Callable[..., Core]) -> None:
-    """Deferred, in flight and queued messages, and room is made again for as many."""
+    """It has deferred, in-flight and queued messages, and then has room for the same number
+    again."""
     core = make()
     consumer = core.client().subscribe("t", "c", 100)
     producer = core.client()

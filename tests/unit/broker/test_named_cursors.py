@@ -1,4 +1,4 @@
-"""LOG_CURSOR: named cursors of a topic's log, what they hold, and until when."""
+"""LOG_CURSOR: named cursors of a topic's log, which records they hold, and for how long."""
 
 import errno
 import json
@@ -18,7 +18,7 @@ from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core
 OK = (RESPONSE, b"OK")
 HOUR = 3600 * SECOND
 WEEK = 168 * HOUR
-BIG = 100_000  # a body; two of them fill a block
+BIG = 100_000  # size of a body; two of them fill a block
 Make = Callable[..., Core]
 
 
@@ -84,7 +84,7 @@ def fill(core: Core, count: int, size: int = BIG) -> None:
 
 
 def consume(core: Core) -> None:
-    """All there is, and let what follows from it happen."""
+    """Consume everything, and process the consequences."""
     client = core.client().subscribe("t", "c", 2500)
     while True:
         core.settle()
@@ -258,7 +258,7 @@ def test_it_is_there_after_a_restart(
 
 
 def test_a_cursor_of_a_topic_that_was_never_on_disk(make: Make) -> None:
-    """It is told of no record of it, and from then on the log is written."""
+    """It refers to no records yet, and from then on the log is written."""
     core = make(durability="memory")
     core.create("t").channel("c")
     fill(core, 3, 10)
@@ -392,7 +392,7 @@ def test_it_stays_with_the_log_that_a_crash_has_ended(make: Make) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(make: Make, seed: int) -> None:
-    """Whatever happens, a cursor that is not overrun has all that is behind it."""
+    """All records after a cursor exist, whatever happens, unless it was overrun."""
     chance = Random(seed)
     policy: dict[str, Any] = chance.choice(
         [{}, {"retention_bytes": 5 * BIG}, {"retention_time": 5 * SECOND}]

@@ -1,4 +1,4 @@
-"""A look at messages: all of them, in their order, and nothing is other than before."""
+"""Peeking at messages: all of them, in order, and without side effects."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def look(core: Core, channel: str = "c", **params: Any) -> Page:
-    """A page as HTTP shows it."""
+    """Return a page as HTTP shows it."""
     wanted = peeking.parse({k: str(v) for k, v in params.items()}, of_channel=bool(channel))
     topic = core.topic("t")
     assert topic is not None
@@ -50,7 +50,7 @@ def look(core: Core, channel: str = "c", **params: Any) -> Page:
 
 
 def pages(core: Core, channel: str = "c", **params: Any) -> list[Page]:
-    """All messages, from page to page."""
+    """Return all messages, page by page."""
     found: list[Page] = []
     start: dict[str, str] = {}
     while True:
@@ -72,7 +72,7 @@ def publish(core: Core, *sent: bytes, delay: int = 0) -> None:
 
 
 def state(core: Core) -> Any:
-    """What a look may not change."""
+    """Return the state that peeking must not change."""
     topic = core.topic("t")
     assert topic is not None
     counters = [each.counters() for each in topic.channels.values()]
@@ -93,7 +93,7 @@ def number_of(count: int) -> list[bytes]:
 @pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
 @pytest.mark.parametrize("budget", [0, 1 << 40])
 def test_what_waits_in_the_order_of_its_delivery(make: Make, durability: str, budget: int) -> None:
-    """Some are behind the cursor, some came back; they are in memory, or on disk only."""
+    """Some are after the cursor, some were requeued; they are in memory, or only on disk."""
     core = make(budget=budget, mem_queue_size=50, policies=Policies(TopicPolicy(durability)))
     consumer = core.client().subscribe("t", "c", 0)
     rng = random.Random(1)
@@ -176,7 +176,7 @@ def test_what_a_topic_has_for_itself(make: Make) -> None:
 
 
 def test_what_is_for_nobody_is_not_there(make: Make) -> None:
-    """What the topic was emptied of while it was paused, and what a restart found finished."""
+    """Messages that were removed by emptying the paused topic, or that a restart found finished."""
     core = make(policies=Policies(TopicPolicy("os")))
     consumer = core.client().subscribe("t", "c", 0)
     topic = core.topic("t")
@@ -193,7 +193,7 @@ def test_what_is_for_nobody_is_not_there(make: Make) -> None:
     assert bodies(pages(core, count=2)) == [*number_of(10)[5:], b"last"]
     assert core.path is not None
     consumer.ready(0)
-    core.advance(2 * SECOND)  # the journal knows of it
+    core.advance(2 * SECOND)  # the journal includes it
     core.copied().rename(core.path.with_name("1"))
     fresh = make(wall=core.wall)
     fresh.shard.load_topic(b"t", False, {})
@@ -273,7 +273,7 @@ def test_nobody_waits_any_more(make: Make) -> None:
         *(({"count": text}, "INVALID_COUNT (allowed: 1 to 100)") for text in ("0", "101", "", "x")),
         ({"bytes": "524289"}, "INVALID_BYTES (allowed: 0 to 524288)"),
         *(
-            ({"start": text}, "INVALID_START (allowed: the value of next in an answer)")
+            ({"start": text}, "INVALID_START (allowed: the value of next in a response)")
             for text in ("1", "a.b", "9" * 19 + ".0", "", "1.2.3")
         ),
     ],

@@ -1,4 +1,4 @@
-"""What is remembered of chunks: units, and random programs against a slow model."""
+"""Data that nsqd keeps about chunks: unit tests, and random programs compared with a slow model."""
 
 from random import Random
 
@@ -25,7 +25,7 @@ def name(chunk: int, part: int = 0, epoch: int = 1, producer: int = 7) -> ChunkN
 
 
 class Log:
-    """The records of a topic, as far as producers know them."""
+    """The records of a topic, as far as the producer table knows them."""
 
     def __init__(self) -> None:
         self.table = Producers()
@@ -49,7 +49,7 @@ class Log:
         self.table.undo(visible)
 
     def again(self) -> "Log":
-        """After a restart."""
+        """Return the log after a restart."""
         log = Log()
         log.now, log.next_seq, log.visible = self.now, self.next_seq, self.visible
         log.table.restore(self.table.state(self.visible))
@@ -57,7 +57,7 @@ class Log:
 
 
 def test_the_id_of_a_producer_is_what_it_always_was() -> None:
-    """It is on disk."""
+    """It is stored on disk, so it must not change."""
     assert producer_id(b"spark") == 0x55F195BD5C6F48F1
 
 
@@ -65,7 +65,7 @@ def test_what_was_published_is_not_wanted_again() -> None:
     log = Log()
     assert log.publish(name(5), 3) == ((0, 3),)
     assert log.publish(name(5), 3) == ()
-    assert log.publish(name(4), 3) == ()  # it was skipped: parts ascend
+    assert log.publish(name(4), 3) == ()  # skipped, because parts ascend
     assert log.publish(name(9), 2) == ((0, 2),)
     assert log.publish(name(5, part=1), 1) == ((0, 1),)
     assert log.publish(name(5, epoch=2), 1) == ((0, 1),)
@@ -85,7 +85,7 @@ def test_a_repeat_of_a_pending_publish_gets_its_outcome() -> None:
     assert log.wanted(name(1), 2) is None
     assert log.wanted(name(2), 2) is None
     log.visible = 3
-    # It is there, but the answers of a part stay in their order.
+    # It is visible, but the answers of a part stay in order.
     assert log.wanted(name(1), 2) is None
     log.visible = 5
     assert log.wanted(name(1), 2) == log.wanted(name(2), 2) == ()
@@ -143,7 +143,7 @@ def test_what_a_crash_has_left_is_found(order: int) -> None:
     after.table.found_all(NOW)
     assert after.wanted(name(1), 5) == ()
     assert after.publish(name(2), 5) == ((1, 3), (4, 5))
-    # And once more, before a journal told of it.
+    # And once more, before a journal includes the repetition.
     later = log.again()
     for first, end in [(0, 1), (3, 4), (1, 3), (4, 5)]:
         later.table.found(name(2), first, end, 5)
@@ -218,7 +218,7 @@ def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         log.publish(name(1, part, epoch=2))
     assert log.publish(name(1, 0)) == ()
     log.publish(name(1, 0, epoch=3))
-    # The epoch used longest ago was forgotten, as a whole.
+    # The least recently used epoch was forgotten as a whole.
     assert log.wanted(name(1, 0, epoch=2)) == ((0, 1),)
     assert log.wanted(name(1, 0)) == ()
 
@@ -252,7 +252,8 @@ def test_a_crash_may_leave_a_chunk_and_not_the_one_before() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs(seed: int) -> None:
-    """Every message of every chunk that was answered is there once; of the others at most once."""
+    """Every message of every answered chunk exists exactly once; messages of other chunks exist at
+    most once."""
     chance = Random(seed)
     log = Log()
     records: list[tuple[ChunkName, int]] = []  # by seq
@@ -298,7 +299,7 @@ def test_random_programs(seed: int) -> None:
             unspoken = log.table.unspoken(log.visible)
             spoken = log.again()
         else:
-            # A crash: any of what was not visible is lost.
+            # A crash: any of the records that were not visible may be lost.
             assert spoken is not None
             kept = [
                 (seq, record)

@@ -22,7 +22,7 @@ DAY = 86400 * SECOND
 
 
 def kept(durability: str = "memory", **other: Any) -> Policies:
-    """Every topic keeps its log for a day."""
+    """Return policies that keep every topic's log for a day."""
     return Policies(TopicPolicy(durability=durability, retention_time=DAY, **other))
 
 
@@ -150,13 +150,13 @@ def error(client: Client, line: str) -> str:
 
 
 def restart(core: Core, policies: Policies | None = None) -> Core:
-    """A clean exit, and the next life."""
+    """Exit cleanly and start again."""
     core.save()
     return start(core, policies)
 
 
 def kill(core: Core) -> Core:
-    """All that is not on disk is gone."""
+    """Kill the process; everything that is not on disk is lost."""
     assert core.path is not None
     copy = core.path.with_name(core.path.name + "k")
     assert core.io is not None
@@ -188,7 +188,7 @@ def logs(client: Client, topic: str = "t") -> list[tuple[str, int, int]]:
     return [tuple(each.values()) for each in meta(client, topic)["incarnations"]]
 
 
-# ---- what may be read ----
+# ---- which records may be read ----
 
 
 def test_what_is_not_written_is_not_read(core: Core) -> None:
@@ -212,7 +212,7 @@ def test_what_was_answered_is_read(durability: str, tmp_path: Path) -> None:
 
 
 def test_what_comes_before_an_overflow_is_written_as_well(tmp_path: Path) -> None:
-    """It is in memory, with what was written because there was too much of it behind it."""
+    """It was only in memory; it is written because of the overflow after it."""
     core = Core(tmp_path, policies=kept(), mem_queue_size=3)
     client = core.client(topic_log=True)
     core.create("t")
@@ -245,7 +245,7 @@ def test_who_waits_is_answered_within_a_tenth_of_a_second(core: Core) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_who_waits_is_answered_with_the_publish(durability: str, tmp_path: Path) -> None:
-    """Where that is answered when it is on disk: nothing has to be waited for then."""
+    """Where publishes are answered once they are on disk, no further wait is needed."""
     core = Core(tmp_path, policies=kept(durability))
     client, publisher = core.client(topic_log=True), core.client()
     core.create("t")
@@ -289,11 +289,11 @@ def test_what_retention_has_let_go_of(tmp_path: Path) -> None:
     core.close()
 
 
-# ---- how it is read ----
+# ---- how records are read ----
 
 
 def cold(tmp_path: Path, count: int, size: int = 30_000) -> tuple[Core, list[bytes]]:
-    """A core with a log of which nothing is in memory."""
+    """Return a core with a log that is not in memory."""
     core = Core(tmp_path, policies=kept(), log_options=SMALL_FILES)
     bodies = [b"%06d" % n + b"." * size for n in range(count)]
     for body in bodies:
@@ -454,7 +454,7 @@ def test_a_clean_restart_goes_on_with_the_log(core: Core) -> None:
 
 @pytest.fixture
 def lived(tmp_path: Path) -> Core:
-    """After a clean exit, with a segment for each of six messages."""
+    """Return a core after a clean exit, with a separate segment for each of six messages."""
     core = Core(tmp_path, policies=kept(), log_options=SMALL_FILES)
     for n in range(6):
         core.client().publish("t", b"%d" % n * 1500)
@@ -495,7 +495,7 @@ def test_a_gap_ends_a_log(lived: Core) -> None:
     assert error(client, f"LOG_FETCH t {one[0]} 3 4 100 body") == "E_LOG_RANGE 3"
     assert error(client, f"LOG_FETCH t {two[0]} 3 4 100 body") == "E_LOG_GONE 4"
     names = [one[0], two[0]]
-    # It is remembered.
+    # It is remembered across a restart.
     core = restart(core)
     assert [each[0] for each in read_all(core)] == names
     core = kill(core)
@@ -571,11 +571,11 @@ def test_any_arguments(core: Core, name: str, words: list[str]) -> None:
     assert not any("Error:" in line for line in core.log.lines)
 
 
-# ---- against a list ----
+# ---- compared with a list ----
 
 
 class Machine(RuleBasedStateMachine):
-    """A topic, read in ranges after whatever happens, against a list of what was published."""
+    """A topic, read in ranges after any event, compared with a list of the published messages."""
 
     @initialize(durability=st.sampled_from(["memory", "os", "fsync"]))
     def begin(self, durability: str) -> None:

@@ -1,4 +1,4 @@
-"""Retention and replay: what a log keeps, and channels that begin or go on somewhere in it."""
+"""Retention and replay: what a log keeps, and channels that start or continue within it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,7 +45,7 @@ def fill(core: Core, count: int = 100, size: int = 10, first: int = 0) -> None:
 
 
 def drain(core: Core, channel: str) -> list[int]:
-    """Numbers of all messages of a channel, which are finished."""
+    """Return the numbers of all messages of a channel; they are finished."""
     consumer = core.client().subscribe("t", channel, 2500)
     found = []
     while True:

@@ -1,4 +1,4 @@
-"""`nsqcy capacity`: what loads take, what it says of them, and what it refuses."""
+"""`nsqcy capacity`: the resources that loads need, its output, and its errors."""
 
 import json
 from typing import Any
@@ -12,8 +12,8 @@ from nsqcy.capacity.model import Impossible, Need, Plan
 from nsqcy.errors import UsageError
 from support.distribution_files import ROOT
 
-# Cores are scarce, and nothing else is. The rate is relative to the benchmark results, which differ
-# between machines.
+# Only cores are scarce. The rate is relative to the benchmark results, which differ between
+# machines.
 RATE = round(0.5e6 / (measured.PUBLISH.value + measured.DELIVER.value))
 BUSY = {"rate": RATE, "body_bytes": 200, "batch": 100, "ready": 1000, "consumers_away": "0s"}
 BUSY |= {"host_network_mbit": 100_000}
@@ -44,7 +44,7 @@ def one_worker(found: Plan) -> float:
     return amount(found, "cores") - part(found, "cores", "overhead of multiple workers")
 
 
-# --- what a load takes --------------------------------------------------------------------------
+# --- the resources that a load needs ------------------------------------------------------------
 
 
 def test_what_was_measured_together_is_the_sum_of_what_was_measured_apart() -> None:
@@ -82,7 +82,7 @@ def test_delays() -> None:
         rate=100, body_bytes=152, channels=2, deferred=0.5, delay="2h", consumers_away="0s"
     )
     waiting = 100 * 0.5 * 7200
-    memory = "memory of messages and clients"
+    memory = "memory for messages and clients"
     assert part(found, memory, "deferred messages") == waiting * 2 * 58
     assert amount(found, "disk, kept") == waiting * (200 + 2 * 48)
     assert part(found, "cores", "deferred messages becoming due") == pytest.approx(
@@ -92,7 +92,7 @@ def test_delays() -> None:
 
 
 def test_connections() -> None:
-    memory = "memory of messages and clients"
+    memory = "memory for messages and clients"
     plain, tls = (plan(rate=1, connections=1000, tls=tls) for tls in ("false", "true"))
     assert part(plain, memory, "connections") == 1000 * measured.CONNECTION.value
     assert part(tls, memory, "connections") == 1000 * measured.TLS_CONNECTION.value
@@ -116,7 +116,7 @@ def test_what_is_dearer() -> None:
 
 def test_the_scarcest_thing_decides() -> None:
     found = plan(rate=100_000, body_bytes=1000, durability="os", host_disk_mb=50, host_disk_gb=9999)
-    assert found.nsqds == found.wanted["disk, written"] == 5  # 104.8 MB/s, by 25
+    assert found.nsqds == found.wanted["disk, written"] == 5  # 104.8 MB/s, 25 MB/s each
 
 
 def test_a_topic_has_one_worker() -> None:
@@ -156,7 +156,7 @@ def test_more_load_never_takes_less(rate: int, body: int, durability: str, chann
             assert other.amount >= one.amount * 0.999, (name, one.name)
 
 
-# --- what is said -------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------
 
 
 def test_text(capfd: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +182,7 @@ def test_json(capfd: pytest.CaptureFixture[str]) -> None:
         assert all(part["source"] for part in each["parts"])
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_json(capfd: pytest.CaptureFixture[str]) -> None:
         (["--rate=1", "--headroom=100"], "--headroom is '100': expected [0,95]"),
         (["--rate=1", "--retention=5"], "--retention is '5': expected a number with a unit"),
         (["--rate=1", "--host-cores=0"], "--host-cores is '0': expected > 0"),
-        (["--rate=1", "--workers=2"], "there is no --workers; there are --rate"),
+        (["--rate=1", "--workers=2"], "unknown flag --workers; allowed: --rate"),
         (["--rate=1", "more"], "'more' is not a flag: flags begin with --"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Dead letters: delivered as often as may be, then somewhere else, once, whatever happens."""
+"""Dead letters: after the maximum number of attempts, a message moves to another topic exactly
+once, whatever happens."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -45,19 +46,19 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def killed(make: Make, core: Core, durability: str, **more: Any) -> Core:
-    """What a start finds, had the process ended now."""
+    """Return what a start would find if the process were killed now."""
     return make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall, **more)
 
 
 def restarted(make: Make, core: Core, durability: str, **more: Any) -> Core:
-    """After a clean exit."""
+    """Return the core after a clean exit."""
     core.save()
     core.close = lambda: None  # type: ignore[method-assign]
     return make(durability, core.path, now=core.now, wall=core.wall, **more)
 
 
 def prepared(core: Core, *bodies: bytes, **headers: str) -> HeaderClient:
-    """Topic t with channel c, topic dead with channel look; returns a consumer of t/c."""
+    """Create topic t with channel c and topic dead with channel look; return a consumer of t/c."""
     core.create("t").channel("c")
     core.create("dead").channel("look")
     client = HeaderClient(core, client_id="worker-7")
@@ -70,7 +71,7 @@ def prepared(core: Core, *bodies: bytes, **headers: str) -> HeaderClient:
 
 
 def fail(client: HeaderClient, times: int, delay: int = 0) -> int:
-    """Requeue what comes, so many times; how many deliveries that were."""
+    """Requeue all deliveries, `times` times; return the number of deliveries."""
     count = 0
     for _ in range(times):
         client.core.settle()
@@ -82,7 +83,7 @@ def fail(client: HeaderClient, times: int, delay: int = 0) -> int:
 
 
 def dead(core: Core, channel: str = "look", finish: bool = False) -> list[Headered]:
-    """What is in the dead-letter topic."""
+    """Return the content of the dead-letter topic."""
     client = HeaderClient(core)
     client.subscribe("dead", channel, 2500)
     core.settle()
@@ -212,7 +213,7 @@ def test_too_old_is_dead_too(make: Make, durability: str) -> None:
 
 
 def test_the_dead_letter_topic_has_no_dead_letters(make: Make) -> None:
-    """Or one message would become two where it has two channels, and these four."""
+    """Otherwise one message would become two in a topic with two channels, then four, and so on."""
     core = make(target="t", attempts=2)
     core.create("t").channel("c")
     core.create("t").channel("c2")
@@ -273,11 +274,11 @@ def test_emptied_and_deleted_while_it_moves(make: Make) -> None:
     assert dead(core) == []
 
 
-# ---- over ends of every kind ----
+# ---- every kind of exit ----
 
 
 def places(core: Core) -> dict[bytes, list[str]]:
-    """Where each message is; what is being moved arrives first."""
+    """Return the places of each message, after completing transfers."""
     core.advance(2 * SECOND)
     found: dict[bytes, list[str]] = {}
     for topic, channel in (("t", "c"), ("dead", "look")):
@@ -295,7 +296,7 @@ def places(core: Core) -> dict[bytes, list[str]]:
 
 
 def stopped_at(core: Core, client: HeaderClient, step: int) -> None:
-    """Fail once, and go so many steps of the turns and of the disk that follow."""
+    """Let the message fail once, then run this number of the subsequent steps."""
     for message in client.delivered():
         client.requeue(message.id)
     for _ in range(step):
@@ -346,7 +347,7 @@ def test_a_clean_exit_while_it_moves(make: Make, durability: str) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_later_moves_are_others(make: Make, durability: str) -> None:
-    """After a start their numbers do not stand for what was moved before it."""
+    """After a start, their numbers do not identify transfers from before it."""
     bodies = []
     core = None
     for life, room in enumerate([3, 8, 100, 100, 100]):
@@ -398,7 +399,7 @@ def test_a_journal_that_cannot_be_written(make: Make) -> None:
     assert places(core) == {b"one": ["dead"]}
 
 
-# ---- and back ----
+# ---- redrive ----
 
 
 def back(core: Core, limit: int = 0) -> int:
@@ -424,7 +425,7 @@ def test_redrive_puts_them_back(make: Make, durability: str) -> None:
     assert {each.attempts for each in found} == {1}
     assert all(each.headers == {"kind": "x"} for each in found)
     assert dead(core) == []
-    # For that channel only.
+    # This applies to that channel only.
     assert core.counters("t", "other")["depth"] == 400
     assert ledger(core, "t", "other")["received"] == 400
     assert ledger(core)["received"] == 800

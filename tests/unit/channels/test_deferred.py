@@ -1,4 +1,4 @@
-"""Deferred messages: listed, cancelled, and there after a crash at any moment."""
+"""Deferred messages: listed, cancelled, and kept across a crash at any moment."""
 
 import random
 import shutil
@@ -34,7 +34,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def killed(make: Make, core: Core, wait: int = 0, **settings: Any) -> Core:
-    """Another life, with what is on disk at this moment."""
+    """Start again with the current content of the disk."""
     assert core.path is not None
     path = core.path.parent / str(int(core.path.name) + 1)
     shutil.rmtree(path, ignore_errors=True)
@@ -46,14 +46,14 @@ def killed(make: Make, core: Core, wait: int = 0, **settings: Any) -> Core:
 
 
 def defer(core: Core, delays: list[int], size: int = 10) -> None:
-    """delays: ms; the body of a message begins with its delay"""
+    """Publish with these delays in ms; the body of each message begins with its delay."""
     producer = core.client()
     for delay in delays:
         assert producer.publish("t", (b"%d:" % delay).ljust(size, b"."), delay) == (RESPONSE, b"OK")
 
 
 def listed(core: Core, limit: int = 1000, after: Any = None) -> list[tuple[Any, ...]]:
-    """(place, seq, due, id, attempts, size) of each"""
+    """Return (place, seq, due, id, attempts, size) for each deferred message."""
     topic = core.topic("t")
     assert topic is not None
     return topic.channels["c"].upcoming(limit, after)
@@ -79,7 +79,7 @@ def cancel(core: Core, id: int) -> bool:
 
 
 def taken(core: Core, wait: int = 0) -> list[bytes]:
-    """What is delivered up to that moment (ms), less its padding."""
+    """Return the bodies delivered within `wait` ms, without their padding."""
     consumer = core.client().subscribe("t", "c", 1000)
     core.advance(wait * MILLISECOND)
     found = []
@@ -118,7 +118,7 @@ def test_they_are_listed_in_the_order_of_their_due_times(make: Make) -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 300, 301])
 def test_pages_are_the_whole(make: Make, limit: int) -> None:
-    """Also where many are due at the same moment."""
+    """Even if many messages are due at the same time."""
     core = make()
     begin(core)
     chance = random.Random(limit)
@@ -177,7 +177,7 @@ def test_many_are_cancelled_in_any_order(make: Make) -> None:
 
 @pytest.mark.parametrize("journalled", ["before", "after", "never"])
 def test_a_cancelled_message_does_not_come_back(make: Make, journalled: str) -> None:
-    """Whether the journal knew of it, of its end, or of neither."""
+    """Whether the journal contained the message, its cancellation, or neither."""
     core = make()
     begin(core)
     core.advance(SECOND)
@@ -198,7 +198,7 @@ def test_a_cancelled_message_does_not_come_back(make: Make, journalled: str) -> 
 
 @pytest.mark.parametrize("delay", [0, 100])
 def test_nor_does_it_when_it_was_delivered_before(make: Make, delay: int) -> None:
-    """Since the last snapshot it was published, delivered, handed back and cancelled."""
+    """Since the last snapshot, it was published, delivered, requeued and cancelled."""
     core = make()
     consumer = begin(core)
     consumer.ready(10)
@@ -220,7 +220,7 @@ def test_nor_does_it_when_it_was_delivered_before(make: Make, delay: int) -> Non
 
 
 def test_nor_does_it_from_a_topic_that_is_paused_twice_over(make: Make) -> None:
-    """A start has not fanned out yet what another channel may still get."""
+    """A start has not yet fanned out messages that another channel may still receive."""
     core = make()
     begin(core)
     core.advance(5 * SECOND)
@@ -261,11 +261,11 @@ def test_a_failed_write_of_a_cancellation_is_reported(make: Make) -> None:
     assert len(listed(core)) == 1
 
 
-# -- over a crash --
+# -- across a crash --
 
 
 def test_thirty_days_over_a_crash(make: Make) -> None:
-    """Due times, ids, sizes and attempts are what they were; time goes on while nobody runs."""
+    """Due times, ids, sizes and attempts are unchanged; time passes while no nsqd runs."""
     core = make()
     consumer = begin(core)
     delays = [1000, DAY_MS, 7 * DAY_MS, 30 * DAY_MS]
@@ -283,7 +283,7 @@ def test_thirty_days_over_a_crash(make: Make) -> None:
         after = [each[1:] for each in listed(core)]
         if core.path is not None and core.path.name == "1":
             assert after == before[1:]
-            # It was due meanwhile.
+            # It became due meanwhile.
             assert taken(core) == [b"1000"]
             core.advance(4 * SECOND)
         assert after[-3:] == before[-3:]
@@ -292,7 +292,7 @@ def test_thirty_days_over_a_crash(make: Make) -> None:
 
 
 class History:
-    """Messages of one channel: deferred, due, taken, handed back, finished and cancelled."""
+    """Messages of one channel: deferred, due, delivered, requeued, finished and cancelled."""
 
     def __init__(self, core: Core, seed: int) -> None:
         self.core = core
@@ -365,8 +365,8 @@ class History:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
-    """Snapshots of one entry a turn, while messages come, go and change their places: whatever is
-    on disk at whatever moment has every message that is owed, and none that was cancelled."""
+    """Snapshots take one entry per turn, while messages arrive, leave and change places. At any
+    moment, the disk contains every message that is owed, and none that was cancelled."""
     core = make(snapshot_budget=1)
     history = History(core, seed)
     chance = random.Random(-seed)
@@ -382,7 +382,7 @@ def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
     if core.io is not None:
         core.io.drain_now()
     history.take()
-    # What it was answered for is what waits for nothing; the rest is on its way to the disk.
+    # Answered changes are on disk and wait for nothing; the rest is on its way to the disk.
     fresh = killed(make, core)
     fresh.settle()
     consumer = fresh.client().subscribe("t", "c", 2500)
@@ -399,7 +399,7 @@ def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
 
 
 def test_what_is_touched_while_a_snapshot_passes_is_in_it(make: Make) -> None:
-    """Also if its deadline comes to be before those that the snapshot has passed."""
+    """Even if its new deadline is before the entries that the snapshot has passed."""
     core = make(snapshot_budget=1)
     consumer = begin(core)
     consumer.ready(10)
@@ -418,7 +418,7 @@ def test_what_is_touched_while_a_snapshot_passes_is_in_it(make: Make) -> None:
 
 
 def test_what_a_channel_was_emptied_of_stays_away_while_a_snapshot_is_made(make: Make) -> None:
-    """Publishes are answered when the journal has caught up, however long that takes."""
+    """Publishes are answered once the journal has caught up, however long that takes."""
     core = make(snapshot_budget=1)
     begin(core)
     defer(core, list(range(60_000, 60_050)))
@@ -426,7 +426,7 @@ def test_what_a_channel_was_emptied_of_stays_away_while_a_snapshot_is_made(make:
     assert topic is not None
     core.now += 3 * SECOND
     core.wall += 3 * SECOND
-    core.manager.run_turn(core.now, core.wall)  # one is under way
+    core.manager.run_turn(core.now, core.wall)  # a snapshot is in progress
     topic.empty_channel("c")
     producer = core.client()
     producer.send(b"PUB t\n", struct.pack(">i", 6), b"after:")
@@ -443,7 +443,7 @@ def test_what_a_channel_was_emptied_of_stays_away_while_a_snapshot_is_made(make:
 
 
 def test_a_big_backlog_of_a_topic_without_channels(make: Make) -> None:
-    """The journal has the first of its delays, their records the others."""
+    """The journal contains the first of its delays; the records contain the others."""
     core = make(mem_queue_size=100_000)
     core.create("t")
     count = 17_000

@@ -1,4 +1,5 @@
-"""Events of messages: which there are, what they say, and what becomes of those nobody can take."""
+"""Message events: their kinds, their content, and what happens to events that cannot be
+published."""
 
 import json
 from collections import Counter
@@ -19,7 +20,7 @@ Done = Callable[[str | None], None]
 
 
 class Published:
-    """Takes batches, and answers them when it is told to."""
+    """Receives batches, and answers them when a test says so."""
 
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = []
@@ -34,7 +35,7 @@ class Published:
 
 
 class Watched(Core):
-    """A core whose events are kept here."""
+    """A core that keeps its events here."""
 
     def __init__(self, sample: float = 1.0) -> None:
         self.events = Events(sample)
@@ -43,7 +44,7 @@ class Watched(Core):
         super().__init__(None, events=self.events)
 
     def told(self) -> list[dict[str, Any]]:
-        """The events since the last call."""
+        """Return the events since the last call."""
         found: list[dict[str, Any]] = []
         self.settle()
         while self.published.dones:
@@ -118,7 +119,7 @@ def test_what_a_client_calls_itself_has_an_end(core: Watched) -> None:
 
 
 def test_what_is_too_old(core: Watched) -> None:
-    """One that was delivered before, and one that never was."""
+    """A message that was delivered before it expired, and one that never was."""
     publisher = HeaderClient(core)
     for body in (b"held", b"waits"):
         assert publisher.publish_with(body, {"ttl": "1000"}) == OK

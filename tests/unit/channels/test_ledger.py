@@ -1,4 +1,4 @@
-"""The ledger of a channel: every message that it received is somewhere, and which way it went."""
+"""The ledger of a channel: it accounts for every message that the channel received."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +41,7 @@ def publish(core: Core, topic: str, count: int) -> None:
 
 
 def ledger(core: Core, topic: str = "t", channel: str = "c") -> dict[str, Any]:
-    """The ledger, which balances; without its zeros."""
+    """Return the ledger, which must balance; zeros are left out."""
     found = core.topic(topic).channels[channel].ledger()
     flat = {**found, **found["dropped"]}
     del flat["dropped"]
@@ -130,7 +130,7 @@ def test_a_restart_requeues_unfinished_messages(make: Make) -> None:
 
 
 def damage(core: Core, *numbers: bytes) -> None:
-    """Change a byte of these messages' bodies on disk."""
+    """Change a byte in the body of each of these messages on disk."""
     (segment,) = (core.path / "t.topic").glob("*.seg")
     data = bytearray(segment.read_bytes())
     for number in numbers:
@@ -154,7 +154,7 @@ def test_damaged_records(make: Make) -> None:
 
 
 def without_a_file(make: Make, file: int, delayed: set[int]) -> Core:
-    """A start on fourteen messages, some of them with a delay, of which one file is gone."""
+    """Start with fourteen messages, some of them delayed; one file is missing."""
     core = make(log_options=SMALL_FILES)
     core.create("t").channel("c")
     client = core.client()
@@ -174,7 +174,7 @@ def started(make: Make, core: Core) -> Core:
 
 
 def consume(core: Core, maximum: int) -> int:
-    """One by one; returns how many there were. The ledger balances at each step."""
+    """Consume messages one by one; return their number. The ledger must balance at each step."""
     client = core.client().subscribe("t", "c", 1)
     count = 0
     while count < maximum:
@@ -196,7 +196,7 @@ def consume(core: Core, maximum: int) -> int:
 def test_no_start_redelivers_messages_missing_from_disk(
     make: Make, file: int, before: int, delayed: set[int]
 ) -> None:
-    """Nor is a message taken away instead, at this start or at later ones."""
+    """Nor does it drop another message instead, at this start or later ones."""
     core = without_a_file(make, file, delayed)
     consume(core, before)
     core.save()
@@ -209,7 +209,7 @@ def test_no_start_redelivers_messages_missing_from_disk(
 
 
 def test_emptied_messages_count_as_received(make: Make) -> None:
-    """Also where it was more than a start could know."""
+    """Even if there were more of them than a start could know."""
     core = without_a_file(make, 0, {0, 1})
     assert consume(core, 10) == 10
     core.topic("t").channels["c"].empty()
@@ -232,7 +232,7 @@ def test_messages_missing_from_disk_are_reported_once(make: Make, file: int) -> 
 
 
 def test_damaged_lengths_where_a_channel_stands(make: Make) -> None:
-    """In a block that had left memory: what is damaged has other places in it from now on."""
+    """The block had left memory; the damage changes where records seem to be from now on."""
     core = make(budget=200_000, mem_queue_size=10)
     topic = core.create("t")
     slow, quick = topic.channel("slow"), topic.channel("quick")
@@ -261,7 +261,7 @@ def test_damaged_lengths_where_a_channel_stands(make: Make) -> None:
 
 
 def test_damaged_lengths_of_messages_in_flight(make: Make) -> None:
-    """Where they were is not known to be the start of a record any more."""
+    """Their positions are no longer known to be starts of records."""
     core = make()
     consumer = core.client().subscribe("t", "c", 9)
     core.client().ask(mpub("t", [b"body %02d" % number + bytes(100) for number in range(9)]))
@@ -283,7 +283,7 @@ def test_damaged_lengths_of_messages_in_flight(make: Make) -> None:
 
 @pytest.mark.slow
 def test_a_compaction_copies_nothing_that_is_not_where_it_was(make: Make) -> None:
-    """Of neighbours whose lengths are lost."""
+    """Their neighbours have damaged lengths."""
     small = {"mem_queue_size": 0, "log_options": {"max_bytes_per_file": 500_000}}
     core = make(**small)
     consumer = core.client().subscribe("t", "c", 2500)

@@ -1,4 +1,4 @@
-"""The rate of a channel: how many messages its consumers are sent a second."""
+"""The rate limit of a channel: how many messages per second its consumers receive."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def fill(core: Core, count: int) -> None:
 
 
 def consumers(core: Core, count: int, rate: float, ready: int = 100, **identity) -> list[Client]:
-    """Those of channel c, which is limited before they want anything."""
+    """Return consumers of channel c, which is limited before they are ready."""
     found = [core.client(**identity).subscribe("t", "c") for _ in range(count)]
     core.topic("t").channels["c"].set_rate(rate)
     for client in found:
@@ -30,7 +30,7 @@ def consumers(core: Core, count: int, rate: float, ready: int = 100, **identity)
 
 
 def finish_all(clients: list[Client]) -> int:
-    """How many messages they were sent."""
+    """Finish all delivered messages; return their number."""
     count = 0
     for client in clients:
         for message in client.messages():
@@ -40,7 +40,7 @@ def finish_all(clients: list[Client]) -> int:
 
 
 def go_on(core: Core, ns: int, late: int = 0) -> None:
-    """Turn as a worker does: when there is something to do, or so much later."""
+    """Run the next turn as a worker does: when something is due, or after `ns`."""
     core.advance(min(max(core.due - core.now, 0) + late, ns))
 
 
@@ -60,10 +60,10 @@ def test_ten_consumers_are_sent_so_many_a_second(core, rate, late):
         sent.append((core.now, finish_all(clients)))
     total = sum(count for _, count in sent)
     assert abs(total - rate * seconds) <= max(0.005 * rate * seconds, 1 + rate / 20)
-    # No more turns than messages, and not more than one a millisecond.
+    # There are no more turns than messages, and at most one per millisecond.
     assert turns <= min(rate, 1000) * seconds * 1.02 + 25
     if not late:
-        # A burst of 10 ms at first, then in every 10 ms as many as belong there.
+        # A burst of 10 ms at first, then at most the rate's share every 10 ms.
         maximum = rate / 100 + 1
         first = core.now - seconds * SECOND
         for at in range(0, seconds * 100, 7):
@@ -87,7 +87,7 @@ def test_a_rest_saves_up_no_more_than_a_small_burst(core):
     clients = consumers(core, 1, 500)
     core.advance(60 * SECOND)
     fill(core, 100)
-    assert finish_all(clients) == 6  # of 10 ms, and the one that is due now
+    assert finish_all(clients) == 6  # a burst of 10 ms, and the one due now
     core.advance(10 * MILLISECOND)
     assert finish_all(clients) == 5
 
@@ -135,7 +135,7 @@ def test_what_is_delivered_again_counts_again(core):
     (message,) = client.messages()
     core.topic("t").channels["c"].set_rate(0.25)
     core.advance(1001 * MILLISECOND)
-    (again,) = client.messages()  # timed out; a new rate begins with one
+    (again,) = client.messages()  # timed out; the new rate starts with one message
     core.advance(1001 * MILLISECOND)
     assert core.counters("t", "c")["timeout_count"] == 2
     core.advance(2980 * MILLISECOND)
@@ -160,7 +160,7 @@ def test_a_paused_channel_that_is_held_back_does_not_wake(core):
     fill(core, 100)
     core.topic("t").pause_channel("c", True)
     core.advance(SECOND // 2)
-    assert core.due >= core.now + SECOND // 4  # the second's end
+    assert core.due >= core.now + SECOND // 4  # the end of the second
     assert finish_all(clients) == 1
     core.topic("t").pause_channel("c", False)
     core.advance(10 * MILLISECOND)

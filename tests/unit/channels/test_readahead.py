@@ -1,4 +1,5 @@
-"""What is due and not in memory is read record by record, and its block only if much of it is."""
+"""Due messages that are not in memory are read record by record; a block is read only if much of it
+is needed."""
 
 import errno
 import random
@@ -38,18 +39,18 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def body(number: int, size: int) -> bytes:
-    """It begins with its number, if it is large enough."""
+    """Return a body that begins with its number, if the size permits."""
     return (b"%d:" % number).ljust(size, bytes([number % 251]))[:size]
 
 
 def order(count: int) -> list[int]:
-    """In which they are published."""
+    """Return the order in which messages are published."""
     return random.Random(count).sample(range(count), count)
 
 
 def defer(core: Core, sizes: list[int], each: int = 1) -> Client:
-    """A consumer, and a message of each of these sizes, the n-th in a random order due after
-    FIRST + n * each (ms). They are where they come from only: on disk."""
+    """Return a consumer, and publish a message of each of these sizes. The n-th one in a random
+    order is due after FIRST + n * each (ms). All of them are only on disk."""
     consumer = core.client().subscribe("t", "c", 2500)
     producer = core.client()
     for number, size in zip(order(len(sizes)), sizes, strict=True):
@@ -74,7 +75,8 @@ def segments(core: Core) -> list[Path]:
 
 
 def numbers(consumer: Client, sizes: list[int]) -> list[int]:
-    """Which were delivered; each is what it was, and is finished."""
+    """Return the numbers of the delivered messages, after checking their bodies; they are
+    finished."""
     found = []
     for message in consumer.messages():
         number = int(message.body.partition(b":")[0])
@@ -85,7 +87,7 @@ def numbers(consumer: Client, sizes: list[int]) -> list[int]:
 
 
 def restarted(make: Make, core: Core) -> Core:
-    """Another life, with what is on disk at this moment, and room for it in memory."""
+    """Start again with the current content of the disk, and with enough memory for it."""
     core.copied().rename(core.path.with_name("1"))  # type: ignore[union-attr]
     fresh = make(budget=1 << 40, wall=core.wall)
     fresh.load_all()
@@ -99,7 +101,7 @@ def test_of_what_is_due_only_the_records_are_read(make: Make) -> None:
     for turn in range(75):
         core.advance(20 * MILLISECOND)
         assert sorted(numbers(consumer, [1000])) == list(range(20 * turn, 20 * turn + 20))
-    # With its header and its delay each is a record of 1056 bytes.
+    # With its header and its delay, each record has 1056 bytes.
     in_memory = 1500 - reads(core)
     assert bytes_read(core) == reads(core) * 1056 and in_memory < 250
 
@@ -109,7 +111,7 @@ def test_they_are_read_in_the_order_of_the_file(make: Make) -> None:
     consumer = defer(core, [1000] * 600)
     core.advance((FIRST - 1) * MILLISECOND)
     assert core.io is not None
-    # Of thirty, ten can be read: those that lie first, not those that are due first.
+    # Ten of thirty can be read: those that come first on disk, not those that are due first.
     core.io.fault("pread", nth=11, error=errno.EMFILE, times=1000)
     core.advance(30 * MILLISECOND)
     some = numbers(consumer, [1000])
@@ -147,7 +149,7 @@ SIZES = [1, 3, 1000, 5000, 17_000, 30_000, 100_000, 190_000, 300_000]
 
 @pytest.mark.parametrize("seed", range(4))
 def test_messages_of_all_sizes(make: Make, seed: int) -> None:
-    """Also those of whom it is not known how large they are: what was handed back."""
+    """This includes requeued messages, whose sizes are unknown."""
     core = make()
     chance = random.Random(seed)
     sizes = [chance.choice(SIZES) for _ in range(100)]

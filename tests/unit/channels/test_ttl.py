@@ -1,4 +1,4 @@
-"""Messages with a time to live: delivered before it is over, counted when it is."""
+"""Messages with a time to live: delivered before it ends, counted when it has ended."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def perishable(core: Core, ttl: int, body: bytes, delay: int = 0) -> Any:
-    """Publish with a time to live of its own. ttl: ms"""
+    """Publish a message with its own time to live (ms)."""
     return HeaderClient(core).publish_with(body, {"ttl": str(ttl), "kind": "x"}, delay)
 
 
@@ -42,7 +42,7 @@ def publish(core: Core, *bodies: bytes) -> None:
 
 
 def received(consumer: Client) -> list[bytes]:
-    """What comes; it is finished."""
+    """Return the delivered messages; they are finished."""
     consumer.core.settle()
     found = consumer.messages()
     for message in found:

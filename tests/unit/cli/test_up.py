@@ -1,4 +1,4 @@
-"""What `nsqcy up` tells its daemons, and what it believes of what they say."""
+"""The options that `nsqcy up` passes to its daemons, and how it reads their output."""
 
 import socket
 import subprocess

@@ -1,4 +1,5 @@
-"""A client's codec: whatever way the bytes come, the same messages; whatever is answered, once."""
+"""A client's codec: however the bytes are split, the messages are the same; each is answered
+once."""
 
 import struct
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def delivery(
 
 
 class Wakes:
-    """A codec, and how often it asked to be emptied."""
+    """A codec that counts its requests to be flushed."""
 
     def __init__(self, longest: int = 0) -> None:
         self.codec = Codec("nsqd:4150", longest)
@@ -58,7 +59,7 @@ def wakes() -> Wakes:
 
 
 class Flow:
-    """Writes down what it is told, and what waited to be sent at that moment."""
+    """Records the calls that it receives, and the pending output at that moment."""
 
     def __init__(self, codec: Codec, calm: bool = True) -> None:
         self.codec = codec
@@ -176,7 +177,7 @@ def test_an_http_server_is_told_from_an_nsqd(cut: int) -> None:
 
 @pytest.mark.parametrize("kind", [RESPONSE, ERROR, 7])
 def test_only_messages_are_long(kind: int) -> None:
-    """Nothing of what a frame announces is waited for when it may not be so long."""
+    """If the announced size is not allowed, the frame is rejected without waiting for its body."""
     for way in (8, 1):
         codec = Codec("nsqd:4150")
         head = struct.pack(">iI", MAX_ANSWER + 1, kind)
@@ -277,7 +278,7 @@ def test_a_large_buffer_is_released_and_allocated_again(wakes: Wakes) -> None:
         (lambda m: m.requeue(time_ms=1500), b"REQ %b 1500\n"),
         (lambda m: m.requeue(delay=2, time_ms=3), b"REQ %b 3\n"),
         (lambda m: m.requeue(time_ms=2**53), b"REQ %b 9007199254740992\n"),
-        (lambda m: m.requeue(), b"REQ %b 0\n"),  # there is nobody to say a delay
+        (lambda m: m.requeue(), b"REQ %b 0\n"),  # no consumer sets a default delay
     ],
 )
 def test_answers(wakes: Wakes, answer: Callable[[Message], None], text: bytes) -> None:
@@ -342,7 +343,7 @@ def test_the_first_that_is_answered_ends_it() -> None:
     assert one.codec.take() == b"FIN %b\n" % ID
 
 
-# -- flow control is told first
+# -- flow control is notified first
 
 
 @pytest.mark.parametrize(
@@ -404,7 +405,7 @@ def test_nothing_is_sent_on_a_closed_connection(wakes: Wakes) -> None:
         messages[1].finish()
 
 
-# -- made by hand
+# -- objects created directly
 
 
 @pytest.mark.parametrize("call", ["finish", "requeue", "touch"])

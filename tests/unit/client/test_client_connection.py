@@ -1,5 +1,5 @@
 """One connection of a client, without a socket: its handshake through every layer, heartbeats,
-silence, and what a hostile nsqd may say."""
+silence, and arbitrary data from a hostile nsqd."""
 
 import json
 import ssl
@@ -36,7 +36,7 @@ def bytewise(data: bytes) -> Iterator[bytes]:
 
 
 class Told:
-    """A connection's owner: writes down what it is told."""
+    """Owner of a connection that records its calls."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -66,7 +66,7 @@ class Told:
 
 
 class Talk:
-    """A connection with its clock, and perhaps a peer."""
+    """A connection with a clock and a peer."""
 
     def __init__(self, peer: Peer | None = None, **options: Any) -> None:
         self.now = 100.0
@@ -79,7 +79,7 @@ class Talk:
         self.connection.begin(self.now)
 
     def run(self, chop: Chop = whole) -> None:
-        """Until both have nothing more to say."""
+        """Exchange data until both sides are idle."""
         quiet = False
         while not quiet:
             sent = self.connection.take()
@@ -182,7 +182,7 @@ def test_through_every_layer(
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("layer", ["plain", "snappy", "deflate"])
 def test_bytes_after_the_answer_belong_to_the_next_layer(layer: str, data: st.DataObject) -> None:
-    """All that nsqd says at once, cut anywhere."""
+    """nsqd sends everything at once, split anywhere."""
     coder: Any = {"plain": None, "snappy": Snappy(), "deflate": Deflate()}[layer]
     within = frame(RESPONSE, b"OK") if coder else b""
     within += frame(RESPONSE, b"{}") + frame(RESPONSE, b"_heartbeat_") + delivery(b"first")
@@ -338,7 +338,7 @@ def test_a_layer_that_cannot_be_read(layer: str) -> None:
         talk.hear(b"\xff" * 100)
 
 
-# -- what comes later
+# -- after the handshake
 
 
 def ready(**options: Any) -> Talk:

@@ -1,4 +1,4 @@
-"""What a consumer decides, on a net of the test's own: connections, lookups, answers, the end.
+"""A consumer's decisions, on a simulated network: connections, lookups, answers, the end.
 
 NSQCY_HYPOTHESIS=full tries many more histories.
 """
@@ -45,7 +45,7 @@ def connected(*nsqds: str, net: Net | None = None, **options: Any) -> tuple[Net,
     return net, core
 
 
-# -- making one
+# -- creation
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 65, "ä"])
@@ -79,7 +79,7 @@ def test_it_subscribes_and_is_ready() -> None:
 
 
 def retries(net: Net, address: Address, count: int) -> list[float]:
-    """The seconds between attempts that fail at once."""
+    """Return the seconds between attempts that fail immediately."""
     waits = []
     for _ in range(count):
         began = net.time
@@ -252,7 +252,7 @@ def test_lookupds_are_queried_at_once_and_again() -> None:
     net, core = consumer((), "l:4161")
     assert net.lookups == 1
     net.tick(1000)
-    assert net.lookups == 1  # one answer at a time
+    assert net.lookups == 1  # one lookup at a time
     core.found([A], [], net.time)
     assert [each.connection.address for each in net.wires] == [A]
     net.wires[0].accept()
@@ -290,7 +290,7 @@ def test_lookupds_are_queried_soon_after_a_loss() -> None:
     core.found([], [], net.time)
     net.wires[0].lose()
     net.tick(5)
-    assert net.lookups == 1  # it was never there
+    assert net.lookups == 1  # it was never connected
     net.wires[-1].accept()
     net.wires[-1].lose()
     net.tick(0.3)
@@ -374,7 +374,7 @@ def test_the_hook_of_giving_up_may_answer() -> None:
     ],
 )
 def test_a_hook_of_giving_up_that_fails(error: Exception, said: list[str]) -> None:
-    """Its message is not lost: it comes again."""
+    """Its message is not lost: it is redelivered."""
 
     def hook(message: Message) -> None:
         raise error
@@ -508,7 +508,7 @@ def test_the_end_while_it_connects(graceful: bool) -> None:
 def test_after_the_end_nothing_happens() -> None:
     net, core = connected("a", max_in_flight=3)
     net.wires[0].deliver(b"m")
-    core.raised(net.delivered[0], RuntimeError())  # a wait begins
+    core.raised(net.delivered[0], RuntimeError())  # a backoff begins
     net.wires[0].run()
     core.stop(net.time)
     net.wires[0].run()
@@ -544,12 +544,12 @@ def test_a_second_end_may_be_quick() -> None:
     assert net.ends == 1
 
 
-# -- any history
+# -- random histories
 
 
 class Histories(RuleBasedStateMachine):
-    """Nsqds that come and go, lookupds that know some of them, and handlers of all kinds; against
-    what the peers have seen."""
+    """Nsqds that come and go, lookupds that know some of them, and all kinds of handlers, compared
+    with what the peers have received."""
 
     @initialize(
         fixed=st.sets(st.sampled_from("ab")),
@@ -571,7 +571,7 @@ class Histories(RuleBasedStateMachine):
         )
         self.core.start(self.net.time)
         self.answers = 0  # of lookups
-        self.listed: set[Address] = set()  # by the last answers, errors hiding nothing
+        self.listed: set[Address] = set()  # by the latest answers; errors hide nothing
         self.bodies = 0
         self.sent: dict[bytes, Wire] = {}  # every message, by body
         self.held: list[Message] = []
@@ -720,7 +720,8 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def it_ends(self) -> None:
-        """Once told to, when all is answered or lost, or its time is over."""
+        """After a stop, it ends once all messages are answered or lost, or the timeout has
+        expired."""
         if hasattr(self, "net") and self.stopped:
             for wire in self.net.live():
                 wire.run()

@@ -1,4 +1,4 @@
-"""What both faces of the client do with their options, before they start."""
+"""How both interfaces of the client treat their options before they start."""
 
 import logging
 from typing import Any

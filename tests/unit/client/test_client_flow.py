@@ -1,5 +1,5 @@
-"""RDY and backoff of a consumer: the traces of the reference clients, and any history at all
-against the rules told slowly.
+"""RDY and backoff of a consumer: traces of the reference clients, and random histories compared
+with a simple statement of the rules.
 
 NSQCY_HYPOTHESIS=full tries many more histories.
 """
@@ -29,7 +29,8 @@ SEEDS = range(20)
 
 
 class Line:
-    """A connection: checks each RDY by itself, and against all other lines of its consumer."""
+    """A connection that checks each RDY by itself, and in relation to all other lines of its
+    consumer."""
 
     def __init__(self, consumer: "Consumer", name: str, max_ready: int) -> None:
         self.consumer = consumer
@@ -48,7 +49,7 @@ class Line:
 
 
 class Consumer:
-    """A flow with a clock, its lines, and what was written on them in order."""
+    """A flow with a clock, its lines, and their output in order."""
 
     def __init__(self, *, seed: int = 0, **options: Any) -> None:
         self.now = 100.0
@@ -58,12 +59,12 @@ class Consumer:
         self.lines: list[Line] = []
         self.trace: list[str] = []
         self.waits: list[Any] = []
-        self.busy: set[Line] = set()  # those with messages without end, answered at once
+        self.busy: set[Line] = set()  # lines with endless messages, answered at once
 
     def sent(self, line: Line, raised: bool) -> None:
         self.trace.append(f"{line.name} RDY {line.ready}")
         total = sum(other.ready for other in self.lines)
-        # When the budget has shrunk, the way down is above it.
+        # After the budget has shrunk, the total exceeds it on the way down.
         assert not raised or total <= self.flow.max_in_flight, self.trace
 
     def connect(self, name: str = "a", max_ready: int = 2500) -> Line:
@@ -86,7 +87,7 @@ class Consumer:
         self.trace.append(f"{line.name} {'FIN' if event == 'success' else 'REQ'}")
 
     def tick(self) -> None:
-        """The next thing that is due."""
+        """Advance the clock to the next due time."""
         assert self.now <= self.flow.due < math.inf
         self.now = self.flow.due
         for line in self.busy:
@@ -104,7 +105,7 @@ class Consumer:
         return [line.name for line in self.lines if line.ready]
 
     def written(self) -> list[str]:
-        """Since it was asked last."""
+        """Return the output since the last call."""
         written, self.trace = self.trace, []
         return written
 
@@ -244,7 +245,7 @@ def test_a_lost_connection_is_forgotten() -> None:
     assert gone() is None
 
 
-# Fewer than one each
+# Fewer than one per connection
 
 
 @pytest.mark.case("CL-011")
@@ -258,7 +259,7 @@ def test_the_only_one_of_three_with_messages_gets_its_turn(seed: int) -> None:
     while not busy.ready:
         consumer.tick()
         rounds += 1
-    assert rounds <= 3  # two until the first one counts as idle, one for the other
+    assert rounds <= 3  # two until the first line counts as idle, one for the other line
     for _ in range(6):
         assert busy.ready
         consumer.tick()
@@ -284,7 +285,7 @@ def test_it_holds_rdy_for_a_round_however_idle_it_was() -> None:
     first = consumer.connect("a")
     consumer.connect("b")
     consumer.connect("c")
-    consumer.now += 4  # of the five until the next round
+    consumer.now += 4  # of the five seconds until the next round
     consumer.lose(first)
     (holder,) = consumer.holders()
     for line in consumer.lines:
@@ -351,13 +352,13 @@ def test_no_one_starves_when_all_have_messages(lines: int, budget: int) -> None:
     consumer = Consumer(max_in_flight=budget)
     consumer.busy = {consumer.connect(str(number)) for number in range(lines)}
     turns: Counter[str] = Counter(consumer.holders())
-    cycle = math.ceil(lines / budget) * 6  # rounds of five seconds in thirty
+    cycle = math.ceil(lines / budget) * 6  # rounds of five seconds in half a minute
     for _ in range(3 * cycle):
         consumer.tick()
         assert sum(consumer.ready()) == budget
         turns.update(consumer.holders())
     assert len(turns) == lines
-    # Three cycles, of which the first and the last may not be whole.
+    # Three cycles; the first and the last may be incomplete.
     assert max(turns.values()) <= 2 * min(turns.values()) + 6
 
 
@@ -643,7 +644,7 @@ def test_a_batch_is_never_waited_for_in_vain(connections: int) -> None:
     left, done, batch = 500, 0, 0
     while left:
         hungry = [line for line in consumer.lines if line.in_flight < line.ready]
-        assert hungry, "all wait for a batch that is not done"
+        assert hungry, "all connections wait for an unfinished batch"
         for line in hungry[:left]:
             line.in_flight += 1
             left -= 1
@@ -706,11 +707,11 @@ def test_a_level_never_overflows(multiplier: float) -> None:
     assert all(0 < wait <= 1e308 for _, wait in consumer.waits)
 
 
-# Any history
+# Random histories
 
 
 def outcome(state: State, level: int, event: str, top: int) -> tuple[State, int]:
-    """The table of the guide, cell by cell."""
+    """Return the outcome according to the table in the guide."""
     if event == "time":
         return (TESTING, level) if state is WAITING else (state, level)
     if state is WAITING or top == 0:
@@ -758,7 +759,7 @@ class FlowMachine(RuleBasedStateMachine):
         self.state, self.level = NORMAL, 0
         self.max_in_flight = max_in_flight
         self.interval = interval
-        self.patience = math.ceil(idle / interval) + 1  # rounds until all are idle
+        self.patience = math.ceil(idle / interval) + 1  # rounds until all lines are idle
         self.names = 0
 
     def budget(self) -> int:
@@ -770,7 +771,7 @@ class FlowMachine(RuleBasedStateMachine):
         return 0 < self.budget() < len(self.consumer.lines)
 
     def once(self, act: Callable[[], object]) -> int:
-        """Does it; none gets RDY twice by it. Returns how many got it."""
+        """Call `act`; no line gets RDY twice from it. Return the number of lines that got it."""
         self.consumer.written()
         act()
         written = Counter(entry.split()[0] for entry in self.consumer.written() if "RDY" in entry)
@@ -807,7 +808,8 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule(event=st.sampled_from(["success", "failure", "failure", "neutral"]))
     def result(self, event: str) -> None:
-        """Of any message: of a lost connection, or a second one at the same time."""
+        """An additional result: of a message from a lost connection, or a second result at the same
+        time."""
         before = self.state, self.level
         self.state, self.level = outcome(*before, event, self.top)
         sent = self.once(lambda: getattr(self.flow, event)(self.consumer.now))
@@ -821,7 +823,7 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule(step=st.sampled_from([0.0001, 0.2, 1, 4.9, 60]))
     def early(self, step: float) -> None:
-        """Time passes, but not enough."""
+        """Advance the clock, but not to the due time."""
         now = self.consumer.now + step
         if now < self.flow.due:
             self.consumer.now = now
@@ -845,7 +847,7 @@ class FlowMachine(RuleBasedStateMachine):
             line.in_flight = 0
         busy = consumer.lines[pick % len(consumer.lines)]
         if self.interval < 0.1:
-            consumer.now += 200  # or there are very many rounds until all are idle
+            consumer.now += 200  # or it takes very many rounds until all are idle
         limit = len(consumer.lines) + (0 if self.interval < 0.1 else self.patience)
         rounds = 0
         while not busy.ready:
@@ -865,7 +867,7 @@ class FlowMachine(RuleBasedStateMachine):
             return
         assert sum(ready) == min(budget, sum(line.max_ready for line in lines))
         for line in lines:
-            # No one has two more than one that might have more.
+            # No line has two more than another line that could have more.
             assert line.ready == line.max_ready or max(ready) <= line.ready + 1
 
     @invariant()

@@ -1,4 +1,4 @@
-"""Names and types that programs import from the packages that are theirs to use."""
+"""Names and types that programs may import from the public packages."""
 
 import importlib
 import subprocess
@@ -26,7 +26,7 @@ PACKAGES = [
     "nsqcy.testing.plugin",
 ]
 
-# What each face accepts; a line with an error says so.
+# Callbacks that each interface accepts; lines with errors are marked.
 CALLBACKS = """
 import nsqcy.client as blocking
 from nsqcy.client import Connection, Error, Message, Producer, Publish, aio
@@ -81,7 +81,7 @@ aio.Producer("a", on_error=on_error_later, on_retry=on_retry_later)
 
 
 def complaints(folder: Path, text: str) -> dict[int, str]:
-    """What a strict mypy says of a program, by line."""
+    """Return mypy's errors for a program in strict mode, by line."""
     pytest.importorskip("mypy", reason="mypy is not installed")
     program = folder / "program.py"
     program.write_text(text)
@@ -119,7 +119,7 @@ def test_a_package_says_what_it_exports(package: str) -> None:
 
 @pytest.mark.slow
 def test_types(tmp_path: Path) -> None:
-    """Exported names are known to a strict mypy, and so is which callbacks a face awaits."""
+    """Strict mypy knows the exported names, and which callbacks each interface awaits."""
     program = [
         f"from {package} import {name} as {package.replace('.', '_')}_{name}"
         for package in PACKAGES

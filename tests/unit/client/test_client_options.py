@@ -1,4 +1,4 @@
-"""What consumers and producers can be told: nonsense is refused where they are made."""
+"""Options of consumers and producers: invalid ones are refused when the object is created."""
 
 import math
 import ssl

@@ -1,4 +1,4 @@
-"""What a producer decides, on a net of the test's own: where to, whose answer, what comes again.
+"""A producer's decisions, on a simulated network: destinations, matching of answers, retries.
 
 NSQCY_HYPOTHESIS=full tries many more histories.
 """
@@ -40,7 +40,7 @@ WAITING = "waiting"
 
 
 class Told(Publish):
-    """A publish that remembers how it ended, and how often."""
+    """A publish that records its outcomes."""
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
@@ -53,8 +53,8 @@ class Told(Publish):
 
     @property
     def end(self) -> Any:
-        """None for an OK."""
-        assert len(self.ends) < 2, "told twice"
+        """The only outcome so far; None for an OK."""
+        assert len(self.ends) < 2, "ended twice"
         return self.ends[0] if self.ends else WAITING
 
 
@@ -63,12 +63,12 @@ def make(body: bytes = b"m", deadline: float = math.inf) -> Told:
 
 
 def silent(peer: Peer, line: str, body: bytes) -> bool:
-    """A script: publishes are not answered."""
+    """Script that does not answer publishes."""
     return line.startswith("PUB")
 
 
 class Pool:
-    """A producer, its net, and what is published."""
+    """A producer, its network, and its publishes."""
 
     def __init__(
         self, nsqds: Any = "a", lookupds: Any = (), *, script: Any = None, **options: Any
@@ -97,7 +97,7 @@ class Pool:
         return self.net.wires[number].peer.bodies[1:]
 
     def fail_all(self, seconds: float) -> None:
-        """Time goes by, and nobody can be reached."""
+        """Advance the clock while all connection attempts fail."""
         end = self.net.time + seconds
         while self.net.time < end:
             for wire in self.net.pending():
@@ -162,7 +162,7 @@ def test_a_publish_waits_for_the_first_connection() -> None:
 
 
 def test_a_refused_publish_fails_alone() -> None:
-    """What was sent behind it is not executed by nsqd, and tried again."""
+    """nsqd does not execute publishes sent after it, so they are retried."""
 
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if body == b"bad":
@@ -192,7 +192,7 @@ def test_a_lost_connection_fails_what_was_sent() -> None:
     assert all(isinstance(each.end, ConnectionFailed) for each in publishes)
     assert pool.core.pending_bytes == 0
     pool.net.tick()
-    assert len(pool.net.wires) == 2  # tried again at once
+    assert len(pool.net.wires) == 2  # retried at once
     late = pool.publish()
     pool.accept()
     pool.run()
@@ -324,7 +324,7 @@ def test_an_error_that_is_for_consumers() -> None:
     pool.net.wires[0].peer.answer()
     pool.run()
     assert publish.end is None
-    assert pool.publish().end == WAITING  # and was sent
+    assert pool.publish().end == WAITING  # it was sent
     assert not pool.core.waiting
 
 
@@ -346,7 +346,7 @@ def test_no_answer_in_time() -> None:
     pool.net.tick(6)
     assert isinstance(publish.end, PublishTimeout)
     assert "no OK from a:4150 in time" in str(publish.end)
-    assert pool.core.pending_bytes == 5  # its answer may come, and belongs to it
+    assert pool.core.pending_bytes == 5  # its answer may still arrive, and must be matched to it
     pool.net.wires[0].peer.answer()
     pool.run()
     assert other.end == WAITING and pool.core.pending_bytes == 3
@@ -482,7 +482,7 @@ def test_the_error_of_one_publish_is_no_reason_for_others() -> None:
 
 
 def test_rounds_are_counted_with_many_that_overlap() -> None:
-    """Somebody is always being tried: that is no reason to wait for ever."""
+    """An attempt is always in progress, which is no reason to wait forever."""
     pool = Pool([f"h{number}" for number in range(50)], retries=2)
     publish = pool.publish()
     for _ in range(400):
@@ -633,11 +633,11 @@ def test_a_callback_may_publish() -> None:
     assert again[1].end == WAITING
 
 
-# -- any history
+# -- random histories
 
 
 class Histories(RuleBasedStateMachine):
-    """Nsqds that come, go and refuse; against what each of them has taken."""
+    """Nsqds that come, go and refuse, compared with what each of them has accepted."""
 
     @initialize(
         fixed=st.sets(st.sampled_from("abc"), min_size=1),
@@ -658,7 +658,7 @@ class Histories(RuleBasedStateMachine):
         self.alone = len(fixed) == 1 and not lookups
         self.answers = 0  # of lookups
         self.published: list[Told] = []
-        self.unanswered: dict[Peer, list[bytes]] = {}  # as each nsqd has them
+        self.unanswered: dict[Peer, list[bytes]] = {}  # by nsqd, in the order of arrival
         self.accepted: list[bytes] = []
         self.refused: set[bytes] = set()
         self.stopped = False
@@ -688,7 +688,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 9), executed=st.booleans())
     def lose(self, index: int, executed: bool) -> None:
-        """Perhaps the answers alone are lost."""
+        """If `executed`, only the answers are lost."""
         if wire := self.some(self.net.live(), index):
             if executed:
                 wire.flush()
@@ -778,7 +778,7 @@ class Histories(RuleBasedStateMachine):
             assert all(each.end != WAITING for each in self.published)
 
     def finish(self) -> None:
-        """All are down from now on."""
+        """From now on, all nsqds are down."""
         for wire in self.net.live():
             wire.lose()
         end = self.net.time + 300

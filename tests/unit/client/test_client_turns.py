@@ -1,6 +1,6 @@
-"""When a consumer or producer wants its next turn, and what becomes of who waits for it.
+"""When a consumer or producer requests its next turn, and what happens to those waiting for it.
 
-A time that has come, and nothing comes of it, is a loop that never sleeps.
+If a due time had no effect, the loop would never sleep.
 """
 
 import math
@@ -16,7 +16,7 @@ from nsqcy.client.producer import ProducerCore
 
 
 class Net:
-    """Remembers what it was told to do."""
+    """Records the calls that it receives."""
 
     def __init__(self) -> None:
         self.time = 100.0
@@ -70,7 +70,7 @@ def test_a_connection_that_cannot_be_made_is_tried_again(net: Net) -> None:
 
 
 def test_while_closing_nothing_else_is_due(net: Net) -> None:
-    """One nsqd has messages in flight, another has gone, and a wait of the backoff goes on."""
+    """One nsqd has messages in flight, another is gone, and a backoff is in progress."""
     core = consumer(net, "a", "b", close_timeout=30.0)
     for connection in net.opened:
         shaken(core, connection, net.time)
@@ -112,7 +112,7 @@ def error_frame(text: bytes) -> bytes:
 
 
 def test_a_publish_does_not_fail_for_another(net: Net) -> None:
-    """nsqd refuses one, which is the end of its connection; what comes then waits for the next."""
+    """nsqd refuses one, which ends its connection; later publishes wait for the next connection."""
     core = ProducerCore(net, "a", keywords={})
     core.start(net.time)
     core.connected(net.opened[0], net.time)

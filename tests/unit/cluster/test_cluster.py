@@ -1,4 +1,4 @@
-"""What is asked of daemons and how answers are read: nothing here opens a socket."""
+"""Queries to daemons and the parsing of answers, without opening sockets."""
 
 import json
 import threading
@@ -220,7 +220,7 @@ def test_a_producer_is_listed_once() -> None:
     first, again, other = Producer("a", 1, 2), Producer("a", 1, 3), Producer("a", 2, 2)
     assert union([[first], [again, other]]) == [first, other]
     assert Found({"x": [first], "y": [other, again]}).producers == [first, other]
-    # Without a TCP port it is the other that tells them apart.
+    # Without TCP ports, the HTTP ports distinguish them.
     deaf = [Producer("a", 0, 2), Producer("a", 0, 3)]
     assert union([deaf]) == deaf
 
@@ -414,9 +414,9 @@ def test_addresses_of_clients() -> None:
 
 def test_names_are_checked_before_anything_is_sent() -> None:
     client = NsqdHTTPClient("nobody.invalid")
-    with pytest.raises(InvalidName, match='"a b" is not the name of a topic'):
+    with pytest.raises(InvalidName, match='"a b" is not a valid topic name'):
         client.publish("a b", b"x")
-    with pytest.raises(InvalidName, match='"" is not the name of a channel'):
+    with pytest.raises(InvalidName, match='"" is not a valid channel name'):
         client.create_channel("t", "")
     with pytest.raises(ValueError, match="newline"):
         client.multipublish("t", [b"a", b"b\nc"])

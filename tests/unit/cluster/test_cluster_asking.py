@@ -1,6 +1,6 @@
-"""Lookupds and nsqds asked over HTTP: scripted servers, which know what each URL gets.
+"""HTTP queries to lookupds and nsqds: scripted servers with an answer for each URL.
 
-What a server answers depends on `?secret=` of a URL, which addresses of lookupds may carry.
+The answer depends on `?secret=` in the URL, which may be part of a lookupd's address.
 """
 
 import json
@@ -54,7 +54,7 @@ def other() -> Iterator[AuthServer]:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address that nobody listens on."""
+    """Address without a listener."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -105,7 +105,7 @@ def test_all_are_queried_and_their_answers_merged(
     assert {address: str(error) for address, error in found.errors.items()} == {
         nobody: "Connection refused",
         odd["ill"]: 'got response 500 Internal Server Error "oh \\x00"',
-        odd["odd"]: "the answer cannot be read: not JSON",
+        odd["odd"]: "the response cannot be read: not JSON",
     }
     assert [found.errors[each].status for each in (nobody, odd["ill"])] == [0, 500]
     assert len(server.requests) == 1
@@ -244,7 +244,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def secure(folder: Path) -> Iterator[AuthServer]:
-    """It demands a certificate of its authority."""
+    """Server that requires a client certificate from its authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     context.load_verify_locations(folder / "ca.pem")
@@ -267,7 +267,7 @@ def test_certificates_of_ours(secure: AuthServer, server: AuthServer, folder: Pa
         ask(WebClient(Terms(root_ca_file=ca)), url)
     with pytest.raises(RequestError, match="none: No such file"):
         ask(WebClient(Terms(root_ca_file=ca, cert_file="none")), url)
-    # One that only speaks TLS says where.
+    # A server that requires TLS announces its HTTPS port.
     server.default = Reply(b'{"https_port":%d}' % secure.port, 403)
     answer = ask(WebClient(Terms(root_ca_file=ca, **mine)), f"http://{server.address}/a?b=c")
     assert (answer.body, secure.requests[-1].path) == (b"OK", "/a?b=c")
@@ -312,7 +312,8 @@ def test_statistics_of_everything(server: AuthServer, web: WebClient) -> None:
 
 @pytest.mark.parametrize("told", ["b", ""])
 def test_producers_among_nsqds(told: str, server: AuthServer, web: WebClient) -> None:
-    # The server gives one answer to everything: /stats and /info are read by their own keys.
+    # The server gives the same answer to every request: /stats and /info are read by different
+    # keys.
     info = {"broadcast_address": told, "tcp_port": 5, "http_port": 6, "hostname": "h"}
     server.default = Reply(json.dumps(STATS | info).encode(), headers=PLAIN)
     (found,) = topic_producers("t", web=web, nsqds=[server.address]).producers

@@ -1,4 +1,5 @@
-"""The Dockerfile: what it copies is there, and what it names is what the daemons have."""
+"""The Dockerfile: the files that it copies exist, and it refers to existing commands and
+options."""
 
 import json
 import re
@@ -21,7 +22,8 @@ Instruction = tuple[str, str]
 
 
 def instructions(text: str) -> list[Instruction]:
-    """Each as its word and the rest, comments and line ends taken out."""
+    """Return each instruction as a keyword and the rest, without comments and line
+    continuations."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     found = (line.partition(" ") for line in joined.splitlines() if line.strip())
@@ -34,13 +36,13 @@ BUILD, FINAL = STEPS[STARTS[0] : STARTS[1]], STEPS[STARTS[1] :]
 
 
 def only(word: str) -> str:
-    """What the last stage says there."""
+    """Return the argument of the only instruction with this keyword in the last stage."""
     (found,) = [rest for each, rest in FINAL if each == word]
     return found
 
 
 def is_ignored(path: str) -> bool:
-    """By the last line of .dockerignore that speaks of it."""
+    """Return whether the last line in .dockerignore that matches the path excludes it."""
     ignored = False
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         pattern = line.removeprefix("!").removeprefix("**/")

@@ -1,4 +1,4 @@
-"""docs/INSTALL.md; what it says to type for systemd is typed in tests/daemon/test_nodes.py."""
+"""docs/INSTALL.md; tests/daemon/test_nodes.py runs its commands for systemd."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""conf/kubernetes: what the manifests say fits the daemons, the image and each other."""
+"""conf/kubernetes: the manifests fit the daemons, the image and each other."""
 
 import re
 from typing import Any
@@ -36,13 +36,13 @@ DAEMONS: dict[str, tuple[Any, Any, Any]] = {
     "nsqlookupd": (nsqlookupd.NSQLOOKUPD, nsqlookupd.resolve, nsqlookupd_api.ROUTES),
     "nsqadmin": (nsqadmin.NSQADMIN, nsqadmin.resolve, nsqadmin_api.ROUTES),
 }
-OLDEST, NEWEST = "1.28", "1.37"  # of Kubernetes: the first has the index of a pod as a label
+OLDEST, NEWEST = "1.28", "1.37"  # the oldest one has a label with the pod's index
 
 each_workload = pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda each: each.name)
 
 
 def options_of(workload: Workload) -> Options:
-    """What the daemon makes of its flags and its file; it takes them."""
+    """Return the daemon's options from its flags and its file, without warnings."""
     table, resolve, _ = DAEMONS[workload.name]
     settings = loader.load(table, workload.words)
     assert settings.warnings == []

@@ -1,4 +1,4 @@
-"""What is in conf/systemd: what it says fits what the daemons do, and systemd takes it."""
+"""conf/systemd: the units fit the daemons, and systemd accepts them."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from nsqcy.process import service as manager
 
 SYSTEMD = Path(__file__).parents[3] / "conf" / "systemd"
 TABLES = [NSQD, NSQLOOKUPD, NSQADMIN]
-EXPOSURE = 20  # tenths, of 100; systemd 252 counts 11: they listen, and read what /proc has
+EXPOSURE = 20  # tenths, up to 100; systemd 252 reports 11: the daemons listen and read /proc
 
 each_daemon = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.daemon)
 
@@ -30,7 +30,7 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 
 def settings(name: str) -> dict[str, list[str]]:
-    """Key -> values, of all sections."""
+    """Return the values of each key, across all sections."""
     found: dict[str, list[str]] = defaultdict(list)
     for line in (SYSTEMD / name).read_text().splitlines():
         if line and line[0] not in "#[":
@@ -51,7 +51,7 @@ def service() -> dict[str, str]:
 
 
 def systemd(*words: str) -> str:
-    """What one of its programs says, which must succeed."""
+    """Return the output of a systemd program, which must succeed."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
@@ -126,7 +126,7 @@ def test_systemd_takes_them(tmp_path: Path) -> None:
 @each_daemon
 @needs("systemd-analyze")
 def test_little_is_exposed(table: OptionTable) -> None:
-    """By what systemd counts; it fails above the threshold."""
+    """By systemd's own measure; the command fails above the threshold."""
     unit = SYSTEMD / f"{table.daemon}.service"
     words = ["security", "--offline=true", f"--threshold={EXPOSURE}", str(unit)]
     assert "Overall exposure level" in systemd("systemd-analyze", "--no-pager", *words)
@@ -134,7 +134,7 @@ def test_little_is_exposed(table: OptionTable) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """A folder that stands for /, where the users have been made."""
+    """Directory that stands for /, with the users created."""
     (tmp_path / "etc").mkdir()
     systemd("systemd-sysusers", f"--root={tmp_path}", str(SYSTEMD / "sysusers.d/nsqcy.conf"))
     return tmp_path
@@ -150,7 +150,7 @@ def test_the_users_of_the_services_are_made(host: Path) -> None:
 
 @needs("systemd-sysusers")
 @needs("systemd-tmpfiles")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change file owners")
 def test_their_folders_are_made(host: Path) -> None:
     secret = host / "etc/nsqcy/nsqd.ini"
     secret.parent.mkdir()

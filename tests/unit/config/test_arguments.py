@@ -1,4 +1,4 @@
-"""Flags of commands of our own: what argparse makes of a table of options."""
+"""Flags of nsqcy's own commands: how argparse parses an option table."""
 
 import operator
 
@@ -41,9 +41,9 @@ def test_values() -> None:
         (["--max-tries=x"], "--max-tries is 'x': expected a whole number of at least 0"),
         (["--max-tries=9"], "--max-tries is '9': expected < 9"),
         (["--max-tries"], "argument --max-tries: expected one argument"),
-        (["--max-try=1"], "there is no --max-try; did you mean --max-tries?"),
-        (["--dry"], "there is no --dry; did you mean --dry-run?"),
-        (["--zzz"], "there is no --zzz; there are --max-tries, --dry-run, --name, --pair"),
+        (["--max-try=1"], "unknown flag --max-try; did you mean --max-tries?"),
+        (["--dry"], "unknown flag --dry; did you mean --dry-run?"),
+        (["--zzz"], "unknown flag --zzz; allowed: --max-tries, --dry-run, --name, --pair"),
         (["word"], "'word' is not a flag: flags begin with --"),
         (["-name=b"], "'-name=b' is not a flag: flags begin with --"),
     ],

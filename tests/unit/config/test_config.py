@@ -1,4 +1,4 @@
-"""Configuration files: TOML as NSQ has it, INI of our own, and who beats whom."""
+"""Configuration files: TOML as in NSQ, nsqcy's INI, and their precedence."""
 
 import os
 import re
@@ -34,7 +34,7 @@ Write = Callable[[str], str]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Put a text into a file; returns its path."""
+    """Factory of config files: write the text, and return the path."""
 
     def put(text: str) -> str:
         path = tmp_path / "nsqd.conf"
@@ -461,7 +461,7 @@ def test_our_own_options(write: Write) -> None:
         ("[topics x]", "unknown section [topics x]", "[nsqd], [topic PATTERN] or [channel "),
         ("[nsqlookupd]", "unknown section [nsqlookupd]", "[nsqd]"),
         ("[nsqd", "not a section header: [nsqd", "[nsqd]"),
-        ("[nsqd]", "section [nsqd] is already at line 3", "each section once"),
+        ("[nsqd]", "section [nsqd] is already defined at line 3", "each section once"),
         ("log_prefix = y", "log_prefix is already set at line 4", "each option once"),
     ],
 )
@@ -491,7 +491,7 @@ def test_a_section_of_ours_makes_a_file_ini(write: Write, first: str) -> None:
     assert "line 3: unknown section" in str(error)
 
 
-# --- sections of topics -----------------------------------------------------------------------
+# --- topic sections ---------------------------------------------------------------------------
 
 
 def policies(path: str, *argv: str) -> Policies:
@@ -581,7 +581,7 @@ NAMES_OF_CHANNELS = "TOPIC/CHANNEL, names"
             "[topic x]",
             "[topic  x ]",
             5,
-            "section [topic x] is already at line 4",
+            "section [topic x] is already defined at line 4",
             "each section once",
         ),
         ("[topic x y]", "", 4, 'no topic can match "x y"', NAMES_OF_TOPICS),
@@ -639,7 +639,7 @@ def test_ini_that_is_not_utf8(write: Write) -> None:
     assert "line 4: not UTF-8" in str(error)
 
 
-# --- anything at all --------------------------------------------------------------------------
+# --- arbitrary input --------------------------------------------------------------------------
 
 KEYS = st.sampled_from(sorted(NSQD.by_ini_key)) | st.text(max_size=8)
 LINES = st.builds("{} = {}".format, KEYS, st.text(max_size=12)) | st.text(max_size=20)
@@ -718,7 +718,7 @@ def test_any_toml_is_read_or_an_error(scratch: Path, lines: list[str]) -> None:
     read_or_refuse(scratch, "\n".join(lines).encode())
 
 
-# --- last words -------------------------------------------------------------------------------
+# --- final errors -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The command line of nsqd, value by value, and what nsqd demands of its values."""
+"""The command line of nsqd, value by value, and nsqd's requirements for values."""
 
 import json
 import re
@@ -489,7 +489,7 @@ def test_any_value_of_any_flag_is_read_or_a_stop(flag: str, text: str) -> None:
         assert str(stop)
 
 
-# --- what nsqd demands ------------------------------------------------------------------------
+# --- nsqd's requirements ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -551,7 +551,7 @@ def test_any_value_of_any_flag_is_read_or_a_stop(flag: str, text: str) -> None:
             ["--max-input-bytes=5242879"],
             "--max-input-bytes must be >= --max-msg-size and --max-body-size (5242880)",
         ),
-        # Of several faults the one NSQ looks at first.
+        # Of several errors, the one that NSQ checks first is reported.
         (["--node-id=-1", "--max-deflate-level=0"], "--max-deflate-level must be [1,9]"),
         (
             ["--tls-required", "--sync-timeout=0", "-auth-http-request-method=x"],
@@ -723,7 +723,7 @@ def test_workers_are_the_usable_cpus_but_at_most_four(monkeypatch: pytest.Monkey
     assert start("--workers=64").workers == 64
 
 
-# --- what the machine allows ------------------------------------------------------------------
+# --- limits of the machine --------------------------------------------------------------------
 
 
 @pytest.fixture

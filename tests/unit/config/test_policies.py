@@ -1,4 +1,4 @@
-"""Policies of topics: which patterns match which names, and the way to another process."""
+"""Policies of topics: which patterns match which names, and their transfer to another process."""
 
 import fnmatch
 import json
@@ -44,7 +44,7 @@ CHANNEL_VALUES = st.fixed_dictionaries(
 def merged(
     name: str, sections: list[tuple[str, dict[str, Any]]], last: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The slow way: what is said of a name, and by which pattern."""
+    """Slow reference: return the values for a name, and the pattern that each one comes from."""
     values: dict[str, Any] = {}
     sources = {}
     for pattern, said in [*sections, (name, last)]:

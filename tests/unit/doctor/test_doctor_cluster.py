@@ -1,4 +1,4 @@
-"""What doctor says of a cluster, by facts made by hand."""
+"""Findings of doctor for a cluster, from constructed facts."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -108,7 +108,7 @@ def test_nobody_at_the_usual_addresses_is_no_problem() -> None:
     assert [each.finding.level for each in run(CHECKS, nobody)] == ["note", "note"]
 
 
-# -- who answers
+# -- reachability
 
 
 def test_a_broadcast_address_that_is_not_reached() -> None:
@@ -144,16 +144,16 @@ def test_an_unannounced_nsqd() -> None:
     )
 
 
-# -- who agrees
+# -- consistency
 
 
 def test_versions() -> None:
     facts = of(*(nsqd(each, node=node(each, f"1.{each // 3}.0")) for each in (1, 2, 3)))
     told = only(cluster.versions, facts)
-    assert "nsqds run 2 versions: most have 1.0.0, 10.0.0.3:4151 has 1.1.0" in told
+    assert "nsqds run 2 versions: most run 1.0.0, 10.0.0.3:4151 runs 1.1.0" in told
     facts = of(lookupds=[lookupd("l1"), lookupd("l2", version="")])
-    assert "l2 has none" in only(cluster.versions, facts)
-    # A daemon of one kind may be newer than those of the other.
+    assert "l2 runs an unknown version" in only(cluster.versions, facts)
+    # Daemons of one kind may be newer than those of the other kind.
     assert not said(cluster.versions, of(nsqd(), lookupds=[lookupd(version="1.2.0")]))
 
 
@@ -181,7 +181,7 @@ def test_clocks(seconds: float, within: float, level: str) -> None:
 
 
 def test_clocks_apart() -> None:
-    """Each is near enough to ours, but they are not to each other."""
+    """Each is close enough to our clock, but they are too far from each other."""
     two = of(nsqd(1, offset=Offset(-2, 0.5)), nsqd(2, offset=Offset(2, 0.5)))
     assert "10.0.0.2:4151 is at least 3 s ahead of 10.0.0.1:4151" in only(cluster.clocks, two)
 
@@ -220,22 +220,22 @@ def test_health() -> None:
 def test_ghost_topics() -> None:
     names = frozenset({"t", "ghost", "gone#ephemeral"})
     facts = of(nsqd(1), lookupds=[lookupd("l1", node(1, t=False), topics=names)])
-    assert "know topics that no nsqd has: ghost ->" in only(topics.ghost_topics, facts)
+    assert "list topics that no nsqd has: ghost ->" in only(topics.ghost_topics, facts)
     assert "without consumers: gone#ephemeral" in only(topics.ephemeral, facts)
-    # What an nsqd has that nsqlookupds have not heard of yet is none.
+    # A topic that nsqlookupds do not know yet is not a ghost.
     assert not said(topics.ghost_topics, of(nsqd(1, *map(topic, names)), lookupds=[lookupd()]))
 
 
 def test_topics_without_a_channel() -> None:
     before, after = topic("t", 5), topic("t", 7)
-    assert "topic t has no channel, and 5 messages wait ->" in only(
+    assert "topic t has no channel, and 5 messages are waiting ->" in only(
         topics.unread_topics, of(nsqd(1, before))
     )
     growing = of(nsqd(1, before, later=[after]), watched=2.0)
-    assert "5 messages wait, 2 more within 2 s" in only(topics.unread_topics, growing)
-    # The second nsqd loses the topic in between: 10 messages become 7, not 12.
+    assert "5 messages are waiting, 2 more within 2 s" in only(topics.unread_topics, growing)
+    # The second nsqd loses the topic meanwhile: 10 messages become 7, not 12.
     shrinking = of(nsqd(1, before, later=[after]), nsqd(2, before, later=[]), watched=2.0)
-    assert "and 10 messages wait ->" in only(topics.unread_topics, shrinking)
+    assert "and 10 messages are waiting ->" in only(topics.unread_topics, shrinking)
     assert not said(topics.unread_topics, of(nsqd(1, topic("t", 0), topic("u", 1, channel("c")))))
 
 
@@ -245,8 +245,8 @@ def test_channels_without_a_consumer() -> None:
         nsqd(2, topic("t", 0, channel("c"))),
     )
     told = only(topics.idle_channels, facts)
-    assert "channel t/c has no consumer, and 1 message waits, 4 deferred" in told
-    # Consumers at one nsqd are consumers.
+    assert "channel t/c has no consumer, and 1 message is waiting, 4 deferred" in told
+    # A consumer at one of the nsqds is enough.
     facts = of(
         nsqd(1, topic("t", 0, channel("c", 1))), nsqd(2, topic("t", 0, channel("c", 0, client())))
     )
@@ -298,9 +298,9 @@ def test_paused() -> None:
     )
     told = said(topics.paused, facts)
     assert [each.partition(" ->")[0] for each in told] == [
-        "warning: topic t is paused, and 2 messages wait",
+        "warning: topic t is paused, and 2 messages are waiting",
         "note: channel t/c is paused",
-        "warning: channel u/d is paused, and 1 message waits",
+        "warning: channel u/d is paused, and 1 message is waiting",
     ]
 
 
@@ -326,14 +326,14 @@ def test_dead_letters() -> None:
         nsqd(2, topic("dead", 0, channel("look", 3, of="dead")), topic("elsewhere")),
     )
     told = only(topics.dead_letters, facts)
-    assert "5 messages wait in dead-letter topic dead of t/c" in told
+    assert "5 messages are waiting in dead-letter topic dead of t/c" in told
 
 
 @pytest.mark.parametrize(
     ("depth", "on_full", "says"),
     [
         (7, "reject", ""),
-        (8, "reject", "warning: 8 messages wait in topic t on 10.0.0.1:4151, and max_depth is 10 "),
+        (8, "reject", "warning: 8 messages are waiting in topic t on 10.0.0.1:4151, and max_"),
         (10, "reject", "problem: "),
         (10, "drop-oldest", "warning: "),
     ],

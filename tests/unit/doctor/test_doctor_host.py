@@ -1,4 +1,4 @@
-"""What doctor says of a host, by facts made by hand."""
+"""Findings of doctor for a host, from constructed facts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -192,7 +192,7 @@ def test_inodes() -> None:
 
 @pytest.mark.parametrize(("sync", "level"), [(0.01, "ok"), (0.05, "note"), (0.3, "warning")])
 def test_disk_latency(sync: float, level: str) -> None:
-    """One slow sync of five is no slow disk."""
+    """One slow sync of five does not make a slow disk."""
     facts = replace(GOOD, disk=replace(GOOD_DISK, syncs=[sync, sync, 0.9, sync, sync]))
     assert levels(disk.disk_latency, facts) == [level]
     assert "at worst in 900 ms" in text(disk.disk_latency, facts)
@@ -205,7 +205,7 @@ def test_a_data_path_that_cannot_be_used() -> None:
         assert report.exit_code(run(disk.CHECKS, facts)) == 1
 
 
-# -- how it is told
+# -- how findings are reported
 
 FOUND = [
     Judged("a", ok("fine")),

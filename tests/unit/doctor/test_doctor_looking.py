@@ -1,4 +1,5 @@
-"""How doctor looks: at files of /proc, at ports, at nodes that answer anything at all."""
+"""How doctor collects facts: from files in /proc, from ports, and from nodes with arbitrary
+answers."""
 
 import json
 import os
@@ -81,7 +82,7 @@ def test_a_data_path_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_root_without_anything(tmp_path: Path) -> None:
-    """Where nothing can be seen nothing is known, and nothing fails."""
+    """If nothing can be read, the facts are unknown, and nothing fails."""
     values = {"tcp_address": "127.0.0.1:0", "http_address": "", "data_path": str(tmp_path)}
     found = look_host.look(Wanted("nsqd"), Settings(NSQD, values), None, str(tmp_path))
     assert (found.somaxconn, found.files_on_machine, found.clock.stepped) == (None, None, None)
@@ -181,7 +182,7 @@ def test_where_the_cluster_is() -> None:
 
 
 class Node:
-    """An HTTP server that answers each path with what `answers` has for it."""
+    """HTTP server that answers each path from `answers`."""
 
     def __init__(self) -> None:
         self.answers: dict[str, bytes | Callable[[], bytes]] = {}
@@ -203,7 +204,7 @@ class Node:
                     self.send_header("Date", node.date)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                with suppress(OSError):  # nobody waits any longer
+                with suppress(OSError):  # the client has gone
                     self.wfile.write(data)
 
             def log_message(self, *args: object) -> None:
@@ -245,7 +246,7 @@ def other() -> Iterator[Node]:
 
 
 def judged(facts: Cluster) -> dict[str, list[str]]:
-    """The levels that each check has found."""
+    """Return the levels of each check's findings."""
     found: dict[str, list[str]] = {}
     for check, finding in run((*cluster.CHECKS, *topics.CHECKS), facts):
         found.setdefault(check, []).append(finding.level)
@@ -260,7 +261,7 @@ INFO = {"version": "1.3.0", "broadcast_address": "127.0.0.1", "hostname": "h"}
 
 
 def test_an_nsqd_of_go(node: Node) -> None:
-    """Without anything that only ours have."""
+    """Without the fields that only nsqcy's nsqd has."""
     node.tell(
         info=INFO | {"tcp_port": 0, "http_port": node.port, "start_time": 1},
         stats={"version": "1.3.0", "health": "OK", "start_time": 1, "topics": [], "producers": []},
@@ -350,8 +351,8 @@ ANSWERS = st.binary(max_size=40) | SHAPED.map(lambda value: json.dumps(value).en
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(answer=ANSWERS.filter(bool), date=st.none() | st.text("aGMT, 019:", max_size=30))
 def test_garbage_is_reported(node: Node, answer: bytes, date: str | None) -> None:
-    """Never an exception, whatever nodes answer. Nobody else is asked: an address that is made up
-    may be somebody's."""
+    """No answer of a node raises an exception. No other node is queried, because an invented
+    address may be real."""
     node.default, node.date = answer, date
     web = WebClient(TERMS)
     lookupds = look_cluster.ask_lookupds([node.address], web)
@@ -361,7 +362,7 @@ def test_garbage_is_reported(node: Node, answer: bytes, date: str | None) -> Non
     judged(Cluster(0.0, lookupds, [nsqd]))
 
 
-# -- doors
+# -- ports
 
 
 def test_a_door() -> None:
@@ -374,7 +375,7 @@ def test_a_door() -> None:
 
 
 def answer(data: bytes) -> tuple[socket.socket, int]:
-    """A server that says this to the first who comes, and hangs up."""
+    """Server that sends this to its first client, and closes."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""Requests of etcd's JSON gateway, and responses that are damaged."""
+"""Requests to etcd's JSON gateway, and damaged responses."""
 
 from base64 import b64decode, b64encode
 from typing import Any

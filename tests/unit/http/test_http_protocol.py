@@ -1,4 +1,5 @@
-"""HTTP framing, without sockets: golden requests in every cutting, and what must be refused."""
+"""HTTP framing, without sockets: golden requests split at any place, and input that must be
+refused."""
 
 import random
 from collections.abc import Iterable
@@ -494,7 +495,7 @@ FRAGMENTS = [
 def test_any_input_means_the_same_in_any_cutting(
     fragments: list[bytes], data: st.DataObject
 ) -> None:
-    """And nothing raises, and a connection that went wrong holds nothing."""
+    """In addition, nothing raises, and a connection after an error holds no data."""
     whole = b"".join(fragments)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]

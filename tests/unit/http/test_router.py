@@ -1,4 +1,4 @@
-"""From a path to a route: variables, bases, and where a path that is nearly one leads."""
+"""From a path to a route: variables, base paths, and redirects for paths that nearly match."""
 
 import pytest
 
@@ -15,7 +15,7 @@ ROUTES = [Route("GET", path, handler) for path in PATHS]
 
 
 def resolve(path: str, method: str = "GET", base: str = "") -> str | tuple[int, str]:
-    """The path of the route, or the status and where else to go."""
+    """Return the path of the route, or the status and the alternative."""
     found = Router(ROUTES, base).resolve(Head(method, path))
     if isinstance(found, Reply):
         headers = dict(found.headers)

@@ -1,4 +1,4 @@
-"""Streams over rings: against a model, in each state, and against mad peers."""
+"""Streams over rings: compared with a model, in each state, and with misbehaving peers."""
 
 import ctypes
 import gc
@@ -26,11 +26,11 @@ OPEN, DATA, CREDIT, CLOSE, ABORT = 1, 2, 3, 4, 5
 NOISE = random.Random(3).randbytes(1 << 21)
 
 
-# --- against a model ---
+# --- compared with a model ---
 
 
 class Pair:
-    """Both ends of a stream; the second appears when the peer has heard of it."""
+    """Both ends of a stream; the second exists once the peer has been notified."""
 
     def __init__(self, cluster: Cluster, home: int, owner: int, hello: bytes, lazy: bool) -> None:
         self.cluster = cluster
@@ -43,7 +43,7 @@ class Pair:
 
 
 class Machine(RuleBasedStateMachine):
-    """Two to four meshes; every byte arrives in order, and no more than a window is under way."""
+    """Two to four meshes; every byte arrives in order, and at most a window is in transit."""
 
     @initialize(workers=st.integers(2, 4))
     def start(self, workers):
@@ -53,7 +53,7 @@ class Machine(RuleBasedStateMachine):
         self.generations = [0] * workers
 
     def pick(self, data) -> End:
-        """An end somewhere."""
+        """Return the end of some stream."""
         pair = data.draw(st.sampled_from(self.pairs))
         side = data.draw(st.integers(0, 1))
         return pair.end(side) or pair.end(0)
@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def restart(self, data):
-        """A worker dies with all it knows and is started again."""
+        """A worker dies with all of its state, and is started again."""
         dead = data.draw(st.integers(0, len(self.generations) - 1))
         workers = self.cluster.workers
         for worker in workers:
@@ -124,7 +124,7 @@ class Machine(RuleBasedStateMachine):
     def check_settled(self, pair: Pair):
         first, second = pair.end(0), pair.end(1)
         if second is None:
-            # Aborted before anybody was told.
+            # The stream was aborted before the peer was notified.
             assert first.asked_to_close
             return
         for end, other in ((first, second), (second, first)):
@@ -211,7 +211,7 @@ def test_bytes_stay_in_order_when_room_comes_between_two_writes():
     home.write(NOISE[:50_000])
     for worker in cluster.workers:
         worker.turn()
-    home.write(NOISE[50_000:60_000])  # there is room now, but others were first
+    home.write(NOISE[50_000:60_000])  # there is room now, but other streams come first
     cluster.settle()
     assert owner.got == NOISE[:60_000]
 
@@ -265,7 +265,7 @@ def test_on_writable_comes_only_after_a_write_was_cut_short():
     assert home.write(NOISE[: WINDOW + 1]) == WINDOW
     cluster.settle()
     assert (home.writables, home.stream.room) == (0, 0)
-    owner.consume(1)  # little, but the window is more than half used
+    owner.consume(1)  # a little, but the window is more than half used
     cluster.settle()
     assert (home.writables, home.stream.room) == (1, 1)
 
@@ -387,7 +387,7 @@ def test_streams_that_wait_for_one_ring_take_turns():
     for _ in range(4):
         cluster.workers[0].turn()
         cluster.workers[1].turn()
-    # The first found an empty ring; the others share what room there was since.
+    # The first stream found an empty ring; the others share the room that has appeared since.
     shares = [len(owner.got) for _, owner in pairs[1:]]
     assert max(shares) - min(shares) <= 32768
     assert min(shares) > 0
@@ -464,11 +464,11 @@ def test_what_came_before_peer_up_is_read_after_it():
     assert cluster.accepted[b"early"].got == b"data"
 
 
-# --- peers that went mad ---
+# --- misbehaving peers ---
 
 
 class Mad:
-    """Worker 0 as a raw hand that writes what it likes into the ring to worker 1."""
+    """Worker 0, replaced by code that writes anything into the ring to worker 1."""
 
     def __init__(self) -> None:
         self.cluster = Cluster(2)
@@ -618,11 +618,12 @@ def test_noise_in_the_ring_does_no_harm(seed):
     mad.turn()
 
 
-# --- nothing is left behind ---
+# --- everything is released ---
 
 
 def leave_streams_in_every_state() -> dict[str, int]:
-    """What is alive while a cluster has open, closing and waiting streams; then drop it."""
+    """Return the counts of live objects in a cluster with open, closing and waiting streams; then
+    drop the cluster."""
     cluster = Cluster(2)
     pairs = [cluster.pair(0, 1, b"%d" % number) for number in range(10)]
     for home, _ in pairs:
@@ -641,7 +642,7 @@ def test_streams_and_buffers_are_given_back():
     gc.collect()
     before = mesh_module.live()
     alive = leave_streams_in_every_state()
-    if alive != before:  # the debug build counts
+    if alive != before:  # only a debug build counts
         assert alive["streams"] == before["streams"] + 20
         assert alive["buffers"] == before["buffers"] + 10
     gc.collect()

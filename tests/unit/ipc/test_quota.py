@@ -1,4 +1,4 @@
-"""Quotas by a clock of their own: what workers count together, and how a rate is kept."""
+"""Quotas with a simulated clock: what workers count together, and how a rate is enforced."""
 
 import mmap
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_a_second_at_once_and_then_the_rate(quota: Quota) -> None:
     quota.pay(START + wait, 1, 10)
     assert quota.wait(START + wait) > 0
     later = START + 10 * SECOND
-    assert quota.wait(later) == 0  # what was not used in ten seconds is one second's
+    assert quota.wait(later) == 0  # ten unused seconds count as one
 
 
 def test_a_batch_may_be_more_than_there_is_and_is_paid_for_after(quota: Quota) -> None:
@@ -80,7 +80,7 @@ def test_no_limit_counts_nothing() -> None:
     st.integers(1, 500),
 )
 def test_workers_keep_a_rate_together(steps: list[tuple[int, int, int]], rate: int) -> None:
-    """Never more than the rate, a second's worth at once, and the last batch."""
+    """Never more than the rate, plus the credit of a second, plus the last batch."""
     workers = quotas(3, rate=rate)
     now, published, last = START, 0, START
     for who, after, count in steps:
@@ -105,7 +105,7 @@ def test_the_connection_limit_counts_all_workers() -> None:
     assert not three.enter() and three.connections() == 2
     two.leave()
     assert three.enter() and not two.enter()
-    one.join()  # it was there before
+    one.join()  # it was already counted
     assert one.connections() == 3
     one.leave()
     assert not one.enter() and one.connections() == 2
@@ -165,7 +165,7 @@ def test_the_time_that_all_have_waited_is_counted() -> None:
     one.begin_wait(START + 2 * SECOND)
     other.begin_wait(START + 3 * SECOND)
     assert one.figures(START + 3 * SECOND)[4] == 4 * SECOND
-    assert one.figures(START + SECOND)[4] == 4 * SECOND  # a clock that was read before
+    assert one.figures(START + SECOND)[4] == 4 * SECOND  # a clock reading from earlier
     one.end_wait(START + 4 * SECOND)
     other.end_wait(START + 4 * SECOND)
     one.end_wait(START + 5 * SECOND)
@@ -205,7 +205,7 @@ def test_users_with_quotas_are_told_of() -> None:
 
 
 def test_figures_of_all_workers_are_one_users() -> None:
-    """Those that all count together once, as they are latest; others are added up."""
+    """Shared counters count once, with the latest values; others are summed."""
     shares = [
         [
             {"user": "a", "shared": True, "figures": (1, 5)},
@@ -229,7 +229,7 @@ def test_a_worker_that_comes_late_forgives_nothing() -> None:
 def test_another_rate_has_no_debts(quota: Quota) -> None:
     quota.pay(START, 10**6, 0)
     quota.change(5, 100, 0)
-    assert quota.wait(START) > SECOND  # it is the same rate
+    assert quota.wait(START) > SECOND  # the rate has not changed
     quota.change(5, 200, 0)
     assert quota.wait(START) == 0
 

@@ -1,4 +1,4 @@
-"""One ring: against a model, and against a peer that writes nonsense."""
+"""A single ring, compared with a model, and with a peer that writes garbage."""
 
 import ctypes
 import mmap
@@ -63,7 +63,7 @@ slot_sleep = function(ring_module, "slot_sleep", ctypes.c_int, address)
 
 
 class Memory:
-    """Shared memory for some workers, and its addresses."""
+    """Shared memory for a number of workers, and its addresses."""
 
     def __init__(self, workers: int = 2) -> None:
         self.workers = workers
@@ -79,7 +79,7 @@ class Memory:
 
 
 class Ring:
-    """The ring 0 -> 1 of a memory, with both of its ends."""
+    """The ring from worker 0 to worker 1 in a memory, with both of its ends."""
 
     def __init__(self, start: int = 0) -> None:
         self.memory = Memory()
@@ -96,7 +96,7 @@ class Ring:
         return written
 
     def read(self) -> tuple[int, int, bytes] | int:
-        """A record, or 0 or -1."""
+        """Return a record, or 0 or -1."""
         record = Record()
         got = ring_read(self.reader, record)
         if got != 1:
@@ -113,7 +113,7 @@ class Ring:
 
 
 class Machine(RuleBasedStateMachine):
-    """A ring beside a queue of what was written."""
+    """A ring, along with a queue of its content."""
 
     def __init__(self):
         super().__init__()
@@ -137,7 +137,8 @@ class Machine(RuleBasedStateMachine):
                 used = self.ring.writer.head - self.ring.writer.tail
                 assert used + reserve <= RING_BYTES
             else:
-                # Records held, the skipped end, this record and the reserve do not go together.
+                # The held records, the skipped end, this record and the reserve do not fit
+                # together.
                 held = sum(8 + (len(data) + 7) // 8 * 8 for _, _, data in self.queue)
                 held += self.ring.reader.tail - self.ring.reader.released
                 assert held + 2 * (size + 16) + RECORD_MAX + reserve > RING_BYTES
@@ -195,7 +196,7 @@ def test_half_free():
     assert ring_half_free(ring.writer)
 
 
-# --- a peer that went mad ---
+# --- a misbehaving peer ---
 
 
 def test_a_head_that_cannot_be_is_broken():
@@ -229,9 +230,9 @@ def test_a_tail_that_cannot_be_breaks_the_writer(tail):
     ("word", "available"),
     [
         (RECORD_MAX + 1 | 1 << 16, RING_BYTES),  # too long for any record
-        (100 | 1 << 16, 64),  # longer than what was published
-        (8 | 1 << 16 | 1 << 24, 64),  # the byte that is zero is not
-        (0, 64),  # a skip to behind the head
+        (100 | 1 << 16, 64),  # longer than the published data
+        (8 | 1 << 16 | 1 << 24, 64),  # the byte that must be zero is not
+        (0, 64),  # a skip to beyond the head
     ],
 )
 def test_a_header_that_cannot_be_is_broken(word, available):
@@ -263,7 +264,7 @@ def test_garbage_is_never_read_out_of_bounds(data, seed):
     chance = random.Random(seed)
     noise = chance.randbytes(4096) * (RING_BYTES // 4096)
     ring.memory.map[ring.at + 4096 : ring.at + 4096 + RING_BYTES] = noise
-    # A plausible first record, so that not every ring is broken at once.
+    # A plausible first record, so not every ring is broken at once.
     length = data.draw(st.integers(0, RECORD_MAX + 100)) & 0xFFFF
     ring.memory.word(ring.at + 4096 + start % RING_BYTES).value = length | 1 << 16
     ring.head.value = start + data.draw(st.integers(0, RING_BYTES // 8 + 10)) * 8
@@ -295,7 +296,7 @@ def test_writer_and_reader_at_once():
     thread.join()
 
 
-# --- who wakes whom ---
+# --- wake-ups ---
 
 
 def test_only_a_sleeping_worker_is_woken_and_only_once():
@@ -304,7 +305,7 @@ def test_only_a_sleeping_worker_is_woken_and_only_once():
     dirty = slot + 72
     assert slot_post(slot, dirty, 0) == 0
     assert memory.word(memory.slot(1) + 72).value == 0b001
-    assert slot_sleep(slot) == 0  # a bit is set: look first
+    assert slot_sleep(slot) == 0  # a bit is set: check before sleeping
     memory.word(memory.slot(1) + 72).value = 0
     assert slot_sleep(slot) == 1
     assert slot_post(slot, dirty, 2) == 1

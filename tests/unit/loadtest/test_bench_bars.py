@@ -1,7 +1,8 @@
-"""The bars of the benchmark: each is read from a row that there is, and is kept or missed.
+"""The targets of the benchmark: each refers to an existing row, and is met or missed.
 
-bench_figures.json is what `make bench ARGS="all --scale=0.002 --rounds=1"` wrote, rounded and
-without its single runs: too small for its figures to mean anything, but with every row.
+bench_figures.json was written by `make bench ARGS="all --scale=0.002 --rounds=1"`, then rounded,
+and the single runs were removed. The runs are too small for meaningful figures, but every row
+exists.
 """
 
 import json

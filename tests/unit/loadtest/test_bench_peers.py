@@ -1,6 +1,6 @@
-"""Other brokers in the benchmark: their protocols, their life and their installation.
+"""Other brokers in the benchmark: their protocols, their lifecycle and their installation.
 
-Protocols are tried with recorded conversations; where a broker is installed, with the real one too.
+Protocols are tested with recorded conversations and, if a broker is installed, with the real one.
 """
 
 import argparse
@@ -33,7 +33,7 @@ Pieces = list[tuple[Any, ...]]
 
 @pytest.fixture(scope="module")
 def drivers() -> Any:
-    """Late, as its inner loops may have to be compiled."""
+    """Imported late, because inner loops may have to be compiled."""
     from loadtest.bench.peers import drivers
 
     return drivers
@@ -44,7 +44,7 @@ def answers(drivers: Any) -> Any:
     return drivers.answers
 
 
-# -- what was received, whole and in pieces
+# -- complete and partial responses
 
 
 def ack(tag: int, multiple: bool = False) -> bytes:
@@ -186,7 +186,7 @@ def test_confirms_may_be_single_multiple_and_out_of_order(answers: Any) -> None:
 
 @contextlib.contextmanager
 def recorded(*lines: tuple[bytes, bytes]) -> Iterator[servers.Address]:
-    """A server of one connection: waits for the first of each pair and answers the second."""
+    """Server for one connection: waits for the first of each pair, and answers with the second."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
         unheard: list[bytes] = []
@@ -318,12 +318,12 @@ def test_no_more_requests_than_are_useful(drivers: Any) -> None:
     assert asking.more(1, 1) == b"pp"
     assert asking.more(2, 2) == b"pppp"
     assert asking.more(0, 0) == b""
-    assert asking.more(3, 2) == b""  # one is still under way, and nothing is there
+    assert asking.more(3, 2) == b""  # one is still in transit, and nothing has arrived
     assert asking.more(1, 0) == b"w"
     assert asking.more(1, 1) == b"pp"
 
 
-# -- the real ones
+# -- the real brokers
 
 REAL = ["RedisStreams", "RedisLists", "Nats", "Beanstalkd", "Rabbitmq"]
 
@@ -344,7 +344,7 @@ def test_the_real_one_loses_no_message(drivers: Any, kind: str) -> None:
     assert procfs.listener(server.tcp[1]) == 0
 
 
-# -- the whole command, with nobody beside
+# -- the complete command, on an otherwise idle machine
 
 
 ROOT = Path(everything.__file__).parents[2]
@@ -352,7 +352,7 @@ WORDS = ["all", "--brokers=nobody", "--no-install", "--scale=0.002", "--rounds=1
 
 
 class Command:
-    """`make bench`, whose temporary files and page go where the test wants them."""
+    """`make bench`, with temporary files and the page in a directory of the test."""
 
     def __init__(self, folder: Path, *more: str) -> None:
         self.docs, self.temporary = folder / "docs", folder / "temporary"
@@ -369,7 +369,7 @@ class Command:
         self.output = self._process.stdout
 
     def interrupt(self) -> None:
-        """As a terminal does: everybody hears of it."""
+        """Like a terminal, signal the whole process group."""
         os.killpg(self._process.pid, signal.SIGINT)
 
     def end(self) -> int:
@@ -377,8 +377,8 @@ class Command:
         return self._process.wait()
 
     def left(self) -> list[object]:
-        """Files that it has not removed, and processes that it has not ended. The locks of ports
-        stay: nsqcy.testing.ports says why."""
+        """Return the files and processes that are left. The lock files of ports stay;
+        nsqcy.testing.ports explains why."""
         mark = f"TMPDIR={self.temporary}".encode()
         running = []
         for each in Path("/proc").glob("[0-9]*/environ"):
@@ -449,7 +449,7 @@ def test_each_figure_is_the_median_of_its_own(drivers: Any) -> None:
 
 
 def test_multiples_are_those_of_one_round(drivers: Any) -> None:
-    """A machine that has become slower has done so for all."""
+    """If the machine becomes slower, it does so for all brokers."""
     from loadtest.bench.peers import work
 
     def run(name: str, number: int, seconds: float) -> Any:
@@ -494,7 +494,7 @@ def test_a_failing_broker_is_reported_and_stops_no_other(
 
 
 class Idle:
-    """A contestant that does nothing."""
+    """A broker that does nothing."""
 
     name = "idle"
 
@@ -531,7 +531,7 @@ def test_no_round_begins_too_late(drivers: Any, monkeypatch: pytest.MonkeyPatch)
     assert len(rounds(float("inf"))) == 9
 
 
-# -- their life
+# -- their lifecycle
 
 
 def recipe(program: str) -> servers.Recipe:
@@ -577,7 +577,7 @@ def test_a_server_that_does_not_start_says_why() -> None:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """A machine without any of them; what apt-get was told."""
+    """Simulate a machine without any of the brokers; return the calls of apt-get."""
     told: list[list[str]] = []
 
     def which(name: str, path: str | None = None) -> str | None:

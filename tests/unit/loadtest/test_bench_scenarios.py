@@ -1,4 +1,4 @@
-"""What the scenarios of `make bench` are made of: the load, the floor, and the arithmetic."""
+"""The parts of `make bench` scenarios: the load, the floor, and the arithmetic."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_consumers_have_as_many_as_they_were_to(ground: Daemon, many: bool) -> N
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "crowd"])
 def test_messages_behind_a_heartbeat_are_seen(many: bool) -> None:
-    """Nothing else may come for a long time."""
+    """No other data may arrive for a long time."""
     message = b"".join((b"\0\0\0\x1f", b"\0\0\0\2", bytes(10), b"0123456789abcdef", b"x"))
     with socket.create_server(("127.0.0.1", 0)) as server, load.Team(1) as team:
         slots = slice(0, 1)
@@ -110,7 +110,7 @@ def test_messages_behind_a_heartbeat_are_seen(many: bool) -> None:
 
 
 def test_paced_messages_say_when_they_were_due() -> None:
-    """One that could not be sent in time is late by its own stamp."""
+    """A message that could not be sent in time still carries its due time."""
     with socket.create_server(("127.0.0.1", 0)) as server, load.Team(1) as team:
         team.add(load.paced, server.getsockname(), "topic", SIZE, 1000, 20)
         sock, _ = server.accept()
@@ -182,7 +182,7 @@ def test_a_row_has_medians_and_multiples_are_those_of_one_round() -> None:
         ("name", "a", 3),
         ("name", "b", 1),
     ]
-    # Not 2 over 1, the ratio of medians: the rounds had 3, 1 and a half.
+    # Not 2 / 1, the ratio of the medians: the ratios of the rounds were 3, 1 and 0.5.
     assert [(each["daemon_us"], each["floors"]) for each in rows] == [(20_000, 1), (70_000, 0)]
 
 
@@ -196,7 +196,7 @@ def test_what_else_was_measured_is_of_the_median_run_by_it() -> None:
     assert row["daemon_us"] == 20_000
 
 
-# -- rounds, and failures
+# -- rounds and failures
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Soak and chaos: its schedule, its ledger, its judgement, and a short run of it all."""
+"""Soak and chaos: the schedule, the ledger, the verdict, and a short complete run."""
 
 import json
 import re
@@ -146,7 +146,7 @@ def test_a_death_excuses_memory_alone_and_only_what_was_there(ledger: Ledger) ->
 
 
 def test_what_was_not_answered_when_it_died_is_excused_as_well(ledger: Ledger) -> None:
-    """Its OK may be under way."""
+    """Its OK may be in transit."""
     publisher = ledger.enter("t", 0, "memory")
     numbers = ledger.attempt(publisher, 5)
     ledger.died(0)
@@ -196,11 +196,11 @@ def test_a_million_messages_take_half_a_megabyte() -> None:
     assert size < 500_000
 
 
-# --- what processes take ------------------------------------------------------------------------
+# --- resources of processes ---------------------------------------------------------------------
 
 
 def life(seconds: int, rss: Any, **last: int) -> Life:
-    """A sample every two seconds."""
+    """Return a process with a sample every two seconds."""
     found = Life("nsqd", 1)
     for at in range(0, seconds, 2):
         found.samples.append(Sample(float(at), int(rss(at)), 0, fds=20, threads=4))
@@ -245,7 +245,7 @@ def test_descriptors_and_threads_are_given_back() -> None:
     assert len(left_behind(before, {1: now._replace(threads=50)})) == 1
 
 
-# --- what nsqds say -----------------------------------------------------------------------------
+# --- the state of nsqds -------------------------------------------------------------------------
 
 LOG = """
 [nsqd] 2026/11/22 07:21:24.507037 WARNING: worker 1: killed by signal 9 (Killed)
@@ -293,7 +293,8 @@ def test_a_panic_is_reported_by_its_last_line() -> None:
 def test_books_that_balance(
     finished: int, dropped: dict[str, int], misses: bool, balances: bool
 ) -> None:
-    """Nobody empties a channel, and a start may miss what died with a worker, or just before."""
+    """No channel is ever emptied, and a start may miss messages that died with a worker or shortly
+    before."""
     left = ("queued", "in_flight", "deferred", "dead_lettered", "expired", "redriven", "sampled")
     books = dict.fromkeys(left, 0) | {"received": 10, "finished": finished}
     books |= {"dropped": {"damaged": 0, "emptied": 0} | dropped}
@@ -306,7 +307,7 @@ def test_books_that_balance(
 
 @pytest.mark.slow
 def test_a_short_run_notices_what_was_lost_and_nothing_else(tmp_path: Path) -> None:
-    """Some messages are finished behind the ledger's back; all else has to hold."""
+    """Some messages are finished without the ledger's knowledge; everything else must hold."""
     report = tmp_path / "report.html"
     words = ["--minutes=0.06", "--seed=1", "--nsqds=2", "--rate=300", "--pause=0.3-0.6"]
     words += ["--forget=5", f"--report={report}"]

@@ -1,4 +1,4 @@
-"""The guard on instructions per message: what it reads, what it says, and that its work works."""
+"""The regression check for instructions per message: parsing, output, and the measured work."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ totals: 107
 
 @pytest.fixture(scope="module")
 def names() -> list[str]:
-    """The kinds of work, done once without being counted."""
+    """The kinds of work, each run once without counting."""
     found: dict[str, None] = {}
 
     class Names(Stretches):

@@ -1,4 +1,5 @@
-"""The parts of the load test that know no locust: time, bodies, ledger, latencies, users."""
+"""The parts of the load test that do not depend on locust: time, bodies, ledger, latencies,
+users."""
 
 import json
 from pathlib import Path
@@ -19,7 +20,7 @@ PLACE = ("t", "c")
 
 
 def over_the_wire(taken: Any) -> Any:
-    """As a worker sends it: bytes and whole numbers stay, tuples become lists."""
+    """Encode and decode as a worker does: bytes and integers are kept, tuples become lists."""
     return json.loads(
         json.dumps(taken, default=lambda found: {"bytes": found.hex()}),
         object_hook=lambda found: bytes.fromhex(found["bytes"]) if "bytes" in found else found,
@@ -94,7 +95,7 @@ def test_marks_are_a_set() -> None:
 
 
 def account(ledger: Ledger) -> dict[str, int]:
-    """What is not zero."""
+    """Return the values that are not zero."""
     found = vars(ledger.account(PLACE))
     return {name: value for name, value in found.items() if value and value not in PLACE}
 
@@ -105,7 +106,7 @@ def test_what_was_published_and_not_finished_is_lost() -> None:
     for number in range(8):
         ledger.finish(PLACE, 1, number)
     ledger.finish(PLACE, 1, 3)
-    ledger.finish(PLACE, 2, 0)  # its publish had no answer
+    ledger.finish(PLACE, 2, 0)  # its publish was not answered
     assert account(ledger) == {
         "published": 10,
         "finished": 9,
@@ -116,7 +117,8 @@ def test_what_was_published_and_not_finished_is_lost() -> None:
 
 
 def test_ledgers_of_processes_add_up() -> None:
-    """Two consume one channel, and one message is finished by both; what was sent is not again."""
+    """Two processes consume one channel, and both finish the same message; what was already
+    reported is not sent again."""
     first, second, whole = Ledger(), Ledger(), Ledger()
     first.publish("t", 1, range(4))
     for number in (0, 1):
@@ -206,7 +208,7 @@ def test_shapes(shape: str, users: list[int]) -> None:
 
 
 def knee(p99: dict[int, float | None], failures: float = 0.0, users: int = 30) -> Knee:
-    """Of a server whose latency is known by the number of users."""
+    """Search on a server whose latency is given by the number of users."""
 
     def measure(count: int, since: float, until: float) -> Step:
         assert until - since == pytest.approx(7.0)

@@ -1,4 +1,4 @@
-"""What a load test is judged by, and what it tells."""
+"""The verdict on a load test, and its report."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def test_thresholds_that_are_none(text: str) -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Ten seconds, a hundred messages of which one was lost; HTTP fails."""
+    """A run of ten seconds with a hundred messages; one was lost, and HTTP fails."""
     monkeypatch.setattr(Run, "_now", lambda run: 10.0)
     run = Run(Options(topics="t", channels="c"), 5)
     run.ended()
@@ -159,7 +159,7 @@ def test_a_report_of_nothing() -> None:
 
 
 def drawn(panel: Panel) -> list[list[tuple[str, float, float]]]:
-    """The places of each line, and whether the pen was down."""
+    """Return the points of each line, and whether the pen was down."""
     paths = re.findall(r'<path class="line c\d" d="([^"]*)"/>', svg(panel, 10))
     return [
         [(pen, float(x), float(y)) for pen, x, y in re.findall(r"([ML])([\d.]+) ([\d.]+)", path)]
@@ -197,7 +197,7 @@ def test_clock(seconds: int, told: str) -> None:
 
 
 def test_locust_stays_in_its_own_process() -> None:
-    """It patches the one it is imported in: not this one, and not the one with the daemons."""
+    """It patches the process that imports it: neither this one nor the one with the daemons."""
     code = "import sys, loadtest.swarm.report, loadtest.swarm.__main__; "
     code += "sys.exit('locust' in sys.modules or 'gevent' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=60)

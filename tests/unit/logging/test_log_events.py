@@ -1,4 +1,4 @@
-"""The table of events, and every line of the code that has one."""
+"""The table of events, and every call in the code that logs one."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ class Said(NamedTuple):
 
 
 def call_at(source: str, start: int) -> ast.Call | None:
-    """The call that begins there, in Python or Cython, which are the same as far as calls go."""
+    """Return the call that begins there, in Python or Cython, whose call syntax is the same."""
     for found in re.finditer(r"\)", source[start : start + 2000]):
         try:
             parsed = ast.parse(source[start : start + found.end()], mode="eval").body
@@ -39,7 +39,7 @@ def call_at(source: str, start: int) -> ast.Call | None:
 
 
 def text_of(node: ast.expr) -> str | None:
-    """With … for what differs; None if it is made elsewhere."""
+    """Return the text, with … for variable parts; None if it is built elsewhere."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -94,7 +94,7 @@ def test_rows_are_told_apart_and_well_formed() -> None:
 
 
 def test_runbooks_name_events_that_there_are() -> None:
-    """`worker_died` in the sentence on the log of a runbook's symptom."""
+    """For example `worker_died`, in the sentence about the log in a runbook's symptoms."""
     for page in (ROOT / "docs" / "runbooks").glob("*.md"):
         for sentence in re.findall(r"the log\s+has ([^;.]+)", page.read_text()):
             assert set(re.findall(r"`(\w+)`", sentence)) <= BY_NAME.keys(), page

@@ -1,4 +1,4 @@
-"""Parts of metrics: the table, the lines of topics and channels, and sums that never fall."""
+"""Parts of metrics: the table, the lines of topics and channels, and sums that never decrease."""
 
 import gzip
 from itertools import groupby
@@ -35,7 +35,7 @@ def text_of(lines: Exposition) -> str:
 
 
 def walked(core: Core, limit: int = 100) -> tuple[dict[str, Any], Exposition]:
-    """The samples of topics and channels, by name and label values."""
+    """Return the samples of topics and channels, by name and label values."""
     lines = Exposition(core.shard, limit, *metrics.NAMES)
     assert not lines.go_on(1000)
     found = {}
@@ -59,7 +59,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 
 
 def test_the_table_has_a_family_for_each_figure() -> None:
-    """In the order of the compiled part."""
+    """They are in the order of the compiled part."""
     for prefix, families, figures in (
         ("nsqd_topic_", TOPICS, server_metrics.TOPIC_NAMES),
         ("nsqd_channel_", CHANNELS, server_metrics.CHANNEL_NAMES),
@@ -81,7 +81,7 @@ def test_buckets_are_where_the_compiled_part_has_them() -> None:
 
 
 def test_names_are_escaped() -> None:
-    """No client can make such a topic."""
+    """No client can create such a topic."""
     core = Core(None)
     core.create('a"b\\c\nd').channel('e"')
     found, _ = walked(core)
@@ -101,7 +101,8 @@ def test_the_longest_names_have_room() -> None:
 
 
 def test_ages_of_messages_that_are_finished(tmp_path: Path) -> None:
-    """One by one each by its own age; FINs that come together by that of the first."""
+    """A FIN that comes alone counts with its message's own age; FINs that come together count with
+    the age of the first."""
     core = Core(tmp_path)
     consumer = core.client().subscribe("t", "c", ready=10)
     producer = core.client()
@@ -113,7 +114,7 @@ def test_ages_of_messages_that_are_finished(tmp_path: Path) -> None:
     consumer.finish(first.id)
     core.advance(MILLISECOND)
     consumer.send(*(b"FIN %b\n" % message.id for message in others))
-    consumer.finish(first.id)  # it is not in flight any more
+    consumer.finish(first.id)  # it is no longer in flight
     found, _ = walked(core)
     name = "nsqd_topic_e2e_latency_seconds"
     counts = [found[f"{name}_bucket t {bound!r}"] for bound in AGE_BOUNDS]
@@ -176,7 +177,7 @@ def test_what_goes_while_it_is_walked_over_is_counted_once(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each family's lines are together, whichever slice they are of."""
+    """The lines of each family are together, whichever slices they come from."""
     monkeypatch.setattr(metrics, "SLICE", 2)
     monkeypatch.setattr(metrics, "COMPRESSED_SLICES", 2)
     core = Core(None)
@@ -199,7 +200,7 @@ def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPat
 
 
 class Watched:
-    """The lines of a walk, and whether they are asked for something."""
+    """Return the lines of a walk, and whether anything was requested from them."""
 
     def __init__(self, lines: Exposition) -> None:
         self._lines = lines
@@ -217,7 +218,7 @@ class Watched:
 
 
 def test_nobody_gives_way_beneath_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/internals/testing.md has the reason."""
+    """docs/internals/testing.md gives the reason."""
     monkeypatch.setattr(metrics, "BULK", 0)
     core = Core(None)
     core.create("t").channel("c")
@@ -279,7 +280,7 @@ def test_syncs_are_timed_by_lane(tmp_path: Path) -> None:
     io.close()
 
 
-# Sums over workers
+# Sums across workers
 
 
 def test_a_sum_keeps_what_a_worker_had_before_it_was_restarted() -> None:
@@ -288,7 +289,7 @@ def test_a_sum_keeps_what_a_worker_had_before_it_was_restarted() -> None:
     sums.look(0, 1, [10, 1])
     sums.look(1, 1, [5, 5])
     assert sums.total() == [15, 6]
-    sums.look(0, 1, [9, 3])  # something went while it was walked over
+    sums.look(0, 1, [9, 3])  # a topic was deleted during the walk
     assert sums.total() == [15, 8]
     sums.look(0, 2, [1, 0])
     assert sums.total() == [16, 8]
@@ -305,7 +306,7 @@ def test_nothing_is_shown_of_nothing() -> None:
     assert [value for _, value in summed.topics()] == [3, 30, 0, 0, 0]
 
 
-# Requests to others
+# Requests to other workers
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ def test_nothing_is_shown_of_nothing() -> None:
     [
         (RequestError("timed out"), "timeout"),
         (RequestError("Connection refused"), "unreachable"),
-        (RequestError("the answer has more than 10 bytes", 200), "bad"),
+        (RequestError("the response has more than 10 bytes", 200), "bad"),
     ],
 )
 def test_what_became_of_a_request(error: RequestError, counted: str) -> None:

@@ -1,4 +1,4 @@
-"""Snappy and deflate: what goes in comes out, however it is cut; what is broken is refused."""
+"""Snappy and deflate: decoding restores the input, however it is split; broken input is refused."""
 
 import os
 import random
@@ -20,7 +20,7 @@ from nsqcy.net.snappy import SnappyLayer
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 CODECS = [SnappyLayer, DeflateLayer]
 KINDS = st.sampled_from(CODECS)
-# Words that compress and bytes that do not, from nothing to several blocks.
+# Compressible words and incompressible bytes, from nothing to several blocks.
 PLAIN = st.one_of(
     st.binary(max_size=300),
     st.builds(lambda word, n: word * n, st.binary(min_size=1, max_size=20), st.integers(0, 20000)),
@@ -36,7 +36,7 @@ def encoded(layer: ByteLayer, data: bytes) -> bytes:
 
 
 def drained(layer: ByteLayer) -> bytes:
-    """All it has, each piece no larger than a piece may be."""
+    """Return everything in the layer; each piece must respect the size limit."""
     pieces = []
     while piece := layer.read():
         assert len(piece) <= PIECE
@@ -45,7 +45,7 @@ def drained(layer: ByteLayer) -> bytes:
 
 
 def cut(data: bytes, at: Iterable[int]) -> list[bytes]:
-    """The data in pieces, cut at these places."""
+    """Return the data in pieces, split at these places."""
     ends = [*sorted({place % (len(data) + 1) for place in at}), len(data)]
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
@@ -90,7 +90,7 @@ def test_noise_does_no_harm(codec: type[ByteLayer], noise: bytes) -> None:
 
 @given(data=PLAIN, place=st.integers(0, 1 << 20), bit=st.integers(0, 7))
 def test_a_flipped_bit_never_passes_for_data(data: bytes, place: int, bit: int) -> None:
-    """Of snappy, whose chunks have checksums."""
+    """In snappy, whose chunks have checksums."""
     wire = bytearray(encoded(SnappyLayer(), data))
     if not wire:
         return
@@ -101,7 +101,7 @@ def test_a_flipped_bit_never_passes_for_data(data: bytes, place: int, bit: int) 
         received = drained(layer)
     except LayerError:
         return
-    # A longer or skippable chunk swallows the rest; what was let through before is right.
+    # A longer or skippable chunk swallows the rest; earlier output is correct.
     assert data.startswith(received)
 
 
@@ -116,7 +116,7 @@ def test_snappy_is_what_other_implementations_read_and_write() -> None:
     assert drained(layer) == data
 
 
-# Repetitions near and far, short and long, between bytes that do not compress.
+# Repetitions, near and far, short and long, between incompressible bytes.
 TEXT = st.builds(
     lambda seed, words, n: b"".join(random.Random(seed).choices(words, k=n)),
     st.integers(0, 99),
@@ -155,14 +155,14 @@ def varint(number: int) -> bytes:
 
 
 def literal(data: bytes, extra: int) -> bytes:
-    """`extra`: bytes for the length; 0: it is in the tag."""
+    """`extra`: number of bytes for the length; 0 if it is in the tag."""
     less = len(data) - 1
     tag = less if not extra else 59 + extra
     return bytes([tag << 2]) + (less.to_bytes(extra, "little") if extra else b"") + data
 
 
 def expanded(block: bytes) -> bytes | None:
-    """What the elements of a block say; None if they are not valid."""
+    """Return the bytes that a block expands to; None if the block is invalid."""
     out = bytearray()
     at = 0
     while at < len(block):
@@ -227,7 +227,8 @@ def test_a_block_is_decompressed_as_by_another_library(
         try:
             theirs = bytes(cramjam.snappy.decompress_raw(varint(len(plain)) + body))
         except cramjam.DecompressionError as error:
-            # It wants four bytes behind the tag of a long literal, even if the block is shorter.
+            # cramjam requires four bytes after the tag of a long literal, even if the block is
+            # shorter.
             assert "expected literal read of length 4" in str(error)
         else:
             assert theirs == plain
@@ -363,7 +364,7 @@ def test_the_end_of_the_stream_is_the_end() -> None:
 
 
 def test_a_bomb_comes_out_in_pieces() -> None:
-    """A thousand times larger than what was sent, and never more than a piece at a time."""
+    """The output is a thousand times larger than the input, and comes one piece at a time."""
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     bomb = deflater.compress(bytes(64 << 20)) + deflater.flush(zlib.Z_SYNC_FLUSH)
     layer = DeflateLayer()

@@ -1,4 +1,4 @@
-"""Addresses: how they are read, bound and shown."""
+"""Addresses: how they are parsed, bound and shown."""
 
 import errno
 import os
@@ -136,7 +136,7 @@ def test_closing_takes_the_file_away_and_only_the_socket(tmp_path):
 
 
 def leave_behind(path):
-    """A socket file, as a daemon leaves it that was killed."""
+    """Leave a socket file behind, as a killed daemon does."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(path)
         sock.listen()
@@ -266,7 +266,7 @@ def test_a_listener_removes_no_file_of_another(tmp_path):
 
 
 def test_the_file_goes_before_the_socket(tmp_path, monkeypatch):
-    """Or another daemon could take the path over in between, and lose its own file."""
+    """Otherwise another daemon could take over the path in between, and lose its file."""
     path = str(tmp_path / "s")
     listener = bind(path, "tcp")
     real = os.unlink

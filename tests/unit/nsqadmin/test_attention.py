@@ -1,4 +1,4 @@
-"""What somebody should look at, as it is said of topics and channels."""
+"""Hints about topics and channels that need attention."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def topic(figures: TopicFigures | None = None, **channels: ChannelFigures) -> To
 
 
 def failing(requeued: float, timed_out: float) -> Plots:
-    """A past in which messages of the topic fail at these rates."""
+    """Return a history in which messages of the topic fail at these rates."""
     rates = {"requeued": requeued, "timed_out": timed_out}
     history = History(10.0, 3600.0)
     history.add(0.0, {Subject(topic="t"): [rates.get(name, 0.0) for name in METRICS]})
@@ -45,7 +45,7 @@ def test_topics(stats: TopicStats, said: list[str]) -> None:
 
 
 def test_topics_of_dead_letters() -> None:
-    """Nobody has to read them; that there are any is enough."""
+    """The topic needs no consumers; the hint only depends on whether it holds messages."""
 
     def said(stats: TopicStats) -> list[str]:
         return [each.text for each in attention.of_topic(stats, NO_PAST, has_dead_letters=True)]

@@ -1,4 +1,5 @@
-"""The past of topics, channels and nodes: rates, rings, what is kept. Times are the test's own."""
+"""The history of topics, channels and nodes: rates, rings, and what is kept, with a simulated
+clock."""
 
 import math
 from typing import Any
@@ -31,7 +32,7 @@ def row(**figures: float) -> list[float]:
 
 
 def shown(rates: Rates, at: float, **nodes: TopicStats) -> dict[Subject, dict[str, float]]:
-    """What is known after one tick; what is not is left out."""
+    """Return the known values after one tick; unknown ones are left out."""
     rows = rates.rows({node: reading(at, [stats]) for node, stats in nodes.items()})
     return {
         subject: {name: each for name, each in zip(METRICS, row, strict=True) if each == each}
@@ -49,7 +50,7 @@ def test_rates_are_what_counters_grow_by() -> None:
     assert first[TOPIC] == {"depth": 57, "in_flight": 5, "deferred": 0}
     now = channel(message_count=140, depth=30, in_flight_count=10, requeue_count=3, timeout_count=5)
     found = shown(rates, 20, a=topic(250, 7, now))
-    # 40 came, and 15 less are held: 55 went.
+    # 40 arrived, and the number held fell by 15, so 55 left.
     assert found[CHANNEL]["in"] == 4
     assert found[CHANNEL]["out"] == 5.5
     assert (found[CHANNEL]["requeued"], found[CHANNEL]["timed_out"]) == (0.2, 0.5)
@@ -68,7 +69,7 @@ def test_an_nsqd_that_was_started_again_has_no_rate_at_first() -> None:
     rates = Rates(60)
     shown(rates, 10, a=topic(100), b=topic(10))
     found = shown(rates, 20, a=topic(3), b=topic(30))
-    assert found[TOPIC]["in"] == 2  # of the other node alone
+    assert found[TOPIC]["in"] == 2  # of the other node only
     assert "in" not in found[NODE]
     assert shown(rates, 30, a=topic(13), b=topic(30))[TOPIC]["in"] == 1
 
@@ -88,7 +89,7 @@ def test_a_mean_over_too_long_says_nothing() -> None:
     rates = Rates(35)
     shown(rates, 10, a=topic(100))
     shown(rates, 20, b=topic(1))
-    assert shown(rates, 40, a=topic(130), b=topic(1))[NODE]["in"] == 1  # 30 s: a step or two
+    assert shown(rates, 40, a=topic(130), b=topic(1))[NODE]["in"] == 1  # 30 s: one or two steps
     shown(rates, 90, b=topic(1))
     assert "in" not in shown(rates, 100, a=topic(200), b=topic(1))[NODE]
 
@@ -130,7 +131,7 @@ def test_several_steps_are_one() -> None:
     series = Series(10, 10, 3)
     for tick, value in ((3, 1.0), (5, 5.0), (6, 0.0)):
         series.write(tick, [value] * len(METRICS))
-    assert [*series.coarse("in", 1, 2)] == [3]  # a mean of what is known
+    assert [*series.coarse("in", 1, 2)] == [3]  # the mean of the known values
     assert [*series.coarse("depth", 1, 2)] == [5]
     assert math.isnan(aggregate([UNKNOWN, UNKNOWN], True))
 
@@ -201,10 +202,10 @@ def test_the_busiest_are_kept() -> None:
 
     assert names() == {"calm", "busy"}
     assert kept.read(NODE, 0, 60)
-    for tick in range(1, 7):  # one that is much busier takes the place of one that is not
+    for tick in range(1, 7):  # a much busier topic takes the place of a calm one
         kept.add(10 * tick, busy("calm", 1) | busy("busy", 50) | busy("new", 20) | node)
     assert names() == {"busy", "new"}
-    for tick in range(7, 14):  # one that is hardly busier does not
+    for tick in range(7, 14):  # a slightly busier one does not
         kept.add(10 * tick, busy("calm", 25) | busy("busy", 50) | busy("new", 20) | node)
     assert names() == {"busy", "new"}
     assert kept.series == 3

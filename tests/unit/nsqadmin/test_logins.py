@@ -1,4 +1,4 @@
-"""Users of nsqadmin: their file, their sessions, and what becomes of those who are none of them."""
+"""Users of nsqadmin: their file, their sessions, and how others are rejected."""
 
 import base64
 import hmac
@@ -25,7 +25,7 @@ from nsqcy.users.user import PERMISSIONS, ROLES, User
 SECRET, TOKEN = "correct horse", "token-of-a-program"
 
 
-CHEAP = 10  # the cost of a hash that takes no time
+CHEAP = 10  # hash cost that takes almost no time
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ class Now:
 
 
 class Lines:
-    """A log that is kept."""
+    """Log that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -287,7 +287,7 @@ def test_sessions_end_when_they_are_not_used() -> None:
         assert table.find(key) == user
     now.time += 60.1
     assert table.find(key) is None
-    now.time -= 60.1  # it is gone for good
+    now.time -= 60.1  # it does not come back
     assert table.find(key) is None
     other = table.begin(user)
     table.end(other)
@@ -312,7 +312,7 @@ def test_repeated_failures_cause_a_delay() -> None:
     assert table.wait("a") == RECOVERY and table.wait("b") == 0
     now.time += RECOVERY
     assert table.wait("a") == 0
-    for _ in range(5):  # it is never more
+    for _ in range(5):  # it does not grow
         table.add("a")
     assert table.wait("a") == RECOVERY
     now.time += MAX_FAILURES * RECOVERY
@@ -329,7 +329,7 @@ def test_there_are_so_many_addresses_at_most(monkeypatch: pytest.MonkeyPatch) ->
     assert len(table._empty_at) == 2
 
 
-# -- who it is
+# -- the user of a request
 
 
 @pytest.fixture
@@ -420,8 +420,8 @@ def test_the_log_has_no_secret(made: Made) -> None:
     assert status(lambda: users_.admit(bearer("s3cret"))) == 401
     assert log.lines == [
         "log-in: anna (operate) from 10.0.0.1",
-        "log-in of anna failed, from 10.0.0.1",
-        "log-in of an unknown user failed, from 10.0.0.1",
+        "log-in as anna failed, from 10.0.0.1",
+        "log-in as an unknown user failed, from 10.0.0.1",
         "log-in with a token failed, from 10.0.0.1",
     ]
     assert key not in str(vars(users_)) and SECRET not in str(vars(users_))
@@ -441,7 +441,8 @@ def test_failures_are_limited_and_those_who_are_in_stay_in(made: Made) -> None:
         assert status(attempt) == 429
     lines = len(log.lines)
     assert status(lambda: users_.admit(bearer("wrong"))) == 429 and len(log.lines) == lines
-    # Elsewhere, by a session, a token, or what was right before, it goes on.
+    # From other addresses, with a session, with a token, or with verified credentials, users still
+    # get in.
     assert users_.enter(request("10.0.0.2:5"), "anna", SECRET)
     assert users_.admit(by_session(key)) and users_.admit(bearer(TOKEN))
     assert users_.admit(by_name("bot", TOKEN))
@@ -462,7 +463,7 @@ def test_a_name_that_nobody_has_costs_as_much(made: Made, monkeypatch: pytest.Mo
     for name in ("anna", "bot", "nobody"):
         assert status(lambda name=name: users_.enter(request(), name, "wrong")) == 401
     assert len(hashed) == 3
-    # One that was right is not hashed again.
+    # Verified credentials are not hashed again.
     users_.admit(by_name("anna", SECRET))
     users_.admit(by_name("anna", SECRET))
     assert len(hashed) == 4
@@ -519,7 +520,7 @@ def test_addresses(peer: str, seen: str, address: str) -> None:
     assert address_of(request(peer, **headers)) == address
 
 
-# -- where it leads
+# -- redirects
 
 
 @pytest.mark.parametrize(

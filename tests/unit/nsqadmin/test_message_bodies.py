@@ -1,4 +1,4 @@
-"""Bodies of messages as pages show them, and what nsqds say to what they may not know."""
+"""Message bodies as pages show them, and the answers of nsqds that lack the feature."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ def test_what_a_body_seems_to_be(body: bytes, kind: str, text: str) -> None:
 
 
 def test_a_body_that_is_cut() -> None:
-    """In the middle of a character, or of JSON."""
+    """Truncated in the middle of a character, or of JSON."""
     assert message_bodies.body_text("ä".encode()[:1], cut=True)[:2] == ("text", "")
     assert message_bodies.body_text(b"[1]", cut=True).kind == "text"
 

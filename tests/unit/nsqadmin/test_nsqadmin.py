@@ -1,4 +1,5 @@
-"""The parts of nsqadmin without its daemons: who may act, what is told, how figures are shown."""
+"""The parts of nsqadmin that need no daemons: permissions, notifications, and the format of
+figures."""
 
 import base64
 import gzip
@@ -56,7 +57,7 @@ def test_networks() -> None:
         options(allow_config_from_cidr="x")
 
 
-# -- who may
+# -- permissions
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Plots and lists as they are drawn: paths, scales, gaps, orders."""
+"""Plots and lists as drawn: paths, scales, gaps, sorting."""
 
 import math
 
@@ -57,7 +57,7 @@ def plots(length: float = 43200.0, chosen: str = "1h") -> Plots:
 
 
 def drawn(plots: Plots, location: Location) -> Element:
-    """The section of the topic."""
+    """Return the topic's section."""
     macro = environment().get_template("plots.html").module.history  # type: ignore[attr-defined]
     return read(str(macro(plots, location, TOPIC)))
 
@@ -102,14 +102,14 @@ def test_what_is_not_kept_is_not_drawn() -> None:
 
 def test_small_plots_and_the_latest_value() -> None:
     assert plots().latest(TOPIC, "in") == 900
-    assert plots().spark(TOPIC, "in").endswith("L58 3")  # the mean of its last three
+    assert plots().spark(TOPIC, "in").endswith("L58 3")  # the mean of the last three values
 
 
-# -- orders
+# -- sorting
 
 
 def rows(**params: str) -> list[tuple[str, int, str]]:
-    """Of a table that is sorted so."""
+    """Return the rows of a table sorted this way."""
     columns: Columns[tuple[str, int, str]] = [
         ("Name", lambda row: row[0]),
         ("In-Flight", lambda row: row[1]),

@@ -1,4 +1,4 @@
-"""Templates: each compiles, text stays text, and every page has the same frame."""
+"""Templates: each compiles, text stays text, and every page has the same layout."""
 
 import pytest
 from hypothesis import given, settings
@@ -61,7 +61,7 @@ def test_what_was_not_found() -> None:
 
     assert text("TOPIC_NOT_FOUND", Subject(topic="<t>")).startswith("No nsqd has a topic <t>.")
     assert text("CHANNEL_NOT_FOUND", Subject(topic="t", channel="c")).startswith("Topic t has no")
-    assert text("NODE_NOT_FOUND", Subject(node="n:1")).startswith("No nsqd n:1 is known.")
+    assert text("NODE_NOT_FOUND", Subject(node="n:1")).startswith("nsqd n:1 is unknown.")
     assert text("INTERNAL_ERROR", Subject(topic="t")) == ""
 
 
@@ -69,7 +69,7 @@ MARKUP = st.text(alphabet="<>&\"'/=abi\u202e\n", max_size=12)
 
 
 def pages(text: str) -> list[Element]:
-    """The pages of a topic and a channel, with the text wherever a name can be."""
+    """Return the pages of a topic and a channel, with the text wherever a name may appear."""
     client = ClientStats(
         node=text,
         remote_address=text,
@@ -103,13 +103,13 @@ def pages(text: str) -> list[Element]:
 @settings(deadline=None, max_examples=60)
 @given(MARKUP)
 def test_text_never_becomes_markup(text: str) -> None:
-    """Whatever names and errors contain, a page has the elements that it has with a plain name."""
+    """A page has the same elements as with a plain name, whatever names and errors contain."""
     for page, plain in zip(pages(f"a{text}a"), pages("aa"), strict=True):
         assert count(page) == count(plain)
 
 
 def count(page: Element) -> dict[str, int]:
-    """The number of elements by name; a bar has as many paragraphs as its text has lines."""
+    """Return the number of elements by name; a bar has as many paragraphs as its text has lines."""
     found: dict[str, int] = {}
     for each in walk(page):
         if each.name != "p":

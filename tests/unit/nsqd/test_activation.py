@@ -1,4 +1,4 @@
-"""Which inherited socket is for what: by name, by address, by order."""
+"""The purpose of each inherited socket: by name, by address, by order."""
 
 import socket
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def test_how_they_are_shown(tmp_path: Path) -> None:
     assert (http.kind, http.text) == ("http", f"127.0.0.1:{port(inet)}")
     tcp.close()
     http.close()
-    assert Path(path).exists()  # it is not ours to unlink
+    assert Path(path).exists()  # nsqd must not remove a path that it did not create
 
 
 def test_both_families_in_one_socket_are_shown_as_the_wildcard_of_ipv4() -> None:
@@ -96,7 +96,9 @@ def test_both_families_in_one_socket_are_shown_as_the_wildcard_of_ipv4() -> None
 def test_what_is_of_no_use_is_refused(
     three: list[socket.socket], names: list[str], addresses: dict[str, str], reason: str
 ) -> None:
-    allowed = r" \(allowed: one each of tcp, http, https, named so by FileDescriptorName="
+    allowed = (
+        r" \(allowed: one socket for each of tcp, http, https, identified by FileDescriptorName="
+    )
     with pytest.raises(StartError, match=f"^failed to take sockets - {reason}{allowed}"):
         kinds(three[:2], names, **addresses)
     assert [sock.fileno() for sock in three[:2]] == [-1, -1]

@@ -1,4 +1,5 @@
-"""What a check says of a data path that is whole, odd or newer. Damage is in tests/crash."""
+"""The results of checking a data path that is intact, unusual or newer. tests/crash covers
+damage."""
 
 import json
 import os
@@ -36,7 +37,7 @@ def core_at(path: Path) -> Core:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """A data path after a clean exit: five messages are finished, five were requeued."""
+    """Data path after a clean exit: five messages are finished, five were requeued."""
     path = tmp_path / "data"
     path.mkdir()
     core = core_at(path)
@@ -79,7 +80,7 @@ def tree(path: Path) -> dict[Path, tuple[int, bytes]]:
     return {each: (each.stat().st_mtime_ns, each.read_bytes()) for each in files}
 
 
-# ---- what is whole
+# ---- intact data
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -108,7 +109,7 @@ def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> Non
     assert tree(saved) == before
     out, err = capfd.readouterr()
     assert "journal: none" in out
-    assert "a start delivers all messages to every channel" in out
+    assert "nsqd will deliver all messages to every channel" in out
     assert "journal.tmp: incomplete" in out
     assert "notes: not an nsqd file" in out and "elsewhere: not an nsqd file" in out
     assert "import.tmp: an incomplete import" in err
@@ -137,7 +138,7 @@ def test_an_io_thread_that_only_reads(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"whole"
 
 
-# ---- what a kill leaves
+# ---- after a kill
 
 
 def test_after_a_kill(saved: Path) -> None:
@@ -151,11 +152,11 @@ def test_after_a_kill(saved: Path) -> None:
     assert not found.clean and found.damages == 0
     assert not found.segments[-1].footer
     assert "nsqd scans it at start" in text(found)
-    assert "a start redelivers messages that were finished" in text(found)
+    assert "nsqd will redeliver messages that were finished" in text(found)
 
 
 def test_a_journal_ahead_of_the_files(saved: Path) -> None:
-    """As when a copy was made of some files sooner than of others."""
+    """As if some files had been copied earlier than others."""
     for each in segments(saved)[-2:]:
         each.unlink()
     found = audit(saved)
@@ -188,11 +189,11 @@ def test_what_nobody_needs_is_removed_unless_it_is_retained(saved: Path) -> None
     assert not any(each.unlinked for each in audit(saved, policies=kept).segments)
 
 
-# ---- what does not fit together
+# ---- inconsistencies
 
 
 def rewrite_footer(path: Path, field: int, value: int) -> None:
-    """Put another number into a footer, with a checksum that fits."""
+    """Set a number in a footer, with a correct checksum."""
     content = bytearray(path.read_bytes())
     found = disk_format.footer(content)
     assert found is not None
@@ -234,7 +235,7 @@ def test_a_run_that_a_newer_segment_has_as_well(saved: Path) -> None:
     assert found.segments[0].superseded == [(seqs[0], seqs[-1])]
     assert found.segments[0].unlinked
     assert found.records == MESSAGES
-    assert "at least partly also in a newer segment" in text(found)
+    assert "at least partly duplicated in a newer segment" in text(found)
 
 
 def test_a_delta_that_is_not_understood(saved: Path) -> None:
@@ -256,7 +257,7 @@ def test_a_delta_that_is_not_understood(saved: Path) -> None:
     core.close()
 
 
-# ---- what a newer version wrote
+# ---- written by a newer version
 
 
 @pytest.mark.parametrize("name", ["segment", "journal"])
@@ -317,7 +318,7 @@ def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
     path.write_text('{"version": 99, "set": {}}')
     assert command.main(["check", str(saved)]) == 2
     err = capfd.readouterr().err
-    assert "is damaged; a start moves it aside" in err
+    assert "is damaged; nsqd will move it aside" in err
     assert "a later nsqd wrote it" in err
 
 

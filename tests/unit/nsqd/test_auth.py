@@ -1,4 +1,4 @@
-"""Answers of auth servers: what is read, what is refused, and what follows for a client."""
+"""Answers of auth servers: what is accepted, what is refused, and the effects for a client."""
 
 import json
 import string
@@ -44,7 +44,7 @@ def test_what_may_be_missing() -> None:
         ([grant(permissions=["publish"])], [("t", "")], [("t", "c")]),
         ([grant(permissions=["subscribe"])], [("t", "c")], [("t", "")]),
         ([grant(permissions=[])], [], [("t", ""), ("t", "c")]),
-        # One of them must have it all.
+        # A single grant must cover everything.
         ([grant("^a$", ["^$"]), grant("^b$", ["^c$"])], [("a", ""), ("b", "c")], [("a", "c")]),
         ([{"topic": "t"}], [], [("t", ""), ("t", "c")]),
         ([None], [], [("t", ""), ("t", "c")]),
@@ -54,7 +54,7 @@ def test_decisions(
     grants: list[Any], allowed: list[tuple[str, str]], denied: list[tuple[str, str]]
 ) -> None:
     found = parse(answer(*grants))
-    for _ in range(2):  # the second time from memory
+    for _ in range(2):  # the second time from the cache
         assert [each for each in allowed if not found.permits(*each)] == []
         assert [each for each in denied if found.permits(*each)] == []
 
@@ -128,7 +128,7 @@ def test_size_is_bounded() -> None:
 
 
 def test_nothing_of_an_answer_is_in_the_reason() -> None:
-    """A server may send back what it was asked."""
+    """A server may echo the secret."""
     for body in (
         answer(grant("sesame(")),
         answer(grant(channels=[r"\p{sesame}"])),

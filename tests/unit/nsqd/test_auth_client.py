@@ -1,4 +1,4 @@
-"""Asking auth servers: what is sent, what is taken for an answer, and how long it may take."""
+"""Queries to auth servers: the requests, the accepted answers, and the time limits."""
 
 import socket
 import time
@@ -52,7 +52,7 @@ def server() -> Iterator[AuthServer]:
 
 @pytest.fixture
 def refused() -> Iterator[str]:
-    """An address that nobody listens on."""
+    """Address without a listener."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -139,7 +139,7 @@ def test_all_errors_are_reported(server: AuthServer, refused: str) -> None:
     assert told in ("; ".join(both), "; ".join(reversed(both)))
 
 
-# -- answers that are none
+# -- invalid answers
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_times_of_nothing_are_no_limits(server: AuthServer) -> None:
 
 
 class Client:
-    """What a session is to the authorizer."""
+    """A session as the authorizer sees it."""
 
     remote_address = "10.1.2.3:5"
 
@@ -269,7 +269,7 @@ def test_sessions_are_told(server: AuthServer, make: Any) -> None:
     wait_until(lambda: all(client.told for client in clients))
     good, bad, other = (client.told for client in clients)
     assert bad == [None]
-    assert good == other and good[0] is other[0], "one answer is kept once"
+    assert good == other and good[0] is other[0], "equal answers share one object"
     assert authorizer.restore(answer()) is good[0]
     cause = f"http://{server.address}/auth: status 500"
     assert lines.all == [f"PROTOCOL(V2): [10.1.2.3:5] AUTH failed {cause}"]
@@ -290,7 +290,7 @@ def test_queries_at_a_time_are_bounded(
         gevent.sleep(0.05)
         assert len(server.requests) == 3
     wait_until(lambda: all(client.told for client in clients[:5]))
-    assert len(server.requests) == 5, "nobody asks for who has gone"
+    assert len(server.requests) == 5, "no queries for clients that are gone"
     assert not any(client.told for client in clients[5:])
 
 

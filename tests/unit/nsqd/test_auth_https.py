@@ -1,4 +1,4 @@
-"""Auth servers that speak TLS: whom to believe, and servers that want to be asked so."""
+"""Auth servers with TLS: which ones are trusted, and servers that require it."""
 
 import ssl
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ SECRET = "sesame"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ca.pem, and certificates of it for 127.0.0.1."""
+    """Directory with ca.pem and the certificates that it signed for 127.0.0.1."""
     folder = tmp_path_factory.mktemp("certificates")
     authority = certificates.make("ca", authority=True)
     authority.save(folder)
@@ -62,7 +62,7 @@ def settings(address: str, root: str, **other: Any) -> Any:
 
 @pytest.fixture
 def ask(folder: Path) -> Callable[..., str]:
-    """Asks, and gives the identity that was answered or what was wrong."""
+    """Send a query; return the identity in the answer, or the error."""
 
     def ask(address: str, root: str = "ca", **other: Any) -> str:
         options = settings(address, root and str(folder / f"{root}.pem"), **other)
@@ -140,7 +140,7 @@ def test_no_tls_there(serve: Any, ask: Any) -> None:
 
 
 def required(port: int) -> Reply:
-    """What a server of plain HTTP says that only speaks TLS."""
+    """Return the answer of an HTTP server that requires TLS."""
     return Reply(f'{{"message": "TLS_REQUIRED", "https_port": {port}}}'.encode(), status=403)
 
 

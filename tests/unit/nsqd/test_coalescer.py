@@ -1,4 +1,4 @@
-"""Requests that share an answer, and turns of a loop for long work."""
+"""Requests that share an answer, and event-loop turns for long work."""
 
 import gevent
 import pytest
@@ -9,7 +9,7 @@ from nsqcy.nsqd.worker.slices import Turns
 
 
 class Work:
-    """Answers with its number, once it is let go on."""
+    """Answers with its number, once a test lets it continue."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -38,7 +38,7 @@ def test_who_asks_meanwhile_shares_the_next_round() -> None:
     late = [gevent.spawn(rounds.ask, "a") for _ in range(3)]
     other = gevent.spawn(rounds.ask, "b")
     settle()
-    assert work.begun == ["a", "b"]  # other questions do not wait
+    assert work.begun == ["a", "b"]  # a different question does not wait
     work.gates[0].set()
     settle()
     assert [each.value for each in early] == [0, 0, 0]
@@ -47,7 +47,7 @@ def test_who_asks_meanwhile_shares_the_next_round() -> None:
     work.gates[2].set()
     settle()
     assert [each.value for each in late] == [2, 2, 2] and other.value == 1
-    # Nothing is kept: the next one is a round of its own.
+    # Nothing is cached: the next request starts its own round.
     last = gevent.spawn(rounds.ask, "a")
     settle()
     work.gates[3].set()
@@ -73,7 +73,7 @@ def _error(rounds: RequestCoalescer[str, int]) -> str:
 
 
 def test_one_goes_on_in_each_turn() -> None:
-    """Each time that the loop polls one of those that wait goes on, in the order they came."""
+    """In each iteration of the loop, one of the waiting ones continues, in the order of arrival."""
     turns = Turns()
     polls = 0
     done: list[tuple[int, str]] = []

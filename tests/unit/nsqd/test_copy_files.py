@@ -1,4 +1,4 @@
-"""The files of a copy on a disk: filling, damage, and what is left after a restart."""
+"""The files of a copy on a disk: filling, damage, and their state after a restart."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""NSQ's disk queues: names, metadata, records, and going on after damage."""
+"""NSQ's disk queues: names, metadata, records, and continuing after damage."""
 
 import errno
 import os
@@ -46,7 +46,7 @@ stored = st.builds(
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that most records cross the end of a buffer."""
+    """Small chunks, so most records cross the end of a buffer."""
     monkeypatch.setattr(diskqueue, "CHUNK", 256)
 
 
@@ -61,7 +61,7 @@ def read_file(path: Path, start: int = 0) -> tuple[list[nsq_diskqueue.Message], 
 
 
 def read_bytes(path: Path, content: bytes) -> tuple[list[nsq_diskqueue.Message], list[Damage]]:
-    """And every byte is either a record's or reported."""
+    """Read a file; every byte must belong to a record or be reported."""
     path.write_bytes(content)
     found, damages = read_file(path)
     assert sum(len(record(one)) for one in found) + sum(each.bytes for each in damages) == len(
@@ -71,7 +71,7 @@ def read_bytes(path: Path, content: bytes) -> tuple[list[nsq_diskqueue.Message],
 
 
 def read_all(data: Path, **how: Any) -> dict[str, tuple[list[nsq_diskqueue.Message], list[str]]]:
-    """By queue: its messages, and what is said of it."""
+    """Return the messages of each queue, and the reports about it."""
     result = {}
     for queue in find_queues(str(data)):
         said: list[str] = []
@@ -120,7 +120,7 @@ def test_queues_are_found_by_their_names(tmp_path: Path) -> None:
     t = found["t"]
     assert sorted(t.files) == [0, 12, 1234567]
     assert t.meta == "t.diskqueue.meta.dat"
-    # No number nsqd writes: not read, but it goes where the others go.
+    # nsqd writes no such number: the file is not read, but it is moved along with the others.
     assert t.leftovers == ["t.diskqueue.0000001.dat", "t.diskqueue.meta.dat.9182736455.tmp"]
     assert len(t.names) == 6
     assert (found["t:c"].topic, found["t:c"].channel, list(found["t:c"].bad)) == ("t", "c", [3])
@@ -218,7 +218,7 @@ def test_one_damaged_byte_costs_one_message_at_most(
     hit = sum(end <= at for end in ends) - 1
     start = sorted(ends)[hit]
     (length,) = struct.unpack_from(">i", content, start)
-    # A length that leads to the begin of another record cannot be told from a right one.
+    # A length that leads to the beginning of another record looks correct.
     assume(at >= start + 4 or start + 4 + length not in ends)
     found, _ = read_bytes(tmp_path / "damaged", bytes(content))
     others = several[:hit] + several[hit + 1 :]
@@ -255,7 +255,7 @@ def test_a_record_in_a_body_is_no_record(tmp_path: Path) -> None:
     nested = message(1)._replace(body=image(messages(50, 10)))
     several = [message(0), nested, message(2), message(3)]
     assert read_bytes(tmp_path / "f", image(several)) == (several, [])
-    # Damaged right behind it: what it holds is still its body.
+    # The record after it is damaged: the nested record is still part of its body.
     content = bytearray(image(several))
     at = len(image(several[:2]))
     content[at + 20] = 0xFF
@@ -296,7 +296,7 @@ def test_a_hole_of_zeros_is_passed(tmp_path: Path) -> None:
     content = bytearray(image(several))
     content[1000:9000] = bytes(8000)
     found, damages = read_bytes(tmp_path / "f", bytes(content))
-    # The message that begins before the hole has its whole header: only its body is gone.
+    # The header of the message that begins before the hole is complete: only its body is lost.
     assert found[:7] == several[:7] and found[8:] == several[70:]
     assert [(each.offset, each.bytes) for each in damages] == [(1040, 8060)]
 
@@ -351,7 +351,7 @@ def test_a_missing_last_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_read_may_be_gone(tmp_path: Path) -> None:
-    """nsqd deletes it, and is killed before its metadata say so."""
+    """nsqd deletes it, and is killed before it updates its metadata."""
     several = messages(0, 20)
     write_queue(tmp_path, "t:c", several, read=4, limit=500)
     data_file(tmp_path, "t:c", 0).unlink()

@@ -1,4 +1,4 @@
-"""Draining, among surroundings that are made up."""
+"""Draining, with a simulated environment."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ ONE = summed([Rest("t", "c", 1, 0, 0)])
 
 
 class Around:
-    """What is left is told look by look; the last word stays."""
+    """Returns the given remains one by one; the last one is repeated."""
 
     def __init__(self, *looks: Remains | None) -> None:
         self.looks = list(looks)
@@ -55,8 +55,8 @@ def lines() -> Iterator[Lines]:
     ("looks", "unseen"),
     [
         ([ONE, ONE, NOTHING, NOTHING], 0),
-        ([NOTHING, ONE, NOTHING, NOTHING, ONE], 1),  # between two workers, for a moment
-        ([None, NOTHING, None, NOTHING, NOTHING, ONE], 1),  # a worker that is down can tell nothing
+        ([NOTHING, ONE, NOTHING, NOTHING, ONE], 1),  # in transit between two workers for a moment
+        ([None, NOTHING, None, NOTHING, NOTHING, ONE], 1),  # a worker that is down reports nothing
     ],
 )
 def test_it_ends_when_nothing_is_left_twice(

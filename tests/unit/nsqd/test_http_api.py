@@ -1,4 +1,4 @@
-"""The HTTP API over real sockets, with a backend in memory (memory_http_server.py)."""
+"""The HTTP API over real sockets, with an in-memory backend (memory_http_server.py)."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def start() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a server's certificate and its key."""
+    """Directory with a server certificate and its key."""
     path = tmp_path_factory.mktemp("certificates")
     certificates.make("server").save(path)
     return path
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["at once", "later", "https"])
 def server(request: pytest.FixtureRequest, start: Callable[..., Server], folder: Path) -> Server:
-    """Answers publishes at once, or in a later turn; or speaks TLS."""
+    """Server that answers publishes at once, or in a later turn, or that uses TLS."""
     args = {"at once": [], "later": ["--slow"], "https": ["--tls", str(folder)]}
     return start(*args[request.param])
 
@@ -571,7 +571,7 @@ def test_a_publish_that_fails_after_it_was_answered(http: Connection) -> None:
 
 
 def test_a_publish_nobody_knows_of_ends_the_connection(server: Server) -> None:
-    """Behind the answers to what came before it; what comes after it is not even looked at."""
+    """It ends after the earlier answers; later requests are not even parsed."""
     unknown = [request("POST", f"/{way}?topic=unknown", b"x") for way in ("pub", "mpub")]
     for publish in unknown:
         http = server.connect()
@@ -632,7 +632,7 @@ def test_a_client_that_reads_slowly_gets_everything() -> None:
     assert len(first) > 50_000
     assert all(http.answer().body == first for _ in range(count - 1))
     assert http.answer().body == b"OK"
-    # Others are served while one does not read.
+    # Others are served while one client does not read.
     http.send(request("GET", "/stats") * count)
     assert server.connect().request("GET", "/ping").body == b"OK"
     http.sock.close()
@@ -692,7 +692,7 @@ def test_a_peer_that_takes_no_answer_is_closed() -> None:
     count = 100
     http.send(request("GET", "/stats?format=json") * count)
     watcher = server.connect()
-    # The server closes on its own: its end of the connection disappears from its table.
+    # The server closes by itself: its end of the connection disappears from its table.
     process = psutil.Process(server.process.pid)
     port = http.sock.getsockname()[1]
 
@@ -706,7 +706,7 @@ def test_a_peer_that_takes_no_answer_is_closed() -> None:
 
 @pytest.mark.slow
 def test_unfinished_bodies_are_bounded_together(fresh: Server) -> None:
-    """The limit of the test server is 1 MiB; a finished request is never refused."""
+    """The limit of the test server is 1 MiB; a complete request is never refused."""
     held = [fresh.connect() for _ in range(250)]
     for http in held:
         http.send(request("POST", "/mpub?topic=t", b"x\n" * 2499)[:-1])
@@ -736,7 +736,7 @@ def test_memory_of_reset_connections_is_released(fresh: Server) -> None:
             http.send(request("POST", "/mpub?topic=t", b"x\n" * 2500)[:-1])
         assert fresh.connect().request("GET", "/ping").body == b"OK"
         for http in connections:
-            # Closing then sends a reset, and no end of input.
+            # Close with a reset instead of an orderly end.
             http.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             http.sock.close()
         assert fresh.connect().request("GET", "/ping").body == b"OK"
@@ -745,7 +745,7 @@ def test_memory_of_reset_connections_is_released(fresh: Server) -> None:
     assert http.send(b"\n").answer().body == b"OK"
 
 
-# Looking into it
+# Introspection
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What is particular to HTTPS; test_http_api.py does over TLS what it does in plain."""
+"""HTTPS specifics; test_http_api.py repeats its tests over TLS."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def everything(sock: socket.socket) -> bytes:
 
 
 def complaint(server: Server, sock: socket.socket) -> str:
-    """The log line about a handshake that failed."""
+    """Return the log line about a failed handshake."""
     host, port = sock.getsockname()
     start = f"WARNING: http: TLS handshake error from {host}:{port}: "
     return server.wait_for_log(lambda line: line.startswith(start))[len(start) :].strip()
@@ -62,7 +62,7 @@ def test_an_answer_larger_than_any_buffer(start: Callable[..., Server]) -> None:
     for number in range(40):
         for _ in range(10):
             http.request("POST", f"/mpub?topic=big{number}", b"\n".join([b"x" * 990] * 5))
-    for _ in range(10):  # pipelined, none of them read yet
+    for _ in range(10):  # pipelined, without reading any answer
         http.send(request("GET", "/stats?format=json&include_mem=0"))
     for _ in range(10):
         answer = http.answer()
@@ -112,7 +112,7 @@ def test_a_handshake_that_never_goes_on(start: Callable[..., Server]) -> None:
         slow.sendall(b"\x16\x03\x01")
         assert everything(silent) == everything(slow) == b""
         for sock in (silent, slow):
-            assert complaint(server, sock) == "tls: the peer takes too long"
+            assert complaint(server, sock) == "tls: handshake timed out"
     assert server.connect().request("GET", "/ping").status == 200
 
 
@@ -128,7 +128,7 @@ def test_a_handshake_that_never_goes_on(start: Callable[..., Server]) -> None:
 def test_deadlines(folder: Path, timeouts: tuple[float, ...], sent: bytes) -> None:
     server = Server("--tls", str(folder), "--timeouts", *map(str, timeouts), "0.05")
     http = server.connect().send(sent) if sent else server.connect()
-    with pytest.raises(ssl.SSLEOFError):  # cut off, which no peer can take for an end
+    with pytest.raises(ssl.SSLEOFError):  # truncated: clients cannot take this for an orderly end
         http.rest()
     server.stop()
 
@@ -236,7 +236,7 @@ def test_a_certificate_is_demanded(
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs the openssl program")
 def test_a_change_of_keys(start: Callable[..., Server]) -> None:
-    """Asked for by the peer, between two requests."""
+    """The client requests it between two requests."""
     words = ["openssl", "s_client", "-connect", f"127.0.0.1:{start().address}", "-crlf", "-tls1_3"]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -262,7 +262,7 @@ def test_a_change_of_keys(start: Callable[..., Server]) -> None:
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs the openssl program")
 def test_nothing_is_negotiated_again(start: Callable[..., Server]) -> None:
-    """The peer is told so at once, rather than be left to wait."""
+    """The server refuses at once, instead of letting the client wait."""
     server = start()
     words = ["openssl", "s_client", "-connect", f"127.0.0.1:{server.address}", "-tls1_2"]
     client = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Import and export without a daemon: crashes at every point, full disks, and there and back."""
+"""Import and export without a daemon: crashes at every point, full disks, and round trips."""
 
 import errno
 import json
@@ -41,13 +41,13 @@ ESSENTIAL = [
 
 
 class Crash(BaseException):
-    """The machine has stopped: nothing is done any more."""
+    """The machine has stopped: no call has an effect any more."""
 
 
 @pytest.fixture
 def crash(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """crash(n): the n-th call from now on that changes something, and all later ones, do nothing
-    but raise. crash(0) ends that; it returns how many calls were made."""
+    """crash(n): from the n-th call that changes something, every such call raises. crash(0) ends
+    this. Each returns the number of such calls since the previous crash()."""
     state = {"left": -1, "made": 0}
 
     def wrap(real: Any) -> Any:
@@ -71,12 +71,12 @@ def crash(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def content(data: Path) -> dict[str, bytes]:
-    """NSQ's files of a data path."""
+    """Return NSQ's files in a data path."""
     return {path.name: path.read_bytes() for path in data.glob("*.diskqueue.*")}
 
 
 def fill(data: Path) -> dict[str, list[nsq_diskqueue.Message]]:
-    """A data path of two topics; what is to be delivered, by queue."""
+    """Create a data path with two topics; return the messages to be delivered, by queue."""
     queues = {
         "t": messages(0, 30),
         "t:a": messages(100, 50) + messages(200, 5, attempts=3),
@@ -90,7 +90,7 @@ def fill(data: Path) -> dict[str, list[nsq_diskqueue.Message]]:
 
 
 def needed(data: Path) -> dict[str, list[nsq_diskqueue.Message]]:
-    """What is to be delivered of our data path, by NSQ's name of the queue."""
+    """Return the messages to be delivered from nsqcy's data path, by NSQ's name of the queue."""
     found: dict[str, list[nsq_diskqueue.Message]] = {}
     damages: list[Any] = []
     io = IoThread()
@@ -146,7 +146,7 @@ def test_what_an_import_leaves(tmp_path: Path) -> None:
     }
     assert not is_needed(str(tmp_path))
     assert lines[-1] == "import: complete, 113 messages, 0 unreadable places"
-    # By the letter of docs/DISKFORMAT.md.
+    # As specified in docs/DISKFORMAT.md.
     (segment,) = (tmp_path / "t.topic").glob("*.seg")
     records = disk_format.segment_messages(segment)
     everything = queues["t"] + queues["t:a"] + queues["t:b"]
@@ -326,7 +326,7 @@ def test_large_messages_and_rolled_segments(tmp_path: Path) -> None:
     assert needed(tmp_path) == {"t:c": sorted(several + tried)}
 
 
-# ---- there and back ----
+# ---- round trips ----
 
 queue_contents = st.lists(
     st.builds(
@@ -374,7 +374,7 @@ def test_there_and_back(
     assert {name: Counter(its) for name, its in nsq_diskqueue.queues(out).items()} == expected
     assert json.loads((out / "nsqd.dat").read_bytes()) == known_topics
 
-    # What a worker makes of it.
+    # A worker loads the result.
     core = Core(data)
     for topic, (_, _, channels) in layout.items():
         core.shard.load_topic(topic.encode(), True, dict.fromkeys(channels, False))
@@ -388,7 +388,7 @@ def test_there_and_back(
             found = Counter((one.timestamp, one.id, one.body) for one in client.messages())
             assert found == Counter((one.timestamp, one.id, one.body) for one in its)
             assert core.counters(topic, name)["depth"] == 0
-    # Saved with everything in flight: nothing is lost, and every attempt counts.
+    # Save with everything in flight: nothing is lost, and every attempt counts.
     core.save()
     again = data.with_name(data.name + "-again")
     Export(str(data), str(again), Log()).run()
@@ -473,7 +473,7 @@ def test_export_of_what_nsq_does_not_have(tmp_path: Path) -> None:
     assert "export: 1 expired messages not written" in log.lines
 
 
-# ---- the size of a backlog does not matter ----
+# ---- a backlog of any size ----
 
 MEASURED = """
 import resource, sys
@@ -507,4 +507,4 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     kilobytes = int(done.stdout.split()[-1])
-    assert kilobytes < 64 << 10, "it grows with what is imported"
+    assert kilobytes < 64 << 10, "memory use grows with the size of the import"

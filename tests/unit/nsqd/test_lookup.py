@@ -1,4 +1,4 @@
-"""The lookup side of nsqd on this hub, with scripted lookupds: names, time, and too much of all."""
+"""The lookup side of nsqd, in this process, with scripted lookupds: names, timing, and overload."""
 
 import socket
 import threading
@@ -73,7 +73,7 @@ def test_a_ping_every_fifteen_seconds(make, lookupd, monkeypatch):
 
 @pytest.fixture
 def pauses(monkeypatch) -> list[float]:
-    """How long it waited between attempts; here it does not wait."""
+    """Record the pauses between attempts, without waiting."""
     found: list[float] = []
     sleep = gevent.sleep
 
@@ -101,7 +101,7 @@ def test_so_they_are_when_a_lookupd_hangs_up_soon(make, lookupd, pauses):
     lookup = make(one.address, known_topics=known_topics)
     wait_until(lambda: len(pauses) >= 4)
     assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
-    assert said(lookup, "REGISTER of everything - ") >= 4
+    assert said(lookup, "registering all topics and channels - ") >= 4
 
 
 def test_a_connection_that_lasted_is_made_again_at_once(make, lookupd, pauses, monkeypatch):
@@ -133,7 +133,7 @@ def test_an_answer_that_trickles_in_is_too_late(make, lookupd, monkeypatch):
     wait_until(lambda: one.links and one.link.identity)
 
 
-# -- too much
+# -- overload
 
 
 def test_a_lookupd_that_is_too_far_behind_is_told_all_anew(make, lookupd, monkeypatch):
@@ -197,7 +197,7 @@ def test_an_answer_to_nothing_is_the_end(make, lookupd):
 
 
 class Names:
-    """What a name stands for, to be changed by a test."""
+    """The addresses that a name resolves to; a test may change them."""
 
     def __init__(self, *found: Any) -> None:
         self.found: Any = list(found)
@@ -246,7 +246,7 @@ def test_a_name_beside_the_address_it_stands_for_is_one_lookupd(make, lookupd):
 
 
 def test_the_other_family_of_one_lookupd(make, lookupd):
-    """It listens where only its second address leads."""
+    """Only its second address leads to the listener."""
     one = lookupd()
     nobody = ("127.0.0.9", one.port)
     lookup = make()

@@ -1,4 +1,4 @@
-"""nsqd.dat: read, written, never lost."""
+"""nsqd.dat: read, written, and never lost."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from nsqcy.nsqd.master.metadata import KnownTopics, Store, dump, load
 
 
 class Lines:
-    """A log that keeps its lines."""
+    """Log that keeps its lines."""
 
     def __init__(self):
         self.all = []
@@ -290,11 +290,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, capfd):
     assert (tmp_path / "nsqd.dat").read_text() == "old"
     assert lines.all[-1][0] == "error"
     assert "no space left on device" in lines.all[-1][1]
-    assert capfd.readouterr().err == ""  # the log has it, and no pool of threads prints it too
+    assert capfd.readouterr().err == ""  # it is only logged, not also printed by the thread pool
 
 
 class SlowWrites:
-    """Writes that wait for a word; what each would have put on the disk."""
+    """Writes that wait for a signal, and the content that each one would have written."""
 
     def __init__(self, monkeypatch):
         self.contents = []

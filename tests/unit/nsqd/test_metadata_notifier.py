@@ -1,4 +1,5 @@
-"""What a worker tells the master of its topics: in order, and all of it before it leaves."""
+"""A worker's notifications to the master about its topics: in order, and complete before it
+exits."""
 
 import gevent
 
@@ -17,13 +18,13 @@ def test_the_end_waits_until_all_is_told() -> None:
     told: list[Event] = []
 
     def tell(*event: str | None) -> None:
-        gevent.sleep(0)  # as one does that waits for an answer
+        gevent.sleep(0)  # as if waiting for an answer
         told.append(event)  # type: ignore[arg-type]
 
     notifier = MetadataNotifier(tell)
     notifier(*EVENTS[0])
     notifier(*EVENTS[1])
-    eventually(lambda: gevent.sleep(0) or told)  # in the midst of it
+    eventually(lambda: gevent.sleep(0) or told)  # in the middle of it
     notifier(*EVENTS[2])
     notifier.finish()
     assert told == EVENTS

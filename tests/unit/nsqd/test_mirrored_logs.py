@@ -1,5 +1,5 @@
-"""A log whose changes are also made elsewhere: when they are done, and that both places have the
-same files."""
+"""A log whose changes are mirrored: when they are complete, and that both places have the same
+files."""
 
 import errno
 import random
@@ -20,7 +20,7 @@ BOOT = "0" * 32
 
 
 class Mirror:
-    """Passes changes to a copy, and notes their positions."""
+    """Passes changes to a copy, and records their positions."""
 
     def __init__(self, copy: CopyFiles) -> None:
         self.copy = copy
@@ -73,7 +73,7 @@ class Mirrored:
         )
 
     def commit(self) -> None:
-        """Make everything, and commit it."""
+        """Carry out all operations and commit them."""
         while self.io.outstanding or self.mirrored.pending:
             self.io.drain_now()
             self.mirrored.committed(self.mirror.position)

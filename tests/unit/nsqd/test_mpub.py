@@ -1,4 +1,4 @@
-"""Bodies of /mpub, cut into messages."""
+"""Splitting the bodies of /mpub into messages."""
 
 import struct
 

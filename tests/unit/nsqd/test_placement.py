@@ -1,4 +1,4 @@
-"""Which worker a topic goes to, and that it stays there."""
+"""The worker that a topic is placed on, and that it stays there."""
 
 from hypothesis import given
 from hypothesis import strategies as st

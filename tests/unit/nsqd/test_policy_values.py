@@ -1,4 +1,4 @@
-"""Policies as JSON has them, and the file they are kept in."""
+"""Policies in JSON, and the file that stores them."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ NAMES = st.sampled_from(["t", "t/c", "t#ephemeral", "t/c#ephemeral"])
 
 
 class Lines:
-    """A log that keeps its errors."""
+    """Log that keeps its errors."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -70,7 +70,7 @@ def test_any_object_is_taken_whole_or_refused(name: str, said: dict[str, Any]) -
     for key in values.keys() - ephemeral:
         assert view["config"][key]["from"] == "http"
         again = policy_values.read(name, key, view["config"][key]["value"], OPTIONS)
-        assert again == values[key], "what is shown can be set"
+        assert again == values[key], "shown values can be set"
 
 
 @pytest.mark.slow

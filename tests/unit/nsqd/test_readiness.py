@@ -1,4 +1,4 @@
-"""What makes nsqd not ready: workers, logs, and a disk that is looked at in a thread."""
+"""Reasons why nsqd is not ready: workers, logs, and a disk that is checked in a thread."""
 
 import errno
 import os
@@ -32,7 +32,8 @@ def test_there_is_a_line_for_each_reason() -> None:
 
 
 def test_a_failed_write_is_no_reason_for_ever() -> None:
-    """Else who sends nobody to us as long as we are not ready would never learn that we are."""
+    """Otherwise a balancer that sends no clients until nsqd is ready would never see it ready
+    again."""
     assert reasons(1, {0: ill(REMEMBERED - 1)}, None, NOW)
     assert reasons(1, {0: ill(REMEMBERED)}, None, NOW) == []
     assert reasons(1, {0: ill(-REMEMBERED)}, None, NOW) == []  # the clock was set back

@@ -1,4 +1,4 @@
-"""A session that goes to another worker: who serves it, whatever becomes of the question."""
+"""A session that migrates to another worker: who serves it, whatever happens to the request."""
 
 import os
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
 
 class Packed:
-    """A session as far as it is asked, with an open descriptor."""
+    """A session, reduced to what is needed here, with an open descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.closed = False
@@ -45,7 +45,7 @@ class Packed:
 def test_nobody_executes_twice_what_a_session_brings_along(
     error: Exception | None, fate: str
 ) -> None:
-    """A worker that dies with the question may have had the session, and the publish in it."""
+    """A worker that dies with the request may have received the session, and the publish in it."""
 
     def ask(worker: int, call: AdoptSession) -> None:
         for fd in call.fds:

@@ -1,4 +1,4 @@
-"""/stats: shares of workers and the page made of them: key order, null and [], filters, text."""
+"""/stats: the workers' shares and the resulting page: key order, null and [], filters, text."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ LATENCY = {"count": 2, "percentiles": [{"quantile": 1.0, "value": 26897574.0}]}
 
 
 class Client:
-    """Keys in an order of no importance."""
+    """A client with keys in an arbitrary order."""
 
     closed = False
 
@@ -199,7 +199,7 @@ def test_key_order() -> None:
 
 
 def test_every_value_is_behind_its_key() -> None:
-    """Nothing is swapped: each value is its own, and differs from all others."""
+    """No values are swapped: each value is unique."""
     strings = ["client_id", "hostname", "remote_address", "user_agent", "topology_zone"]
     strings += ["topology_region", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol"]
     numbers = ["state", "ready_count", "in_flight_count", "message_count", "finish_count"]
@@ -258,7 +258,7 @@ def test_null_and_empty() -> None:
 
 @pytest.mark.case("HTTP-066", "HTTP-067")
 def test_pub_counts() -> None:
-    """All of them, sorted; NSQ shows an arbitrary one."""
+    """All topics, sorted; NSQ shows an arbitrary one."""
     (producer,) = merged()["producers"]
     assert producer["pub_counts"] == [{"topic": "t1", "count": 4}, {"topic": "t2", "count": 5}]
     (producer,) = merged(topic="t2")["producers"]
@@ -293,7 +293,7 @@ def test_memory() -> None:
 
 
 def test_text() -> None:
-    # The columns are those of NSQ; trailing blanks count.
+    # The columns are those of NSQ, including trailing blanks.
     lines = page().split("\n")
     assert lines[0] == f"nsqd v1.3.0 (built w/nsqcy-{__version__})"
     assert lines[1].startswith("start_time 2026-11-2")
@@ -376,7 +376,7 @@ QUERIES = st.builds(
 def test_where_topics_live_does_not_show(
     topics: list[Topic], places: list[int], query: Query
 ) -> None:
-    """The page of three workers is that of one that has everything."""
+    """The page of three workers equals that of a single one with all topics."""
     clients = [Client(remote_address=f"1.2.3.4:{port}") for port in range(3)]
     crew: list[Worker] = [([], clients[index : index + 1]) for index in range(3)]
     for topic, place in zip(topics, places, strict=False):
@@ -447,7 +447,7 @@ def test_a_share_is_made_in_slices(include_clients: bool) -> None:
     walk.producers(clients)
     total = 1902 if include_clients else 302
     assert sum(clock.slices) + clock.work == total
-    assert max(clock.slices) <= SLICE + 3  # a topic's own counters come after its channels'
+    assert max(clock.slices) <= SLICE + 3  # a topic's own counters follow those of its channels
     assert len(clock.slices) == total // SLICE
 
 

@@ -1,4 +1,4 @@
-"""statsd: lines, increases, packets."""
+"""statsd: lines, differences between pushes, packets."""
 
 import json
 import socket
@@ -165,7 +165,7 @@ def test_what_was_made_anew_starts_at_zero() -> None:
     push(one, topic("t"), topic("u"))
     found = increases(push(one, topic("t", message_count=2)))
     assert found["topic.t.message_count"] == 2
-    # It was gone for one push.
+    # It was missing from one push.
     assert increases(push(one, topic("u")))["topic.u.message_count"] == 13
 
 
@@ -206,7 +206,7 @@ def test_an_address_that_is_none(address: str) -> None:
 
 
 class Fleeting:
-    """The stats of one topic; counts how often it was asked."""
+    """Returns the stats of one topic; records the queries."""
 
     def __init__(self) -> None:
         self.asked: list[Query] = []
@@ -241,7 +241,8 @@ def options(address: str) -> types.SimpleNamespace:
 
 @pytest.mark.case("STATSD-01")
 def test_pushes_come_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First one interval after the start; one that took too long makes none of the next late."""
+    """The first push comes one interval after the start; a slow push does not delay the following
+    ones."""
     clock = 1000.0
     pushes: list[float] = []
 
@@ -262,13 +263,13 @@ def test_pushes_come_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gevent, "sleep", sleep)
     with pytest.raises(gevent.GreenletExit):
         pusher._run()
-    # The third took more than two intervals: of the two it missed one is made up for.
+    # The third push took more than two intervals: of the two missed pushes, one is made up for.
     assert pushes == [60, 120, 180, 310, 360, 420]
 
 
 @pytest.mark.case("STATSD-01", "STATSD-03")
 def test_a_push_is_spread_over_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for its last second, the pause after the last packet included."""
+    """All but the last second of it, including the pause after the last packet."""
     pauses: list[float] = []
     monkeypatch.setattr(gevent, "sleep", pauses.append)
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -283,5 +284,5 @@ def test_a_push_is_spread_over_the_interval(monkeypatch: pytest.MonkeyPatch) -> 
     assert b"".join(got).startswith(b"p.topic.t.message_count:13|c\n")
     assert notes.lines == [f"STATSD: pushing stats to {address}"]
     listener.close()
-    pusher._push()  # nobody listens any more: nothing to say about that
+    pusher._push()  # without a listener, nothing is logged
     assert len(notes.lines) == 2

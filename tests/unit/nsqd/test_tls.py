@@ -1,4 +1,4 @@
-"""The server's TLS: what files it takes, whom it lets in, and in which turns it does its work."""
+"""The server's TLS: accepted files, accepted clients, and how its work is spread over turns."""
 
 import select
 import socket
@@ -101,7 +101,7 @@ def test_a_weak_certificate_serves_with_a_warning() -> None:
     shake_hands(TlsLayer(context), Client(newest=SSL.TLS1_2_VERSION, level=0))
 
 
-# -- versions and suites
+# -- versions and cipher suites
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_least_version_is_kept() -> None:
         pair(material(min_version=0x0304), Client(newest=SSL.TLS1_2_VERSION))
 
 
-# -- certificates of clients
+# -- client certificates
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_noise_gets_no_alert() -> None:
 
 
 class Conversation:
-    """A handshake with a client: what was called, and the way its bytes take."""
+    """A handshake with a client: its callbacks, and the path of its bytes."""
 
     def __init__(self, line: Handshakes, log: list[str], name: str = "") -> None:
         self.client = Client()
@@ -305,11 +305,11 @@ def test_a_silent_peer_is_given_up(line: Callable[..., Handshakes]) -> None:
     log: list[str] = []
     Conversation(line(0.05), log)
     await_that(lambda: log)
-    assert log == ["done  tls: the peer takes too long"]
+    assert log == ["done  tls: handshake timed out"]
 
 
 def test_our_own_time_is_not_the_peers(line: Callable[..., Handshakes]) -> None:
-    """The loop is busy elsewhere for longer than a peer may take, before its turn comes."""
+    """Before its turn, the loop is busy elsewhere for longer than a peer may take."""
     log: list[str] = []
     peer = Conversation(line(0.1), log)
     peer.speak()
@@ -349,7 +349,8 @@ def test_new_files_are_for_new_handshakes(line: Callable[..., Handshakes]) -> No
 def test_input_after_a_failed_handshake(
     line: Callable[..., Handshakes],
 ) -> None:
-    """The connection is there until the client has been told, or for ever if it does not read."""
+    """The connection exists until the client has received the error, or forever if it does not
+    read."""
     core = Core(None, tls_cert="there is one")
     loop = Loop(core.manager, gevent.get_hub(), line(0.05))
     ours, client = socket.socketpair()
@@ -359,7 +360,7 @@ def test_input_after_a_failed_handshake(
     await_that(lambda: loop.end_turn() or readable(client))
     client.recv(1000)
     client.send(b"\x16")
-    await_that(lambda: any("tls: the peer takes too long" in each for each in core.log.lines))
+    await_that(lambda: any("tls: handshake timed out" in each for each in core.log.lines))
     client.send(b"more")
     for _ in range(3):
         gevent.sleep(0.001)

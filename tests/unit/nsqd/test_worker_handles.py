@@ -1,4 +1,4 @@
-"""The master's handles of workers: how many connections each has, for the choice of a worker."""
+"""The master's worker handles: the number of connections per worker, used to select a worker."""
 
 import socket
 from types import SimpleNamespace
@@ -67,7 +67,7 @@ def test_a_session_that_migrates_is_counted_at_once(
 ) -> None:
     forward(handles, AdoptSession.__name__)
     assert [handle.load() for handle in handles] == [CONNECTIONS - 1, CONNECTIONS + 1]
-    slots.beat = 2  # the counts of this heartbeat contain it
+    slots.beat = 2  # the counts of this heartbeat include it
     assert [handle.load() for handle in handles] == [CONNECTIONS] * 2
 
 

@@ -1,4 +1,4 @@
-"""nsqlookupd's protocol without a socket: any cutting of a conversation, any garbage."""
+"""nsqlookupd's protocol without a socket: conversations split anywhere, and garbage."""
 
 import json
 import struct
@@ -27,7 +27,7 @@ class Lines(list[str]):
 
 
 class Client:
-    """A session, and all that it has answered."""
+    """A session, and all of its answers."""
 
     def __init__(self) -> None:
         self.registry = Registry(1, 1)
@@ -110,7 +110,7 @@ def test_any_cutting_means_the_same(conversation: bytes, data: st.DataObject) ->
     assert whole.session.held == 0
     assert all(not producers for _, producers in whole.registry.everything())
     for answer in whole.answers[:-1]:
-        assert answer in (b"OK", b"identity")  # an error is the last word
+        assert answer in (b"OK", b"identity")  # nothing follows an error
 
 
 @given(st.binary(max_size=200))
@@ -146,7 +146,8 @@ def test_what_is_held_is_what_arrived() -> None:
 
 
 def test_a_line_in_many_pieces() -> None:
-    """Each is looked at once: a million looks at a growing line would take minutes."""
+    """Each piece is examined once: re-reading the growing line a million times would take
+    minutes."""
     client = Client()
     client.say(b"  V1")
     for _ in range(MAX_LINE // 16):

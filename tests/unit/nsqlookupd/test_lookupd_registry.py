@@ -1,4 +1,5 @@
-"""The registry of nsqlookupd: against a model too simple to be wrong, and with many producers."""
+"""The registry of nsqlookupd, compared with a model too simple to be wrong, and with many
+producers."""
 
 from dataclasses import dataclass, field
 
@@ -24,7 +25,7 @@ Key = tuple[str, str, str]
 
 @dataclass
 class Model:
-    """One flat map, searched from end to end: registration -> peer -> time of its tombstone."""
+    """A flat map that is searched completely: registration -> peer -> time of its tombstone."""
 
     entries: dict[Key, dict[int, int | None]] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Model:
 
 
 class Machine(RuleBasedStateMachine):
-    """Four nsqds that come and go, two of them at one address; and an operator."""
+    """Four nsqds that come and go, two of them at the same address, and an operator."""
 
     @initialize()
     def start(self) -> None:
@@ -213,7 +214,7 @@ def test_the_edges_of_time() -> None:
 
 
 def test_negative_times_hide_everything_and_nothing() -> None:
-    """NSQ accepts them: all producers are silent, and no tombstone hides one."""
+    """NSQ accepts negative values: all producers are silent, and no tombstone hides one."""
     registry = Registry(-1, -1)
     peer = Peer("1", Moment(0, 0), broadcast_address="h", http_port=1)
     registry.identify(peer)
@@ -225,7 +226,7 @@ def test_negative_times_hide_everything_and_nothing() -> None:
     assert registry.lookup("u", Moment(0, 0)) == [peer]
 
 
-# Some tenths of a second; one look at everything for each would be hours.
+# Takes some tenths of a second; scanning everything for each producer would take hours.
 @pytest.mark.slow
 @pytest.mark.timeout(within(20))
 def test_a_thousand_producers_of_a_hundred_topics() -> None:

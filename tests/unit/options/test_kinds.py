@@ -1,4 +1,4 @@
-"""Kinds of value: texts they take, texts they refuse, and texts that give a value back."""
+"""Kinds of value: accepted strings, rejected strings, and the way back from a value to a string."""
 
 import pytest
 
@@ -90,4 +90,4 @@ def test_an_error_names_the_option_the_value_and_the_allowed_values(
 
 def test_suggestions() -> None:
     assert suggestion("rat", ["size", "rate"], "--") == "; did you mean --rate?"
-    assert suggestion("x", ["size", "rate"]) == "; there are size, rate"
+    assert suggestion("x", ["size", "rate"]) == "; allowed: size, rate"

@@ -1,4 +1,4 @@
-"""Who gets the next connection, and what happens when nobody can take it."""
+"""Which worker gets the next connection, and what happens if none can accept it."""
 
 import errno
 import socket
@@ -134,7 +134,7 @@ def test_a_refused_socket_is_tried_again_after_a_pause(front):
 
 
 class Failing:
-    """A listening socket whose accept fails, `failures` times."""
+    """A listening socket whose accept fails `failures` times."""
 
     def __init__(self, sock, code, failures):
         self.sock = sock
@@ -170,7 +170,7 @@ def failing(front, code, failures):
 def test_out_of_descriptors_pauses_and_says_so_once(front, code):
     sock, worker = failing(front, code, 3)
     wait_until(lambda: worker.taken)
-    assert sock.calls <= 5  # it does not spin
+    assert sock.calls <= 5  # it does not busy-loop
     assert front.lines.all == ["TCP: accept: so it is; pausing"]
     assert front.failures == []
 

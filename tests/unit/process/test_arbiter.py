@@ -1,4 +1,4 @@
-"""Children kept alive: their states, their silence, their deaths, and the end."""
+"""Supervised children: their states, silence, deaths, and the end."""
 
 import os
 import signal
@@ -14,11 +14,11 @@ from support.gevent_hub import Lines, wait_until
 
 
 class House:
-    """An owner of pretended children; the clock and the signals are pretended too."""
+    """An owner of simulated children, with a simulated clock and simulated signals."""
 
     def __init__(self, count=2, silence=30 * SECOND):
         self.now = 0
-        self.next_pid = 1_000_000_000  # beyond every real one
+        self.next_pid = 1_000_000_000  # beyond any real one
         self.beats = [0] * count
         self.sent = []
         self.left = []
@@ -138,7 +138,7 @@ def test_a_stopping_child_may_be_silent(house):
 
 
 def test_who_is_unheard(house):
-    house.stopped.add(house.children[1].pid)  # which is no excuse here
+    house.stopped.add(house.children[1].pid)  # which makes no difference here
     house.pass_time(3, beating=[0])
     assert house.arbiter.unheard(3 * SECOND) == []
     house.pass_time(1, beating=[0])
@@ -241,7 +241,7 @@ def test_stopped_processes_are_known():
 
 
 class RealHouse(House):
-    """Children that are processes."""
+    """The children are real processes."""
 
     def __init__(self, code):
         super().__init__(count=1)

@@ -1,4 +1,4 @@
-"""The control channel: what datagrams say, calls and their answers, a peer that is gone."""
+"""The control channel: the content of datagrams, calls and their answers, a peer that is gone."""
 
 import json
 import os
@@ -117,7 +117,7 @@ def test_a_message_too_large_is_refused_on_both_sides(monkeypatch):
 
 
 class Peer:
-    """A handler that notes what it hears; `answers` by method."""
+    """A handler that records what it receives; `answers` by method."""
 
     def __init__(self, **answers):
         self.answers = answers
@@ -189,7 +189,7 @@ def test_answers_find_their_callers_in_any_order(ends):
 
 
 def test_a_large_blob_moves_a_bounded_step_a_turn(ends, monkeypatch):
-    """However fast the peer is: other work of the hub goes on in between."""
+    """However fast the peer is, the hub does other work in between."""
     turn = 0
     sent, received = Counter(), Counter()
     under_way = deque()
@@ -198,7 +198,7 @@ def test_a_large_blob_moves_a_bounded_step_a_turn(ends, monkeypatch):
         nonlocal turn
         turn += 1
 
-    def send(sock, data, fds):  # a socket that is never full
+    def send(sock, data, fds):  # a socket that never fills up
         under_way.append(data)
         sent[turn] += len(data)
 
@@ -310,7 +310,7 @@ def test_descriptors_travel(ends):
     assert answer.value == 2
     assert os.read(reader, 100) == b"through a descriptor" * 2
     ancillary.close_all(answer.fds)
-    assert os.read(reader, 100) == b""  # every copy of the writing end is closed
+    assert os.read(reader, 100) == b""  # every copy of the write end is closed
     os.close(reader)
 
 

@@ -1,4 +1,4 @@
-"""The data-path lock, against real processes."""
+"""The data-path lock, with real processes."""
 
 import errno
 import fcntl
@@ -11,7 +11,7 @@ import pytest
 
 from nsqcy.process.datapath import DataPathError, lock_data_path
 
-# Locks argv[1], starts a child that inherits the lock, says so, and waits to be told or killed.
+# Locks argv[1], starts a child that inherits the lock, reports it, and waits for input or a kill.
 MASTER = """
 import subprocess, sys
 from nsqcy.process.datapath import lock_data_path
@@ -24,11 +24,11 @@ sys.stdin.read()
 
 
 def never(seconds):
-    raise AssertionError("waited for a living master")
+    raise AssertionError("waited for a live master")
 
 
 class Master:
-    """A master with one worker that lives until `end_worker`."""
+    """A master with one worker, which lives until `end_worker`."""
 
     def __init__(self, path):
         worker_in, self.worker_out = os.pipe()

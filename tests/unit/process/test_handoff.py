@@ -1,4 +1,4 @@
-"""Sockets handed from process to process, with what is known of them."""
+"""Sockets passed between processes, along with data about them."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def test_any_bytes_are_decoded_or_refused(data):
 
 
 class Ends:
-    """A sender, a receiver that is not started, and what became of the sockets."""
+    """A sender, a receiver that is not started, and the fates of the sockets."""
 
     def __init__(self):
         ours, self.theirs = ancillary.pair()
@@ -94,7 +94,7 @@ def test_what_was_never_taken_comes_back(ends):
     items = [ends.accepted(number) for number in range(5)]
     for item in items:
         ends.sender.send(item)
-    # The receiver takes two and dies.
+    # The receiver accepts two and dies.
     for _ in range(2):
         ends.receiver._take(ancillary.receive(ends.theirs, 4096))
     ends.theirs.close()

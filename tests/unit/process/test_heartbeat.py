@@ -1,4 +1,4 @@
-"""How busy a worker says it is."""
+"""The load that a worker reports."""
 
 import os
 import time

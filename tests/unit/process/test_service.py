@@ -1,4 +1,4 @@
-"""What a service manager is told, and what of its sockets is taken."""
+"""Notifications to a service manager, and which of its sockets are used."""
 
 import io
 import os
@@ -19,7 +19,7 @@ from support.service_manager import Manager
 
 
 class Lines(list[str]):
-    """Keeps what would be logged."""
+    """Log that keeps its texts."""
 
     def info(self, text: str, /, **fields: object) -> None:
         self.append(text)
@@ -118,7 +118,7 @@ def test_a_manager_that_does_not_read_holds_nobody_up(
 ) -> None:
     monkeypatch.setattr(service, "SEND_LIMIT", 0.001)
     notifier = Notifier(manager.address)
-    for _ in range(1000):  # beyond what its queue takes
+    for _ in range(1000):  # more than its queue holds
         notifier.alive()
     assert notifier.heard
     assert 0 < len(manager.hear_all()) < 1000
@@ -133,7 +133,8 @@ FIRST = 700
 
 @pytest.fixture
 def hand_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    """Makes sockets descriptors FIRST, FIRST + 1 and so on; gives the environment that says so."""
+    """Turn sockets into descriptors FIRST, FIRST + 1 and so on; return the environment that
+    announces them."""
     monkeypatch.setattr(service, "FIRST_FD", FIRST)
     used = []
 

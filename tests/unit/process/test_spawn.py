@@ -1,4 +1,4 @@
-"""Starting processes: what a child inherits, and what it does not."""
+"""Starting processes: what a child inherits and what it does not."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_a_fork_has_the_same(tmp_path):
     done = subprocess.run(fork, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("7\n", "")
     fds, blocked, stdin, _ = json.loads((tmp_path / "report").read_text())
-    assert len(fds) <= 5  # the standard ones, the kept one, and the one that lists them
+    assert len(fds) <= 5  # the standard ones, the kept one, and one for listing them
     assert set(blocked) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     assert stdin == "/dev/null"
 

@@ -17,7 +17,7 @@ def message(id: bytes, body: bytes) -> bytes:
 
 
 def messages(bodies: list[bytes]) -> tuple[bytes, bytes]:
-    """Message frames, and the FIN lines that answer them."""
+    """Return message frames, and the FIN lines that answer them."""
     ids = [b"%016x" % (number * 0x1234567) for number in range(len(bodies))]
     frames = b"".join(message(id, body) for id, body in zip(ids, bodies, strict=True))
     return frames, b"".join(b"FIN %s\n" % id for id in ids)

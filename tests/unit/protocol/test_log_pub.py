@@ -1,6 +1,6 @@
-"""LOG_PUB: chunks that are published once, however often they are sent, over ends of every kind.
+"""LOG_PUB: each chunk is published once, however often it is sent, across every kind of exit.
 
-Files are copied as they are at one moment, which is what a process that is killed leaves behind.
+A copy of the files at some moment is what a process killed at that moment would leave behind.
 """
 
 import errno
@@ -44,12 +44,12 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def killed(make: Make, core: Core, durability: str, **more: Any) -> Core:
-    """What a start finds, had the process ended now."""
+    """Return what a start would find if the process were killed now."""
     return make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall, **more)
 
 
 def restarted(make: Make, core: Core, durability: str) -> Core:
-    """After a clean exit."""
+    """Return the core after a clean exit."""
     core.save()
     core.close = lambda: None  # type: ignore[method-assign]
     return make(durability, core.path, now=core.now, wall=core.wall)
@@ -124,7 +124,7 @@ def test_what_cannot_be_understood(make: Make, line: str, error: str) -> None:
 
 @pytest.mark.parametrize("announced", [1, 4, 17, 19, 1000])
 def test_its_length_has_to_be_right(make: Make, announced: int) -> None:
-    """Unlike that of an MPUB, which old clients announce wrongly."""
+    """Unlike the size of an MPUB, which old clients declare wrongly."""
     core = make("memory")
     client = core.client(topic_log=True)
     whole = log_pub("t", 1, [b"one", b"two"])
@@ -211,7 +211,7 @@ def test_chunks_behind_a_rejected_chunk_are_rejected(make: Make) -> None:
 
 
 def test_a_refusal_costs_no_repeat(make: Make) -> None:
-    """What was accepted needs no disk."""
+    """Accepted chunks need no disk space."""
     core = make("os")
     assert publish(core, 1, b"one") == OK
     core.shard.set_refusal("disk full")
@@ -221,7 +221,7 @@ def test_a_refusal_costs_no_repeat(make: Make) -> None:
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_over_clean_exits(make: Make, durability: str) -> None:
-    """Even of a topic that has no messages any more."""
+    """Even for a topic that has no messages any more."""
     core = make(durability)
     core.create("t").channel("c")
     for chunk in range(5):
@@ -261,7 +261,7 @@ def test_over_kills(make: Make, durability: str, consumed: bool, journalled: boo
 def test_of_what_is_consumed_a_trace_stays_until_the_journal_has_it(
     make: Make, durability: str
 ) -> None:
-    """Also if its file is full and nobody needs it."""
+    """Even if its file is full, and no channel needs it."""
     options = {"max_bytes_per_file": 4096, "sync_every": 2500, "sync_timeout": 2 * SECOND}
     core = make(durability, log_options=options)
     core.create("t").channel("c")
@@ -291,7 +291,7 @@ def test_runs_without_chunks_are_not_read(make: Make) -> None:
     for n in range(500):
         assert core.client().publish("t", b"%d" % n) == OK
     after = killed(make, core, "os", retention_time=3600 * SECOND)
-    # That run is read which has a chunk and goes on behind what the journal speaks of.
+    # Of the log, only a run is read that contains a chunk and extends beyond the journal.
     assert after.topic("t").memory_bytes <= 4096 < after.topic("t").log_bytes // 4
     assert publish(after, 1, b"one") == OK
     assert after.counters("t")["message_count"] == 0
@@ -300,7 +300,7 @@ def test_runs_without_chunks_are_not_read(make: Make) -> None:
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("kept", range(6))
 def test_a_repeat_completes_a_chunk_torn_by_a_crash(make: Make, durability: str, kept: int) -> None:
-    """So many records of a chunk are left; the repeat publishes the rest."""
+    """This number of a chunk's records are left; the repetition publishes the rest."""
     core = make(durability)
     core.create("t").channel("c")
     core.settle()
@@ -312,7 +312,7 @@ def test_a_repeat_completes_a_chunk_torn_by_a_crash(make: Make, durability: str,
     segment = max(copy.glob("t.topic/*.seg"))
     data = segment.read_bytes()
     at = [data.index(each) for each in whole]
-    # Bodies are behind the header and the extension.
+    # Bodies come after the header and the extension.
     cut = (at[kept] - 88 if kept < 5 else len(data)) + (20 if kept < 5 else 0)
     segment.write_bytes(data[:cut])
     after = make(durability, copy)
@@ -324,7 +324,7 @@ def test_a_repeat_completes_a_chunk_torn_by_a_crash(make: Make, durability: str,
 
 @pytest.mark.parametrize("lost", range(5))
 def test_a_lost_record_of_what_was_not_answered_comes_again(make: Make, lost: int) -> None:
-    """Sectors of a write may be on disk in any order."""
+    """The sectors of a write may reach the disk in any order."""
     core = make("fsync")
     core.create("t").channel("c")
     core.settle()
@@ -344,7 +344,7 @@ def test_a_lost_record_of_what_was_not_answered_comes_again(make: Make, lost: in
 
 
 def test_a_kill_of_memory_forgets_no_chunk_that_it_keeps(make: Make) -> None:
-    """Although what was before it is gone, and the log has another id."""
+    """Although the records before it are lost, and the log has a new id."""
     core = make("memory", mem_queue_size=3)
     core.create("t").channel("c")
     whole = [b"%d" % n for n in range(8)]
@@ -359,7 +359,7 @@ def test_a_kill_of_memory_forgets_no_chunk_that_it_keeps(make: Make) -> None:
 
 
 def test_compaction_confuses_nobody(make: Make) -> None:
-    """Copies of some records of old chunks, and their originals gone."""
+    """Some records of old chunks were copied, and the originals are gone."""
     core = make(
         "os",
         log_options={"max_bytes_per_file": 1 << 20, "sync_every": 2500, "sync_timeout": 2 * SECOND},
@@ -402,8 +402,8 @@ def test_a_damaged_journal_makes_no_chunk_that_is_there_come_twice(make: Make) -
 
 @pytest.mark.parametrize(("durability", "asked"), [("fsync", ""), ("os", "fsync")])
 def test_the_power_goes_after_a_kill(tmp_path: Path, durability: str, asked: str) -> None:
-    """A chunk that was written, and not synced, when the process was killed, is synced before a
-    repeat is answered."""
+    """If a chunk was written but not synced when the process was killed, it is synced before a
+    repetition is answered."""
     path = tmp_path / "data"
     path.mkdir()
     disk = RecordedDisk(path)
@@ -449,7 +449,7 @@ def test_the_power_goes_after_a_kill(tmp_path: Path, durability: str, asked: str
 
 
 class Least(Random):
-    """The chance that leaves nothing on the disk that was not synced."""
+    """Random choices by which everything that was not synced is lost."""
 
     def random(self) -> float:
         return 0.0
@@ -473,7 +473,7 @@ def headered(headers: bytes, body: bytes) -> bytes:
 
 
 def test_messages_with_headers(make: Make) -> None:
-    """What is missing of a chunk is published with its headers."""
+    """The missing part of a chunk is published with its headers."""
     core = make("os")
     core.create("t").channel("c")
     core.settle()
@@ -495,7 +495,7 @@ def test_messages_with_headers(make: Make) -> None:
     kind, text = client.ask(log_pub("t", 2, [b"\0\xff"])) or (None, b"")
     assert (kind, text) == (
         ERROR,
-        b"E_BAD_MESSAGE LOG_PUB headers of 255 bytes end behind a message of 2",
+        b"E_BAD_MESSAGE LOG_PUB headers of 255 bytes extend beyond a message of 2",
     )
 
 
@@ -522,7 +522,7 @@ def test_a_topic_that_is_full(tmp_path: Path, on_full: str) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_lines_of_any_kind(make: Make, seed: int) -> None:
-    """Each is answered, once, or ends its connection."""
+    """Each line is answered once, or ends its connection."""
     chance = Random(seed)
     core = make("os")
     words = [

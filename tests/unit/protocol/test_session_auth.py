@@ -1,4 +1,4 @@
-"""A session whose client needs authorization: what waits for it, and what need not ask again."""
+"""A session whose client needs authorization: what waits for it, and what needs no new decision."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ OK = (RESPONSE, b"OK")
 
 
 class Asked:
-    """Keeps who asks; a test answers."""
+    """Records the sessions that request authorization; a test answers."""
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []
@@ -33,7 +33,7 @@ class Asked:
 
 
 class Counted(Authorization):
-    """Counts decisions asked for."""
+    """Counts the decisions."""
 
     asked = 0
 
@@ -134,7 +134,7 @@ def test_one_question_for_all_that_waits(make: Any, asked: Asked) -> None:
 
 
 def test_an_error_waits_for_the_answers_before_it(make: Any, asked: Asked) -> None:
-    """A publish that is being written is answered before one that must not be."""
+    """A publish that is being written is answered before one that is refused."""
     core = make(mem_queue_size=0)
     client = authorize(core, asked, counted(ttl=2))
     client.send(pub("t"))
@@ -149,7 +149,7 @@ def test_an_error_waits_for_the_answers_before_it(make: Any, asked: Asked) -> No
 
 
 def test_a_long_batch_is_authorized_once(make: Any, asked: Asked) -> None:
-    """Before its body, and not again when the rest of it comes."""
+    """It is authorized before its body arrives, and not again when the rest arrives."""
     core = make()
     client = authorize(core, asked, counted(ttl=2))
     batch = struct.pack(">ii", 1, 5) + b"hello"

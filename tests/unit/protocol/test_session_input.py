@@ -1,5 +1,5 @@
-"""How a session takes its input: cut anywhere, kept as little as possible, and PUB lines that look
-like the one before."""
+"""How a session handles its input: split anywhere, buffering as little as possible, and PUB lines
+that resemble the previous one."""
 
 import random
 import struct
@@ -36,13 +36,13 @@ def pub(line: bytes, body: bytes) -> bytes:
 
 
 def large(number: int) -> bytes:
-    """An MPUB of many bodies that differ."""
+    """Return an MPUB with many different bodies."""
     return mpub("t", [b"%d.%d " % (number, i) * 20 for i in range(MPUB_BYTES // 200)])
 
 
 @pytest.mark.parametrize("step", [1, 3, 100, 255, 256, 257, 5000, 131072])
 def test_a_cut_changes_nothing(step: int, make: Make) -> None:
-    """Commands of all sizes, in pieces of any size: all are executed, once and in order."""
+    """Commands of all sizes, in pieces of any size: each is executed once, in order."""
     core = make(mem_queue_size=1 << 20)
     consumer = core.client().subscribe("t", "c", 2500)
     producer = core.client()
@@ -72,7 +72,7 @@ def i32(number: int) -> bytes:
 
 
 def announced(length: int, bodies: list[bytes]) -> bytes:
-    """An MPUB that announces this length."""
+    """Return an MPUB that declares this length."""
     whole = mpub("t", bodies)
     return whole[:7] + i32(length) + whole[11:]
 
@@ -129,7 +129,7 @@ def test_too_much_is_too_much_wherever_it_is_cut(
 
 @pytest.mark.parametrize("length", [1, 4, 20, 5000])
 def test_what_was_read_is_what_is_forwarded(length: int) -> None:
-    """Commands behind it are not part of it, and reach the owner in their turn."""
+    """Commands after it are not part of it, and reach the owner in order."""
     near = Near()
     try:
         producer = near.client()
@@ -147,8 +147,8 @@ def test_what_was_read_is_what_is_forwarded(length: int) -> None:
 
 
 def test_only_a_command_that_is_cut_is_kept(make: Make) -> None:
-    """A receive may hold the end of one command and many others: these are parsed where they lie,
-    and what is kept of them all is never more than the one at the end."""
+    """Received data may contain the end of one command and many others. These are parsed in place,
+    and only the incomplete command at the end is buffered."""
     core = make()
     producer = core.client()
     stream = b"".join(large(i) for i in range(20))
@@ -164,7 +164,7 @@ def test_only_a_command_that_is_cut_is_kept(make: Make) -> None:
 
 
 def test_an_error_ends_what_was_cut(make: Make) -> None:
-    """What lies behind a command that is refused is not executed, wherever the cut was."""
+    """Commands after a refused one are not executed, wherever the split was."""
     core = make()
     producer = core.client()
     stream = pub(b"PUB t\n", b"one") + pub(b"PUB t\n", b"") + pub(b"PUB t\n", b"never")

@@ -1,5 +1,5 @@
-"""Sessions whose topic is another worker's: when they move there, what they say by streams.
-Producers whose topic is here: when they move away."""
+"""Sessions whose topic belongs to another worker: when they migrate there, and how they use
+streams. Producers whose topic is local: when they migrate away."""
 
 import pytest
 
@@ -8,10 +8,10 @@ from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, mp
 
 OK = (RESPONSE, b"OK")
 SMALL, BATCH = b"x" * 200, mpub("t", [b"x" * 1000] * 100)
-MANY = 256  # publishes that are worth a move, if they take long enough
+MANY = 256  # publishes that justify a migration if they take long enough
 LONG = 2 * SECOND
-BATCHES = 11  # of a mebibyte
-AT_ONCE = 16  # sessions that leave a worker in a second
+BATCHES = 11  # enough batches for a mebibyte
+AT_ONCE = 16  # maximum sessions that leave a worker per second
 BUSY = 600
 
 
@@ -33,7 +33,7 @@ def publish_batches(client: Client) -> None:
 
 
 def one_more(near: Near, client: Client) -> bool:
-    """Whether the next publish takes the client to the owner."""
+    """Return whether the next publish moves the client to the owner."""
     before = len(near.moved)
     assert client.publish("t", SMALL) in (OK, None)
     return near.moved[before:] == [client.session]
@@ -120,7 +120,7 @@ def overload(near: Near, ran: int = HEAVY, other: int = 679) -> None:
 
 
 def leaves(near: Near, client: Client, *commands: bytes) -> bool:
-    """Whether the client is elsewhere after these commands, which arrive at once."""
+    """Return whether these commands, which arrive at once, make the client migrate."""
     before = len(near.moved)
     client.send(b"".join(commands))
     near.settle()
@@ -196,11 +196,11 @@ def test_what_was_not_sent_goes_along_or_is_sent_after_all(near):
     assert client.transport.sent().endswith(b"OK")
 
 
-# -- what goes through streams in pieces
+# -- data that passes through streams in pieces
 
 
 def consumer(near: Near, messages: int, size: int = 300) -> Client:
-    """One whose messages come by a stream."""
+    """Return a client that receives its messages through a stream."""
     near.busy(BUSY)
     client = near.client().subscribe("t", "c")
     for number in range(messages):
@@ -223,7 +223,7 @@ def test_many_messages_arrive_whole_and_are_finished_at_once(near):
 
 
 def test_a_command_sent_during_a_turn_runs_in_the_next_one(near):
-    """By then the owner has read its clock again: a delay begins after the command was sent."""
+    """By then the owner has read its clock again, so a delay begins after the command was sent."""
     client = consumer(near, 1)
     [message] = client.messages()
     owner = near.owner

@@ -1,4 +1,4 @@
-"""Sessions whose user has a quota: who waits, who goes on, and who is counted."""
+"""Sessions whose user has a quota: which ones wait, which continue, and what is counted."""
 
 import mmap
 import struct
@@ -23,7 +23,7 @@ USER = User("u", publish=("*",), subscribe=("*",))
 
 
 class Asked:
-    """Lets everybody in as one user."""
+    """Authorizes every client as the same user."""
 
     def __init__(self) -> None:
         self.ttl = 3600
@@ -90,7 +90,7 @@ def welcome(client: Client) -> Client:
 
 
 def answers(client: Client) -> int:
-    """How many publishes have been answered since the last look."""
+    """Return the number of publishes answered since the last call."""
     count = 0
     while client.answer() == OK:
         count += 1
@@ -122,7 +122,7 @@ def test_publishes_wait_and_none_is_lost(core: Core, asked: Asked, client: Conne
 
 
 def test_who_waits_is_counted_for_as_long(core: Core, asked: Asked, client: Connect) -> None:
-    """However often it looks again, and though it goes away."""
+    """However often it is checked again, and even if it disconnects."""
     quota = asked.make(rate=1)
     one, two = welcome(client()), welcome(client())
     one.send(pub() * 3)
@@ -186,7 +186,7 @@ def test_connections_of_a_user_share(core: Core, asked: Asked, client: Connect) 
 def test_a_command_pays_once(
     core: Core, asked: Asked, client: Connect, command: bytes, messages: int
 ) -> None:
-    """Also one that comes in pieces, and is looked at again and again."""
+    """This includes commands that arrive in pieces and are checked repeatedly."""
     quota = asked.make(rate=100)
     one = welcome(client(topic_log=True))
     left = 100
@@ -216,7 +216,7 @@ def test_a_connection_too_many(core: Core, asked: Asked, client: Connect) -> Non
     quota = asked.make(connections=2)
     one, two, three = client(), client(), client()
     welcome(one), welcome(two)
-    refusal = b"E_AUTH_FAILED AUTH failed: user u has its max_connections of 2"
+    refusal = b"E_AUTH_FAILED AUTH failed: user u has reached its max_connections of 2"
     assert three.answer() == (ERROR, refusal)
     core.settle()
     assert three.closed
@@ -234,7 +234,7 @@ def test_a_certificate_is_a_connection_too(core: Core, asked: Asked, client: Con
         each.session.certificate_names = ("u",)
     assert [one.ask(pub()) for _ in range(3)] == [OK] * 3
     assert quota.connections() == 1
-    refusal = b"E_AUTH_FAILED AUTH failed: user u has its max_connections of 1"
+    refusal = b"E_AUTH_FAILED AUTH failed: user u has reached its max_connections of 1"
     assert two.ask(pub()) == (ERROR, refusal)
 
 

@@ -1,4 +1,5 @@
-"""Publishes to a topic of another worker from within this one: what is said when that one dies."""
+"""Publishes to a topic on another worker from within this process: outcomes when that worker
+dies."""
 
 from collections.abc import Iterator
 
@@ -9,9 +10,9 @@ from support.two_workers import OWNER, Near
 from support.worker_core import SECOND
 
 MEBIBYTE = 1 << 20
-PATIENCE = 5 * SECOND  # with a worker that is down
+PATIENCE = 5 * SECOND  # how long a worker may be down
 SMALL = [b"x"]
-BIG = [b"x" * 100_000] * 21  # goes in three commands
+BIG = [b"x" * 100_000] * 21  # needs three commands
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def near() -> Iterator[Near]:
 
 
 class Outcomes:
-    """What became of each publish, in the order they were made."""
+    """The outcomes of the publishes, in order."""
 
     def __init__(self, near: Near) -> None:
         self.near = near
@@ -51,7 +52,7 @@ def test_the_owner_dies_before_it_answers(near: Near) -> None:
 def test_what_was_not_sent_is_certainly_not_there(near: Near) -> None:
     outcomes = Outcomes(near)
     outcomes.publish([b"x" * MEBIBYTE])
-    outcomes.publish(SMALL)  # waits for the answers to so many bytes
+    outcomes.publish(SMALL)  # waits for the answers to that many bytes
     near.manager.peer_down(OWNER)
     assert outcomes.all() == [[UNKNOWN], ["exiting"]]
 

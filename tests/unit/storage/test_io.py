@@ -1,4 +1,4 @@
-"""The I/O threads: order, lanes, completions, sticky errors, the LRU, faults."""
+"""The I/O threads: order, lanes, completions, sticky errors, the LRU, fault injection."""
 
 import errno
 import gc
@@ -105,14 +105,14 @@ def test_completions_may_submit(io, tmp_path):
 
 
 def held(io, file, lane, done):
-    """Parks the lane in a sync of the file."""
+    """Park the lane in a sync of the file."""
     io.hold("fdatasync")
     file.do("sync", done=done.named("sync"), lane=lane)
     io.wait_parked()
 
 
 def until(io, done, count):
-    """Completions come while a thread is parked, so nobody can drain."""
+    """Wait for completions while a thread is parked, when draining is impossible."""
     while len(done) < count:
         select.select([io.fileno()], [], [], 30)
         io.poll_now()
@@ -378,7 +378,7 @@ def test_only_so_many_files_are_open(tmp_path):
         io.drain_now()
         assert io.open_files == 4
     assert io.calls_made("open") == 60
-    files[19].write(b"x", 6)  # still open: used last
+    files[19].write(b"x", 6)  # still open, because it was used last
     io.drain_now()
     assert io.calls_made("open") == 60
     for n in range(20):

@@ -163,7 +163,7 @@ def test_snapshots_round_trip(state):
     ),
 )
 def test_entries_may_follow_in_pieces(state, pieces):
-    """In the order of the pieces, with their ids; those beside a channel's name have none."""
+    """In the order of the pieces, with their ids; entries next to a channel's name have none."""
     image = encode_snapshot(state)
     expected = {one.name: (list(unpack_entries(one.entries)), []) for one in state.channels}
     followed = set()
@@ -242,7 +242,7 @@ def test_entries_round_trip(found):
 @settings(max_examples=500)
 @given(st.binary(max_size=200), topics, deltas, st.integers(0, 300), st.integers(0, 255))
 def test_fuzz(data, state, delta, at, mask):
-    """Anything is decoded or refused, never anything else."""
+    """Any data is decoded or refused; nothing else may happen."""
     for source in (
         data,
         struct.pack("<HH", 1, 1) + data,
@@ -276,7 +276,7 @@ def test_a_cut_snapshot_is_refused_or_misses_whole_sections_only(state, cut):
 
 
 class Model:
-    """A journal in plain dicts."""
+    """A journal in plain dictionaries."""
 
     def __init__(self, state):
         self.state = state
@@ -334,7 +334,7 @@ def test_applying_agrees_with_the_model(changes):
     for delta, pick in changes:
         delta = few_names(delta, pick)
         if delta.kind == Kind.ENTRY_ADDED and (delta.channel, delta.entry.seq) in gone:
-            continue  # what is finished is not delivered again
+            continue  # finished messages are not redelivered
         if delta.kind in (Kind.ENTRY_FINISHED, Kind.ENTRY_TRANSFERRED):
             gone.add((delta.channel, delta.value))
         model.apply(delta)
@@ -401,7 +401,7 @@ def gone(seq: int) -> bytes:
 
 
 def test_what_moves_is_an_entry_and_no_record_of_the_cursor() -> None:
-    """The cursor of the snapshot stands before it: a start would deliver it again."""
+    """The cursor of the snapshot is before it, so a start would redeliver it."""
     entries = pack_entries([Entry(2, 1, 64)])
     channel = ChannelState("c", False, 5, 1, entries, ((9, 10),))
     journal = [encode_snapshot(TopicState(bytes(16), 20, 12, False, (channel,)))]

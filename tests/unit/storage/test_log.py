@@ -33,7 +33,7 @@ STOPPED: list[IoThread] = []
 
 
 class Disk:
-    """A log on real files, with everything it reports."""
+    """A log on real files, with everything that it reports."""
 
     def __init__(self, path, topic="t", make=True, **options):
         self.path = Path(path)
@@ -63,13 +63,13 @@ class Disk:
         return handle
 
     def wrote(self, batch, **more):
-        """Appends and waits."""
+        """Append and wait."""
         handle = self.append(batch, **more)
         self.io.drain_now()
         return handle
 
     def synced(self):
-        """Syncs and waits, and for the footers that come with it."""
+        """Sync; wait for it and for the footers that it writes."""
         answers = []
         self.probe.sync(answers.append)
         self.io.drain_now()
@@ -92,7 +92,7 @@ class Disk:
         return sorted(self.directory.glob("*.seg"))
 
     def durable(self, batch, done):
-        """Appends; `done` gets the first seq and the error."""
+        """Append; `done` gets the first seq and the error."""
         first = batch[0].seq
         handle = self.probe.append(
             run(batch),
@@ -106,17 +106,17 @@ class Disk:
         return handle
 
     def run(self, seq, done):
-        """The same for one record that is not durable."""
+        """Append a single record that is not durable."""
         return self.append(messages(seq, 1), done=lambda error: done.append((seq, error)))
 
     def wait_for(self, answers, count=1):
-        """While a thread is parked nobody can drain."""
+        """Wait for answers while a thread is parked, when draining is impossible."""
         while len(answers) < count:
             assert select.select([self.io.fileno()], [], [], 30)[0]
             self.io.poll_now()
 
     def wait_for_calls(self, call, count):
-        """So many are made in the end, without a completion that would tell."""
+        """Check the number of calls, for which there is no completion to wait for."""
         answers = []
         self.io.on_path_now("unlink", self.path / "nothing", answers.append)
         self.io.kick_now()
@@ -124,7 +124,7 @@ class Disk:
         assert self.io.calls_made(call) == count
 
     def close(self):
-        """A clean exit."""
+        """Exit cleanly."""
         answers = []
         self.probe.close(answers.append)
         self.io.drain_now()
@@ -132,9 +132,9 @@ class Disk:
         return answers
 
     def stop(self):
-        """The process ends without a word: what was submitted has been carried out."""
+        """End the process without closing the log; submitted operations have been carried out."""
         self.probe = self.log = None
-        self.io.release()  # a test that failed may have left a thread parked
+        self.io.release()  # a failed test may have left a thread parked
         self.io.close()
         STOPPED.append(self.io)
 
@@ -158,7 +158,8 @@ def balanced():
 
 
 def recovered(path, topic="t"):
-    """({seq: message}, recovered, damages while reading): everything a start finds and can read."""
+    """Return everything that a start finds and can read: {seq: message}, recovered, damage found
+    while reading."""
     disk = Disk(path, topic)
     found = recover_log(disk.log)
     readable = {}
@@ -242,7 +243,7 @@ def test_a_failed_sync_fails_all_that_waited_for_it(tmp_path):
     del first
     disk.stop()
     readable, _, _ = recovered(tmp_path)
-    assert sorted(readable) == list(range(1, 16))  # the file was cut at what is known to be synced
+    assert sorted(readable) == list(range(1, 16))  # the file was truncated to the synced part
 
 
 @pytest.mark.slow
@@ -265,11 +266,11 @@ def test_failures_are_reported_in_the_order_of_the_runs(disk):
     assert told == [(1, 0), (11, errno.ENOSPC)]
 
 
-# ---- runs that go on in the next ----
+# ---- runs that continue in the next one ----
 
 
 def parts(disk, count, durable=False):
-    """Appends so many runs of 10 that are one, and one behind them that is not."""
+    """Append this number of runs of 10 that form one, and after them a separate one."""
     return [
         disk.append(messages(10 * n + 1, 10, 33), goes_on=n < count - 1, durable=durable)
         for n in range(count + 1)
@@ -331,7 +332,7 @@ def test_runs_that_go_on_lie_in_one_segment(tmp_path):
 def test_appended_messages_are_read_back(disk):
     batch = messages(1, 100, 33)
     handle = disk.append(batch)
-    assert handle.pieces == [(1, 64, 100 * 80, 1, 100, 100)]  # the place is known at once
+    assert handle.pieces == [(1, 64, 100 * 80, 1, 100, 100)]  # the position is known at once
     assert not disk.directory.exists()
     disk.io.drain_now()
     assert disk.errors == [0]
@@ -549,7 +550,7 @@ def test_sync_every(tmp_path):
     kept = [disk.append(messages(seq, 1)) for seq in range(1, 36)]
     disk.io.drain_now()
     assert disk.io.calls_made("fdatasync") == 3
-    assert disk.io.calls_made("fsync") == 2  # the new directory, and the one it is in
+    assert disk.io.calls_made("fsync") == 2  # the new directory and its parent
     del kept
     disk.stop()
 
@@ -564,7 +565,7 @@ def test_sync_timeout(disk):
     assert disk.probe.tick(5 + 2_000_000_000) == 0
     disk.io.drain_now()
     assert disk.io.calls_made("fdatasync") == 1
-    assert disk.probe.tick(10**12) == 0  # nothing new: nothing to sync
+    assert disk.probe.tick(10**12) == 0  # nothing new, so nothing to sync
     disk.io.drain_now()
     assert disk.io.calls_made("fdatasync") == 1
 
@@ -577,7 +578,7 @@ def test_a_rolled_segment_gets_its_footer_with_the_next_sync(tmp_path):
     assert disk.io.calls_made("fdatasync") == 0 and disk_format.footer(first.read_bytes()) is None
     assert disk.probe.tick(2_000_000_000) == 0
     disk.io.drain_now()
-    assert disk.io.calls_made("fdatasync") == 3  # both, and the footer
+    assert disk.io.calls_made("fdatasync") == 3  # both segments, and the footer
     assert segment_messages(first) == messages(1, 1)
     del kept
     disk.stop()
@@ -623,7 +624,7 @@ def test_sync_covers_a_segment_that_was_just_rolled(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=100)
     answers = []
     disk.append(messages(1, 1))
-    disk.io.fault("fdatasync", 1, errno.EIO)  # that of the rolled one
+    disk.io.fault("fdatasync", 1, errno.EIO)  # the sync of the rolled segment
     disk.append(messages(2, 1))
     disk.probe.sync(answers.append)
     disk.probe.sync(answers.append)
@@ -668,7 +669,7 @@ def test_records_after_a_sync_request_share_its_failure(disk):
 
 
 def test_no_write_waits_for_a_background_sync(disk, tmp_path):
-    """Not the writes of its log, nor the durable runs of another one."""
+    """Neither the writes of its log, nor the durable runs of another one."""
     other = Log(disk.io, tmp_path, "other")
     done = []
     kept = [disk.wrote(messages(1, 1))]
@@ -682,7 +683,7 @@ def test_no_write_waits_for_a_background_sync(disk, tmp_path):
     disk.io.kick_now()
     disk.wait_for(done, 2)
     assert done == [0, 0] and disk.io.calls_made("fdatasync") == 2
-    assert disk.probe.tick(4_000_000_000) == 4_000_000_000  # one at a time
+    assert disk.probe.tick(4_000_000_000) == 4_000_000_000  # one sync at a time
     disk.io.release()
     disk.io.drain_now()
     assert disk.io.calls_made("fdatasync") == 2
@@ -697,9 +698,9 @@ def test_a_sync_answers_for_nothing_that_was_written_meanwhile(disk):
     kept = [disk.durable(messages(1, 1), done)]
     disk.io.wait_parked()
     kept.append(disk.durable(messages(2, 1), done))
-    disk.wait_for_calls("pwrite", 3)  # the header, and both
+    disk.wait_for_calls("pwrite", 3)  # the header and both runs
     disk.io.release()
-    disk.io.hold("fdatasync")  # the next one
+    disk.io.hold("fdatasync")  # the next sync
     disk.wait_for(done)
     disk.io.wait_parked()
     disk.io.poll_now()
@@ -849,7 +850,7 @@ def test_disk_full_and_room_again(disk):
     results = []
     first = disk.wrote(messages(1, 3))
     path = disk.segments()[0]
-    disk.io.fault("pwrite", 2, short=100)  # a record and a half, then no more
+    disk.io.fault("pwrite", 2, short=100)  # a record and a half, then nothing more
     disk.io.fault("pwrite", 3, errno.ENOSPC)
     batches = {seq: messages(seq, 3) for seq in (4, 7, 10)}
     into = None
@@ -880,7 +881,7 @@ def test_disk_full_and_room_again(disk):
 
 @pytest.mark.slow
 def test_a_failure_may_be_retried_at_once(disk):
-    """The done of a failed run appends it again, while later runs of its segment still fail."""
+    """The callback of a failed run appends it again, while later runs of its segment still fail."""
     batches = {seq: messages(seq, 2) for seq in range(1, 21, 2)}
     handles, left = {}, [7]
 
@@ -931,7 +932,8 @@ def test_a_data_path_that_is_gone(tmp_path):
 
 
 def scenario(disk):
-    """Everything a log does. Returns {seq: handle} of the runs that were reported written."""
+    """Do everything that a log can do. Return {seq: handle} for the runs that were reported as
+    written."""
     good, handles = {}, {}
 
     def finished(batch):
@@ -982,17 +984,17 @@ def test_disk_full_at_every_call_in_turn(tmp_path, times):
         good, handles = scenario(disk)
         made = disk.io.calls_made()
         disk.io.clear_faults()
-        for seq, batch in good.items():  # what was reported written is readable
+        for seq, batch in good.items():  # runs reported as written are readable
             assert disk.messages(handles[seq]) == batch, nth
         if made < nth:
             disk.io.fault("any", nth - made, errno.ENOSPC, times)
         handle = disk.wrote(messages(100, 2))
-        if disk.errors[-1]:  # the fault met this one, or a journal that was not written since
+        if disk.errors[-1]:  # the fault affected this run, or a journal not written since
             disk.probe.retract(handle, handle.bytes, 100, 2)
             disk.io.clear_faults()
             disk.probe.write_snapshot(b"snapshot again")
             handle = disk.wrote(messages(100, 2))
-        assert disk.errors[-1] == 0, nth  # and service goes on
+        assert disk.errors[-1] == 0, nth  # and operation continues
         disk.close()
         readable, found, damages = recovered(path)
         for batch in (*good.values(), messages(100, 2)):
@@ -1005,7 +1007,7 @@ def test_disk_full_at_every_call_in_turn(tmp_path, times):
         shutil.rmtree(path)
 
 
-# ---- damage while serving ----
+# ---- damage during operation ----
 
 
 def flip(path, offset, mask=0xFF):
@@ -1043,7 +1045,7 @@ def test_a_lost_length_costs_that_record_too(disk):
 @pytest.mark.parametrize("dense", [True, False])
 def test_a_length_that_points_at_a_later_record_is_not_believed(dense):
     image = run(messages(1, 5, 8), crc=True)
-    struct.pack_into("<I", image, 48, 96)  # the second, over the third
+    struct.pack_into("<I", image, 48, 96)  # of the second record, pointing to the third
     assert len(scan_segment(bytes(64) + bytes(image))[1]) == 1
     assert sum(one[2] for one in scan_segment(bytes(64) + bytes(image))[0]) == 4
     verify_run(image, 1, 5, dense)
@@ -1088,8 +1090,8 @@ def test_survivors_are_verified_with_their_gaps(disk):
 
 def test_a_bad_sector_damages_only_its_own_messages(disk):
     handle = disk.wrote(messages(1, 300, 30))
-    disk.io.fault("pread", 1, errno.EIO)  # the whole read
-    disk.io.fault("pread", 3, errno.EIO)  # then its second sector: bytes 4096 .. 8192
+    disk.io.fault("pread", 1, errno.EIO)  # the entire read
+    disk.io.fault("pread", 3, errno.EIO)  # then its second sector: bytes 4096 to 8191
     found = disk.read(handle)
     assert [one.message.seq for one in found] == [*range(1, 301)]
     lost = [one.message.seq for one in found if one.damaged]
@@ -1203,7 +1205,7 @@ def test_clean_exit_needs_no_scan(tmp_path):
     assert [one[:4] for one in recovered_runs(found)] == [(1, 1000, 1000, 0)]
     assert found.clean and found.log_id == disk.log.log_id == log_id
     assert (found.next_seq, found.max_id) == (1001, 16001)
-    assert disk.io.calls_made("pread") == 2  # header and tail of 64 kB
+    assert disk.io.calls_made("pread") == 2  # the header, and 64 kB at the end
     assert disk.messages(recovered_runs(found)[0][6]) == messages(1, 1000)
     del kept, found
     disk.stop()
@@ -1298,7 +1300,7 @@ def test_survivors_of_a_crash_are_seen_as_such(tmp_path):
 
 
 def test_few_records_with_gaps_are_no_survivors(tmp_path):
-    """What only some publishers asked to have on disk."""
+    """Records that only some publishers requested to have on disk."""
     disk = Disk(tmp_path)
     for seq in (1, 3, 9):
         disk.wrote([message(seq)])
@@ -1328,8 +1330,8 @@ def test_what_was_written_again_is_right_where_it_was_written_last(tmp_path):
 
 
 def test_any_order_of_runs_is_covered_once(tmp_path):
-    """Newest first, each seq once, whatever overlaps."""
-    disk = Disk(tmp_path, max_bytes_per_file=100)  # a segment each
+    """Newest first; each seq once, whatever overlaps."""
+    disk = Disk(tmp_path, max_bytes_per_file=100)  # one segment per run
     for first, count in ((1, 4), (10, 10), (3, 10), (30, 5), (2, 1), (18, 14), (40, 3), (1, 1)):
         disk.wrote(messages(first, count))
     disk.stop()
@@ -1362,7 +1364,7 @@ def test_a_segment_with_nothing_new_goes_with_the_next_snapshot(tmp_path):
 
 
 def crashed(tmp_path):
-    """A topic directory as a crash leaves it: closed segments, an open one, a journal."""
+    """Create a topic directory as a crash leaves it: closed segments, an open one, a journal."""
     disk = Disk(tmp_path, max_bytes_per_file=1500)
     rng = random.Random(4)
     kept, seq = [], 1
@@ -1382,7 +1384,7 @@ def crashed(tmp_path):
 
 
 def places(directory):
-    """{seq: (file name, start, end)} by the reference reader, over whole files."""
+    """Return {seq: (file name, start, end)} from the reference reader, over complete files."""
     found = {}
     for path in sorted(directory.glob("*.seg")):
         data = path.read_bytes()
@@ -1395,7 +1397,7 @@ def places(directory):
 
 @pytest.mark.slow
 def test_cut_anywhere(tmp_path):
-    """Any prefix of any one file: whole records are kept, the journal loses its tail."""
+    """Truncate any one file anywhere: complete records are kept, the journal loses its tail."""
     source, everything = crashed(tmp_path / "made")
     where = places(source)
     rng = random.Random(5)
@@ -1421,7 +1423,8 @@ def test_cut_anywhere(tmp_path):
 
 @pytest.mark.slow
 def test_damage_anywhere(tmp_path):
-    """Any bytes of any one file: only touched records are lost, and each loss is reported."""
+    """Damage any bytes of any one file: only records with these bytes are lost, and each loss is
+    reported."""
     source, everything = crashed(tmp_path / "made")
     where = places(source)
     rng = random.Random(6)
@@ -1454,7 +1457,7 @@ def test_damage_anywhere(tmp_path):
 )
 @given(garbage=st.binary(max_size=700), tail=st.booleans(), seed=st.integers(0, 999))
 def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
-    """Whatever lies in the directory, a start neither crashes nor removes anything."""
+    """A start neither crashes nor removes anything, whatever the directory contains."""
     path = tmp_path / "fuzz"
     shutil.rmtree(path, ignore_errors=True)
     directory = path / "t.topic"
@@ -1479,7 +1482,7 @@ def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
 
 @pytest.mark.slow
 def test_fuzz_of_footers_with_good_checksums(tmp_path):
-    """A footer that lies, with a checksum that fits, never leads outside the file."""
+    """A false footer with a correct checksum never leads outside the file."""
     disk = Disk(tmp_path / "made")
     kept = [disk.append(messages(1, 5)), disk.append(messages(11, 5))]
     disk.io.drain_now()
@@ -1567,7 +1570,7 @@ def test_delete_removes_everything_of_ours(tmp_path):
     kept = [disk.append(messages(seq, 3)) for seq in range(1, 31, 3)]
     disk.probe.write_snapshot(b"state")
     disk.probe.delete(answers.append)
-    again = Log(disk.io, tmp_path, "t")  # the same name at once, as in NSQ
+    again = Log(disk.io, tmp_path, "t")  # reusing the name at once, as in NSQ
     fresh = LogProbe(again).append(run(messages(1, 2)), 1, 2, 2)
     disk.io.drain_now()
     assert answers == [0]

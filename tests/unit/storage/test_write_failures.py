@@ -1,4 +1,4 @@
-"""Lines about writes that fail, and how few of them there are."""
+"""Log lines about failing writes, and how few of them there are."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ def test_a_line_names_what_failed_why_and_what_to_do(failures: WriteFailures, lo
         (errno.EROFS, "read-only file system: remount the file system read-write"),
         (errno.EIO, "input/output error: check the disk and the kernel log"),
         (errno.EACCES, "permission denied: check the owner and mode of the data path"),
-        (errno.EMFILE, "too many open files: raise the limit of open files"),
+        (errno.EMFILE, "too many open files: raise the limit on open files"),
         (errno.ENOENT, "no such file or directory: check the data path"),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_worker_has_so_many_lines_a_period(failures: WriteFailures, log: Log) 
     assert failures.failed(PERIOD, "t99", "write", "x.seg", errno.EIO)
 
 
-# What a worker says
+# Log lines of a worker
 
 
 @pytest.fixture

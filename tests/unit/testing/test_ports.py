@@ -19,7 +19,7 @@ def ephemeral() -> range:
 
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """All the ports that there are to take."""
+    """All ports that can be reserved."""
     with Ports() as found:
         numbers = [found.take() for _ in range(3)]
     monkeypatch.setattr(ports, "_candidates", lambda: list(numbers))
@@ -36,7 +36,7 @@ def test_no_port_is_one_that_the_kernel_gives_to_connections() -> None:
     ("text", "outside", "inside"),
     [
         ("32768\t60999\n", [10000, 32767, 61000, 65535], [32768, 60999, 9999]),
-        ("1024 65535\n", [10000, 65535], [9999]),  # nothing else is left
+        ("1024 65535\n", [10000, 65535], [9999]),  # no other ports are left
         ("9000 65535\n", [10000, 65535], [9999]),
         ("1024 20000\n", [20001, 65535], [10000, 20000]),
     ],
@@ -89,7 +89,7 @@ def test_a_port_that_is_in_use_is_skipped(three: list[int]) -> None:
 def test_a_lock_file_of_another_user_is_skipped(
     three: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where it cannot be opened, that user may hold the port."""
+    """If the file cannot be opened, its user may hold the port."""
     monkeypatch.setattr(ports, "_folder", lambda: str(tmp_path))
     (tmp_path / str(three[0])).mkdir()
     with Ports() as mine:

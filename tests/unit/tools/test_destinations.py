@@ -1,4 +1,4 @@
-"""Which destination a message goes to, by a clock and a chance of the test's own."""
+"""Which destination a message goes to, with a simulated clock and simulated random numbers."""
 
 import random
 from collections import Counter
@@ -28,7 +28,7 @@ def chosen(pool: Chooser, now: float, times: int) -> list[int]:
 
 
 def never() -> float:
-    raise AssertionError("nothing is left to chance here")
+    raise AssertionError("this needs no random numbers")
 
 
 def scripted(*numbers: float) -> Iterator[float]:
@@ -81,7 +81,7 @@ def test_a_success_makes_it_one_of_the_others_again() -> None:
     assert 0 in chosen(pool, 30, 2)
     pool.succeeded(0, 31, 0.1)
     assert chosen(pool, 31, 4).count(0) == 2
-    pool.failed(0, 40)  # and it begins with half a minute again
+    pool.failed(0, 40)  # and it starts again with half a minute
     assert chosen(pool, 69.9, 2) == [1, 1]
     assert 0 in chosen(pool, 70, 2)
 
@@ -104,7 +104,7 @@ def test_epsilon_greedy_prefers_the_fast() -> None:
         pool.succeeded(0, 10, 0.3)
         pool.succeeded(1, 10, 0.1)
     counts = Counter(chosen(pool, 11, 4000))
-    assert 0.70 < counts[1] / 4000 < 0.78  # three quarters, but for what is explored
+    assert 0.70 < counts[1] / 4000 < 0.78  # three quarters, except for exploration
 
 
 def test_epsilon_greedy_explores_less_and_less() -> None:
@@ -116,9 +116,9 @@ def test_epsilon_greedy_explores_less_and_less() -> None:
 
     pool = EpsilonGreedy(2, low)
     pool.succeeded(0, 0, 0.1)
-    assert chosen(pool, 0, 4) == [0, 1, 0, 1]  # explored: in turn, though only one is known
+    assert chosen(pool, 0, 4) == [0, 1, 0, 1]  # exploration: in turn, though only one is known
     assert len(drawn) == 4
-    # 0.3 * 0.9 ** 4 = 0.197: a draw of 0.2 explores no more.
+    # 0.3 * 0.9 ** 4 = 0.197: a draw of 0.2 no longer explores.
     numbers = scripted(0.2, 0.0, 0.19, 0.18)
     pool._random = lambda: next(numbers)
     assert chosen(pool, 0, 1) == [0]
@@ -148,7 +148,7 @@ def test_later_speeds_weigh_more() -> None:
     speed.add(0, 1.0)
     speed.add(0, 3.0)
     assert speed.mean(0) == pytest.approx(2.0)
-    speed.add(150, 4.0)  # half the buckets have 2, the later half 4
+    speed.add(150, 4.0)  # half of the buckets have 2, the later half 4
     assert 3.4 < speed.mean(297) < 3.6
     assert speed.mean(299.9) < speed.mean(440) == pytest.approx(4.0)
 

@@ -1,5 +1,5 @@
-"""nsq_to_file's files and crashes: whatever call of the disk is the last one, no file ever holds
-a part of a message, and none that was acknowledged is missing."""
+"""nsq_to_file's files and crashes: whichever disk operation is the last, no file contains a partial
+message, and no acknowledged message is missing."""
 
 import errno
 import random
@@ -32,14 +32,14 @@ def stored(disk: MemoryDisk, folder: str) -> list[int]:
 
 
 class Scene:
-    """A process that gets killed and started again, and the nsqd that delivers again."""
+    """A process that is killed and restarted, and the nsqd that redelivers to it."""
 
     def __init__(self, disk: MemoryDisk, rules: Rules) -> None:
         self.disk = disk
         self.rules = rules
         self.now = START
         self.count = 0
-        self.waiting: list[tuple[int, bytes]] = []  # delivered, not acknowledged
+        self.waiting: list[tuple[int, bytes]] = []  # delivered but not acknowledged
         self.acknowledged: set[int] = set()
         self.files: TopicFiles | None = None
 
@@ -135,7 +135,7 @@ def run(scene: Scene, steps, crashes) -> None:
         if kind == "power":
             disk.lose_power()
         if rules.moves:
-            stored(disk, "/out")  # nothing but complete files, at any time
+            stored(disk, "/out")  # only complete files, at any time
     found = stored(disk, "/out")
     assert set(found) == scene.acknowledged == set(range(1, scene.count + 1))
     if not crashes:

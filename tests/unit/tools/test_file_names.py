@@ -1,4 +1,4 @@
-"""Names of nsq_to_file's files: tokens, time, revisions, and recognising them again."""
+"""Names of nsq_to_file's files: tokens, time, revisions, and recognising them."""
 
 import os
 import time
@@ -62,7 +62,7 @@ def test_as_datetime_has_it(format: str, moment: datetime, quarters: int) -> Non
 
 
 def test_zones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "XYZ7")  # POSIX has it the other way round
+    monkeypatch.setenv("TZ", "XYZ7")  # the sign is reversed in POSIX
     time.tzset()
     assert names.format_time("%Z %z", time.localtime(NOON)) == "XYZ -0700"
 
@@ -123,7 +123,7 @@ def test_a_suffix_once(format: str, name: str) -> None:
 
 @pytest.mark.parametrize("format", ["<TOPIC>/x", "/etc/<TOPIC>", "a/../../x", "."])
 def test_nobody_leaves_the_folder(format: str) -> None:
-    with pytest.raises(FormatError, match="must stay in its folder"):
+    with pytest.raises(FormatError, match="must stay in its directory"):
         file_names(format, topic="..")
 
 

@@ -36,7 +36,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Lines:
-    """A log that keeps its lines."""
+    """Log that keeps its lines."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -51,7 +51,7 @@ class Lines:
 
 
 class Topic:
-    """The files of topic `t`, a clock, and what is on the disk."""
+    """The files of topic `t`, a clock, and the content of the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,7 +126,7 @@ def test_lines(topic: Topic) -> None:
     files = topic.open()
     files.write([b"one", b"two"], topic.now)
     assert topic.files() == {"t.log": b"one\ntwo\n"}
-    assert (files.written, files.synced) == (2, 1)  # opening a file syncs what opened it
+    assert (files.written, files.synced) == (2, 1)  # opening a file syncs the first message
     files.sync()
     assert files.synced == 2
     files.finish()
@@ -270,7 +270,7 @@ def test_a_member_for_each_sync(topic: Topic) -> None:
         files.write([body], topic.now)
         files.sync()
     data = topic.files()["t-000000.log.gz"]
-    header = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # no name, no time, an unknown system
+    header = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"  # without name and time, for an unknown system
     assert data.startswith(header) and data.count(header) == 3
     assert gzip.decompress(data) == b"one\ntwo\nthree\n"
     files.sync()
@@ -304,7 +304,7 @@ def test_zstd_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
         Zstd(3)
 
 
-# --- a work folder ------------------------------------------------------------------------------
+# --- a work directory ---------------------------------------------------------------------------
 
 
 @pytest.mark.case("FILE-011")
@@ -360,7 +360,7 @@ def test_one_folder_by_two_names_loses_nothing(topic: Topic) -> None:
 
 
 def crashed(files: TopicFiles) -> None:
-    """What a killed process leaves: everything as it is, without the lock."""
+    """Leave the state of a killed process: everything as it is, but unlocked."""
     files.abandon()
 
 
@@ -501,7 +501,7 @@ def test_what_fails_is_not_counted_as_safe(topic: Topic, error: int) -> None:
     files = topic.open(disk=disk)
     files.write([b"one"], topic.now)
     files.write([b"two"], topic.now)
-    disk.error, disk.fail_at = error, disk.calls + 2  # the sync behind the note
+    disk.error, disk.fail_at = error, disk.calls + 2  # the sync after the note
     with pytest.raises(OSError, match=os.strerror(error)):
         files.sync()
     assert (files.written, files.synced) == (2, 1)

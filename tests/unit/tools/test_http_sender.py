@@ -1,4 +1,4 @@
-"""Requests of nsq_to_http: connections that are kept, deadlines, redirects, TLS."""
+"""Requests of nsq_to_http: persistent connections, deadlines, redirects, TLS."""
 
 import socket
 import ssl
@@ -28,7 +28,7 @@ def destination() -> Iterator[Destination]:
 
 
 def whole_request(conn: socket.socket) -> bytes:
-    """A head and a body of one byte."""
+    """Receive a head and a body of one byte."""
     data = b""
     while b"\r\n\r\n" not in data[:-1]:
         more = conn.recv(65536)
@@ -39,8 +39,8 @@ def whole_request(conn: socket.socket) -> bytes:
 
 @contextmanager
 def script(*conversations: list[bytes]) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that plays one conversation a connection, an answer to each request, and closes.
-    Its URL, and the requests."""
+    """Server that plays one conversation per connection, with one answer per request, and then
+    closes. Yields its URL and the requests."""
     requests: list[bytes] = []
 
     def play(server: socket.socket) -> None:

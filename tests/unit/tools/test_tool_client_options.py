@@ -1,4 +1,4 @@
-"""--consumer-opt and --producer-opt, from text to keywords of the client."""
+"""--consumer-opt and --producer-opt, from strings to keyword arguments of the client."""
 
 import ssl
 from pathlib import Path

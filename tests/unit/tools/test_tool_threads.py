@@ -1,4 +1,4 @@
-"""Calls beside the event loop, the client's lines, progress."""
+"""Calls in threads next to the event loop, the client's log lines, progress."""
 
 import asyncio
 import logging
@@ -59,7 +59,7 @@ def test_so_many_at_a_time() -> None:
         calls = [
             asyncio.ensure_future(threads.call(call, number < maximum)) for number in range(20)
         ]
-        await asyncio.to_thread(here.wait, 10)  # `maximum` of them run side by side
+        await asyncio.to_thread(here.wait, 10)  # `maximum` of them run concurrently
         await asyncio.gather(*calls)
 
     asyncio.run(work())

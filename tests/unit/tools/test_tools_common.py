@@ -1,4 +1,4 @@
-"""What all tools share, with the table of a tool that does not exist."""
+"""Features that all tools share, tested with the option table of a fictitious tool."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Users as daemons know them: what each may do, and what the gate says to the others."""
+"""Users as daemons see them: their permissions, and how the gate answers others."""
 
 import base64
 import mmap
@@ -25,7 +25,7 @@ from support.users_file import section, token
         (("a*",), "aa", "", True),
         (("a/c",), "a", "c", True),
         (("a/c",), "a", "cc", False),
-        (("a/c",), "a", "", False),  # its log is more than one channel gets
+        (("a/c",), "a", "", False),  # its log needs access to more than one channel
         (("a/*",), "a", "", True),
         (("a/c*", "b"), "b", "x", True),
         (("*",), "x#ephemeral", "c#ephemeral", True),
@@ -70,7 +70,7 @@ class Log:
 
 
 class Door:
-    """A gate, its clock and its log."""
+    """A gate with its clock and its log."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -104,7 +104,7 @@ class Door:
         return found
 
     def publish(self, name: str, messages: int) -> Route | Reply:
-        """A request, and if it is let in what it publishes."""
+        """Send a request; if it is admitted, publish."""
         header = f"Bearer {token(name)}"
         found = self.ask(Need.PUBLISH, header, handler=lambda *_: Published(messages))
         if isinstance(found, Route):
@@ -153,7 +153,7 @@ def test_only_a_client_with_repeated_failures_has_to_wait() -> None:
     assert ("Retry-After", str(int(RECOVERY) + 1)) in waits.headers
     assert status(door.ask(Need.KNOWN)) == 401
     assert status(door.ask(Need.KNOWN, f"Bearer {token('a')}")) == 200
-    assert len(door.log.lines) == MAX_FAILURES  # what is not looked at is not told
+    assert len(door.log.lines) == MAX_FAILURES  # failures that are not checked are not logged
     assert not any("s3cret" in line or token("a") in line for line in door.log.lines)
     door.time += RECOVERY
     assert status(door.ask(Need.KNOWN, "Bearer s3cret")) == 401

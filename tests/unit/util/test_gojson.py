@@ -1,4 +1,4 @@
-"""Readers of JSON: the quick one for many objects reads what the plain one reads."""
+"""JSON readers: the fast one for many objects reads the same as the plain one."""
 
 from typing import Any
 

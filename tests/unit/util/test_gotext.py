@@ -1,4 +1,4 @@
-"""Texts as Go writes them."""
+"""Strings as Go writes them."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Connections to themselves: a free port of the ephemeral range may be both ends of one."""
+"""TCP self-connections: a free port of the ephemeral range may be both ends of one."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ v2: Any = pytest.importorskip("nsqcy.spark.v2")
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A port that nothing listens on; each socket that connects connects to itself."""
+    """Port without a listener; each socket that connects to it connects to itself."""
     for kind in (socket.socket, gevent.socket.socket):
 
         def connect(self, where, genuine=kind.connect):

@@ -1,4 +1,4 @@
-"""Messages in batches."""
+"""Handling of messages in batches."""
 
 import logging
 from collections.abc import Callable
@@ -16,11 +16,11 @@ __all__ = ["BatchHandler"]
 
 
 class BatchHandler:
-    """Collects `batch_size` messages, or those that arrive within `timeout` seconds or can arrive
-    before some are answered, and handles them in one greenlet. Override handle_message,
-    handle_batch and handle_*_error, or pass them as arguments.
+    """Collects up to `batch_size` messages and handles them in one greenlet. A batch is complete
+    after `timeout` seconds, or when no more messages can arrive until some are answered. Override
+    handle_message, handle_batch and handle_*_error, or pass them as arguments.
 
-    A message whose handle_message fails is requeued and left out; if handle_batch fails, all are
+    A message whose handle_message fails is requeued and omitted; if handle_batch fails, all are
     requeued.
     """
 
@@ -67,12 +67,12 @@ class BatchHandler:
         raise RuntimeError("handle_batch must be overridden")
 
     def handle_message_error(self, error: Exception, message: Message) -> object:
-        """Requeue it."""
+        """Requeue the message."""
 
     def handle_batch_error(
         self, error: Exception, messages: list[Message], batch: list[Any]
     ) -> object:
-        """Requeue them."""
+        """Requeue the messages."""
 
     def run_batch(self, messages: list[Message]) -> None:
         batch = []

@@ -14,7 +14,7 @@ __all__ = ["JSONLogGiveupHandler", "LogGiveupHandler", "NsqdGiveupHandler"]
 
 
 class LogGiveupHandler:
-    """Logs the body. `log` receives text: bodies are decoded as UTF-8."""
+    """Logs the body. `log` receives a str: bodies are decoded as UTF-8."""
 
     def __init__(
         self, log: Callable[[str], object] = sys.stdout.write, newline: str = "\n"

@@ -1,4 +1,4 @@
-"""Messages in a queue; the code that takes them answers them."""
+"""Messages in a queue; the code that takes a message answers it."""
 
 import gevent.queue
 
@@ -9,7 +9,7 @@ __all__ = ["ChannelHandler", "QueueHandler"]
 
 
 class QueueHandler(gevent.queue.Queue):  # type: ignore[misc]
-    """A queue of messages; `maxsize` may bound it."""
+    """A queue of messages, optionally bounded by `maxsize`."""
 
     def __call__(self, consumer: Consumer, message: Message) -> None:
         message.enable_async()
@@ -17,7 +17,7 @@ class QueueHandler(gevent.queue.Queue):  # type: ignore[misc]
 
 
 class ChannelHandler(gevent.queue.Channel):  # type: ignore[misc]
-    """A queue that accepts the next message only when the previous one has been taken."""
+    """A queue that accepts the next message only after the previous one has been taken."""
 
     def __call__(self, consumer: Consumer, message: Message) -> None:
         message.enable_async()
