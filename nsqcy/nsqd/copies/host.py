@@ -182,6 +182,8 @@ class CopiesHost:
         self._sessions: dict[str, Session] = {}
         self._is_ready = False
         self._is_cut_off = False
+        self._released: set[str] | None = None
+        """Groups that are handed over."""
         self.takeovers = 0
         """Groups that this process has taken over from other nodes."""
         self._listener = Listener(
@@ -223,6 +225,32 @@ class CopiesHost:
     def _is_flushed(self) -> bool:
         owners = [self.worker.owner(group_id) for group_id in self._files]
         return all(owner is None or owner.committed == owner.position for owner in owners)
+
+    # -- handing over
+
+    def owned_ids(self) -> list[str]:
+        """Return the groups that this process owns."""
+        return [group_id for group_id in self._files if self.worker.owner(group_id) is not None]
+
+    def release(self) -> int:
+        """Release the groups that this process owns now, as soon as their members have everything.
+        Return the number of groups left. Later calls do not release groups that are newer."""
+        if self._released is None:
+            self._released = set(self.owned_ids())
+        left = self._released.intersection(self.owned_ids())
+        for group_id in left:
+            owner = self.worker.owner(group_id)
+            if owner is not None:
+                owner.release()
+        return len(left)
+
+    def keep(self) -> None:
+        """Keep the groups that are not released yet."""
+        for group_id in self._released or ():
+            owner = self.worker.owner(group_id)
+            if owner is not None:
+                owner.is_releasing = False
+        self._released = None
 
     # -- reports
 
