@@ -134,6 +134,7 @@ class Owner:
         feed.heard = now
         match message:
             case Confirm(position):
+                feed.refused = ""
                 if position > feed.confirmed:
                     feed.confirmed = position
                     feed.progress = now

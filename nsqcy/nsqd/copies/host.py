@@ -4,6 +4,7 @@ Joins the state machine, the registry, the streams and the files. Does not know 
 `Topics` when the process begins or ceases to own a group.
 """
 
+import errno
 import os
 import secrets
 import time
@@ -16,7 +17,7 @@ import gevent
 from gevent import socket, ssl
 
 from nsqcy.copies.group import Group
-from nsqcy.copies.messages import FromHolder, FromOwner
+from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Limits
 from nsqcy.copies.worker import Worker
@@ -31,6 +32,7 @@ from nsqcy.storage.io import IoThread
 from nsqcy.storage.mirrored_io import MirroredIo
 
 FLUSH_INTERVAL = 0.01  # seconds
+LEAVE_PAUSE = 0.02  # seconds in which streams can send the last messages
 ROLES = ("owner", "holder", "member")
 
 Key = tuple[str, str]
@@ -209,6 +211,13 @@ class CopiesHost:
             streams.clear()
         self.stop_waiting()
         self._registry.close()
+
+    def leave(self) -> None:
+        """Announce the end of the process to the owners that feed copies here, so that they do not
+        wait for this node."""
+        for stream in list(self._accepted.values()):
+            stream.send(Refuse("leaving"))
+        gevent.sleep(LEAVE_PAUSE)
 
     def stop_waiting(self) -> None:
         """Report changes as soon as they are made here: the process is about to end."""
@@ -454,6 +463,11 @@ class CopiesHost:
 
     def _copy_failed(self, group_id: str, error: int) -> None:
         self._report_failure(group_id, "held", error)
+        self._copies.pop(group_id, None)  # the next stream begins with the files as they are
+        holder = self.worker.holder(group_id)
+        if holder is not None:
+            reason = "full" if error in (errno.ENOSPC, errno.EDQUOT) else "failing"
+            self.reply(holder.owner, group_id, Refuse(reason))
 
     def _report_failure(self, group_id: str, role: str, error: int) -> None:
         reason = os.strerror(error).lower()

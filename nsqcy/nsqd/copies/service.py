@@ -104,6 +104,7 @@ class Copies:
     def stop(self) -> None:
         """Let the holders have what was saved, and end."""
         self._host.flush(FLUSH_LIMIT)
+        self._host.leave()
         self._host.stop()
 
     def _become_ready(self) -> None:

@@ -34,7 +34,7 @@ LEVEL = 1
 """Version of this protocol."""
 MAX_FRAME = 64 << 20  # bytes; a list of all files may be long
 MAX_GREETING = 4096
-REASONS = ("epoch", "full", "failing")
+REASONS = ("epoch", "full", "failing", "leaving")
 
 _FRAME = struct.Struct(">IB")
 _WRITE = struct.Struct(">HBQq")
