@@ -15,6 +15,7 @@ from typing import Any
 from nsqcy.copies.messages import Extent
 from nsqcy.nsqd.copies.file_table import FileTable
 from nsqcy.storage.io import FileHandle, IoThread
+from nsqcy.util import files
 
 ASIDE = ".fill"
 """Suffix of a file that replaces another one at the end of a fill."""
@@ -282,6 +283,18 @@ def served_topics(data_path: Path, workers: int) -> dict[str, int]:
                 for path in directory.glob(f"*{SUFFIX}/"):
                     found[path.name.removesuffix(SUFFIX)] = worker
     return found
+
+
+def distrust_copies(data_path: Path) -> int:
+    """Let no copy on this node count as whole until it was compared with the others; return the
+    number of copies. Blocks; raises OSError. nsqd must not be running."""
+    count = 0
+    for path in (data_path / FOLDER).glob(f"*/*/{FACTS}"):
+        facts = _read_facts(path.parent)
+        facts["whole"] = False
+        files.replace(os.fspath(path.parent), FACTS, json.dumps(facts).encode())
+        count += 1
+    return count
 
 
 def _read_facts(root: Path) -> dict[str, Any]:

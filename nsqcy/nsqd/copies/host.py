@@ -416,6 +416,8 @@ class CopiesHost:
     def group_changed(self, group: Group, revision: int) -> None:
         if self._is_ready:
             self._enter()
+            self._node.saw(revision)
+            self._node.save_revision()
             self.worker.updated(group, revision, time.monotonic())
             self._topics.tick()
             self._io.kick_now()
@@ -425,6 +427,13 @@ class CopiesHost:
 
     def names(self) -> Sequence[str]:
         return self._node.names
+
+    @property
+    def revision(self) -> int:
+        return self._node.revision
+
+    def saw(self, revision: int) -> None:
+        self._node.saw(revision)
 
     def registered(self, *, is_current: bool) -> None:
         self._node.registered()
