@@ -30,7 +30,7 @@ SUFFIX = ".topic"
 class Data:
     """Data of a write."""
 
-    data: bytes
+    data: bytes | bytearray
     are_records: bool = False
     """Whether it is a run of records whose checksums are still to be filled in."""
 
@@ -160,9 +160,11 @@ class CopyFiles:
         handle = self._handle(path)
         self.table.written(path, offset, data.data)
         if data.are_records:
-            handle.write_records(bytearray(data.data), offset, self._change(path))
+            # Data of a stream are used by nothing else.
+            records = data.data if isinstance(data.data, bytearray) else bytearray(data.data)
+            handle.write_records(records, offset, self._change(path))
         else:
-            handle.write(data.data, offset, self._change(path))
+            handle.write(bytes(data.data), offset, self._change(path))
 
     def truncate(self, path: str, size: int) -> None:
         path = self._place(path)
