@@ -1,5 +1,7 @@
 """Settings of copies: what a start checks, and what the workers receive."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +99,12 @@ def test_copies_need_etcd(tmp_path: Path, has_etcd: bool) -> None:
     else:
         with pytest.raises(Stop, match="--etcd-endpoints is not set"):
             resolve(loader.load(NSQD, words))
+
+
+def test_nothing_of_copies_is_imported_without_etcd() -> None:
+    code = (
+        "import sys, nsqcy.nsqd.main, nsqcy.nsqd.master.master, nsqcy.nsqd.worker.engine\n"
+        "print([name for name in sys.modules if name.startswith(PACKAGES)])\n"
+    ).replace("PACKAGES", "('nsqcy.copies', 'nsqcy.etcd', 'nsqcy.nsqd.copies')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
