@@ -221,7 +221,8 @@ def _too_few(group: Group, responding: int, addresses: dict[str, str]) -> str:
     verb = "responds" if responding == 1 else "respond"
     text = f"{responding} of {group.copies} copies {verb}"
     if group.closed:
-        text += ", its messages are moving to another log"
+        moving = "its messages are moving to another log"
+        text += f", {moving if group.topics else 'the group ends, because its messages have moved'}"
     elif not group.accepts:
         text += ", publishes are refused"
     if group.joining:

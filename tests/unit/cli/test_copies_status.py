@@ -165,6 +165,13 @@ def test_groups_that_begin_and_nodes_that_are_not_ready() -> None:
     ]
 
 
+def test_a_closed_group_without_topics_ends() -> None:
+    view = group("owner", closed=True, accepts=False, responding=2, topics=[])
+    assert seen(worker("a.0", view)).risks == [
+        "group g1: 2 of 3 copies respond, the group ends, because its messages have moved"
+    ]
+
+
 def test_many_topics_are_counted() -> None:
     found = with_owner(topics=list("abcdefg"), responding=2)
     assert found.risks == ["topics a, b, c and 5 more: 2 of 3 copies respond"]
