@@ -40,7 +40,7 @@ from nsqcy.tools.to_nsq import TO_NSQ
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TOOLS = (NSQ_STAT, NSQ_TAIL, NSQ_TO_FILE, NSQ_TO_HTTP, NSQ_TO_NSQ, TO_NSQ)
-COMMANDS = {
+COMMANDS: dict[str, Mapping[str, Iterable[Option]]] = {
     "nsqcy doctor": doctor.SECTIONS,
     "nsqcy capacity": capacity.SECTIONS,
     "nsqcy copies status": status.SECTIONS,

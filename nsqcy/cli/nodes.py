@@ -85,7 +85,7 @@ def _shifted(name: str, text: str, index: int) -> str:
 
 
 class Shared:
-    """What all nsqds of the cluster share. Its files are in the data path."""
+    """Files and flags that all nsqds of the cluster share. The files are in the data path."""
 
     def __init__(self, settings: Settings, data_path: str, count: int) -> None:
         """Raises StartError if etcd is not installed, or the file of options has no copies."""
