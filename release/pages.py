@@ -45,7 +45,8 @@ COMMANDS: dict[str, Mapping[str, Iterable[Option]]] = {
     "nsqcy capacity": capacity.SECTIONS,
     "nsqcy copies status": status.SECTIONS,
     "nsqcy copies force": force.SECTIONS,
-} | {each.daemon: each.sections for each in TOOLS}
+    **{each.daemon: each.sections for each in TOOLS},
+}
 MARKED = re.compile(r"<!-- begin (?P<name>[^>]+) -->\n.*?<!-- end (?P=name) -->\n", re.DOTALL)
 
 Blocks = Mapping[str, Callable[[], str]]

@@ -151,6 +151,8 @@ def describe(group: Group, value: Group, contents: Contents) -> str:
         "Messages that were acknowledged may be lost, and finished ones may be delivered again.",
         "Make sure that the given up nodes never return, or that their data may be overwritten.",
     ]
-    if len(value.members) < value.min_copies:
+    if value.closed:
+        lines.append("The messages of the group move to the topics of the same names.")
+    elif len(value.members) < value.min_copies:
         lines.append("The group accepts publishes when enough other nodes have joined.")
     return "".join(f"{line}\n" for line in lines)

@@ -237,4 +237,4 @@ def _ownerless(group: Group, name: str, addresses: dict[str, str]) -> str:
     if not absent:
         return f"{text}; all members are back: one of them will own it"
     text += f"; absent: {', '.join(absent)}; back: {', '.join(back) or 'none'}"
-    return f"{text}. If the absent nodes never return: nsqcy copies force {group.id}"
+    return f"{text}. If the absent nodes never return: nsqcy copies force {group.id} --config=FILE"

@@ -130,6 +130,7 @@ def test_a_group_without_an_owner() -> None:
     assert found.risks == [
         "topic orders: the group g1 has no owner, its messages are not delivered; absent: a.0;"
         " back: b:1 (b.0), c:1 (c.0). If the absent nodes never return: nsqcy copies force g1"
+        " --config=FILE"
     ]
     assert "-/3" in status.text(found)
     found = seen(worker("a.0"), *(worker(node, group("member")) for node in left))
