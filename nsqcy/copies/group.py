@@ -5,6 +5,7 @@ changes only by a transaction that compares the whole value. Each proposal has a
 so a value never occurs twice.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 
@@ -33,7 +34,7 @@ class Group:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the group may commit. Once complete, it always stays so."""
+        """Whether the group may commit. Once complete, it stays so until it is `forced`."""
         return len(self.members) >= self.min_copies
 
     def resumed(self, session: str, nonce: str) -> "Group":
@@ -74,6 +75,25 @@ class Group:
 
     def finished(self, nonce: str) -> "Group":
         return replace(self, done=True, nonce=nonce)
+
+    def forced(self, nodes: Collection[str], nonce: str) -> "Group":
+        """Give up the members that are not among `nodes`, with all that only they have.
+
+        The remaining members claim the group, and the best copy among theirs counts. If the owner
+        is given up, the group is closed: it would otherwise open topics on a node that has others
+        of the same names. The group may be left with fewer than `min_copies` members. It commits
+        when others have joined. At least one member must be among `nodes`.
+        """
+        members = tuple(each for each in self.members if each in nodes)
+        owner = self.owner if self.owner in members else members[0]
+        return replace(
+            self,
+            owner=owner,
+            session="",
+            members=members,
+            nonce=nonce,
+            closed=self.closed or owner != self.owner,
+        )
 
     def unchanged(self, nonce: str) -> "Group":
         """Only make every other proposal for this value fail."""

@@ -23,7 +23,7 @@ from nsqcy.copies.ports import Claim, Limits
 from nsqcy.copies.worker import Worker
 from nsqcy.etcd.client import EtcdClient
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
+from nsqcy.nsqd.copies.copy_files import SUFFIX, CopyFiles, Data
 from nsqcy.nsqd.copies.node import Node
 from nsqcy.nsqd.copies.registry import Registry, Session
 from nsqcy.nsqd.copies.streams import Listener, Stream, connect
@@ -283,6 +283,12 @@ class CopiesHost:
             "sessions": sorted(self._sessions),
             "groups": sorted(groups, key=lambda each: str(each["group"])),
         }
+
+    def topics_on_disk(self, group_id: str) -> list[str]:
+        """Return the topics in the files of a copy, if they are in use."""
+        copy = self._copies.get(group_id)
+        paths = copy.table.paths() if copy is not None else []
+        return sorted({path.partition("/")[0].removesuffix(SUFFIX) for path in paths})
 
     def figures(self) -> dict[str, Any]:
         roles = Counter(self.worker.role(group.id) for group in self.worker.groups())

@@ -10,8 +10,8 @@ etcd. Passes values on as they are read; the state machine decides what they mea
 """
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import gevent
@@ -28,7 +28,7 @@ from nsqcy.copies.values import (
     encode_group,
 )
 from nsqcy.etcd.client import EtcdClient
-from nsqcy.etcd.messages import Change, EtcdError, Expected, Put
+from nsqcy.etcd.messages import Change, EtcdError, Expected, KeyValue, Put
 from nsqcy.etcd.watch import Watch
 from nsqcy.logging.types import Lines
 
@@ -48,6 +48,19 @@ class Session:
     """Host and port of its listener for streams."""
     zone: str = ""
     """Machines in the same zone may fail together."""
+
+
+@dataclass
+class Contents:
+    """All values of a cluster."""
+
+    groups: list[tuple[Group, int]] = field(default_factory=list)
+    """Groups, each with the revision of its value."""
+    sessions: list[Session] = field(default_factory=list)
+    claims: list[tuple[str, str, Claim]] = field(default_factory=list)
+    """Group, node and claim."""
+    invalid: dict[str, str] = field(default_factory=dict)
+    """Keys whose values are invalid, with the reason."""
 
 
 class Reader(Protocol):
@@ -98,7 +111,7 @@ class Registry:
         log: Lines,
     ) -> None:
         self._client = client
-        self._prefix = f"/nsqcy/{cluster}/"
+        self._prefix = prefix_of(cluster)
         self._session = session
         self._names = names
         self._lease_seconds = lease
@@ -109,7 +122,6 @@ class Registry:
         self._is_current = True
         self._wake = Event()
         self._watch: Watch | None = None
-        self._revision = 0
         self.is_away = True
         """Whether the latest request to etcd failed, or none was answered yet."""
         self._is_reported = False
@@ -184,23 +196,13 @@ class Registry:
             self._put_session()
         found, revision = self._ask(self._client.read, self._prefix)
         self._check_revision(revision)
-        groups, sessions, claims = [], [], []
-        for each in found:
-            kind, _, name = each.key.removeprefix(self._prefix).partition("/")
-            try:
-                if kind == "groups":
-                    groups.append((decode_group(name, each.value), each.revision))
-                elif kind == "sessions":
-                    sessions.append(_decoded_session(name, each.value))
-                elif kind == "claims":
-                    group_id, _, node = name.partition("/")
-                    claims.append((group_id, node, decode_claim(each.value)))
-            except InvalidValue as error:
-                self._log.error(f"COPIES: {each.key} in etcd is invalid: {error}")
-        if self._session.id not in {each.id for each in sessions}:
+        contents = decoded(self._prefix, found)
+        for key, reason in contents.invalid.items():
+            self._log.error(f"COPIES: {key} in etcd is invalid: {reason}")
+        if self._session.id not in {each.id for each in contents.sessions}:
             self._put_session()
-        self._reader.registry_read(revision, groups, sessions)
-        for claim in claims:
+        self._reader.registry_read(revision, contents.groups, contents.sessions)
+        for claim in contents.claims:
             self._reader.claimed(*claim)
         if self._watch is None:
             self._watch = self._ask(self._client.watch, self._prefix, revision + 1)
@@ -284,6 +286,29 @@ def _outcome(call: Callable[..., T], *args: Any) -> T | EtcdError:
         return call(*args)
     except EtcdError as error:
         return error
+
+
+def prefix_of(cluster: str) -> str:
+    """Return the prefix of a cluster's keys."""
+    return f"/nsqcy/{cluster}/"
+
+
+def decoded(prefix: str, found: Iterable[KeyValue]) -> Contents:
+    """Return the values of all keys with the prefix of a cluster."""
+    contents = Contents()
+    for each in found:
+        kind, _, name = each.key.removeprefix(prefix).partition("/")
+        try:
+            if kind == "groups":
+                contents.groups.append((decode_group(name, each.value), each.revision))
+            elif kind == "sessions":
+                contents.sessions.append(_decoded_session(name, each.value))
+            elif kind == "claims":
+                group_id, _, node = name.partition("/")
+                contents.claims.append((group_id, node, decode_claim(each.value)))
+        except InvalidValue as error:
+            contents.invalid[each.key] = str(error)
+    return contents
 
 
 def _decoded_session(name: str, data: bytes) -> Session:

@@ -84,7 +84,9 @@ class Copies:
         """Return the state of the worker's copies (docs/REPLICATION.md)."""
         found = self._host.status()
         for group in found["groups"]:
-            group["topics"] = self.topics.names(group["group"])
+            group_id = group["group"]
+            names = self.topics.names(group_id)
+            group["topics"] = names or self._host.topics_on_disk(group_id)
         return found | {"ready": self.topics.is_ready}
 
     def figures(self) -> dict[str, Any]:

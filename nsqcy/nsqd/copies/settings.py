@@ -45,7 +45,7 @@ def prepare(options: NsqdOptions) -> dict[str, str]:
         secrets = {
             "machine": machine_id(Path(options.data_path) / FOLDER),
             "token": _read(options.copies_secret_file),
-            "password": _read(options.etcd_password_file),
+            "password": etcd_password(options),
         }
         settings(options, secrets, 0)
         etcd(options, secrets)
@@ -73,6 +73,11 @@ def settings(options: NsqdOptions, secrets: dict[str, Any], worker: int) -> Copi
         server_tls=server,
         client_tls=client,
     )
+
+
+def etcd_password(options: NsqdOptions) -> str:
+    """Return the password in --etcd-password-file; empty without one. Raises StartError."""
+    return _read(options.etcd_password_file)
 
 
 def etcd(options: NsqdOptions, secrets: dict[str, Any]) -> EtcdClient:
