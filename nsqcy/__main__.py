@@ -24,7 +24,7 @@ Usage: nsqcy COMMAND
   data export PATH DIR        export the data path of a stopped nsqd to NSQ's files
   data check PATH             read every message in PATH, and report what nsqd will find at startup
   doctor [FLAGS]              check this host and a cluster, and recommend actions (--help)
-  capacity [FLAGS]            compute how many nsqds a load needs, and how large (--help)
+  capacity [FLAGS]            compute how many nsqds a load needs, and their size (--help)
   passwd NAME                 print a user section for --auth-file (--help)
   up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together (-help)
   nsqd [FLAGS]                run nsqd; -help lists its flags
@@ -44,7 +44,7 @@ _TOOLS = {
     "to_nsq": "publish messages from stdin",
 }
 
-# The module with each daemon's options, and the name of the option table in it.
+# The module that contains each daemon's options, and the name of its option table.
 _OPTIONS = {
     "nsqd": ("nsqcy.nsqd.options", "NSQD"),
     "nsqlookupd": ("nsqcy.nsqlookupd.options", "NSQLOOKUPD"),

@@ -1,8 +1,8 @@
 """Dead-letter transfers: move messages from a channel to another topic.
 
 Each message is in exactly one place, even after a crash. Owns the transfers' numbers, order and
-retries. Does not know the journal or which worker owns the target topic; `topic.journal_transfer`
-and `scheduler.publish_once` do.
+retries. Reaches the journal only through `topic.journal_transfer`, and the owner of the target
+topic only through `scheduler.publish_once`.
 """
 
 from hashlib import blake2b
@@ -93,7 +93,7 @@ cdef class DeadLetterTransfer(Transfer):
         return self.source.add_transfer(entry, reason, number)
 
     def restore_runs(self, runs):
-        """Restore the runs that recovery found; new numbers are greater."""
+        """Restore the runs that recovery found; new transfers get greater numbers."""
         self.runs = list(runs)
         self.next_number = max(run.first for run in runs) + 1
 
@@ -187,8 +187,8 @@ cdef class DeadLetterTransfer(Transfer):
         return 0
 
     cdef object origin_of(self, bytes own):
-        """Return where a message returns to, or None. A message of a closed group goes to the same
-        channel of the open topic, or to the topic itself if no channel had it."""
+        """Return the origin that a message is sent back to, or None. A message of a closed group
+        goes to the same channel of the open topic, or to the topic itself if no channel had it."""
         if self.topic.moved_from is not None:
             channel = "" if self.source.name == dead_letters.BACKLOG else self.source.name
             return dead_letters.Origin(self.topic.name, channel, own)
@@ -211,7 +211,7 @@ cdef class DeadLetterTransfer(Transfer):
             if self.topic.moved_from is None:
                 self.source.return_transfer(entry)
             else:
-                # The channel existed when the moves began, so it was deleted since.
+                # The channel existed when the moves began, so it has been deleted since.
                 self.source.drop_transfer(entry)
             return
         if error is not None:
