@@ -46,7 +46,7 @@ _TOOLS = {
     "to_nsq": "publish messages from stdin",
 }
 
-# The module with each daemon's options, and the name of the option table in it.
+# The module that contains each daemon's options, and the name of its option table.
 _OPTIONS = {
     "nsqd": ("nsqcy.nsqd.options", "NSQD"),
     "nsqlookupd": ("nsqcy.nsqlookupd.options", "NSQLOOKUPD"),

@@ -1,6 +1,6 @@
 """Generated tables in the documentation: their sources, and the command that writes them.
 
-    python -m release.pages      writes all, as `make conf` does
+    python -m release.pages      writes all of them, as `make conf` does
 
 A page contains a table between `<!-- begin NAME -->` and `<!-- end NAME -->`. The rest of a page is
 written by hand.

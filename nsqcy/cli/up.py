@@ -6,8 +6,8 @@ command, and knows only their tables of options. The daemons write their own log
 
 Exit codes:
 
-    0  stopped by SIGTERM or SIGINT, and all daemons exited with 0; --help; --version
-    1  a daemon could not start, ended unexpectedly or exited with an error (the log says which)
+    0  stopped by SIGTERM or SIGINT, and all daemons exited with status 0; --help; --version
+    1  a daemon could not start, exited unexpectedly or failed (see the log)
     2  invalid command line
 """
 
@@ -176,7 +176,7 @@ class Plan:
         return lease / SECOND
 
     def flags(self, *lookupds: str) -> list[str]:
-        """Return all flags, which add these nsqlookupds.
+        """Return all flags, with these nsqlookupds added.
 
         They are not added if nsqds are configured: nsqadmin queries either nsqlookupds or nsqds.
         """
@@ -197,7 +197,7 @@ def _flags(values: Iterable[tuple[str, str]]) -> list[str]:
 
 
 class End(NsqError):
-    """A daemon exited without a request to stop; str() says which."""
+    """A daemon exited although it was not requested to stop; str() names the daemon."""
 
 
 class Up:
@@ -392,7 +392,7 @@ def _write(shared: Shared) -> None:
 
 
 def _reachable(address: str) -> str:
-    """Return an address for clients on this machine: a wildcard becomes the loopback."""
+    """Return an address for clients on this machine: a wildcard becomes the loopback address."""
     host, _, port = address.rpartition(":")
     return f"{HERE.get(host, host)}:{port}"
 

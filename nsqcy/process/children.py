@@ -127,7 +127,7 @@ def _sender(ancillary: Iterable[tuple[int, int, bytes]]) -> int:
 def how_it_ended(code: int) -> str:
     """Describe a subprocess return code."""
     if code >= 0:
-        return f"exited with {code}"
+        return f"exited with status {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

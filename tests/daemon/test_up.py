@@ -115,7 +115,8 @@ def test_a_port_that_is_taken(up: Callable[..., Up], flag: str, name: str) -> No
         both = up(f"{flag}={address}")
         assert both.wait() == 1
     assert f"listen tcp {address}: bind: address already in use\n" in both.log()
-    assert f"FATAL: {name} exited with 1 before it was ready; stopping everything" in both.log()
+    line = f"FATAL: {name} exited with status 1 before it was ready; stopping everything"
+    assert line in both.log()
     assert both.said() == ""
 
 

@@ -40,7 +40,7 @@ class UpNode(NamedTuple):
 
 
 class Up:
-    """One run, in a folder."""
+    """One run, in a directory."""
 
     def __init__(self, path: Path, *args: str, ports: Sequence[str] = PORTS) -> None:
         """Uses free ports unless `args` set others."""

@@ -1,7 +1,7 @@
-"""The registry of groups in etcd, as a worker uses it.
+"""A worker's interface to the registry of groups in etcd.
 
 Owns the keys below a cluster's prefix, the lease of this process, and the threads that wait for
-etcd. Passes values on as they are read; the state machine decides what they mean.
+etcd. Passes values on as read; the state machine interprets them.
 
     processes/<node>       name of the last process of a node
     sessions/<session>     where a running process can be reached; deleted with its lease
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A running process, as others see it."""
+    """A running process, as seen by others."""
 
     id: str
     node: str
@@ -69,7 +69,7 @@ class Reader(Protocol):
     def registry_read(
         self, revision: int, groups: Sequence[tuple[Group, int]], sessions: Sequence[Session]
     ) -> None:
-        """Take all groups, each with its revision, and all sessions."""
+        """Accept all groups, each with its revision, and all sessions."""
         ...
 
     def group_changed(self, group: Group, revision: int) -> None: ...
@@ -77,10 +77,10 @@ class Reader(Protocol):
 
 
 class NodeNames(Protocol):
-    """The names of processes on a node's disk."""
+    """The process names on a node's disk."""
 
     def names(self) -> Sequence[str]:
-        """Return the last registered process and all later ones, this one included."""
+        """Return the last registered process and all later ones, including this one."""
         ...
 
     @property
@@ -93,12 +93,12 @@ class NodeNames(Protocol):
         ...
 
     def registered(self, *, is_current: bool) -> None:
-        """Note that this process is registered, and whether the disk has all earlier data."""
+        """Note that this process has been registered, and whether the disk has all earlier data."""
         ...
 
 
 class Registry:
-    """Connection of a process to the registry. Its methods return at once."""
+    """A process's connection to the registry. Except for close(), its methods do not block."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Registry:
         self._wake = Event()
         self._watch: Watch | None = None
         self.is_away = True
-        """Whether the latest request to etcd failed, or none was answered yet."""
+        """Whether the latest request to etcd failed, or none has been answered yet."""
         self._is_reported = False
         self._greenlets = [gevent.spawn(self._run)]
 
@@ -134,10 +134,10 @@ class Registry:
             self._watch.close()
         self._pool.kill()
 
-    # -- changes, whose outcomes are read later
+    # -- changes; their outcomes are read later
 
     def propose(self, base: Group | None, value: Group, absent: str) -> None:
-        """Begin a transaction that replaces the value of a group."""
+        """Begin a transaction that replaces a group's value."""
         key = self._key("groups", value.id)
         expected = [Expected(key, None if base is None else encode_group(base))]
         if absent:
@@ -158,7 +158,7 @@ class Registry:
         try:
             self._ask(call, *args)
         except EtcdError:
-            return  # the state machine repeats it
+            return  # the state machine repeats the request
         self._wake.set()
 
     # -- reading
@@ -235,13 +235,13 @@ class Registry:
         self._wake.set()
 
     def _follow(self, watch: Watch) -> None:
-        """Pass on changes of groups, and read everything if anything else changes."""
+        """Pass on changes to groups, and read everything if anything else changes."""
         try:
             while True:
                 for change in self._ask(watch.read):
                     self._changed(change)
         except EtcdError:
-            self._watch = None  # the next reading begins another one
+            self._watch = None  # the next read starts a new watch
             self._greenlets.remove(gevent.getcurrent())
 
     def _changed(self, change: Change) -> None:
@@ -258,7 +258,8 @@ class Registry:
             self._log.error(f"COPIES: {change.key} in etcd is invalid: {error}")
 
     def _ask(self, call: Callable[..., T], *args: Any) -> T:
-        """Call in a thread. Raises EtcdError here, because the pool logs what is raised there."""
+        """Make a call in a thread. EtcdError is raised here, because the pool logs exceptions
+        raised there."""
         found: T | EtcdError = self._pool.apply(_outcome, (call, *args))
         if isinstance(found, EtcdError):
             raise found

@@ -242,7 +242,7 @@ def test_only_the_child_itself_says_that_it_is_ready() -> None:
             child.hear(1.0)
         assert child.addresses["TCP"].startswith("127.0.0.1:")
         child.process.terminate()
-        assert how_it_ended(child.process.wait(30)) == "exited with 0"
+        assert how_it_ended(child.process.wait(30)) == "exited with status 0"
     finally:
         child.process.kill()
         child.process.wait()
@@ -250,6 +250,6 @@ def test_only_the_child_itself_says_that_it_is_ready() -> None:
 
 
 def test_how_it_ended() -> None:
-    assert how_it_ended(3) == "exited with 3"
+    assert how_it_ended(3) == "exited with status 3"
     assert how_it_ended(-9) == "was killed by SIGKILL"
     assert how_it_ended(-99) == "was killed by signal 99"
