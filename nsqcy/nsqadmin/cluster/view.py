@@ -345,7 +345,7 @@ class ClusterView:
         by_name = {node.name: node for node in nodes}
 
         def ask(name: str) -> NodeAnswer:
-            url = by_name[name].url._replace(path=f"/{path}", query=urlencode(query))
+            url = by_name[name].url._replace(path=f"/{path}", query=urlencode(query) or None)
             return read_answer(
                 name, self._web.ask(url, method, body=body, maximum=MAX_ANSWER), form
             )
