@@ -68,7 +68,7 @@ class AppContext(router.Api):
         self.graphite = Graphite(options.graphite_url, options.statsd_interval, others)
         self.notifier = Notifier(options.notification_http_endpoint, others, log, self.user_of)
         self._history = history
-        self._sighting = sighting or Sighting()
+        self.sighting = sighting or Sighting()
         self._web = web
         self._threads = ThreadPool(MAX_THREADS, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD)
 
@@ -90,13 +90,13 @@ class AppContext(router.Api):
     def copies(self, cluster: ClusterView, nodes: Iterable[Node]) -> list[NodeAnswer]:
         """Return the groups of copies of these nsqds."""
         answers = cluster.copies(nodes)
-        self._sighting.note(answers)
+        self.sighting.note(answers)
         return answers
 
     def all_copies(self, cluster: ClusterView) -> list[NodeAnswer]:
         """Return the groups of copies of all nsqds. Raises HttpError if none answers."""
         answers, are_all = cluster.all_copies()
-        self._sighting.note(answers, of_all=are_all)
+        self.sighting.note(answers, of_all=are_all)
         return answers
 
     def clients(self, rows: NodeStats) -> Clients:
@@ -110,7 +110,7 @@ class AppContext(router.Api):
             self.may_act(head),
             user,
             self.assets.version,
-            self._sighting.is_used,
+            self.sighting.is_used,
         )
 
     def user_of(self, head: Head) -> str:

@@ -127,17 +127,20 @@ def test_risks_appear_and_disappear(admin: Admin, cluster: Cluster) -> None:
     cluster.owner.pages["/copies"] = 403
     page = text(get(admin, "/copies"))
     assert f"Copies of {cluster.owner.address} unknown: SCRIPTED" in page
-    assert "warning The owner of group 5b0e, node a.0, does not answer nsqadmin." in page
+    assert f"warning {cluster.owner.address} (groups owned: 1) does not answer nsqadmin." in page
 
 
 def test_a_node_that_is_gone(admin: Admin, cluster: Cluster) -> None:
     """The holder's answer shows that the group has lost its owner."""
+    get(admin, "/copies")
     cluster.owner.close()
     cluster.holder.pages["/copies"] = worker("b.0", group("holder"), sessions=["b.0"])
     page = get(admin, "/copies")
     assert page.one("div", role="status").text.startswith(f"WARNING: {cluster.owner.address}: ")
     assert "critical Group 5b0e has no owner" in text(page)
-    assert page.table("Groups")[1][1] == "a.0"
+    assert page.table("Groups")[1][1] == cluster.owner.address  # as it was known before
+    linked = {each.text for each in page.one("main").all("a")}
+    assert cluster.holder.address in linked and cluster.owner.address not in linked
 
 
 def test_no_nsqd_answers(admin: Admin, cluster: Cluster) -> None:
@@ -218,7 +221,7 @@ def test_the_api(admin: Admin, cluster: Cluster) -> None:
     assert (found["risks"], found["message"]) == ([], "")
     (shown,) = found["groups"]
     assert (shown["group"], shown["state"], shown["topics"]) == ("5b0e", "complete", ["orders"])
-    owner = {"id": "a.0", "node": cluster.owner.address, "whole": True}
+    owner = {"id": "a.0", "node": cluster.owner.address, "answers": True, "whole": True}
     assert shown["owner"] == shown["members"][0] == owner
     cluster.owner.pages["/copies"] = owned(responding=1)
     (risk,) = admin.get("/api/copies")["risks"]

@@ -1,6 +1,6 @@
 """JSON of nsqadmin's API: groups of copies and their risks. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nsqcy.nsqadmin.api.stats_json import Json
 from nsqcy.nsqadmin.cluster import copies
@@ -8,9 +8,12 @@ from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.cluster.copies import Group, Member
 
 
-def copies_json(answers: Sequence[NodeAnswer]) -> Json:
-    """Return the groups, combined from the answers of all nsqds, and the risks, worst first."""
-    groups = copies.groups(answers)
+def copies_json(answers: Sequence[NodeAnswer], earlier: Mapping[str, str] | None = None) -> Json:
+    """Return the groups, combined from the answers of all nsqds, and the risks, worst first.
+
+    earlier: addresses of nsqds by the ids of their nodes, for nodes that do not answer now
+    """
+    groups = copies.groups(answers, earlier)
     return {
         "risks": [each._asdict() for each in copies.risks(groups, answers)],
         "groups": [_group(each) for each in groups],
@@ -35,4 +38,9 @@ def _group(group: Group) -> Json:
 
 
 def _member(member: Member) -> Json:
-    return {"id": member.id, "node": member.nsqd or None, "whole": member.is_whole}
+    return {
+        "id": member.id,
+        "node": member.nsqd or None,
+        "answers": member.answers,
+        "whole": member.is_whole,
+    }

@@ -153,7 +153,7 @@ def drain_state(app: AppContext, request: Request) -> Json:
 def copies(app: AppContext, request: Request) -> Json:
     cluster = app.cluster()
     answers = app.all_copies(cluster)
-    return copies_json(answers) | node_answers(answers, cluster.warning("; "))
+    return copies_json(answers, app.sighting.nsqds) | node_answers(answers, cluster.warning("; "))
 
 
 def get_history(app: AppContext, request: Request) -> Json:

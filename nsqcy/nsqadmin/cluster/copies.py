@@ -4,7 +4,7 @@ Pure. A group has one owner and other members; each of them reports the group fr
 owner's report counts, because only the owner knows the topics and which copies respond.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -33,12 +33,14 @@ class Member(NamedTuple):
     """A node of a group.
 
     id: its name in etcd, a worker of an nsqd
-    nsqd: the nsqd's address; empty if no answer has this id
+    nsqd: the nsqd's address, also if only an earlier answer had this id; empty if unknown
+    answers: whether the nsqd reports this id now
     is_whole: whether its copy has everything that it ever confirmed; None if unknown
     """
 
     id: str
     nsqd: str = ""
+    answers: bool = False
     is_whole: bool | None = None
 
     @property
@@ -74,7 +76,7 @@ class Group:
 
 
 class Risk(NamedTuple):
-    """A present risk. group: the id of its group; empty if it concerns nsqds."""
+    """A present risk. group: the id of its group; empty if the risk concerns nsqds."""
 
     severity: str
     text: str
@@ -121,8 +123,9 @@ def has_groups(answers: Iterable[NodeAnswer]) -> bool:
     return any(worker["groups"] for _, worker in _workers(answers))
 
 
-def groups(answers: Sequence[NodeAnswer]) -> list[Group]:
-    """Return all groups, those at risk first."""
+def groups(answers: Sequence[NodeAnswer], earlier: Mapping[str, str] | None = None) -> list[Group]:
+    """Return all groups, those at risk first. earlier: addresses of nsqds by the ids of their
+    nodes, for nodes that do not answer now."""
     workers = _workers(answers)
     reports: dict[str, list[_Report]] = defaultdict(list)
     for nsqd, worker in workers:
@@ -136,19 +139,24 @@ def groups(answers: Sequence[NodeAnswer]) -> list[Group]:
         for worker in current or [worker for _, worker in workers]
         for each in worker.get("sessions", ())
     }
-    found = [_combined(each, nsqds, sessions) for each in reports.values()]
+    found = [_combined(each, nsqds, earlier or {}, sessions) for each in reports.values()]
     return sorted(found, key=lambda each: (STATES.index(each.state), each.topics, each.id))
 
 
 def _combined(
-    reports: Sequence[_Report], nsqds: Mapping[str, str], sessions: Iterable[str]
+    reports: Sequence[_Report],
+    nsqds: Mapping[str, str],
+    earlier: Mapping[str, str],
+    sessions: Iterable[str],
 ) -> Group:
     best = max(reports, key=lambda each: each.rank)
     value = best.group
     whole = {each.node: each.group.get("whole") for each in reports}
 
     def member(node: str) -> Member:
-        return Member(node, nsqds.get(node, ""), whole.get(node))
+        return Member(
+            node, nsqds.get(node) or earlier.get(node, ""), node in nsqds, whole.get(node)
+        )
 
     is_owned = best.is_owner
     return Group(
@@ -190,10 +198,14 @@ def _ownerless_state(
 # Risks
 
 
-def risks(found: Iterable[Group], answers: Sequence[NodeAnswer]) -> list[Risk]:
+def risks(found: Sequence[Group], answers: Sequence[NodeAnswer]) -> list[Risk]:
     """Return all present risks, the worst first."""
-    each_of = [risk for group in found for risk in _of_group(group)]
-    return sorted([*each_of, *_of_nsqds(answers)], key=lambda each: SEVERITIES.index(each.severity))
+    all_of_them = [
+        *(risk for group in found for risk in _of_group(group)),
+        *_of_silent_owners(found),
+        *_of_nsqds(answers),
+    ]
+    return sorted(all_of_them, key=lambda each: SEVERITIES.index(each.severity))
 
 
 def _of_group(group: Group) -> list[Risk]:
@@ -203,11 +215,8 @@ def _of_group(group: Group) -> list[Risk]:
         text = f"Publishes to {group.title} are refused: {reason}."
         risks.append(Risk(CRITICAL, text, group.id))
     elif group.state == OWNERLESS:
-        risks.append(Risk(CRITICAL, _no_owner(group), group.id))
-    elif group.state == UNKNOWN:
-        text = f"The owner of group {group.id}, node {group.owner.id}, does not answer nsqadmin."
-        text += " etcd still has its session, so no member takes over. nsqadmin cannot see whether"
-        risks.append(Risk(WARNING, f"{text} it accepts publishes.", group.id))
+        # Without files there are no messages.
+        risks.append(Risk(CRITICAL if group.bytes else NOTICE, _no_owner(group), group.id))
     elif group.responding is not None and group.responding < group.copies:
         risks.append(Risk(WARNING, _missing(group), group.id))
     if group.state == MOVING:
@@ -223,7 +232,7 @@ def _too_few(group: Group) -> str:
         return "etcd has not confirmed their group yet"
     if group.responding is None or group.responding >= group.min_copies:
         return f"{group.owner.name} hands group {group.id} over to another member"
-    return f"{_responding(group)}, at least {group.min_copies} must"
+    return f"{_responding(group)}, at least {group.min_copies} are needed"
 
 
 def _responding(group: Group) -> str:
@@ -247,6 +256,20 @@ def _no_owner(group: Group) -> str:
     if not any(each.is_whole for each in group.members):
         text += " No member that answers has a whole copy, so all members must return."
     return text
+
+
+def _of_silent_owners(found: Iterable[Group]) -> list[Risk]:
+    """Return one risk for each owner that does not answer, however many groups it owns."""
+    counts = Counter(group.owner for group in found if group.state == UNKNOWN)
+    return [
+        Risk(
+            WARNING,
+            f"{owner.name} (groups owned: {count}) does not answer nsqadmin. etcd"
+            " still has its session, so no member takes over. nsqadmin cannot see whether it"
+            " accepts publishes.",
+        )
+        for owner, count in counts.items()
+    ]
 
 
 def _of_nsqds(answers: Sequence[NodeAnswer]) -> list[Risk]:
@@ -315,11 +338,15 @@ def of_nsqd(answer: NodeAnswer) -> NodeCopies | None:
 
 
 class Sighting:
-    """Whether the cluster uses copies, as far as nsqadmin has seen. Pages link to the copies only
-    then. Thread-safe: the value is a single flag."""
+    """What nsqadmin has seen of copies so far. Thread-safe: values are replaced, not changed.
+
+    is_used: whether some nsqd has groups; only then pages link to the copies
+    nsqds: addresses of nsqds by the ids of their nodes. It names nodes that no longer answer.
+    """
 
     def __init__(self) -> None:
         self.is_used = False
+        self.nsqds: Mapping[str, str] = {}
 
     def note(self, answers: Sequence[NodeAnswer], *, of_all: bool = False) -> None:
         """Take the answers of some nsqds, or of all of them: only these show that no nsqd has
@@ -328,3 +355,13 @@ class Sighting:
             self.is_used = True
         elif of_all:
             self.is_used = False
+        known = {**self.nsqds, **{worker["node"]: nsqd for nsqd, worker in _workers(answers)}}
+        self.nsqds = _still_named(known, answers) if of_all else known
+
+
+def _still_named(known: Mapping[str, str], answers: Iterable[NodeAnswer]) -> dict[str, str]:
+    """Return the nodes that report something, or that a group still names."""
+    workers = [worker for _, worker in _workers(answers)]
+    named = {each for worker in workers for group in worker["groups"] for each in group["members"]}
+    named |= {worker["node"] for worker in workers}
+    return {node: nsqd for node, nsqd in known.items() if node in named}

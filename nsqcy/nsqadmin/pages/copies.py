@@ -13,7 +13,8 @@ def copies(app: AppContext, request: Request) -> Page:
     location = Location(app.layout(request).link("copies"), params(request))
 
     def draw(cluster: ClusterView) -> View:
-        return views.page(app.all_copies(cluster), location)
+        answers = app.all_copies(cluster)
+        return views.page(answers, location, app.sighting.nsqds)
 
     return Page("Copies", location.path, draw, is_live=True)
 

@@ -3,7 +3,7 @@
 Pure: maps fetched data to template values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nsqcy.nsqadmin.cluster import copies
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
@@ -34,8 +34,11 @@ _NODE_COLUMNS: Columns[NodeCopies] = [
 ]
 
 
-def page(answers: Sequence[NodeAnswer], location: Location) -> View:
-    groups = copies.groups(answers)
+def page(
+    answers: Sequence[NodeAnswer], location: Location, earlier: Mapping[str, str] | None = None
+) -> View:
+    """earlier: addresses of nsqds by the ids of their nodes, for nodes that do not answer now."""
+    groups = copies.groups(answers, earlier)
     nodes = [each for each in map(copies.of_nsqd, answers) if each is not None]
     values = {
         "risks": copies.risks(groups, answers),

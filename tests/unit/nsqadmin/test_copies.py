@@ -109,8 +109,11 @@ def test_a_healthy_cluster() -> None:
                 "group": "g",
                 "state": "complete",
                 "topics": ["orders"],
-                "owner": {"id": "a.0", "node": "a:1", "whole": True},
-                "members": [{"id": node, "node": NSQDS[node], "whole": True} for node in NODES],
+                "owner": {"id": "a.0", "node": "a:1", "answers": True, "whole": True},
+                "members": [
+                    {"id": node, "node": NSQDS[node], "answers": True, "whole": True}
+                    for node in NODES
+                ],
                 "responding": 3,
                 "copies": 3,
                 "min_copies": 2,
@@ -142,7 +145,7 @@ def test_an_nsqd_that_refuses_is_named() -> None:
 
 def test_too_few_copies() -> None:
     answers = cluster(group("owner", responding=1, accepts=False))
-    text = "Publishes to orders on a:1 are refused: 1 of 3 copies responds, at least 2 must."
+    text = "Publishes to orders on a:1 are refused: 1 of 3 copies responds, at least 2 are needed."
     assert (states(answers), risks(answers)) == (["refuses publishes"], [("critical", text)])
     shown = page(answers)
     assert shown.one("ul").text == f"critical {text}"
@@ -215,10 +218,28 @@ def test_an_owner_that_has_not_resumed_its_group() -> None:
 
 def test_an_owner_that_only_nsqadmin_does_not_reach() -> None:
     answers = cluster(group("owner"))[1:]
-    assert states(answers) == ["owner does not answer"]
+    answers.append(nsqd("c.0", group("holder", group="h")))
+    assert states(answers) == ["owner does not answer"] * 2
     ((severity, text),) = risks(answers)
     assert severity == "warning"
-    assert text.startswith("The owner of group g, node a.0, does not answer nsqadmin.")
+    assert text.startswith("a.0 (groups owned: 2) does not answer nsqadmin.")
+
+
+def test_nodes_that_have_answered_before_keep_their_names() -> None:
+    sighting = Sighting()
+    sighting.note(cluster(group("owner")), of_all=True)
+    answers = cluster(group("owner"))[1:]
+    sighting.note(answers, of_all=True)
+    assert sighting.nsqds == NSQDS
+    (found,) = copies.groups(answers, sighting.nsqds)
+    assert found.owner == ("a.0", "a:1", False, None) and found.state == "owner does not answer"
+    sighting.note(cluster(group("owner", owner="b.0", members=["b.0"]))[:1], of_all=True)
+    assert "c.0" not in sighting.nsqds
+
+
+def test_a_group_without_files_is_no_loss() -> None:
+    answers = [nsqd("b.0", group("holder", bytes=0), sessions=["b.0"])]
+    assert [severity for severity, _ in risks(answers)] == ["notice"]
 
 
 def test_sessions_of_a_worker_without_etcd_are_old() -> None:
