@@ -1,7 +1,7 @@
 """Groups of copies as their nsqds report them, and the risks that follow from the reports.
 
 Pure. A group has one owner and other members; each of them reports the group from its own view. The
-owner's report counts, because only the owner knows the topics and which copies respond.
+owner's report counts most, because only the owner knows which copies respond.
 """
 
 from collections import Counter, defaultdict
@@ -50,8 +50,8 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A group, combined from all reports. topics and responding: empty and None without a report
-    from the owner. bytes: size of the largest copy."""
+    """A group, combined from all reports. responding: None without a report from the owner. bytes:
+    size of the largest copy."""
 
     id: str
     owner: Member
@@ -167,13 +167,21 @@ def _combined(
         copies=value["copies"],
         min_copies=value["min_copies"],
         durability=value["durability"],
-        topics=value["topics"] if is_owned else (),
+        topics=_topics(best, reports),
         responding=value.get("responding") if is_owned else None,
         joining=value.get("joining", "") if is_owned else "",
         is_new=value["role"] == NEW,
         is_closed=value["closed"],
         bytes=max(each.group.get("bytes", 0) for each in reports),
     )
+
+
+def _topics(best: _Report, reports: Iterable[_Report]) -> list[str]:
+    """Return the owner's topics, or, without them, those in the files of the holders."""
+    if best.is_owner and best.group["topics"]:
+        found: list[str] = best.group["topics"]
+        return found
+    return sorted({name for each in reports for name in each.group["topics"]})
 
 
 def _owned_state(value: Mapping[str, Any]) -> str:
@@ -251,8 +259,9 @@ def _missing(group: Group) -> str:
 
 def _no_owner(group: Group) -> str:
     names = listed([each.name for each in group.members])
-    text = f"Group {group.id} has no owner: its messages are not delivered until one of its members"
-    text += f" takes over ({names})."
+    of = f" ({listed(group.topics)})" if group.topics else ""
+    text = f"Group {group.id}{of} has no owner: its messages are not delivered until one of its"
+    text += f" members takes over ({names})."
     if not any(each.is_whole for each in group.members):
         text += " No member that answers has a whole copy, so all members must return."
     return text

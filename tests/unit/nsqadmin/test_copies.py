@@ -211,6 +211,17 @@ def test_a_group_without_an_owner() -> None:
     assert page(answers).table("Groups")[1][2] == "a.0b:1 not wholec:1 not whole"
 
 
+def test_topics_of_holders_count_without_an_owner() -> None:
+    holders = [group("holder", topics=["mails"]), group("holder", topics=["mails", "orders"])]
+    answers = [nsqd("b.0", holders[0]), nsqd("c.0", holders[1])]
+    (found,) = copies.groups(answers)
+    assert found.topics == ["mails", "orders"]
+    live = [nsqd("b.0", holders[0], sessions=["b.0"])]
+    assert risks(live)[0][1].startswith("Group g (mails) has no owner: ")
+    answers = [nsqd("a.0", group("owner")), *answers]
+    assert [each.topics for each in copies.groups(answers)] == [["orders"]]
+
+
 def test_an_owner_that_has_not_resumed_its_group() -> None:
     answers = [nsqd("a.0", group("member")), nsqd("b.0", group("member"))]
     assert states(answers) == ["no owner"]
