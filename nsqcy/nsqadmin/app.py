@@ -20,13 +20,14 @@ from nsqcy.net.listeners import Listener
 from nsqcy.nsqadmin import metrics
 from nsqcy.nsqadmin.api import actions, queries, service
 from nsqcy.nsqadmin.auth.logins import Logins
+from nsqcy.nsqadmin.cluster.copies import Sighting
 from nsqcy.nsqadmin.context import AppContext
 from nsqcy.nsqadmin.history.sampler import Sampler
 from nsqcy.nsqadmin.history.store import History
 from nsqcy.nsqadmin.html import templates
 from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
 from nsqcy.nsqadmin.options import AdminOptions
-from nsqcy.nsqadmin.pages import login, messages, nodes, topics
+from nsqcy.nsqadmin.pages import copies, login, messages, nodes, topics
 from nsqcy.process.service import Notifier
 from nsqcy.users import token_file
 
@@ -47,7 +48,7 @@ class Daemon(single_process.Daemon):
     ) -> None:
         proxy = [service.PROXY] if options.proxy_graphite else []
         api = [*service.ROUTES, *queries.ROUTES, *actions.ROUTES]
-        routes = [*topics.ROUTES, *nodes.ROUTES, *messages.ROUTES, *api, *proxy]
+        routes = [*topics.ROUTES, *nodes.ROUTES, *copies.ROUTES, *messages.ROUTES, *api, *proxy]
         self._logins = logins
         if logins is not None:
             routes += login.ROUTES
@@ -57,8 +58,9 @@ class Daemon(single_process.Daemon):
         web, history = CountedClient(asking, outcomes), make_history(options)
         requests = Requests()
         routes.append(metrics.route(outcomes, logins, requests, self._count_connections))
-        self._sampler = Sampler(options, web, history, log) if history else None
-        context = AppContext(options, web, others, log, routes, history, logins)
+        sighting = Sighting()
+        self._sampler = Sampler(options, web, history, log, sighting) if history else None
+        context = AppContext(options, web, others, log, routes, history, logins, sighting)
         http = HttpServer(gevent.get_hub().loop, context)
         super().__init__([listener], http, log, reread, notifier, requests)
         self._options = options

@@ -5,7 +5,7 @@ replies. Independent of particular routes.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import gevent
@@ -21,7 +21,9 @@ from nsqcy.nsqadmin.assets import Assets
 from nsqcy.nsqadmin.auth import access
 from nsqcy.nsqadmin.auth.access import for_users
 from nsqcy.nsqadmin.auth.logins import Logins
-from nsqcy.nsqadmin.cluster.nodes import Clients, NodeStats
+from nsqcy.nsqadmin.cluster.answers import NodeAnswer
+from nsqcy.nsqadmin.cluster.copies import Sighting
+from nsqcy.nsqadmin.cluster.nodes import Clients, Node, NodeStats
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done
 from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.graphite import Graphite
@@ -54,6 +56,7 @@ class AppContext(router.Api):
         routes: Sequence[Route],
         history: History | None = None,
         logins: Logins | None = None,
+        sighting: Sighting | None = None,
     ) -> None:
         super().__init__(options, log)
         self.options = options
@@ -65,6 +68,7 @@ class AppContext(router.Api):
         self.graphite = Graphite(options.graphite_url, options.statsd_interval, others)
         self.notifier = Notifier(options.notification_http_endpoint, others, log, self.user_of)
         self._history = history
+        self.sighting = sighting or Sighting()
         self._web = web
         self._threads = ThreadPool(MAX_THREADS, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD)
 
@@ -83,13 +87,31 @@ class AppContext(router.Api):
     def cluster(self) -> ClusterView:
         return ClusterView(self.options, self._web, self.log)
 
+    def copies(self, cluster: ClusterView, nodes: Iterable[Node]) -> list[NodeAnswer]:
+        """Return the groups of copies of these nsqds."""
+        answers = cluster.copies(nodes)
+        self.sighting.note(answers)
+        return answers
+
+    def all_copies(self, cluster: ClusterView) -> list[NodeAnswer]:
+        """Return the groups of copies of all nsqds. Raises HttpError if none answers."""
+        answers, are_all = cluster.all_copies()
+        self.sighting.note(answers, of_all=are_all)
+        return answers
+
     def clients(self, rows: NodeStats) -> Clients:
         return Clients(rows.nodes, time.time())
 
     def layout(self, request: Request) -> Layout:
         head = request.head
         user = self.user_of(head) if self.logins else ""
-        return Layout(self.options.base, self.may_act(head), user, self.assets.version)
+        return Layout(
+            self.options.base,
+            self.may_act(head),
+            user,
+            self.assets.version,
+            self.sighting.is_used,
+        )
 
     def user_of(self, head: Head) -> str:
         """Return the name of the requesting user; empty if unknown."""
@@ -172,9 +194,8 @@ def show(
     app: AppContext, request: Request, page: Page, *, warning: str = "", error: str = ""
 ) -> Reply:
     """Render a page's current state, with the errors of a preceding action."""
-    layout = app.layout(request)
     if page.refusal:
-        refused = render(layout, page.title, error=page.refusal)
+        refused = render(app.layout(request), page.title, error=page.refusal)
         return Reply(403, refused, HTML, nsq=False, headers=HEADERS)
     cluster = app.cluster()
     status, errors = 200, [error]
@@ -185,7 +206,7 @@ def show(
         errors.append(problem.message)
     warnings = [each for each in (warning, cluster.warning("\n")) if each]
     html = render(
-        layout,
+        app.layout(request),
         page.title,
         view,
         warning="\n".join(warnings),

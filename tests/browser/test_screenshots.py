@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from nsqcy.testing.http_requests import eventually
+from support.copies_with_admin import BUDGET, copies_with_admin
+from support.etcd_process import needs_etcd
 from support.loaded_cluster import lively, trouble
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -45,12 +48,28 @@ def test_pictures(browser: Any, tmp_path: Path) -> None:
     with lively(tmp_path, pause=waves, history_interval="5s") as live, trouble(live):
         time.sleep(LONG)
         for name, (path, scheme, width) in PICTURES.items():
-            context = browser.new_context(
-                viewport={"width": width, "height": 500}, color_scheme=scheme
-            )
-            page = context.new_page()
-            page.goto(live.url + path)
-            picture = small(page.screenshot(full_page=True))
-            assert len(picture) < MAX_BYTES
-            (IMAGES / f"nsqadmin-{name}.png").write_bytes(picture)
-            context.close()
+            take(browser, name, live.url + path, scheme, width)
+
+
+@needs_etcd
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_picture_of_copies(browser: Any, tmp_path: Path) -> None:
+    """One of three nsqds is lost, so some groups have too few copies and others move."""
+    with copies_with_admin(tmp_path) as cluster:
+        for nsqd in cluster.nsqds[:2]:
+            for number in range(200):
+                nsqd.web.pub("orders", b"%d" % number * 100)
+        cluster.nsqds[2].destroy()
+        eventually(lambda: len(cluster.copies()["risks"]) >= 2, BUDGET)
+        take(browser, "copies", f"http://127.0.0.1:{cluster.admin.http_port}/copies", "light", 1200)
+
+
+def take(browser: Any, name: str, url: str, scheme: str, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 500}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(url)
+    picture = small(page.screenshot(full_page=True))
+    assert len(picture) < MAX_BYTES
+    (IMAGES / f"nsqadmin-{name}.png").write_bytes(picture)
+    context.close()

@@ -67,7 +67,9 @@ def test_what_it_tells(admin: Admin, nsqd: Upstream) -> None:
         assert set(values(admin, "depth", **subject)) <= {5.0, None}
         assert set(values(admin, "in_flight", **subject)) <= {2.0, None}
         assert values(admin, "latency", **subject) == []
-    assert nsqd.asked.count(SAMPLE) == len(nsqd.asked)  # no other queries
+    # No other queries. The one for copies is due once a minute.
+    assert nsqd.asked.count(SAMPLE) == len(nsqd.asked) - 1
+    assert nsqd.asked.count("GET /copies") == 1
     told = admin.get("/api/history")
     assert (told["interval"], told["length"], told["series"]) == (0.1, 43200.0, 3)
     shown = admin.get("/api/history", topic="t0", range="10s")

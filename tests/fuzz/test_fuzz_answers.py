@@ -11,15 +11,21 @@ from hypothesis import strategies as st
 from fuzz.garbage import ODD_JSON
 from nsqcy.cluster.discovery import Producer, lookup_url, parse_lookup, parse_nodes, parse_topics
 from nsqcy.cluster.stats import TopicStats, parse_stats, sum_topics
+from nsqcy.cluster.web_client import Answer
 from nsqcy.errors import RequestError
 from nsqcy.names import is_valid_name
+from nsqcy.nsqadmin.api.copies_json import copies_json
 from nsqcy.nsqadmin.api.stats_json import StatsJson
+from nsqcy.nsqadmin.cluster import copies
+from nsqcy.nsqadmin.cluster.answers import COPIES, read_answer
 from nsqcy.nsqadmin.cluster.nodes import Clients
 from nsqcy.nsqadmin.html.layout import Layout, render
 from nsqcy.nsqadmin.html.location import Location
 from nsqcy.nsqadmin.html.plots import Plots
+from nsqcy.nsqadmin.views import copies as copies_views
 from nsqcy.nsqadmin.views import topics as topic_views
 from nsqcy.util.gotext import json_bytes
+from support.strict_html import Element
 from support.strict_html import read as read_markup
 
 HEADERS = st.sampled_from([{}, {"x-nsq-content-type": "nsq; version=1.0"}])
@@ -151,3 +157,54 @@ def test_addresses(address: str, topic: str) -> None:
     except ValueError:
         return
     assert url.startswith(("http://", "https://")) and "topic=" in url
+
+
+GROUP = {
+    "group": "g",
+    "role": "owner",
+    "owner": "n.0",
+    "members": ["n.0", "m.0"],
+    "epoch": 2,
+    "copies": 3,
+    "min_copies": 2,
+    "durability": "os",
+    "closed": False,
+    "topics": ["orders"],
+    "responding": 1,
+    "accepts": False,
+    "joining": "",
+    "bytes": 5,
+    "whole": True,
+}
+WORKER = {"node": "n.0", "etcd": True, "ready": True, "sessions": ["n.0", "m.0"]}
+REPORTS = st.builds(
+    lambda worker, *groups: json.dumps({"workers": [worker | {"groups": groups}]}).encode(),
+    almost(WORKER),
+    almost(GROUP),
+    almost(GROUP | {"role": "holder", "owner": "m.0"}),
+    almost(GROUP | {"group": "h", "role": "new", "closed": True}),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(REPORTS, REPORTS)
+def test_whatever_is_read_of_copies_can_be_shown(one: bytes, other: bytes) -> None:
+    answers = [
+        read_answer(node, Answer(200, {}, body), COPIES)
+        for node, body in (("<a>:1", one), ("b:1", other))
+    ]
+    assert all(each.is_done or "unreadable" in each.reason for each in answers)
+    json.loads(json_bytes(copies_json(answers)))
+    layout = Layout("", True, has_copies=True)
+    for order in ("topics", "-state", "bytes"):
+        view = copies_views.page(answers, Location("/copies", {"sort": order}))
+        shown = read_markup(render(layout, "Copies", view))
+        groups = {each.id for each in copies.groups(answers)}
+        assert {each.attributes["data-key"] for each in rows_of(shown)} >= groups - {""}
+    for answer in answers:
+        copies.of_nsqd(answer)
+        copies.of_topic([answer], "orders")
+
+
+def rows_of(page: Element) -> list[Element]:
+    return [each for each in page.all("tr") if "data-key" in each.attributes]

@@ -11,6 +11,7 @@ from nsqcy.config.durations import SECOND, parse_duration
 from nsqcy.errors import HttpError
 from nsqcy.http.router import Request, Route
 from nsqcy.nsqadmin.api import stats_json
+from nsqcy.nsqadmin.api.copies_json import copies_json
 from nsqcy.nsqadmin.api.stats_json import Json, StatsJson, node_answer, node_answers
 from nsqcy.nsqadmin.cluster.answers import seek_effects
 from nsqcy.nsqadmin.cluster.view import ClusterView
@@ -149,6 +150,12 @@ def drain_state(app: AppContext, request: Request) -> Json:
     return node_answers([answer] if answer else [], cluster.warning("; "))
 
 
+def copies(app: AppContext, request: Request) -> Json:
+    cluster = app.cluster()
+    answers = app.all_copies(cluster)
+    return copies_json(answers, app.sighting.nsqds) | node_answers(answers, cluster.warning("; "))
+
+
 def get_history(app: AppContext, request: Request) -> Json:
     plots, params = app.plots(request), request.params
     history = plots.history
@@ -199,6 +206,7 @@ ROUTES = (
     Route("GET", "/api/nodes", nodes),
     Route("GET", "/api/nodes/:node", node),
     Route("GET", "/api/counter", counter),
+    Route("GET", "/api/copies", copies),
     Route("GET", "/api/peek/:topic", peek_topic),
     Route("GET", "/api/peek/:topic/:channel", peek_channel),
     Route("GET", "/api/policy/:topic", get_topic_policy),

@@ -123,6 +123,30 @@ DRAIN = both(
     perhaps(seconds_left=is_number),
 )
 
+_GROUP = both(
+    having(
+        group=is_text,
+        role=is_text,
+        owner=is_text,
+        members=each(is_text),
+        epoch=is_number,
+        copies=is_number,
+        min_copies=is_number,
+        durability=is_text,
+        closed=is_flag,
+        topics=each(is_text),
+    ),
+    perhaps(bytes=is_number, whole=is_flag, responding=is_number, accepts=is_flag, joining=is_text),
+)
+COPIES = having(
+    workers=each(
+        both(
+            having(node=is_text, etcd=is_flag, groups=each(_GROUP)),
+            perhaps(ready=is_flag, sessions=each(is_text)),
+        )
+    )
+)
+
 
 MAX_ANSWER = 8 << 20  # maximum bytes of a response
 

@@ -26,6 +26,7 @@ from nsqcy.errors import HttpError, RequestError
 from nsqcy.logging.types import Lines
 from nsqcy.nsqadmin.cluster.answers import (
     CHANNEL_NOT_FOUND,
+    COPIES,
     DRAIN,
     LOG,
     MAX_ANSWER,
@@ -289,6 +290,19 @@ class ClusterView:
         """Return a node's draining state; None if it does not answer."""
         return next(iter(self._request_each([node], DRAIN_PATH, {}, form=DRAIN)), None)
 
+    def copies(self, nodes: Iterable[Node]) -> list[NodeAnswer]:
+        """Return the groups of copies that these nsqds own or hold."""
+        return self._request_each(nodes, "copies", {}, form=COPIES)
+
+    def all_copies(self) -> tuple[list[NodeAnswer], bool]:
+        """Return the groups of copies of all nsqds, and whether all have answered. Raises HttpError
+        if none does."""
+        nodes = self.known()
+        answers = self.copies(nodes)
+        if nodes and not answers:
+            raise self._no_answer(NSQD, self._silent_text)
+        return answers, not self._silent
+
     def command_each(
         self, nodes: Iterable[Node], path: str, query: Mapping[str, str], method: str, body: bytes
     ) -> list[NodeAnswer]:
@@ -331,7 +345,7 @@ class ClusterView:
         by_name = {node.name: node for node in nodes}
 
         def ask(name: str) -> NodeAnswer:
-            url = by_name[name].url._replace(path=f"/{path}", query=urlencode(query))
+            url = by_name[name].url._replace(path=f"/{path}", query=urlencode(query) or None)
             return read_answer(
                 name, self._web.ask(url, method, body=body, maximum=MAX_ANSWER), form
             )

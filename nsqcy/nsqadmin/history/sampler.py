@@ -7,7 +7,7 @@ takes longer than a step skips the next ones.
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nsqcy.cluster import stats
@@ -15,6 +15,7 @@ from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.web_client import WebClient
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.logging.types import Lines
+from nsqcy.nsqadmin.cluster.copies import Sighting
 from nsqcy.nsqadmin.cluster.nodes import Node
 from nsqcy.nsqadmin.cluster.view import ClusterView, Sources
 from nsqcy.nsqadmin.history.rates import Rates, Reading, reading
@@ -22,11 +23,19 @@ from nsqcy.nsqadmin.history.store import History
 
 PATIENCE = 3.5  # maximum steps over which a rate is averaged
 _SHARE = 0.5  # maximum fraction of a step for a query, whatever the timeouts are
+_COPIES_INTERVAL = 60.0  # seconds between two queries for copies
 _FIRST_WITHIN = 1.0  # maximum seconds from start to first sample
 
 
 class Sampler:
-    def __init__(self, sources: Sources, web: WebClient, history: History, log: Lines) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        web: WebClient,
+        history: History,
+        log: Lines,
+        sighting: Sighting,
+    ) -> None:
         terms, maximum = web.terms, history.step * _SHARE
         self._web = WebClient(
             replace(
@@ -38,6 +47,8 @@ class Sampler:
         self._sources = sources
         self._history = history
         self._log = log
+        self._sighting = sighting
+        self._copies_due = float("-inf")
         self._rates = Rates(PATIENCE * history.step)
         self._nodes: Mapping[str, Node] = {}  # as last known
         self._silent: frozenset[str] = frozenset()
@@ -64,6 +75,14 @@ class Sampler:
         self._report(frozenset(outcome.errors), outcome.errors)
         if outcome.values:
             self._history.add(time.monotonic(), self._rates.rows(outcome.values))
+        if time.monotonic() >= self._copies_due:
+            self._copies_due = time.monotonic() + _COPIES_INTERVAL
+            self._look_for_copies([nodes[name] for name in outcome.values], len(nodes))
+
+    def _look_for_copies(self, answering: Sequence[Node], known: int) -> None:
+        """Note whether nsqds have groups of copies, so that pages link to them."""
+        answers = ClusterView(self._sources, self._web, _NoLog()).copies(answering)
+        self._sighting.note(answers, of_all=len(answers) == known)
 
     def _known(self) -> Mapping[str, Node]:
         """Return the current nsqds, or the last known ones if nsqlookupds do not answer."""

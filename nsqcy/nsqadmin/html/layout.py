@@ -18,12 +18,13 @@ from nsqcy.nsqadmin.html import templates
 class Layout:
     """Values common to all pages of a request. base: prefix of every path. is_admin: whether the
     user may act. user: name of the logged-in user. version: version of the static files, which
-    browsers cache."""
+    browsers cache. has_copies: whether some nsqd has groups of copies."""
 
     base: str
     is_admin: bool
     user: str = ""
     version: str = ""
+    has_copies: bool = False
 
     @property
     def nsq_version(self) -> str:

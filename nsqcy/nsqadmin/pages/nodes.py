@@ -33,8 +33,9 @@ def node(app: AppContext, request: Request, name: str) -> Page:
         rows = cluster.node(name)
         (found,) = rows.nodes.values()
         drain = cluster.drain_state(found)
+        copies = next(iter(app.copies(cluster, [found])), None)
         clients = app.clients(rows)
-        return views.node(name, rows.topics, clients, location, plots, drain)
+        return views.node(name, rows.topics, clients, location, plots, drain, copies)
 
     return Page(name, location.path, draw, Subject(node=name), is_live=True)
 

@@ -8,6 +8,7 @@ from nsqcy.http.parser import Reply
 from nsqcy.http.router import Request
 from nsqcy.nsqadmin import actions
 from nsqcy.nsqadmin.cluster.answers import seek_effects
+from nsqcy.nsqadmin.cluster.copies import of_topic
 from nsqcy.nsqadmin.cluster.view import ClusterView, Done
 from nsqcy.nsqadmin.context import AppContext, Page, form_route, page_route, refusal, submit
 from nsqcy.nsqadmin.history.store import Subject
@@ -35,7 +36,8 @@ def topic(app: AppContext, request: Request, name: str) -> Page:
 
     def draw(cluster: ClusterView) -> View:
         rows = cluster.topic(name)
-        return views.topic(sum_topics(rows.topics)[name], location, plots)
+        copies = of_topic(app.copies(cluster, rows.nodes.values()), name)
+        return views.topic(sum_topics(rows.topics)[name], location, plots, copies)
 
     return Page(name, location.path, draw, Subject(topic=name), is_live=True)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from nsqcy.cluster.stats import AnyFigures, ClientStats, TopicStats
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
+from nsqcy.nsqadmin.cluster.copies import of_nsqd
 from nsqcy.nsqadmin.cluster.nodes import Clients, Node
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html import attention
@@ -71,6 +72,7 @@ def node(
     location: Location,
     plots: Plots,
     drain: NodeAnswer | None = None,
+    copies: NodeAnswer | None = None,
 ) -> View:
     channels = [each for row in rows for each in row.channels.values()]
     counts = (
@@ -83,6 +85,7 @@ def node(
         "asked": _node_question(name, rows, drain, location.params),
         "chosen": None if "ask" in location.params else _chosen(rows, location.params),
         "counts": counts,
+        "copies": None if copies is None else of_nsqd(copies),
         "drain": drain,
         "left": _left(drain) if drain is not None and drain.is_done else "",
         "topics": [_topic_on_node(row, clients) for row in rows],

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nsqcy.cluster.stats import ChannelStats, ClientStats, CursorStats, TopicFigures, TopicStats
+from nsqcy.nsqadmin.cluster.copies import COMPLETE, TopicCopies
 from nsqcy.nsqadmin.cluster.nodes import Clients
 from nsqcy.nsqadmin.history.store import Subject
 from nsqcy.nsqadmin.html import attention
@@ -133,13 +134,21 @@ def _counts(stats: TopicStats | None) -> dict[str, int]:
 # A topic
 
 
-def topic(stats: TopicStats, location: Location, plots: Plots) -> View:
+def topic(
+    stats: TopicStats,
+    location: Location,
+    plots: Plots,
+    copies: Mapping[str, TopicCopies] | None = None,
+) -> View:
+    """copies: by node; nodes without copies are missing."""
+    copies = copies or {}
     channels = list(stats.channels.values())
     signs = {each.name: attention.of_channel(each, plots) for each in channels}
     node_times = Times(each.latency for each in stats.nodes)
     channel_times = Times(each.latency for each in channels)
     node_columns: Columns[TopicStats] = [
         ("NSQd Host", lambda row: row.node),
+        *([("Copies", lambda row: _responding(copies.get(row.node)))] if copies else []),
         *DEPTHS,
         ("Messages", lambda row: row.figures.message_count),
         ("Channels", lambda row: len(row.channels)),
@@ -164,6 +173,8 @@ def topic(stats: TopicStats, location: Location, plots: Plots) -> View:
         "asked": _topic_question(stats, location.params),
         "nodes": table("Topic Message Queue", node_columns, stats.nodes, location),
         "node_times": node_times,
+        "copies": copies,
+        "complete": COMPLETE,
         "channels": table("Channel Message Queues", channel_columns, channels, location),
         "channel_times": channel_times,
         "channel_subject": channel_subject,
@@ -173,6 +184,10 @@ def topic(stats: TopicStats, location: Location, plots: Plots) -> View:
         "subject": Subject(topic=stats.name),
     }
     return View("topic.html", values)
+
+
+def _responding(found: TopicCopies | None) -> int:
+    return -1 if found is None or found.responding is None else found.responding
 
 
 def channel_subject(stats: ChannelStats) -> Subject:

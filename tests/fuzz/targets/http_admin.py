@@ -26,7 +26,7 @@ from nsqcy.nsqadmin.auth.logins import Logins
 from nsqcy.nsqadmin.cluster import view
 from nsqcy.nsqadmin.context import AppContext
 from nsqcy.nsqadmin.options import NSQADMIN, resolve
-from nsqcy.nsqadmin.pages import login, messages, nodes, topics
+from nsqcy.nsqadmin.pages import copies, login, messages, nodes, topics
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.users.hashes import hash_token
@@ -35,15 +35,17 @@ from support.worker_core import Log
 
 COVERS = ["http/parser.py", "http/router.py", "nsqlookupd/api.py", "nsqadmin/actions.py"]
 COVERS += [f"nsqadmin/api/{name}.py" for name in ("actions", "queries", "service")]
-COVERS += [f"nsqadmin/pages/{name}.py" for name in ("login", "messages", "nodes", "topics")]
+COVERS += [
+    f"nsqadmin/pages/{name}.py" for name in ("copies", "login", "messages", "nodes", "topics")
+]
 COVERS += ["nsqadmin/requests.py", "nsqadmin/auth/access.py", "nsqadmin/auth/logins.py"]
-COVERS += ["nsqadmin/cluster/answers.py"]
+COVERS += [f"nsqadmin/cluster/{name}.py" for name in ("answers", "copies")]
 DATE = b"Fri, 20 Nov 2026 11:18:30 GMT"
 NOW = Moment(5, 5)
 LIMITS: Any = type("Limits", (), {"debug_remote": False, "max_input_bytes": 1 << 20})
 SPLIT = b"\0\0\0"
 TOKEN = "token"
-ROUTES = [*topics.ROUTES, *nodes.ROUTES, *messages.ROUTES]
+ROUTES = [*topics.ROUTES, *nodes.ROUTES, *messages.ROUTES, *copies.ROUTES]
 ROUTES += [*service.ROUTES, *queries.ROUTES, *actions.ROUTES]
 FORMS = [b"action=pause", b"action=delete&node=a:2", b"action=seek&to=first", b"action=redrive"]
 FORMS += [b"action=set&rate=5&durability=os", b"action=cancel&id=0123456789abcdef", b"limit=9"]
@@ -86,6 +88,25 @@ SAID = {
     "draining": True,
     "left": None,
 }
+GROUP = {
+    "group": "g",
+    "role": "owner",
+    "owner": "n.0",
+    "members": ["n.0", "m.0"],
+    "epoch": 2,
+    "copies": 3,
+    "min_copies": 2,
+    "durability": "os",
+    "closed": False,
+    "topics": ["t", "u"],
+    "responding": 1,
+    "accepts": False,
+    "joining": "o.0",
+    "bytes": 5,
+    "whole": True,
+}
+WORKER = {"node": "n.0", "etcd": True, "ready": False, "sessions": ["n.0"]}
+SAID |= {"workers": [WORKER | {"groups": [GROUP, GROUP | {"group": "h", "role": "holder"}]}]}
 SAID |= {
     "config": {"rate": {"value": 5, "from": "default"}},
     "channels": {"c": 5},

@@ -1,0 +1,69 @@
+"""nsqadmin shows the copies of real nsqds: while all is well, without etcd, and after a loss."""
+
+from pathlib import Path
+
+from nsqcy.testing.http_requests import eventually
+from support.copies_with_admin import BUDGET, CopiesWithAdmin, copies_with_admin
+from support.etcd_process import needs_etcd
+from support.strict_html import Element, read
+
+pytestmark = needs_etcd
+
+
+def page(cluster: CopiesWithAdmin, path: str) -> Element:
+    answer = cluster.admin.web.get(path)
+    assert answer.status == 200, answer
+    return read(answer.body)
+
+
+def test_a_cluster_from_healthy_to_degraded(tmp_path: Path) -> None:
+    with copies_with_admin(tmp_path) as cluster:
+        _is_healthy(cluster)
+        _lacks_etcd(cluster)
+        _loses_nodes(cluster)
+
+
+def _is_healthy(cluster: CopiesWithAdmin) -> None:
+    found = cluster.copies()
+    assert (found["risks"], found["message"]) == ([], "")
+    shown = page(cluster, "/copies")
+    rows = {(row[0], row[1]): row for row in shown.table("Groups")[1:]}
+    first, second, third = cluster.nodes
+    assert rows["orders", first][3:6] == ["3 of 3", "2", "os"]
+    assert rows["mails", first][3:6] == ["2 of 2", "2", "fsync"]
+    assert ("orders", second) in rows and first in rows["orders", second][2]
+    assert "No risks" in shown.one("main").text
+    table = page(cluster, "/topics/orders").table("Topic Message Queue")
+    assert [row[1] for row in table] == ["Copies", "3 of 3", "3 of 3", ""]
+    assert " held" in page(cluster, f"/nodes/{third}").one("main").text
+
+
+def _lacks_etcd(cluster: CopiesWithAdmin) -> None:
+    (member,) = cluster.etcd.members
+    member.kill()
+    text = "these nsqds cannot take over groups or replace lost copies."
+    eventually(lambda: any(text in each for each in texts(cluster)), BUDGET)
+    cluster.etcd.restart(member)
+    eventually(lambda: not texts(cluster), BUDGET)
+
+
+def _loses_nodes(cluster: CopiesWithAdmin) -> None:
+    second = cluster.nodes[1]
+    cluster.nsqds[0].destroy()
+    text = f"2 of 3 copies respond for orders on {second}. If one more fails, publishes are"
+    text += " refused."
+    eventually(lambda: text in texts(cluster), BUDGET)
+    cluster.nsqds[2].destroy()
+    text = f"Publishes to orders on {second} are refused: 1 of 3 copies responds, at least 2 are"
+    text += " needed."
+    eventually(lambda: text in texts(cluster), BUDGET)
+    found = cluster.copies()
+    assert found["risks"][0]["severity"] == "critical"
+    # nsqlookupd no longer knows the other two; nsqadmin has their addresses from before.
+    members = [member for each in found["groups"] for member in each["members"]]
+    assert {each["node"] for each in members} == {*cluster.nodes}
+    assert {each["node"] for each in members if each["answers"]} == {second}
+
+
+def texts(cluster: CopiesWithAdmin) -> list[str]:
+    return [each["text"] for each in cluster.copies()["risks"]]
