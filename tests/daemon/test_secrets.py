@@ -116,7 +116,7 @@ def read_again(daemons: Sequence[Logged], file: Path) -> None:
     good = file.read_text()
     for text, says in (
         (f"{good}{TORN}\n", "unchanged"),
-        (good, r"read again|\d users"),
+        (good, r"reloaded the|\d users"),
     ):
         file.write_text(text)
         for daemon in daemons:
