@@ -98,7 +98,12 @@ UNTYPED = {
     ("SPARK", "python -m nsqcy.spark"): NAMES,
     ("service", "cp /opt/nsqcy"): MACHINE,
 }
-ELSEWHERE = {"quick-start": ["PIPELINE", "SPARK"], "pytest": ["CLIENT", "TESTING"]}
+ELSEWHERE = {
+    "quick-start": ["PIPELINE", "SPARK"],
+    "pytest": ["CLIENT", "TESTING"],
+    "cluster": ["REPLICATION"],
+    "daemon": ["REPLICATION"],
+}
 FENCE = re.compile(r"^```(?:sh|python|console) ?(\S*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
