@@ -1,7 +1,7 @@
 """Three ways to publish: one message, a batch, and as many as possible.
 
-    nsqcy up                      # in another terminal
-    python examples/publish.py
+nsqcy up                      # in another terminal
+python examples/publish.py
 """
 
 import os

@@ -6,6 +6,9 @@ from enum import IntEnum
 from nsqcy.copies.messages import Align, Change, Delete, Extent, Filled, Offer, Rename, Write
 from nsqcy.copies.ports import Copy, Host, Limits
 
+FAILURES = frozenset({"full", "failing", "leaving"})
+"""Reasons for which a holder is replaced at once."""
+
 
 class Status(IntEnum):
     CLOSED = 0
@@ -44,7 +47,7 @@ class Feed:
         """Time of the last progress: a confirmation, or being up to date."""
         self.filling_since = now
         self.refused = ""
-        """Reason for which the holder left."""
+        """Reason for which the holder left, until it confirms again."""
         self.unfilled: dict[str, None] = {}
         """Files that the holder may not have completely."""
         self.sent: dict[str, int] = {}
@@ -69,7 +72,6 @@ class Feed:
         """Cut what the holder must not have, and begin to send what it lacks."""
         self.status = Status.FILLING
         self.progress = self.filling_since = now
-        self.refused = ""
         self.unacknowledged = 0
         self.unfilled = {}
         self.sent = {}
@@ -106,7 +108,7 @@ class Feed:
 
     def has_failed(self, position: int, now: float, limits: Limits) -> bool:
         """Whether the others should stop waiting for the holder."""
-        if self.refused in ("full", "failing"):
+        if self.refused in FAILURES:
             return True
         if self.status == Status.FILLING and now - self.filling_since > limits.fill_timeout:
             return True

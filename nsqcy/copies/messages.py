@@ -104,7 +104,8 @@ class Refuse:
     """Refuse the offer, or leave the stream."""
 
     reason: str
-    """`epoch`: the holder knows another value; `full`: its disk is; `failing`: its disk is."""
+    """`epoch`: the holder knows a different value; `full`, `failing`: the state of its disk;
+    `leaving`: its process exits."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """The owner of a group: feeds the holders, knows what is committed, and changes the members.
 
 A change of a file is committed when every other member has stored it; the caller waits for its own
-disk. While the outcome of a proposal is unknown, the members that it names count as well, because it
-may already be the value in the registry.
+disk. While the outcome of a proposal is unknown, the members that it names count as well, because
+it may already be the value in the registry.
 """
 
 from nsqcy.copies.feed import Feed, Status
@@ -134,6 +134,7 @@ class Owner:
         feed.heard = now
         match message:
             case Confirm(position):
+                feed.refused = ""
                 if position > feed.confirmed:
                     feed.confirmed = position
                     feed.progress = now

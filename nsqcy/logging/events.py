@@ -395,6 +395,14 @@ EVENTS = (
     Event("drain_begins", "info", NSQD, "DRAIN: begins; unregistering from nsqlookupds", (), ""),
     Event("drain_refuses_publishes", "info", NSQD, "DRAIN: publishes are refused", (), ""),
     Event("drain_left", "info", NSQD, "DRAIN: …", ("messages",), "The number of messages left."),
+    Event(
+        "drain_handed_over",
+        "info",
+        NSQD,
+        "DRAIN: all copied topics are handed over",
+        (),
+        "Other nodes own the topics now, and nsqd exits.",
+    ),
     Event("drain_done", "info", NSQD, "DRAIN: nothing is left", (), "nsqd exits with code 0."),
     Event(
         "drain_over",

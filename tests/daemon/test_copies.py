@@ -1,11 +1,14 @@
 """Workers that hold copies for each other, with real files, sockets and etcd."""
 
+import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from support.copies_cluster import Machine, OwnedLog, until
+from nsqcy.nsqd.copies.node import forget_revision
+from support.copies_cluster import LIMITS, Machine, OwnedLog, Settings, until
 from support.etcd_process import Etcd, needs_etcd
 
 pytestmark = needs_etcd
@@ -91,3 +94,59 @@ def test_a_lost_member_is_replaced(machines: list[Machine]) -> None:
     until(lambda: log.done == [0])
     assert other.contents(log.group.id) == owner.contents(log.group.id)
     holder.start()
+
+
+@pytest.fixture
+def patient(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
+    """Machines that wait for silent members much longer than a test."""
+    settings = Settings(limits=replace(LIMITS, copy_timeout=600.0, fill_timeout=600.0))
+    machines = [Machine(tmp_path / str(number), etcd, settings) for number in range(3)]
+    yield machines
+    for machine in machines:
+        machine.stop()
+
+
+def holder_and_other(machines: list[Machine], group_id: str) -> tuple[Machine, Machine]:
+    """Return the machine with the second copy, and the one without a copy."""
+    group = machines[0].group(group_id)
+    assert group is not None
+    first, second = machines[1:]
+    return (first, second) if first.name in group.members else (second, first)
+
+
+def test_a_member_that_exits_is_replaced_at_once(patient: list[Machine]) -> None:
+    log = new_log(patient[0], 2)
+    holder, other = holder_and_other(patient, log.group.id)
+    holder.host.leave()
+    log.append(1)
+    until(lambda: log.done == [0])
+    until(lambda: other.contents(log.group.id) == patient[0].contents(log.group.id))
+
+
+def test_a_member_whose_disk_fails_is_replaced_at_once(patient: list[Machine]) -> None:
+    log = new_log(patient[0], 2)
+    log.append(1)
+    until(lambda: log.done == [0])
+    holder, other = holder_and_other(patient, log.group.id)
+    holder.io.fault("pwrite", error=errno.ENOSPC)
+    log.append(4)
+    until(lambda: log.done == [0, 0])
+    until(lambda: other.contents(log.group.id) == patient[0].contents(log.group.id))
+    assert any("no space left" in line for line in holder.lines.lines)
+
+
+def test_a_registry_that_went_back_changes_nothing(
+    etcd: Etcd, machines: list[Machine], tmp_path: Path
+) -> None:
+    log = new_log(machines[0], 3)
+    etcd.erase()
+    until(lambda: any("restored from a backup" in line for line in machines[1].lines.lines))
+    log.append(1)
+    until(lambda: log.done == [0])
+    machines[1].stop()
+    machines[1].start()
+    until(lambda: any("restored from a backup" in line for line in machines[1].lines.lines[-3:]))
+    machines[1].stop()
+    forget_revision(machines[1].root)
+    machines[1].start()
+    until(lambda: machines[1].host.status()["etcd"])

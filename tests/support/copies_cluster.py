@@ -83,7 +83,7 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        self.io = self.make_io()
+        self.io = IoThread(faults=True)
         self._watcher = gevent.get_hub().loop.io(self.io.fileno(), 1)
         self._watcher.start(self.io.poll_now)
         node = Node(self.root, machine_id(self.root), 0, self.boot)
@@ -91,9 +91,6 @@ class Machine:
         self.host = CopiesHost(
             self.io, self.root, node, self.settings, self.etcd.client(), self, self.lines
         )
-
-    def make_io(self) -> IoThread:
-        return IoThread()
 
     def stop(self) -> None:
         """End the process without a word to the others."""

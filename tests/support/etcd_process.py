@@ -84,6 +84,15 @@ class Etcd:
             member.kill()
         shutil.rmtree(self._folder)
 
+    def erase(self) -> None:
+        """Replace the cluster by an empty one at the same addresses."""
+        for member in self.members:
+            member.kill()
+            shutil.rmtree(member.folder)
+        for member in self.members:
+            member.start(self.members)
+        self.await_ready()
+
     def restart(self, member: Member) -> None:
         member.start(self.members)
         self.await_ready()

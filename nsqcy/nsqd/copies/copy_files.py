@@ -15,6 +15,7 @@ from typing import Any
 from nsqcy.copies.messages import Extent
 from nsqcy.nsqd.copies.file_table import FileTable
 from nsqcy.storage.io import FileHandle, IoThread
+from nsqcy.util import files
 
 ASIDE = ".fill"
 """Suffix of a file that replaces another one at the end of a fill."""
@@ -29,7 +30,7 @@ SUFFIX = ".topic"
 class Data:
     """Data of a write."""
 
-    data: bytes
+    data: bytes | bytearray
     are_records: bool = False
     """Whether it is a run of records whose checksums are still to be filled in."""
 
@@ -159,9 +160,11 @@ class CopyFiles:
         handle = self._handle(path)
         self.table.written(path, offset, data.data)
         if data.are_records:
-            handle.write_records(bytearray(data.data), offset, self._change(path))
+            # Data of a stream are used by nothing else.
+            records = data.data if isinstance(data.data, bytearray) else bytearray(data.data)
+            handle.write_records(records, offset, self._change(path))
         else:
-            handle.write(data.data, offset, self._change(path))
+            handle.write(bytes(data.data), offset, self._change(path))
 
     def truncate(self, path: str, size: int) -> None:
         path = self._place(path)
@@ -282,6 +285,18 @@ def served_topics(data_path: Path, workers: int) -> dict[str, int]:
                 for path in directory.glob(f"*{SUFFIX}/"):
                     found[path.name.removesuffix(SUFFIX)] = worker
     return found
+
+
+def distrust_copies(data_path: Path) -> int:
+    """Let no copy on this node count as whole until it was compared with the others; return the
+    number of copies. Blocks; raises OSError. nsqd must not be running."""
+    count = 0
+    for path in (data_path / FOLDER).glob(f"*/*/{FACTS}"):
+        facts = _read_facts(path.parent)
+        facts["whole"] = False
+        files.replace(os.fspath(path.parent), FACTS, json.dumps(facts).encode())
+        count += 1
+    return count
 
 
 def _read_facts(root: Path) -> dict[str, Any]:

@@ -54,10 +54,10 @@ class FileTable:
         """Return the bytes in all files."""
         return sum(self._sizes.values())
 
-    def written(self, path: str, offset: int, data: bytes) -> None:
+    def written(self, path: str, offset: int, data: bytes | bytearray) -> None:
         self._sizes[path] = max(self.size(path), offset + len(data))
         if offset == 0 and len(data) >= HEADER and path.endswith(SEGMENT):
-            self._headers[path] = data[:HEADER]
+            self._headers[path] = bytes(data[:HEADER])
 
     def truncated(self, path: str, size: int) -> None:
         self._sizes[path] = size

@@ -4,6 +4,7 @@ Joins the state machine, the registry, the streams and the files. Does not know 
 `Topics` when the process begins or ceases to own a group.
 """
 
+import errno
 import os
 import secrets
 import time
@@ -16,7 +17,7 @@ import gevent
 from gevent import socket, ssl
 
 from nsqcy.copies.group import Group
-from nsqcy.copies.messages import FromHolder, FromOwner
+from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
 from nsqcy.copies.owner import Owner
 from nsqcy.copies.ports import Claim, Limits
 from nsqcy.copies.worker import Worker
@@ -31,6 +32,7 @@ from nsqcy.storage.io import IoThread
 from nsqcy.storage.mirrored_io import MirroredIo
 
 FLUSH_INTERVAL = 0.01  # seconds
+LEAVE_PAUSE = 0.02  # seconds in which streams can send the last messages
 ROLES = ("owner", "holder", "member")
 
 Key = tuple[str, str]
@@ -182,6 +184,8 @@ class CopiesHost:
         self._sessions: dict[str, Session] = {}
         self._is_ready = False
         self._is_cut_off = False
+        self._released: set[str] | None = None
+        """Groups that are handed over."""
         self.takeovers = 0
         """Groups that this process has taken over from other nodes."""
         self._listener = Listener(
@@ -208,6 +212,13 @@ class CopiesHost:
         self.stop_waiting()
         self._registry.close()
 
+    def leave(self) -> None:
+        """Announce the end of the process to the owners that feed copies here, so that they do not
+        wait for this node."""
+        for stream in list(self._accepted.values()):
+            stream.send(Refuse("leaving"))
+        gevent.sleep(LEAVE_PAUSE)
+
     def stop_waiting(self) -> None:
         """Report changes as soon as they are made here: the process is about to end."""
         for files in self._files.values():
@@ -223,6 +234,32 @@ class CopiesHost:
     def _is_flushed(self) -> bool:
         owners = [self.worker.owner(group_id) for group_id in self._files]
         return all(owner is None or owner.committed == owner.position for owner in owners)
+
+    # -- handing over
+
+    def owned_ids(self) -> list[str]:
+        """Return the groups that this process owns."""
+        return [group_id for group_id in self._files if self.worker.owner(group_id) is not None]
+
+    def release(self) -> int:
+        """Release the groups that this process owns now, as soon as their members have everything.
+        Return the number of groups left. Later calls do not release groups that are newer."""
+        if self._released is None:
+            self._released = set(self.owned_ids())
+        left = self._released.intersection(self.owned_ids())
+        for group_id in left:
+            owner = self.worker.owner(group_id)
+            if owner is not None:
+                owner.release()
+        return len(left)
+
+    def keep(self) -> None:
+        """Keep the groups that are not released yet."""
+        for group_id in self._released or ():
+            owner = self.worker.owner(group_id)
+            if owner is not None:
+                owner.is_releasing = False
+        self._released = None
 
     # -- reports
 
@@ -379,6 +416,8 @@ class CopiesHost:
     def group_changed(self, group: Group, revision: int) -> None:
         if self._is_ready:
             self._enter()
+            self._node.saw(revision)
+            self._node.save_revision()
             self.worker.updated(group, revision, time.monotonic())
             self._topics.tick()
             self._io.kick_now()
@@ -388,6 +427,13 @@ class CopiesHost:
 
     def names(self) -> Sequence[str]:
         return self._node.names
+
+    @property
+    def revision(self) -> int:
+        return self._node.revision
+
+    def saw(self, revision: int) -> None:
+        self._node.saw(revision)
 
     def registered(self, *, is_current: bool) -> None:
         self._node.registered()
@@ -426,6 +472,11 @@ class CopiesHost:
 
     def _copy_failed(self, group_id: str, error: int) -> None:
         self._report_failure(group_id, "held", error)
+        self._copies.pop(group_id, None)  # the next stream begins with the files as they are
+        holder = self.worker.holder(group_id)
+        if holder is not None:
+            reason = "full" if error in (errno.ENOSPC, errno.EDQUOT) else "failing"
+            self.reply(holder.owner, group_id, Refuse(reason))
 
     def _report_failure(self, group_id: str, role: str, error: int) -> None:
         reason = os.strerror(error).lower()

@@ -31,7 +31,9 @@ class Node:
         self.process = f"{self.name}.{secrets.token_hex(4)}"
         self._root = root
         self._file = f"node.{worker}.json"
-        self.names = [*_names(root / self._file), self.process]
+        self.names, self.revision = _names(root / self._file)
+        self._saved = self.revision
+        self.names.append(self.process)
         self._save()
 
     def registered(self) -> None:
@@ -39,9 +41,19 @@ class Node:
         self.names = [self.process]
         self._save()
 
+    def saw(self, revision: int) -> None:
+        """Note a revision of the registry, which the next save stores."""
+        self.revision = max(self.revision, revision)
+
+    def save_revision(self) -> None:
+        """Store the latest revision: a group has changed."""
+        if self.revision > self._saved:
+            self._save()
+
     def _save(self) -> None:
-        content = json.dumps({"processes": self.names}).encode()
-        files.replace(os.fspath(self._root), self._file, content)
+        content = {"processes": self.names, "revision": self.revision}
+        files.replace(os.fspath(self._root), self._file, json.dumps(content).encode())
+        self._saved = self.revision
 
 
 def machine_id(root: Path) -> str:
@@ -63,14 +75,24 @@ def machine_id(root: Path) -> str:
     return machine
 
 
-def _names(path: Path) -> list[str]:
-    found = _read(path)
-    if found is None:
-        return []
-    names = found.get("processes")
+def _names(path: Path) -> tuple[list[str], int]:
+    """Return the names of processes, and the latest revision of the registry."""
+    found = _read(path) or {}
+    names, revision = found.get("processes"), found.get("revision")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return []  # the registry has a name that is not here: no copy counts as whole
-    return names
+        names = []  # the registry has a name that is not here: no copy counts as whole
+    return names, revision if isinstance(revision, int) else 0
+
+
+def forget_revision(root: Path) -> None:
+    """Accept an older registry at the next start. Blocks; raises OSError.
+
+    root: directory of the copies of all workers, which must not be running
+    """
+    for path in root.glob("node.*.json"):
+        found = _read(path) or {}
+        found["revision"] = 0
+        files.replace(os.fspath(root), path.name, json.dumps(found).encode())
 
 
 def _read(path: Path) -> dict[str, Any] | None:

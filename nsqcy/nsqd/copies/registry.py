@@ -68,6 +68,15 @@ class NodeNames(Protocol):
         """Return the last registered process and all later ones, this one included."""
         ...
 
+    @property
+    def revision(self) -> int:
+        """Latest revision of the registry that this node has seen."""
+        ...
+
+    def saw(self, revision: int) -> None:
+        """Note a revision of the registry."""
+        ...
+
     def registered(self, *, is_current: bool) -> None:
         """Note that this process is registered, and whether the disk has all earlier data."""
         ...
@@ -172,6 +181,7 @@ class Registry:
             self._lease = self._ask(self._client.grant, int(self._lease_seconds))
             self._put_session()
         found, revision = self._ask(self._client.read, self._prefix)
+        self._check_revision(revision)
         groups, sessions, claims = [], [], []
         for each in found:
             kind, _, name = each.key.removeprefix(self._prefix).partition("/")
@@ -193,6 +203,18 @@ class Registry:
         if self._watch is None:
             self._watch = self._ask(self._client.watch, self._prefix, revision + 1)
             self._greenlets.append(gevent.spawn(self._follow, self._watch))
+
+    def _check_revision(self, revision: int) -> None:
+        """Raise EtcdError if etcd was restored from a backup that lacks what this node has seen.
+        Its values may be wrong, so no group may change."""
+        seen = self._names.revision
+        if revision < seen:
+            raise EtcdError(
+                f"its revision {revision} is older than {seen}, which this node has seen: etcd was "
+                "restored from a backup. Stop all nsqds, run `nsqcy copies repair` on each node, "
+                "and start them"
+            )
+        self._names.saw(revision)
 
     def _put_session(self) -> None:
         value = json.dumps(

@@ -83,6 +83,20 @@ class Copies:
         """Return the worker's figures for /metrics, by `metrics.families.COPIES`."""
         return self._host.figures() | {"draining": self.topics.draining()}
 
+    def hand_over(self) -> int:
+        """Begin or continue to give all groups of this worker to other nodes: stop deliveries, and
+        release the groups once no message is in flight. Return the number of groups left."""
+        self.topics.hold_deliveries(True)
+        if self.topics.in_flight():
+            return max(1, len(self._host.owned_ids()))
+        return self._host.release()
+
+    def keep(self) -> int:
+        """Stop handing over, and return 0."""
+        self.topics.hold_deliveries(False)
+        self._host.keep()
+        return 0
+
     def stop_waiting(self) -> None:
         """Save from now on without waiting for the holders."""
         self._host.stop_waiting()
@@ -90,6 +104,7 @@ class Copies:
     def stop(self) -> None:
         """Let the holders have what was saved, and end."""
         self._host.flush(FLUSH_LIMIT)
+        self._host.leave()
         self._host.stop()
 
     def _become_ready(self) -> None:

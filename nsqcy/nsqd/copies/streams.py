@@ -25,20 +25,23 @@ from nsqcy.nsqd.copies.wire import (
     Welcome,
     WireError,
     encode,
+    write_head,
 )
 
 TIMEOUT = 5.0  # seconds for a connection and its greeting
 MAX_QUEUED = 128 << 20  # bytes that the other side does not read
 PIECE = 256 << 10  # bytes read at a time
+MAX_PARTS = 500  # sent at a time; the kernel allows 1,024
+SMALL = 32 << 10  # bytes, which are joined before they are sent
 
 
 class _Slot:
-    """Place of a message in the queue, until its data was read from disk."""
+    """Place of a message in the queue, until its data have been read from disk."""
 
-    __slots__ = ("data",)
+    __slots__ = ("parts",)
 
     def __init__(self) -> None:
-        self.data = b""
+        self.parts: tuple[bytes, ...] = ()
 
 
 class Stream:
@@ -59,7 +62,7 @@ class Stream:
         self._decoder = decoder
         self._received = received
         self._ended = ended
-        self._queue: deque[bytes | _Slot] = deque()
+        self._queue: deque[tuple[bytes, ...] | _Slot] = deque()
         self._queued = 0
         self._wake = Event()
         # Setting the event at the end of a turn would wake the greenlet much later.
@@ -78,12 +81,15 @@ class Stream:
         """Queue a message. A Write may have a Piece, which is read now and sent in its turn."""
         if self._is_closed:
             return
-        if isinstance(message, Write) and isinstance(message.data, Piece):
-            self._send_piece(message, message.data)
-            return
-        data = encode(message)
-        self._queue.append(data)
-        self._add(len(data))
+        if isinstance(message, Write):
+            if isinstance(message.data, Piece):
+                self._send_piece(message, message.data)
+                return
+            parts = _write_parts(message, message.data)
+        else:
+            parts = (encode(message),)
+        self._queue.append(parts)
+        self._add(parts)
 
     def close(self) -> None:
         """Close the connection, without a call of `ended`."""
@@ -105,8 +111,8 @@ class Stream:
             self.close()
             self._ended(reason)
 
-    def _add(self, size: int) -> None:
-        self._queued += size
+    def _add(self, parts: tuple[bytes, ...]) -> None:
+        self._queued += sum(map(len, parts))
         self._alarm.send()
         if self._queued > MAX_QUEUED:
             self._end(f"more than {MAX_QUEUED} bytes are queued")
@@ -118,36 +124,49 @@ class Stream:
         def done(error: int, data: bytes) -> None:
             if error:
                 self._end(f"a file cannot be read: {errno.errorcode.get(error, error)}")
-                return
-            slot.data = encode(Write(message.path, message.offset, Data(data), message.position))
-            self._add(len(slot.data))
+            elif not self._is_closed:
+                slot.parts = _write_parts(message, Data(data))
+                self._add(slot.parts)
 
         piece.read(done)
 
     def _write(self) -> None:
         try:
             while not self._is_closed:
-                data = self._sendable()
-                if data:
-                    self._sock.sendall(data)
-                    self._queued -= len(data)
+                parts = self._sendable()
+                if parts:
+                    self._send_all(parts)
+                    self._queued -= sum(map(len, parts))
                 else:
                     self._wake.clear()
                     self._wake.wait()
         except OSError as error:
             self._end(error.strerror or type(error).__name__)
 
-    def _sendable(self) -> bytes:
-        """Remove and return the messages before the first whose data is still being read."""
-        found = []
-        while self._queue:
+    def _sendable(self) -> list[bytes]:
+        """Remove and return the messages before the first whose data are still being read."""
+        found: list[bytes] = []
+        while self._queue and len(found) < MAX_PARTS:
             first = self._queue[0]
-            data = first.data if isinstance(first, _Slot) else first
-            if not data:
+            parts = first.parts if isinstance(first, _Slot) else first
+            if not parts:
                 break
-            found.append(data)
+            found += parts
             self._queue.popleft()
-        return b"".join(found)
+        return found
+
+    def _send_all(self, parts: list[bytes]) -> None:
+        """Send the parts; large ones without copying them, if the connection is not encrypted."""
+        if isinstance(self._sock, ssl.SSLSocket) or sum(map(len, parts)) < SMALL:
+            self._sock.sendall(b"".join(parts))
+            return
+        sent = self._sock.sendmsg(parts)
+        for part in parts:
+            if sent < len(part):
+                self._sock.sendall(memoryview(part)[sent:])
+                sent = 0
+            else:
+                sent -= len(part)
 
     def _read(self) -> None:
         try:
@@ -164,6 +183,11 @@ class Stream:
             self._end(str(error))
         except OSError as error:
             self._end(error.strerror or type(error).__name__)
+
+
+def _write_parts(message: Write, data: Data) -> tuple[bytes, ...]:
+    head = write_head(message.path, message.offset, data, message.position)
+    return head, bytes(data.data)
 
 
 def connect(

@@ -101,6 +101,8 @@ class CopiedTopics:
         """Topics of nsqd.dat, until they can be opened."""
         self._denied: set[bytes] = set()
         self._is_ready = False
+        self._is_cut_off = False
+        self._are_deliveries_held = False
 
     def attach(self, groups: Groups) -> None:
         self._groups_of = groups
@@ -217,9 +219,29 @@ class CopiedTopics:
             topic.leave_unanswered()
 
     def cut_off(self, is_cut_off: bool) -> None:
+        self._is_cut_off = is_cut_off
+        self._set_deliveries()
+
+    def hold_deliveries(self, held: bool) -> None:
+        """Stop deliveries because the groups are handed over; or continue them."""
+        if held != self._are_deliveries_held:
+            self._are_deliveries_held = held
+            self._set_deliveries()
+
+    def in_flight(self) -> int:
+        """Return the number of messages that consumers have and have not finished."""
+        return sum(
+            in_flight
+            for owned in self._groups.values()
+            for topic in owned.topics.values()
+            for _, _, in_flight, _ in topic.remains()
+        )
+
+    def _set_deliveries(self) -> None:
+        stopped = self._is_cut_off or self._are_deliveries_held
         for owned in self._groups.values():
             for topic in owned.topics.values():
-                topic.set_cut_off(is_cut_off)
+                topic.set_cut_off(stopped)
 
     def tick(self) -> None:
         """Open the topics of groups that may be served, and watch those that are open."""

@@ -34,7 +34,7 @@ LEVEL = 1
 """Version of this protocol."""
 MAX_FRAME = 64 << 20  # bytes; a list of all files may be long
 MAX_GREETING = 4096
-REASONS = ("epoch", "full", "failing")
+REASONS = ("epoch", "full", "failing", "leaving")
 
 _FRAME = struct.Struct(">IB")
 _WRITE = struct.Struct(">HBQq")
@@ -73,13 +73,18 @@ class Welcome:
 Message = Greeting | Welcome | FromOwner | FromHolder
 
 
+def write_head(path: str, offset: int, data: Data, position: int) -> bytes:
+    """Return the frame of a Write up to its data, which follow."""
+    name = path.encode()
+    head = _WRITE.pack(len(name), _RECORDS if data.are_records else 0, offset, position)
+    return _FRAME.pack(len(head) + len(name) + len(data.data), 7) + head + name
+
+
 def encode(message: Message) -> bytes:
     """Return the frame of a message. The data of a Write must be Data."""
     match message:
         case Write(path, offset, data, position):
-            name = path.encode()
-            head = _WRITE.pack(len(name), _RECORDS if data.are_records else 0, offset, position)
-            return _frame(7, head + name + data.data)
+            return write_head(path, offset, data, position) + bytes(data.data)
         case Confirm(position):
             return _frame(14, _NUMBER.pack(position))
         case Alive():
@@ -128,30 +133,36 @@ class Decoder:
     def feed(self, data: bytes) -> Iterator[Message]:
         """Return the messages that are complete. Raises WireError, after which the stream cannot
         be read on."""
-        self._input += data
+        source: bytes | bytearray = data
+        if self._input:
+            self._input += data
+            source = self._input
         at = 0
         try:
-            while len(self._input) - at >= _FRAME.size:
-                length, kind = _FRAME.unpack_from(self._input, at)
+            while len(source) - at >= _FRAME.size:
+                length, kind = _FRAME.unpack_from(source, at)
                 if length > self.maximum:
                     raise WireError(f"frame of {length} bytes, at most {self.maximum} are allowed")
                 end = at + _FRAME.size + length
-                if len(self._input) < end:
+                if len(source) < end:
                     break
-                payload = bytes(memoryview(self._input)[at + _FRAME.size : end])
+                message = _decode(kind, memoryview(source)[at + _FRAME.size : end])
                 at = end
-                yield _decode(kind, payload)
+                yield message
         finally:
-            del self._input[:at]
+            if source is self._input:
+                del self._input[:at]
+            else:
+                self._input += source[at:]
 
 
 def _frame(kind: int, payload: bytes) -> bytes:
     return _FRAME.pack(len(payload), kind) + payload
 
 
-def _decode(kind: int, payload: bytes) -> Message:
+def _decode(kind: int, payload: memoryview) -> Message:
     try:
-        return _READERS[kind](payload)
+        return _write(payload) if kind == 7 else _READERS[kind](bytes(payload))
     except KeyError:
         raise WireError(f"unknown type {kind}") from None
     except (struct.error, UnicodeDecodeError):
@@ -173,10 +184,10 @@ def checked_path(path: str) -> str:
     return path
 
 
-def _write(payload: bytes) -> Write:
+def _write(payload: memoryview) -> Write:
     length, flags, offset, position = _WRITE.unpack_from(payload)
-    path = _path(payload, _WRITE.size, length)
-    data = payload[_WRITE.size + length :]
+    path = _path(bytes(payload[: _WRITE.size + length]), _WRITE.size, length)
+    data = bytearray(payload[_WRITE.size + length :])
     return Write(path, offset, Data(data, bool(flags & _RECORDS)), position)
 
 
@@ -249,7 +260,6 @@ _READERS: dict[int, Callable[[bytes], Message]] = {
     4: lambda payload: Offer(*_NUMBER.unpack(payload)),
     5: _align,
     6: _filled,
-    7: _write,
     8: _truncate,
     9: _rename,
     10: _delete,

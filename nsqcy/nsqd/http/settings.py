@@ -8,6 +8,7 @@ from nsqcy.http import config_api
 from nsqcy.http.parser import JSON, Fault, Head, Reply
 from nsqcy.http.router import Request, Result, whole
 from nsqcy.nsqd.http.context import Context
+from nsqcy.nsqd.http.params import BOOLEANS
 from nsqcy.nsqd.master.verbs import ChangeOption, GetDrain, SetDrain
 from nsqcy.nsqd.options import NSQD
 from nsqcy.options.option import Option
@@ -42,13 +43,14 @@ def get_drain(api: Context, request: Request) -> dict[str, Any]:
 
 
 def put_drain(api: Context, request: Request) -> dict[str, Any]:
-    """Start or stop draining: reject publishes, and exit when consumers have emptied all
-    channels."""
+    """Start or stop draining: reject publishes, and exit when consumers have emptied all channels,
+    or when other nodes have taken the copied topics."""
     params = whole(request)
     on = _SWITCH.get(bytes(request.body.data).strip())
     if on is None:
         raise HttpError(400, "INVALID_VALUE (allowed: true, false)")
-    return api.backend.at_master(SetDrain(on, _limit(params)))
+    hand_over = BOOLEANS.get(params.get("hand_over", ""), False)
+    return api.backend.at_master(SetDrain(on, _limit(params), hand_over))
 
 
 def _option(request: Request) -> Option:

@@ -6,6 +6,10 @@ Owns the order of the steps and the counting. `DrainEffects` handles the workers
                                                     │            │
                            nothing, twice in a row ─┘            └─ time limit
                            exit 0                                   exit 3
+
+With `hand_over`, nsqd does not wait for its consumers. It gives its copied topics to the other
+nodes that have copies, once none of their messages is in flight. Messages of other topics stay on
+disk.
 """
 
 import heapq
@@ -109,6 +113,13 @@ class DrainEffects(Protocol):
     def remains(self) -> Remains | None:
         """Return the remaining messages; None if any worker does not answer."""
 
+    def hand_over(self) -> int | None:
+        """Give the groups of copied topics to other nodes; return how many are left, or None if any
+        worker does not answer."""
+
+    def keep(self) -> None:
+        """Stop handing over."""
+
     def end(self, code: int) -> None:
         """Exit."""
 
@@ -124,20 +135,22 @@ class Drain:
         self._deadline = 0.0  # monotonic, s; 0: none
         self._turns = BoundedSemaphore()  # serialises begin and cancel
         self._greenlet: gevent.Greenlet | None = None
+        self._hands_over = False
 
     @property
     def under_way(self) -> bool:
         return self.since > 0
 
-    def begin(self, limit: float | None) -> None:
+    def begin(self, limit: float | None, hand_over: bool = False) -> None:
         """Start draining; return once publishes are no longer accepted.
 
         `limit`: seconds after which nsqd exits in any case; None: the previous call's limit, if
-        any. While draining, a call changes only the limit.
+        any. While draining, a call changes only the limit, and may begin to hand over.
         """
         with self._turns:
             if limit is not None:
                 self._deadline = time.monotonic() + limit
+            self._hands_over = self._hands_over or hand_over
             if self.under_way:
                 return
             self.since = time.time()
@@ -155,6 +168,9 @@ class Drain:
             self.stop()
             self._deadline = self.since = 0.0
             self.left = None
+            if self._hands_over:
+                self._hands_over = False
+                self._effects.keep()
             self._effects.refuse_publishes(False)
             self._effects.restore()
             self._log.info(
@@ -192,7 +208,13 @@ class Drain:
         while True:
             gevent.sleep(LOOK_EVERY)
             self.left = left = self._effects.remains()
-            empty = left is not None and left.messages == 0
+            if self._hands_over and self._effects.hand_over() == 0:
+                self._log.info(
+                    "DRAIN: all copied topics are handed over", event="drain_handed_over"
+                )
+                self._effects.end(EMPTY)
+                return
+            empty = left is not None and left.messages == 0 and not self._hands_over
             if empty and was_empty:
                 self._log.info("DRAIN: nothing is left", event="drain_done")
                 self._effects.end(EMPTY)

@@ -10,7 +10,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.drain import Drain, Remains, merged
 from nsqcy.nsqd.master.workers import Phase, Workers
-from nsqcy.nsqd.worker.messages import GetRemains, SetDraining
+from nsqcy.nsqd.worker.messages import GetRemains, HandOver, SetDraining
 
 LOOKUPS_LIMIT = 5.0  # seconds within which nsqlookupds must unregister topics
 
@@ -44,10 +44,10 @@ class DrainControl:
     def under_way(self) -> bool:
         return self._drain.under_way
 
-    def set(self, on: bool, limit: float | None) -> dict[str, Any]:
+    def set(self, on: bool, limit: float | None, hand_over: bool = False) -> dict[str, Any]:
         """Start draining, with a limit in seconds, or stop draining; return the state."""
         if on and not self._phase.ending:
-            self._drain.begin(limit)
+            self._drain.begin(limit, hand_over)
         elif not on:
             self._drain.cancel()
         if self._phase.started and not self._phase.ending:
@@ -80,9 +80,22 @@ class DrainControl:
         self._context["draining"] = refuse
         self._workers.gather(SetDraining(refuse))
 
+    def hand_over(self) -> int | None:
+        if not self._all_ready():
+            return None
+        answers = self._workers.gather(HandOver(True)).values()
+        counts = [each for each in answers if isinstance(each, int)]
+        return sum(counts) if len(counts) == len(answers) else None
+
+    def keep(self) -> None:
+        self._workers.gather(HandOver(False))
+
     def remains(self) -> Remains | None:
-        if len(self._workers) < self._count or not all(each.ready for each in self._workers):
+        if not self._all_ready():
             return None
         answers = self._workers.gather(GetRemains()).values()
         parts = [each for each in answers if not isinstance(each, Exception)]
         return merged(parts) if len(parts) == len(answers) else None
+
+    def _all_ready(self) -> bool:
+        return len(self._workers) >= self._count and all(each.ready for each in self._workers)

@@ -89,9 +89,10 @@ class SetDrain(MasterVerb[dict[str, Any]]):
     timeout: ClassVar[float] = ALL_TIMEOUT
     on: bool
     limit: float | None
+    hand_over: bool = False
 
     def run(self, target: MasterSide) -> dict[str, Any]:
-        return target.drain.set(self.on, self.limit)
+        return target.drain.set(self.on, self.limit, self.hand_over)
 
 
 @dataclass(frozen=True)

@@ -429,6 +429,12 @@ class Engine:
     def copies(self) -> dict[str, Any] | None:
         return None if self._copies is None else self._copies.status()
 
+    def hand_over(self, on: bool) -> int:
+        if self._copies is None:
+            return 0
+        self._loop.enter()
+        return self._copies.hand_over() if on else self._copies.keep()
+
     def _give_way(self) -> None:
         """Let one event-loop iteration pass; when this returns, the counts are exact."""
         self._turns.wait()

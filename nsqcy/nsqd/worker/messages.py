@@ -130,6 +130,7 @@ class Engine(Protocol):
     def inspect(self, what: str) -> bytes: ...
     def health(self) -> dict[str, Any]: ...
     def copies(self) -> dict[str, Any] | None: ...
+    def hand_over(self, on: bool) -> int: ...
 
 
 class EngineMessage(Call[Engine, Result]):
@@ -213,6 +214,18 @@ class SetDraining(EngineMessage[None]):
 
     def run(self, target: Engine) -> None:
         target.set_draining(self.draining)
+
+
+@dataclass(frozen=True)
+class HandOver(EngineMessage[int]):
+    """Give the groups of copied topics to other nodes, or keep those that are left. Return the
+    number of groups that are still to be given."""
+
+    timeout: ClassVar[float] = CHANGE_LIMIT
+    on: bool
+
+    def run(self, target: Engine) -> int:
+        return target.hand_over(self.on)
 
 
 @dataclass(frozen=True)

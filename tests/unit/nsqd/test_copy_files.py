@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from nsqcy.nsqd.copies.copy_files import CopyFiles, Data, Piece
+from nsqcy.nsqd.copies.copy_files import (
+    CopyFiles,
+    Data,
+    Piece,
+    distrust_copies,
+    root_of,
+    served_topics,
+)
 from nsqcy.nsqd.copies.file_table import HEADER
 from nsqcy.storage.io import IoThread
 from support.disk_format import messages, run, walk
@@ -170,3 +177,29 @@ def test_damaged_facts_leave_a_copy_that_is_not_whole(disk: Disk) -> None:
     for content in (b"", b"[]", b'{"whole": 1, "boot": "b"}', b"\xff"):
         (disk.root / "copy.json").write_bytes(content)
         assert not disk.open().whole
+
+
+def test_a_start_finds_the_topics_that_each_worker_serves(io: IoThread, tmp_path: Path) -> None:
+    for worker, group, serves in ((0, "a", True), (1, "b", True), (1, "c", False)):
+        root = root_of(tmp_path, worker) / group
+        (root / f"of-{group}.topic").mkdir(parents=True)
+        copy = CopyFiles(io, root, "boot", "os", print)
+        copy.own(1)
+        copy.serves = serves
+    io.drain_now()
+    assert served_topics(tmp_path, 2) == {"of-a": 0, "of-b": 1}
+    assert served_topics(tmp_path, 1) == {"of-a": 0}
+    copy = CopyFiles(io, root_of(tmp_path, 0) / "a", "boot", "os", print)
+    copy.begin_filling()
+    copy.fill([], 2)  # another node owns the group now
+    io.drain_now()
+    assert served_topics(tmp_path, 2) == {"of-b": 1}
+
+
+def test_distrusted_copies_are_not_whole(io: IoThread, tmp_path: Path) -> None:
+    root = root_of(tmp_path, 0) / "a"
+    CopyFiles(io, root, "boot", "fsync", print).whole = True
+    io.drain_now()
+    assert CopyFiles(io, root, "boot", "fsync", print).whole
+    assert distrust_copies(tmp_path) == 1
+    assert not CopyFiles(io, root, "boot", "fsync", print).whole

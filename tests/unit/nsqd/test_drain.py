@@ -19,6 +19,7 @@ class Around:
 
     def __init__(self, *looks: Remains | None) -> None:
         self.looks = list(looks)
+        self.groups: list[int | None] = []
         self.done: list[str] = []
         self.code: int | None = None
 
@@ -35,6 +36,12 @@ class Around:
 
     def remains(self) -> Remains | None:
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def hand_over(self) -> int | None:
+        return self.groups.pop(0) if len(self.groups) > 1 else self.groups[0]
+
+    def keep(self) -> None:
+        self.done.append("keep")
 
     def end(self, code: int) -> None:
         assert self.code is None
@@ -107,3 +114,23 @@ def test_the_largest_are_named() -> None:
     assert (whole.waiting, whole.in_flight, whole.deferred) == (3 * 3160, 240, 480)
     assert len(whole.places) == 100
     assert [each.waiting for each in whole.places[:4]] == [79, 79, 79, 78]
+
+
+def test_it_ends_when_all_groups_are_handed_over(lines: Lines) -> None:
+    around = Around(ONE)
+    around.groups = [2, None, 1, 0]
+    Drain(around, lines).begin(None, hand_over=True)
+    wait_until(lambda: around.code == 0)
+    assert lines.all[-1] == "DRAIN: all copied topics are handed over"
+
+
+def test_groups_that_are_left_are_kept_when_draining_ends(lines: Lines) -> None:
+    around = Around(NOTHING)
+    around.groups = [1]
+    drain = Drain(around, lines)
+    drain.begin(None)
+    drain.begin(None, hand_over=True)  # consumers have nothing left, but groups are
+    gevent.sleep(0.02)
+    assert around.code is None
+    drain.cancel()
+    assert around.done[3:] == ["keep", "accept", "restore"]

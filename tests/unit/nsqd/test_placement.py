@@ -36,6 +36,17 @@ def test_sticky_also_after_deletion():
     assert sum(placement.counts()) == 3
 
 
+def test_a_pinned_topic_has_its_worker():
+    placement = Placement(2)
+    for number in range(20):
+        placement.pin(f"t{number}", 1)
+    placement.pin("t0", 0)
+    placement.pin("other", 5)  # an earlier start had more workers
+    assert placement.counts() == [0, 0]
+    assert {placement.place(f"t{number}") for number in range(20)} == {1}
+    assert placement.place("other") == 0
+
+
 def test_a_name_never_placed():
     placement = Placement(2)
     placement.retire("t")

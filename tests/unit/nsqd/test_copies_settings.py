@@ -1,0 +1,110 @@
+"""Settings of copies: what a start checks, and what the workers receive."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqcy.config import loader
+from nsqcy.errors import StartError, Stop
+from nsqcy.nsqd.copies.node import machine_id
+from nsqcy.nsqd.copies.settings import etcd, prepare, settings
+from nsqcy.nsqd.options import NSQD, NsqdOptions, policies, resolve
+from nsqcy.testing import certificates
+from nsqcy.testing.encoded_connection import saved
+
+
+def options(tmp_path: Path, *flags: str) -> NsqdOptions:
+    words = [f"--data-path={tmp_path}", "--etcd-endpoints=127.0.0.1:2379", *flags]
+    return resolve(loader.load(NSQD, words))
+
+
+def test_each_worker_has_its_own_port(tmp_path: Path) -> None:
+    found = options(tmp_path, "--copies-address=127.0.0.1:5000", "--broadcast-address=me")
+    secrets = prepare(found)
+    for worker in range(3):
+        of_worker = settings(found, secrets, worker)
+        assert of_worker.listen == ("127.0.0.1", 5000 + worker)
+        assert of_worker.advertise == "me"
+    any_port = settings(options(tmp_path, "--copies-address=127.0.0.1:0"), secrets, 2)
+    assert any_port.listen == ("127.0.0.1", 0)
+
+
+def test_secrets_are_read_once(tmp_path: Path) -> None:
+    secret, password = tmp_path / "secret", tmp_path / "password"
+    secret.write_text("s3cret\n")
+    password.write_text("passw0rd\n")
+    found = options(
+        tmp_path,
+        f"--copies-secret-file={secret}",
+        f"--etcd-password-file={password}",
+        "--etcd-user=nsqd",
+    )
+    secrets = prepare(found)
+    secret.unlink()
+    password.unlink()
+    assert settings(found, secrets, 0).token == "s3cret"
+    assert secrets["password"] == "passw0rd"
+    assert "passw0rd" not in repr(etcd(found, secrets))
+
+
+def test_the_id_of_the_machine_stays(tmp_path: Path) -> None:
+    first = prepare(options(tmp_path))["machine"]
+    assert prepare(options(tmp_path))["machine"] == first
+    (tmp_path / "copies" / "machine.json").write_text("{")
+    with pytest.raises(StartError, match="is damaged"):
+        machine_id(tmp_path / "copies")
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--etcd-endpoints=ftp://x", "expected http://host:port"),
+        ("--copies-address=/run/x", "expected host:port"),
+        ("--copies-address=127.0.0.1:http", "expected host:port"),
+        ("--copies-secret-file=/nowhere", "open /nowhere: no such file or directory"),
+        ("--copies-tls-cert=/nowhere", "need each other"),
+    ],
+)
+def test_a_mistake_ends_the_start(tmp_path: Path, flag: str, text: str) -> None:
+    with pytest.raises(Stop, match=text):
+        prepare(options(tmp_path, flag))
+
+
+def test_nodes_verify_each_other(tmp_path: Path) -> None:
+    files = saved(tmp_path, certificates.make("node"))
+    found = options(
+        tmp_path,
+        f"--copies-tls-cert={files.certificate}",
+        f"--copies-tls-key={files.key}",
+        f"--copies-tls-root-ca-file={files.certificate}",
+    )
+    of_worker: Any = settings(found, prepare(found), 0)
+    for context in (of_worker.server_tls, of_worker.client_tls):
+        assert context.verify_mode.name == "CERT_REQUIRED"
+
+
+@pytest.mark.parametrize("has_etcd", [True, False])
+def test_copies_need_etcd(tmp_path: Path, has_etcd: bool) -> None:
+    file = tmp_path / "nsqd.ini"
+    etcd = "etcd_endpoints = http://127.0.0.1:2379\n" if has_etcd else ""
+    file.write_text(f"[nsqd]\n{etcd}[topic orders]\ncopies = 3\n")
+    words = [f"--config={file}"]
+    if has_etcd:
+        loaded = loader.load(NSQD, words)
+        policy = policies(loaded, resolve(loaded)).topic("orders")
+        assert (policy.copies, policy.min_copies, policy.durability) == (3, 2, "os")
+    else:
+        with pytest.raises(Stop, match="--etcd-endpoints is not set"):
+            resolve(loader.load(NSQD, words))
+
+
+def test_nothing_of_copies_is_imported_without_etcd() -> None:
+    code = (
+        "import sys, nsqcy.nsqd.main, nsqcy.nsqd.master.master, nsqcy.nsqd.worker.engine\n"
+        "print([name for name in sys.modules if name.startswith(PACKAGES)])\n"
+    ).replace("PACKAGES", "('nsqcy.copies', 'nsqcy.etcd', 'nsqcy.nsqd.copies')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
