@@ -56,9 +56,7 @@ def sums(host: Host, name: str) -> float:
     """Return the sum of a metric over all workers."""
     lines = host.web.get("/metrics").body.decode().splitlines()
     return sum(
-        float(line.rpartition(" ")[2])
-        for line in lines
-        if line.startswith(f"nsqd_copies_{name}{{")
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"nsqd_copies_{name}{{")
     )
 
 
