@@ -95,7 +95,7 @@ def test_an_unknown_topic(
     with LookupPages(status=404) as pages:
         face.consumer("t", "c", lookupd_http_addresses=pages.address, lookupd_poll_interval=0.02)
         eventually(lambda: len(pages.asked) > 2)
-        assert f"{pages.address} does not know t" in caplog.text
+        assert f"{pages.address} has no topic t" in caplog.text
         pages.producers, pages.status = [("127.0.0.1", nsqd.port)], 200
         nsqd.subscriber()
 

@@ -63,6 +63,8 @@ def test_what_holds_when_nothing_is_said(shared: Nsqd, topic: str) -> None:
     assert {source for _, source in of_topic.values()} == {"default"}
     assert {key: value for key, (value, _) in of_topic.items()} == {
         "durability": "memory",
+        "copies": 1,
+        "min_copies": 0,
         "retention_time": "0s",
         "retention_bytes": 0,
         "mem_queue_size": 10000,
@@ -136,8 +138,8 @@ def test_only_what_is_unusual_is_in_stats(shared: Nsqd, topic: str) -> None:
         (b'{"tl": "1s"}', 'unknown key "tl", did you mean ttl? (allowed: copies, durability,'),
         (b'{"tl": null}', 'unknown key "tl"'),
         (b'{"rate": 5}', 'unknown key "rate"'),
-        (b'{"ttl": 5}', "ttl: invalid value 5: invalid value type (allowed: a text: a number with"),
-        (b'{"ttl": "5"}', 'ttl: invalid value "5": missing unit (allowed: a text: a number with'),
+        (b'{"ttl": 5}', "ttl: invalid value 5: invalid value type (allowed: a string: a number with"),
+        (b'{"ttl": "5"}', 'ttl: invalid value "5": missing unit (allowed: a string: a number with'),
         (b'{"ttl": "-5s"}', 'ttl: invalid value "-5s" (allowed: >= 0)'),
         (b'{"max_depth": "5"}', 'max_depth: invalid value "5": invalid value type (allowed: an'),
         (b'{"max_depth": 5.0}', "max_depth: invalid value 5.0: invalid value type"),

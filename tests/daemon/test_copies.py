@@ -150,3 +150,19 @@ def test_a_registry_that_went_back_changes_nothing(
     forget_revision(machines[1].root)
     machines[1].start()
     until(lambda: machines[1].host.status()["etcd"])
+
+
+def test_copies_are_in_other_zones_if_possible(etcd: Etcd, tmp_path: Path) -> None:
+    zones = ("a", "a", "a", "b")
+    machines = [
+        Machine(tmp_path / str(number), etcd, Settings(zone=zone))
+        for number, zone in enumerate(zones)
+    ]
+    until(lambda: len(machines[0].host.worker.sessions) == 4)
+    for _ in range(3):
+        group_id = machines[0].host.create_group("os", 2, 2)
+        until(lambda: (group := machines[0].group(group_id)) and len(group.members) == 2)
+        group = machines[0].group(group_id)
+        assert group is not None and machines[3].name in group.members
+    for machine in machines:
+        machine.stop()

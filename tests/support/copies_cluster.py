@@ -38,6 +38,7 @@ class Settings:
     limits: Limits = LIMITS
     listen: tuple[str, int] = ("127.0.0.1", 0)
     advertise: str = ""
+    zone: str = ""
     token: str = "secret"
     server_tls: Any = None
     client_tls: Any = None

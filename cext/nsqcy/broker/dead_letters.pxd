@@ -28,6 +28,7 @@ cdef class DeadLetterTransfer(Transfer):
     cdef dict clients                   # number -> the client that had the message last
     cdef set unjournaled                # numbers to be written to the journal
     cdef set journaling                 # numbers being written to the journal
+    cdef uint64_t batch_end             # number of the last transfer of the batch being sent
     cdef bint sending                   # the first transfer of the list is being published
     cdef int64_t rests_until            # time of the next attempt after a failure
 
@@ -38,3 +39,6 @@ cdef class DeadLetterTransfer(Transfer):
     cdef bint is_delayed(self, const Entry *entry) noexcept
     cdef object origin_of(self, bytes own)
     cdef int send(self, Entry *entry, const Record *record) except -1
+    cdef bint move_batch(self) except -1
+    cdef list next_batch(self)
+    cdef int end_group(self, object run, uint64_t group) except -1

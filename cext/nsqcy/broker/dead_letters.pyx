@@ -25,6 +25,8 @@ from nsqcy.storage.journal import TransferRun
 
 cdef enum:
     SENT_AT_ONCE = 64           # maximum number sent per turn
+    GROUP = 128                 # messages of a closed log that are sent together
+    GROUP_BYTES = 524288        # a batch ends with the message that reaches this size
 
 cdef int64_t REST = 1000000000  # ns between attempts after a failure
 
@@ -139,6 +141,12 @@ cdef class DeadLetterTransfer(Transfer):
         cdef Record *record
         cdef uint64_t number
         cdef int budget = SENT_AT_ONCE
+        if self.topic.moved_from is not None:
+            while budget > 0 and self.move_batch():
+                budget -= GROUP
+            if budget <= 0:
+                self.source.touch_dirty()
+            return 0
         while not self.sending and self.in_flight_list.first != NULL \
                 and self.source.scheduler.now >= self.rests_until:
             if budget == 0:
@@ -182,16 +190,15 @@ cdef class DeadLetterTransfer(Transfer):
         self.sending = True
         self.source.scheduler.publish_once(
             target.encode(), (self.producer, run.epoch, number),
-            headers, record_body(record)[:record.body_length], self.topic.durability,
+            [(headers, record_body(record)[:record.body_length])], self.topic.durability,
             lambda error: self.sent(number, error))
         return 0
 
     cdef object origin_of(self, bytes own):
-        """Return where a message returns to, or None. A message of a closed group goes to the same
-        channel of the open topic, or to the topic itself if no channel had it."""
+        """Return a message's origin; None if it is not a dead letter. Every message of a closed log
+        has an origin: the same topic and channel."""
         if self.topic.moved_from is not None:
-            channel = "" if self.source.name == dead_letters.BACKLOG else self.source.name
-            return dead_letters.Origin(self.topic.name, channel, own)
+            return dead_letters.Origin(self.topic.name, self.source.name, own)
         return dead_letters.origin_of(own)
 
     cdef bytes headers_of(self, const Entry *entry, const Record *record, bytes own):
@@ -208,11 +215,7 @@ cdef class DeadLetterTransfer(Transfer):
             return
         self.source.touch_dirty()
         if error == dead_letters.NO_CHANNEL and entry != NULL and entry.node.tag == REDRIVEN:
-            if self.topic.moved_from is None:
-                self.source.return_transfer(entry)
-            else:
-                # The channel existed when the moves began, so it was deleted since.
-                self.source.drop_transfer(entry)
+            self.source.return_transfer(entry)
             return
         if error is not None:
             self.rests_until = self.source.scheduler.now + REST
@@ -221,3 +224,99 @@ cdef class DeadLetterTransfer(Transfer):
         if entry != NULL and transfer_number(entry) == number:
             self.topic.journal_transferred(self.source.name, entry.seq)
             self.source.transferred(entry, client)
+
+    # -- messages of a closed log --
+
+    cdef bint move_batch(self) except -1:
+        """Send the next messages of a closed log to the open topic; return whether they have
+        already arrived.
+
+        Groups of numbers are fixed, so that a batch is the same when it is sent again. The chunk has
+        the number of its last message.
+        """
+        cdef list messages
+        if self.sending or self.in_flight_list.first == NULL \
+                or self.source.scheduler.now < self.rests_until:
+            return False
+        messages = self.next_batch()
+        if not messages:
+            return False
+        self.sending = True
+        last = self.batch_end
+        run = self.run_of(last)
+        self.source.scheduler.publish_once(
+            self.topic.name.encode(), (self.producer, run.epoch, last), messages,
+            self.topic.durability, lambda error: self.batch_sent(last, error))
+        return not self.sending
+
+    cdef list next_batch(self):
+        """Return the messages of the next batch, with their headers; none while some of them are
+        not in memory or not in the journal."""
+        cdef Entry *entry = self.in_flight_list.first
+        cdef Entry *following
+        cdef Block *block
+        cdef Record *record
+        cdef uint64_t number = transfer_number(entry)
+        cdef uint64_t group
+        cdef uint64_t size = 0
+        run = self.run_of(number)
+        group = (number - <uint64_t>run.first) // GROUP
+        # The channel, or nothing for the messages that no channel had.
+        address = b"" if self.source.name == dead_letters.BACKLOG else dead_letters.addressed(
+            dead_letters.Origin(self.topic.name, self.source.name, b""))
+        messages = []
+        while entry != NULL and size < GROUP_BYTES:
+            following = entry.next
+            number = transfer_number(entry)
+            if self.run_of(number) is not run or (number - <uint64_t>run.first) // GROUP != group:
+                break
+            block = entry.block
+            if block.data == NULL or block.flags & LOADING:
+                if not block.flags & UNREADABLE:
+                    self.window.load(block)
+                    return []
+                self.source.drop_transfer(entry)
+                entry = following
+                continue
+            record = <Record *>(block.data + entry.offset)
+            if is_spoiled(record, entry.seq):
+                self.source.drop_transfer(entry)
+                entry = following
+                continue
+            if number in self.unjournaled:
+                self.journal_entry(entry)
+            self.batch_end = number
+            messages.append((
+                address + own_headers(record), record_body(record)[:record.body_length]))
+            size += record.body_length
+            entry = following
+        self.end_group(run, group)
+        return [] if self.journaling else messages
+
+    cdef int end_group(self, object run, uint64_t group) except -1:
+        """Assign no more numbers of a group that is about to be sent."""
+        cdef uint64_t end = <uint64_t>run.first + (group + 1) * GROUP
+        if self.begun and run is self.runs[len(self.runs) - 1]:
+            self.next_number = max(self.next_number, end)
+        return 0
+
+    def batch_sent(self, uint64_t last, error):
+        """Handle the result of a batch: accepted (error is None), refused, or no answer."""
+        cdef Entry *entry
+        self.sending = False
+        if self.source.gone:
+            return
+        self.source.touch_dirty()
+        if error is not None and error != dead_letters.NO_CHANNEL:
+            self.rests_until = self.source.scheduler.now + REST
+            return
+        while self.in_flight_list.first != NULL:
+            entry = self.in_flight_list.first
+            if transfer_number(entry) > last:
+                break
+            if error is None:
+                self.topic.journal_transferred(self.source.name, entry.seq)
+                self.source.transferred(entry, "")
+            else:
+                # The channel existed when the moves began, so it has been deleted since.
+                self.source.drop_transfer(entry)

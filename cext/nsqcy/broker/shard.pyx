@@ -214,6 +214,11 @@ cdef class Shard(Scheduler):
         """Refuse publishes that must be written, giving this reason; None accepts them again."""
         self.refused = reason
 
+    @property
+    def is_refusing(self):
+        """Whether publishes that must be written are refused, because the disk is nearly full."""
+        return self.refused is not None
+
     def set_draining(self, bint draining):
         """Refuse all publishes, so that consumers can drain the topics; or accept them again."""
         if not self.closing:

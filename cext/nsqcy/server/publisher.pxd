@@ -1,6 +1,6 @@
 # Publisher: publishes from within a worker, e.g. for HTTP, to topics of any worker.
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.channels.consumer cimport Waiter
 from nsqcy.server.http_fastpath cimport Sink
@@ -29,8 +29,8 @@ cdef class Publisher:
     cdef dict unplaced          # topic -> callbacks for its placement
 
     cdef int wait_for_placement(self, bytes key, publish) except -1
-    cdef int transfer_here(self, bytes key, tuple chunk, bytes message, Durability minimum,
-                           done) except -1
+    cdef int transfer_here(self, bytes key, tuple chunk, bytes messages, uint32_t count,
+                           Durability minimum, done) except -1
     cdef int feed(self, Session session, done, bytes command) except -1
     cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
                           Durability minimum, done) except -1

@@ -208,28 +208,39 @@ cdef class Publisher:
                 memcpy(record_body(record), &body[0], body.shape[0])
         return answer(topic, bodies and topic.published(<unsigned int>len(bodies), total), done)
 
-    def publish_once(self, bytes key not None, chunk not None, bytes headers not None,
-                     bytes body not None, str durability not None, done not None):
-        """Publish a message that was transferred from another topic. It is published exactly once,
-        however often this is tried. `chunk`: (producer, epoch, number), as for LOG_PUB. `done`: as
-        for publish. Size limits and draining do not apply."""
+    def publish_once(self, bytes key not None, chunk not None, messages not None,
+                     str durability not None, done not None):
+        """Publish messages that were transferred from another topic, exactly once, however often
+        this is tried.
+
+        chunk: (producer, epoch, number), as for LOG_PUB
+        messages: (headers, body) of each; all are published, or none. All of them have the same
+            address, or none.
+        done: as for publish
+
+        Neither size limits nor draining reject them.
+        """
         cdef int owner = self.manager.owner_of(key)
         cdef Durability minimum = durability_of(durability)
-        message = b"".join((
-            pack(">IIH", 1, 2 + len(headers) + len(body), len(headers)), headers, body))
+        parts = [pack(">I", len(messages))]
+        for headers, body in messages:
+            parts.append(pack(">IH", 2 + len(headers) + len(body), len(headers)))
+            parts.append(headers)
+            parts.append(body)
+        batch = b"".join(parts)
         if owner < 0:
             self.wait_for_placement(
-                key, lambda: self.publish_once(key, chunk, headers, body, durability, done))
+                key, lambda: self.publish_once(key, chunk, messages, durability, done))
         elif owner == self.manager.index:
-            self.transfer_here(key, chunk, message, minimum, done)
+            self.transfer_here(key, chunk, batch, <uint32_t>len(messages), minimum, done)
         else:
             self.feed(self.session_to(owner, minimum, True, True), done, b"".join((
-                b"LOG_PUB %b %b %d 0 %d\n" % (key, *chunk), pack(">I", len(message)), message)))
+                b"LOG_PUB %b %b %d 0 %d\n" % (key, *chunk), pack(">I", len(batch)), batch)))
 
-    cdef int transfer_here(self, bytes key, tuple chunk, bytes message, Durability minimum,
-                           done) except -1:
+    cdef int transfer_here(self, bytes key, tuple chunk, bytes messages, uint32_t count,
+                           Durability minimum, done) except -1:
         cdef Topic topic = self.manager.shard.find_or_create(key)
-        cdef const uint8_t *batch = message
+        cdef const uint8_t *batch = messages
         cdef uint32_t added
         cdef uint64_t bodies
         if topic is None:
@@ -239,7 +250,7 @@ cdef class Publisher:
         name = ChunkName(producer_id(producer), epoch, 0, number)
         try:
             topic.add_chunk(
-                name, batch + 4, len(message), 1, True, minimum, &added, &bodies, True)
+                name, batch + 4, len(messages), count, True, minimum, &added, &bodies, True)
         except ChunkError as error:
             done(str(error))
             return 0

@@ -80,6 +80,8 @@ class Settings(Protocol):
     @property
     def advertise(self) -> str: ...
     @property
+    def zone(self) -> str: ...
+    @property
     def token(self) -> str: ...
     @property
     def server_tls(self) -> ssl.SSLContext | None: ...
@@ -161,10 +163,12 @@ class CopiesHost:
         topics: Topics,
         log: Lines,
         enter: Callable[[], None] = lambda: None,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         """
         root: directory of the copies; each group has its own below it
         enter: called whenever topics may be touched
+        is_full: whether the disk has too little room for copies
         """
         self._io = io
         self._root = root
@@ -174,6 +178,7 @@ class CopiesHost:
         self._topics = topics
         self._log = log
         self._enter = enter
+        self._is_full = is_full
         self._copies: dict[str, CopyFiles] = {}
         self._files: dict[str, _Files] = {}
         self._begun: dict[str, Group] = {}
@@ -193,7 +198,11 @@ class CopiesHost:
         )
         advertised = settings.advertise or settings.listen[0]
         self.session = Session(
-            node.process, node.name, node.machine, f"{advertised}:{self._listener.port}"
+            node.process,
+            node.name,
+            node.machine,
+            f"{advertised}:{self._listener.port}",
+            settings.zone,
         )
         self.worker = Worker(node.name, self.session.id, self, settings.limits)
         self._registry = Registry(
@@ -569,6 +578,8 @@ class CopiesHost:
             return f"this is node {self._node.name}"
         if not secrets.compare_digest(greeting.token.encode(), self._settings.token.encode()):
             return "wrong token"
+        if self._is_full():
+            return "the disk is full"
         return "" if self._is_ready else "not ready"
 
     def _stream_accepted(self, greeting: Greeting, sock: socket.socket, decoder: Decoder) -> None:
@@ -606,10 +617,11 @@ class CopiesHost:
         self._registry.claim(group_id, claim)
 
     def candidates(self, group: Group) -> Sequence[str]:
-        """Return nodes on other machines than the members', those with the fewest groups first."""
-        machines = {
-            session.machine for node in group.members if (session := self._sessions.get(node))
-        } | {self._node.machine}
+        """Return nodes on other machines than the members', those in other zones and with the
+        fewest groups first."""
+        members = [self._sessions[node] for node in group.members if node in self._sessions]
+        machines = {session.machine for session in members} | {self._node.machine}
+        zones = {session.zone for session in members if session.zone}
         counts = {
             node: 0
             for node, session in self._sessions.items()
@@ -619,7 +631,9 @@ class CopiesHost:
             for node in other.members:
                 if node in counts:
                     counts[node] += 1
-        return sorted(counts, key=lambda node: (counts[node], node))
+        return sorted(
+            counts, key=lambda node: (self._sessions[node].zone in zones, counts[node], node)
+        )
 
     def nonce(self) -> str:
         return secrets.token_hex(8)

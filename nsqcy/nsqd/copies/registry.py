@@ -11,7 +11,7 @@ etcd. Passes values on as they are read; the state machine decides what they mea
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Protocol, TypeVar
 
 import gevent
@@ -46,6 +46,8 @@ class Session:
     """Processes on the same machine fail together."""
     address: str
     """Host and port of its listener for streams."""
+    zone: str = ""
+    """Machines in the same zone may fail together."""
 
 
 class Reader(Protocol):
@@ -222,6 +224,7 @@ class Registry:
                 "node": self._session.node,
                 "machine": self._session.machine,
                 "address": self._session.address,
+                "zone": self._session.zone,
             }
         )
         key = self._key("sessions", self._session.id)
@@ -286,9 +289,11 @@ def _outcome(call: Callable[..., T], *args: Any) -> T | EtcdError:
 def _decoded_session(name: str, data: bytes) -> Session:
     try:
         value = json.loads(data)
-        session = Session(name, value["node"], value["machine"], value["address"])
+        session = Session(
+            name, value["node"], value["machine"], value["address"], value.get("zone", "")
+        )
     except (ValueError, TypeError, KeyError, RecursionError):
         raise InvalidValue("not a session") from None
-    if not all(isinstance(each, str) for each in (session.node, session.machine, session.address)):
+    if not all(isinstance(each, str) for each in astuple(session)):
         raise InvalidValue("not a session")
     return session

@@ -58,7 +58,15 @@ class Copies:
         root = root_of(Path(options.data_path), worker)
         root.mkdir(exist_ok=True, mode=0o700)
         self._host = CopiesHost(
-            shard.io, root, node, found, settings.etcd(options, secrets), self.topics, log, enter
+            shard.io,
+            root,
+            node,
+            found,
+            settings.etcd(options, secrets),
+            self.topics,
+            log,
+            enter,
+            lambda: shard.is_refusing,
         )
         self.topics.attach(self._host)
         shard.copies = self.topics

@@ -32,6 +32,7 @@ class CopiesSettings:
     limits: Limits
     listen: tuple[str, int]
     advertise: str
+    zone: str
     token: str
     server_tls: ssl.SSLContext | None
     client_tls: ssl.SSLContext | None
@@ -67,6 +68,7 @@ def settings(options: NsqdOptions, secrets: dict[str, Any], worker: int) -> Copi
         ),
         listen=(host, port + worker if port else 0),
         advertise=options.copies_broadcast_address or options.broadcast_address,
+        zone=options.topology_zone,
         token=secrets["token"],
         server_tls=server,
         client_tls=client,

@@ -69,7 +69,7 @@ def page(**changed: Any) -> str:
 
 def table_of_bars(text: str) -> list[list[str]]:
     part = text.partition("## Bars")[2].partition("\n## ")[0]
-    part = part.partition("Consuming with")[0]
+    part = part.partition("The next table")[0]
     lines = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("|")]
     return lines[2:]
 

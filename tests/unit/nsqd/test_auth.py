@@ -121,7 +121,7 @@ def test_size_is_bounded() -> None:
     parse(answer(identity="x" * (MAX_ANSWER - 500)))
     assert "bytes" in refusal(answer(identity="x" * MAX_ANSWER))
     assert "too large" in refusal(answer(grant("(a{1000})" * 30)))
-    assert "together" in refusal(answer(*[grant("(a{1000})")] * 200))
+    assert "in total" in refusal(answer(*[grant("(a{1000})")] * 200))
     assert "more than 2000" in refusal(
         b'{"ttl":1,"authorizations":[' + b"null," * 200_000 + b"null]}"
     )

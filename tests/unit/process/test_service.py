@@ -239,10 +239,10 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
             200,
             [
                 "INFO: open files: limit raised from 100 to 200",
-                "WARNING: open files: a limit of 200",
+                "WARNING: open files: the limit of 200",
             ],
         ),
-        (200, 200, ["INFO: open files: limit is 200", "WARNING: open files: a limit of 200"]),
+        (200, 200, ["INFO: open files: limit is 200", "WARNING: open files: the limit of 200"]),
         (100, 20_000, ["INFO: open files: limit raised from 100 to 20000"]),
     ],
 )
