@@ -116,3 +116,21 @@ def test_too_few_copies(hosts: list[Host]) -> None:
     type_next(host)
     eventually(lambda: host.web.topic("orders") is not None, timeout=30)
     eventually(lambda: host.web.counts("orders")["depth"] >= 2, timeout=30)
+
+
+def test_handing_over(hosts: list[Host]) -> None:
+    """docs/runbooks/drain.md: other machines have the messages when nsqd exits."""
+    host, *others = hosts
+    host.web.create("orders", "billing")
+    for number in range(20):
+        assert host.web.post("/pub?topic=orders", b"%d" % number).status == 200
+    assert host.web.put("/config/drain?hand_over=true", b"true").status == 200
+    eventually(lambda: "all copied topics are handed over" in host.log(), timeout=30)
+    eventually(lambda: sum(depth(other) for other in others) == 20, timeout=30)
+
+
+def depth(host: Host) -> int:
+    """Return the depth of the channel, which the host may not have."""
+    topic = host.web.topic("orders")
+    channels = topic["channels"] if topic is not None else []
+    return sum(channel["depth"] for channel in channels)
