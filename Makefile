@@ -2,7 +2,7 @@
 #
 #   make run      nsqcy up: nsqlookupd, nsqd, nsqadmin on 127.0.0.1; ARGS="--workers=4" adds flags
 #   make test     all tests;  TESTS=tests/unit  some of them;  PYTEST="-k ring"  pytest options
-#   make quick    the unit tests for what has changed since main;
+#   make quick    the unit tests for the files changed since main;
 #                 BASE=branch compares with a different branch;  ARGS=--list only lists them
 #   make lint     ruff, mypy, cython-lint, stubtest, and a language check (release/language.py)
 #   make debug    the tests on a build that checks invariants and counts live objects
@@ -11,20 +11,20 @@
 #   make fuzz     coverage-guided campaigns against every parser, a minute each (needs clang);
 #                 ARGS="--minutes=10 --only=wire,headers --keep"
 #   make simulate the copy state machine under 100 random fault schedules;
-#                 ARGS="--schedules 100000"  more;  ARGS=--mutants  with each rule broken once
+#                 ARGS="--schedules 100000"  more of them;  ARGS=--mutants  with each rule broken once
 #   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
 #   make bench    nsqd compared with other brokers, in 15 minutes: docs/BENCHMARKS.md;
-#                 FULL=1 everything;  ARGS="speed" nsqd alone, ARGS="--only latency" part of it;
+#                 FULL=1 everything;  ARGS="speed" nsqd alone;  ARGS="--only latency" one scenario;
 #                 ARGS="memory" memory per object;  ARGS="clients" Python clients side by side
 #   make load     a minute of mixed load from locust on a private cluster: docs/LOADTEST.md;
 #                 ARGS="--users=50 --shape=knee"
 #   make perfcheck  instructions per message, counted by valgrind, compared with the baseline;
-#                 UPDATE=1 updates the baseline;  ARGS=--functions shows where they go
+#                 UPDATE=1 updates the baseline;  ARGS=--functions shows them by function
 #   make soak     half an hour of chaos on a private cluster under load: docs/LOADTEST.md;
 #                 ARGS="--minutes=10 --seed=7";  TESTS=tests/crash  the long tests in that directory
 #   make clients  install the npm packages that the tests of third-party clients need
 #   make docs     the documentation site, in build/site; ARGS=serve serves it on 127.0.0.1:8000 and
-#                 rebuilds it on changes
+#                 rebuilds it when files change
 #   make dist     an sdist, and a wheel for each Python version, tested outside this tree without a
 #                 compiler;  ARGS="3.12"  for some versions (docs/RELEASING.md)
 #   make audit    known vulnerabilities in nsqcy's dependencies;  ARGS=--strict  as for a release
@@ -35,7 +35,7 @@
 #   make clean    remove everything that was built or installed
 #
 # There is one build at a time, of type release, debug, trace, asan or fuzz. Changing the type
-# cleans first, because neither Cython nor distutils detects changed macros and directives.
+# cleans up first, because neither Cython nor distutils detects changed macros and directives.
 
 PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -61,7 +61,7 @@ BUILD_ENV := $(env_$(KIND))
 PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 
 # The tests start thousands of daemons. If PYTHONDONTWRITEBYTECODE were set, each process would
-# compile every module again, which takes a third of the startup time.
+# recompile every module, which takes a third of the startup time.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
@@ -144,7 +144,7 @@ debug:
 	$(MAKE) KIND=debug test
 
 # Python's own allocator would hide errors, and Python leaks deliberately at exit. Reports go to
-# files, because tests capture the output of their process, and fixtures that of their daemon. A
+# files, because tests capture the output of their process, and fixtures capture their daemon's. A
 # greenlet's stack can only be unwound by frame pointers: docs/internals/testing.md.
 REPORTS := $(CURDIR)/build/sanitizer
 SAYING = fast_unwind_on_fatal=1:log_path=$(REPORTS)/report
@@ -200,7 +200,7 @@ stubtest:
 	$(BIN)/python -m mypy.stubtest --ignore-disjoint-bases --mypy-config-file pyproject.toml \
 		--allowlist tests/meta/stubtest.allow $(STUBS)
 
-# Checks that need an unavailable network do not fail, except with ARGS=--strict.
+# Without network access, checks that need it do not fail, except with ARGS=--strict.
 audit: $(BUILT) $(VENV)/.extra-audit
 	$(BIN)/python -m release.audit $(ARGS)
 

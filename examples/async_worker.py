@@ -3,7 +3,7 @@
     nsqcy up                      # in another terminal
     python examples/async_worker.py
 
-SIGTERM or Ctrl-C ends the worker after it has finished the messages that it is working on.
+SIGTERM or Ctrl-C stops the worker once it has finished the messages that it is working on.
 """
 
 import asyncio

@@ -4,8 +4,8 @@
     python examples/worker.py
     curl -d '{"id": 1, "total": 25}' 'http://127.0.0.1:4151/pub?topic=orders'
 
-nsqd delivers an order up to three times. An order that fails three times goes to the topic
-orders-dead, where examples/dead_letters.py reads it. SIGTERM or Ctrl-C ends the worker after it has
+nsqd delivers an order up to three times. An order that fails three times goes to the orders-dead
+topic, where examples/dead_letters.py reads it. SIGTERM or Ctrl-C stops the worker once it has
 finished the orders that it is working on.
 """
 

@@ -1,4 +1,4 @@
-"""Cost of a page with many topics in nsqadmin, and of nsqadmin's history.
+"""Cost of an nsqadmin page with many topics, and of nsqadmin's history.
 
     PYTHONPATH=. python loadtest/admin.py [--nodes 10] [--topics 500] [--channels 2] [--pages 10]
         [--samples 4] [--interval 10s]

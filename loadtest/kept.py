@@ -99,7 +99,7 @@ def beside(result: Result, first: Result, durability: str) -> Result:
 
 
 def read(settings: Settings, nsqd: Daemon) -> Iterator[Result]:
-    """Measure consumers of a busy topic, without and with a reader of a different topic's log."""
+    """Measure consumers of a busy topic, with and without a reader of a different topic's log."""
     messages = settings.count(1_000_000)
     with settings.topics(nsqd, 3) as (old, *topics):
         speed.publish(settings, nsqd, old, messages)

@@ -32,7 +32,7 @@ class Nsqd(testing.Nsqd):
         return Conn(self.address, **options)
 
     def crash(self) -> None:
-        """Kill only the master, and start again when its workers have ended too."""
+        """Kill only the master, and start again once its workers have exited too."""
         workers = [psutil.Process(pid) for pid in self.workers]
         self.process.kill()
         psutil.wait_procs(workers)

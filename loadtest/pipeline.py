@@ -31,7 +31,7 @@ from loadtest.nsqd import Nsqd
 from nsqcy.process import spawn
 
 MB = 1_000_000
-PIECE = 4 * MB  # bytes of an MPUB
+PIECE = 4 * MB  # bytes per MPUB
 SAMPLES = 0.2
 
 

@@ -8,7 +8,8 @@ write     a batch of rows that Spark has in memory, to a new topic in each round
 latency   1,000 messages per second: from the OK for a publish to its row in foreachBatch
 idle      a stream with nothing to read: requests to nsqd, and the JVM's share of a core
 
-Prints a line for each round and, at the end, JSON with the figures. Heavy: one JVM, both ends.
+Prints a line for each round and, at the end, JSON with the figures. Heavy: a JVM and nsqd compete
+for this machine.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Cost of TLS: for other clients while thousands connect, and for a consumer on another worker than
-its topic.
+"""Cost of TLS: for other clients while thousands connect, and for a consumer on a worker other than
+its topic's.
 
 PYTHONPATH=. python loadtest/tls.py [--workers 2] [--pairs 5] [--arrivals 2000]
 
@@ -44,7 +44,7 @@ BODY = bytes(200)
 
 
 def arrive(port: int, count: int) -> None:
-    """Run in the other process: do everything up to the handshakes; then, on request, do the
+    """Run in the other process: do everything up to the handshakes; then, on request, perform the
     handshakes."""
     context = client_context()
     hellos = []
@@ -105,7 +105,7 @@ class Probe:
         self.beat = 0.0
 
     def run(self, ended: Callable[[], bool]) -> tuple[list[float], list[float]]:
-        """Return message latencies and heartbeat delays, measured until it has ended."""
+        """Return message latencies and heartbeat delays, measured until `ended` returns true."""
         latencies: list[float] = []
         late: list[float] = []
         due = time.monotonic()

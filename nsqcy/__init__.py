@@ -1,7 +1,7 @@
 """nsqcy: a drop-in NSQ for Python shops.
 
-Owns two version numbers: the version of nsqcy, and the NSQ version that it is compatible with.
-Clients and test harnesses read the second one to decide what the daemon can do.
+Owns two version numbers: nsqcy's own, and that of the NSQ release that it is compatible with.
+Clients and test harnesses read the second one to determine what the daemon can do.
 """
 
 __version__ = "0.1.0"

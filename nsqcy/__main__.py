@@ -25,6 +25,8 @@ Usage: nsqcy COMMAND
   data check PATH             read every message in PATH, and report what nsqd will find at startup
   doctor [FLAGS]              check this host and a cluster, and recommend actions (--help)
   capacity [FLAGS]            compute how many nsqds a load needs, and how large (--help)
+  copies status [FLAGS]       show the groups of topics with copies, and what is at risk (--help)
+  copies force GROUP [FLAGS]  give up lost copies of a group that no node can own (--help)
   passwd NAME                 print a user section for --auth-file (--help)
   up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together (-help)
   nsqd [FLAGS]                run nsqd; -help lists its flags
@@ -44,7 +46,7 @@ _TOOLS = {
     "to_nsq": "publish messages from stdin",
 }
 
-# The module with each daemon's options, and the name of the option table in it.
+# The module that contains each daemon's options, and the name of its option table.
 _OPTIONS = {
     "nsqd": ("nsqcy.nsqd.options", "NSQD"),
     "nsqlookupd": ("nsqcy.nsqlookupd.options", "NSQLOOKUPD"),
@@ -73,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(importlib.import_module("nsqcy.doctor.main").main(flags))
         case ["capacity", *flags]:
             return int(importlib.import_module("nsqcy.capacity.main").main(flags))
+        case ["copies", *words]:
+            return int(importlib.import_module("nsqcy.cli.copies.main").main(words))
         case ["passwd", *words]:
             return int(importlib.import_module("nsqcy.users.passwd").main(words))
         case ["up", *flags]:

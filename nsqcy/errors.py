@@ -1,21 +1,21 @@
 """The exceptions that nsqcy raises.
 
-Define the error code and fatality for clients, the status for HTTP callers, and the exit code and
-final message of a daemon that cannot start. Independent of sockets and logs: handlers read the
+They define the error code and fatality for clients, the status for HTTP callers, and the exit code
+and final message of a daemon that cannot start. Independent of sockets and logs: handlers read the
 attributes of an error, never its class.
 """
 
-# Error codes that do not close the connection.
+# Codes of errors that do not close the connection.
 NON_FATAL_CODES = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 
-# Formats of a process's final message.
+# Formats for a process's final message.
 AS_IS = "as is"  # the text and nothing else
 DATED = "dated"  # "2026/11/20 11:18:31 text"
 LOGGED = "logged"  # a FATAL log line
 
 
 class NsqError(Exception):
-    """Base of all exceptions that nsqcy raises."""
+    """Base class of all exceptions that nsqcy raises."""
 
 
 class ClientError(NsqError):
@@ -78,11 +78,11 @@ class LayerError(NsqError):
 
 
 class LayerEnd(NsqError):
-    """Regular end of the input of a TLS connection or a compressed stream."""
+    """Regular end of input on a TLS connection or a compressed stream."""
 
 
 class Stop(NsqError):
-    """The process ends before it serves clients; str() is its final message."""
+    """The process exits before it serves clients; str() is its final message."""
 
     exit_code = 1
     fd = 2

@@ -1,6 +1,6 @@
 """Generated tables in the documentation: their sources, and the command that writes them.
 
-    python -m release.pages      writes all, as `make conf` does
+    python -m release.pages      writes all of them, as `make conf` does
 
 A page contains a table between `<!-- begin NAME -->` and `<!-- end NAME -->`. The rest of a page is
 written by hand.
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nsqcy import __version__
 from nsqcy.capacity import main as capacity
+from nsqcy.cli.copies import force, status
 from nsqcy.client.flow import FlowSettings
 from nsqcy.client.options import ConnectionOptions, ConsumerOptions, LookupOptions, ProducerOptions
 from nsqcy.config.options import OptionTable
@@ -39,8 +40,12 @@ from nsqcy.tools.to_nsq import TO_NSQ
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TOOLS = (NSQ_STAT, NSQ_TAIL, NSQ_TO_FILE, NSQ_TO_HTTP, NSQ_TO_NSQ, TO_NSQ)
-COMMANDS = {"nsqcy doctor": doctor.SECTIONS, "nsqcy capacity": capacity.SECTIONS} | {
-    each.daemon: each.sections for each in TOOLS
+COMMANDS: dict[str, Mapping[str, Iterable[Option]]] = {
+    "nsqcy doctor": doctor.SECTIONS,
+    "nsqcy capacity": capacity.SECTIONS,
+    "nsqcy copies status": status.SECTIONS,
+    "nsqcy copies force": force.SECTIONS,
+    **{each.daemon: each.sections for each in TOOLS},
 }
 MARKED = re.compile(r"<!-- begin (?P<name>[^>]+) -->\n.*?<!-- end (?P=name) -->\n", re.DOTALL)
 

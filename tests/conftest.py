@@ -49,8 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests. Tests marked `late` come last: they check something that has been running
-    during all others. Spark tests come first: early tests stay in one process, so they share a JVM,
-    whose startup and first query take as long as a test."""
+    during all other tests. Spark tests come first: early tests stay in one process, so they share a
+    JVM, whose startup and first query take as long as a test."""
 
     def place(item: pytest.Item) -> int:
         return 2 if item.get_closest_marker("late") else not item.get_closest_marker("spark")
@@ -128,7 +128,8 @@ def nsqd(workers: int, tmp_path: Path) -> Iterator[Starter]:
 
 
 def keep(workers: int, path: Path, **options: Any) -> Iterator[Callable[[], Nsqd]]:
-    """A daemon for many tests, started at its first use and restarted if one of them ended it."""
+    """A daemon for many tests, started on first use and restarted if one of the tests stopped
+    it."""
     daemon = Nsqd(path, **(placed(workers) | options))
 
     def running() -> Nsqd:

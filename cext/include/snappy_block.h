@@ -198,7 +198,7 @@ static inline size_t snappy_compress(const uint8_t *in, size_t n, uint8_t *out, 
             shift--;
         }
         memset(table, 0, entries * sizeof(table[0]));
-        /* The steps grow the longer nothing is found. */
+        /* The longer nothing is found, the larger the steps. */
         for (uint32_t skip = 32; at < limit; at += skip++ >> 5) {
             uint32_t hash = snappy_hash(at, shift);
             const uint8_t *found = in + table[hash];

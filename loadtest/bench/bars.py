@@ -1,6 +1,6 @@
-"""The bars of nsqd, each with the row that contains its figure.
+"""nsqd's bars (performance targets), each with the row that contains its figure.
 
-Measures nothing. Rows come from loadtest.bench.report: rows of nsqd only (`nsqd`), and of all
+Measures nothing. Rows come from loadtest.bench.report: rows for nsqd alone (`nsqd`), and for all
 brokers (`peers`).
 """
 
@@ -225,7 +225,7 @@ ACKNOWLEDGED = ("consume, acknowledging each", "consume one by one, 50 waiting c
 
 @dataclass(frozen=True)
 class Rival:
-    """Comparison of nsqd and another broker, consuming with one acknowledgement per message."""
+    """Comparison of nsqd with another broker, consuming with one acknowledgement per message."""
 
     name: str
     scenario: str

@@ -40,7 +40,7 @@ class Group:
 
 
 def short(value: float) -> str:
-    """Format three digits, and a letter for thousands and millions."""
+    """Format a number with three digits, and a letter for thousands or millions."""
     for size, letter in ((1e6, " M"), (1e3, " k"), (1, "")):
         if value >= size:
             digits = max(0, 2 - len(str(int(value / size))) + 1)

@@ -47,7 +47,7 @@ class Daemon:
         return procfs.memory(self.pids)
 
     def disk(self) -> int:
-        """Return the bytes of files in the data path."""
+        """Return the total size of the files in the data path, in bytes."""
         files = [path for path in Path(self.data).rglob("*") if path.is_file()]
         return sum(path.stat().st_size for path in files)
 
@@ -76,7 +76,7 @@ def running(target: str, http: str | None, pid: int) -> Daemon:
 
 @contextlib.contextmanager
 def private(workers: int, **options: Any) -> Iterator[Daemon]:
-    """An nsqd of this tree on free ports; options are flags with underscores."""
+    """An nsqd from this tree on free ports; options are flags, written with underscores."""
     with contextlib.closing(testing.nsqd(workers=workers, **options)) as nsqd:
         nsqd.start()
         tcp, http = parse_address(nsqd.tcp_address), parse_address(nsqd.http_address)

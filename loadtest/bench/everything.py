@@ -1,4 +1,4 @@
-"""The whole benchmark: nsqd only, nsqd and other brokers, and the page about both.
+"""The complete benchmark: nsqd alone, nsqd and other brokers, and the page about both.
 
 Installs missing brokers from Debian's packages (as root), runs each in its own directory and on its
 own port, and leaves none of them running.

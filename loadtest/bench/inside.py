@@ -4,8 +4,9 @@ instructions.
     valgrind --tool=callgrind --toggle-collect='*on_readable*' --toggle-collect='*end_turn*' \\
         python -m loadtest.bench.inside sub 40000
 
-The counts are the same in every run, whatever else the machine does: run it with two numbers of
-messages, and divide the difference of the counts by that of the messages.
+The counts are the same in every run, whatever else the machine does: run it with two different
+numbers of messages, and divide the difference between the counts by the difference between these
+numbers.
 """
 
 import socket
@@ -44,7 +45,7 @@ def turn() -> None:
 
 
 def receive(sock: socket.socket, wanted: int) -> bytes:
-    """Feed bytes; run turns until there are `wanted` bytes of output (0: until there are none)."""
+    """Run turns and receive output: `wanted` bytes, or all there is if `wanted` is 0."""
     got = b""
     idle = 0
     while idle < 4:

@@ -139,7 +139,8 @@ def mpub(topic: str, bodies: list[bytes]) -> bytes:
 
 
 class Team:
-    """Processes that start together. `tally` has one counter per process, which all can read."""
+    """Processes that start together. `tally` has one counter per process, which all of them can
+    read."""
 
     def __init__(self, size: int) -> None:
         self.tally = memoryview(mmap.mmap(-1, 8 * max(1, size))).cast("q")
@@ -363,7 +364,7 @@ def paced(
 
 
 def drop_answers(sock: socket.socket) -> int:
-    """Discard received responses; return their number of bytes."""
+    """Discard received responses; return the number of bytes."""
     ready, _, _ = select.select([sock], [], [], 0)
     return len(sock.recv(RECEIVE)) if ready else 0
 
@@ -438,8 +439,8 @@ def log_reader(address: Address) -> socket.socket:
 
 
 def log_of(sock: socket.socket, topic: str, seq: int) -> dict[str, Any]:
-    """Wait until a topic's log is written beyond `seq`, which takes a second for class memory;
-    return its metadata."""
+    """Wait until a topic's log has been written beyond `seq`, which takes a second for class
+    memory; return its metadata."""
     sock.sendall(command(b"LOG_META", topic.encode(), b"%d" % LOG_WAIT, b"%d" % seq))
     found: dict[str, Any] = json.loads(response(sock))
     return found

@@ -48,7 +48,7 @@ ROWS = {
     "CHANNEL": Row("10,000 channels, 1 deferred each", "bytes", "B"),
 }
 
-# Statements of docs/PERFORMANCE.md about memory and disk: a pattern with the number, and its
+# Statements in docs/PERFORMANCE.md about memory and disk: a pattern with the number, and its
 # meaning.
 SENTENCES = {
     "DEFERRED": (r"\*\*A deferred message\*\* takes (\d+) bytes", "a deferred message"),
@@ -69,7 +69,7 @@ from nsqcy.capacity.figure import Figure
 
 
 def text() -> str:
-    """Return the whole module."""
+    """Return the source of the module."""
     results = json.loads((ROOT / "docs/benchmarks.json").read_text())
     machine = f"{results['machine']['CPU']}, {results['machine']['cores']} cores"
     lines = [f'MACHINE = "{machine}, {results["date"]}"\n']

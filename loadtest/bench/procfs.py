@@ -19,7 +19,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def started(pid: int) -> int:
-    """Return the start time of a process, in ticks since boot: process ids are reused."""
+    """Return the start time of a process, in ticks since boot, because process ids are reused."""
     return int(_stat(pid)[19])
 
 
@@ -59,7 +59,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory(pids: list[int]) -> dict[str, int]:
-    """Return bytes of memory: resident (shared pages count in each), proportional, and private."""
+    """Return memory in bytes: resident (shared pages count in each process), proportional,
+    private."""
     total = {"Rss": 0, "Pss": 0, "Private_Dirty": 0}
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:

@@ -41,10 +41,10 @@ BARS = """## Bars
 
 Bars are the targets for nsqd; the results of this run come from the tables below. Bodies have 200
 bytes, and nsqd has one worker, unless a row says otherwise. The class is the durability class of
-the messages. The figures for Go nsqd 1.3.0 are not from this run: they were recorded once on a
-two-core machine with the same load. `make bench ARGS="all --target=HOST:PORT"` also measures a
+the messages. The figures for Go's nsqd 1.3.0 are not from this run: they were recorded once on a
+two-core machine under the same load. `make bench ARGS="all --target=HOST:PORT"` also measures a
 running Go nsqd. A machine that is half as fast handles half as many messages per second: to
-compare machines, use the multiples. The floor is a server that makes the same system calls for the
+compare machines, use the ratios (×). The floor is a server that makes the same system calls for the
 same load but contains no broker.
 
 """
@@ -65,7 +65,7 @@ The figures for the following are missing or cover fewer rounds.
 PEERS = """## Comparison with other brokers
 
 All brokers do the same work on the same machine, one after the other: every round restarts each
-broker and runs it alone. All messages stay **in memory**, and no broker syncs anything to a disk.
+broker and runs it alone. All messages stay **in memory**, and no broker syncs anything to disk.
 Figures are medians of {rounds}. "× nsqcy" is the median ratio of a figure to nsqcy's figure in the
 same round.
 
@@ -94,7 +94,7 @@ FAIRNESS = """### Differences between the brokers
 - JetStream, beanstalkd and RabbitMQ have no batch command: they receive the same number of single
   commands in one write. RabbitMQ confirms several messages with one response.
 - Every broker receives one acknowledgement command per message, although `XACK` accepts several
-  ids and `basic.ack` has the flag `multiple`.
+  ids and `basic.ack` has a `multiple` flag.
 - nsqd, JetStream and RabbitMQ do not respond to an acknowledgement; Redis and beanstalkd do.
 - Redis and beanstalkd use one core; nsqd uses as many as it has workers; nats-server and RabbitMQ
   use all cores.
@@ -107,13 +107,13 @@ DURABLE = """
 
 nsqd acknowledges a publish when its messages are in memory (memory), would survive the death of
 every process (os), or would survive a power loss (fsync). Each class runs on its own nsqd, whose
-files are on a disk. The classes take turns, and all messages are consumed in between. Ratios
+files are on disk. The classes take turns, and all messages are consumed in between. Ratios
 compare figures from the same round. Redis runs with `appendfsync always` and an append-only file
 that is never rewritten, on the same disk: like nsqd, it syncs once for all waiting clients before
-it responds. Waiting clients send 100 messages in one write, as one `MPUB`, 100 `XADD` or one
-`LPUSH`, and send the next 100 when all are acknowledged. NATS JetStream is missing: the packaged
-version (2.9) syncs only at `sync_interval`, so its acknowledgements do not wait for a sync. These
-figures vary on a shared disk.
+it responds. Waiting clients send 100 messages in one write, as one `MPUB`, 100 `XADD`s or
+one `LPUSH`, and send the next 100 once all are acknowledged. NATS JetStream is not included: the
+packaged version (2.9) syncs only at `sync_interval`, so its acknowledgements do not wait for a
+sync. These figures vary on a shared disk.
 
 """
 
@@ -149,7 +149,7 @@ def today() -> str:
 
 
 def write(figures: Figures, folder: Path) -> Path:
-    """Write page, chart and data to a directory; return the path of the page."""
+    """Write page, chart and data to a directory; return the path to the page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATA).write_text(json.dumps(figures, indent=1) + "\n")
     (folder / CHART).write_text(picture(figures["peers"]))

@@ -1,8 +1,8 @@
 """Measures scenarios and reports them: messages per second, and CPU microseconds of the daemon per
 message.
 
-Owns the building blocks of scenarios: settings, rounds, results, teams for the usual load. Contains
-no scenario; those are in loadtest/bench/scenarios.
+Owns the building blocks for scenarios: settings, rounds, results, teams for the usual load.
+Contains no scenario; those are in loadtest/bench/scenarios.
 
 The daemon's CPU time is that of all its processes. On a machine with few cores, the load competes
 with the daemon: compare CPU time per message between runs, and rates only within one run. A machine
@@ -82,7 +82,7 @@ class Settings:
     deadline: float = float("inf")  # after the first round, no round begins if it would end later
 
     def rounds(self) -> Iterator[int]:
-        """Yield as many rounds as were requested, as long as there is time."""
+        """Yield as many rounds as were requested, while there is time."""
         longest = 0.0
         for number in range(self.repeat):
             began = time.monotonic()
@@ -147,8 +147,8 @@ class Settings:
 
 
 def touch_memory(size: int) -> None:
-    """Touch this number of bytes, so that the machine owns the memory. A virtual machine whose host
-    provides memory on first use spends up to a microsecond per message on it."""
+    """Touch this number of bytes, so that this machine already has the memory. A virtual machine
+    whose host provides memory on first use spends up to a microsecond per message on it."""
     piece = bytes(1 << 20)
     with mmap.mmap(-1, size) as memory:
         while memory.tell() <= size - len(piece):

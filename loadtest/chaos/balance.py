@@ -36,7 +36,7 @@ def left(node: Node) -> dict[str, int]:
 
 def unbalanced(node: Node) -> list[str]:
     """Return the channels whose ledgers do not balance: everything received must be finished,
-    because nothing is dropped here. After a worker is killed, messages may be missing at the
+    because nothing is dropped here. After a worker is killed, messages may be missing after the
     restart: they were lost with the worker, or were finished just before and their files are
     gone."""
     found = []
@@ -62,7 +62,7 @@ def balances(ledger: dict[str, Any], misses: bool) -> bool:
 
 
 def complaints(name: str, log: str, killed: int) -> list[str]:
-    """Return the log lines that a daemon must not have, given the number of its killed workers."""
+    """Return the lines that a daemon must not log, given the number of its killed workers."""
     deaths = [each[0] for each in DIED.finditer(log)]
     found = [each for each in deaths if BY_OUR_HAND not in each]
     if (others := len(deaths) - len(found) - killed) > 0:
@@ -75,7 +75,7 @@ def complaints(name: str, log: str, killed: int) -> list[str]:
 
 
 def damaged(node: Node) -> list[str]:
-    """Return the result of `nsqcy data check` for the data path of an nsqd that has ended."""
+    """Return the result of `nsqcy data check` for the data path of an nsqd that has exited."""
     words = [sys.executable, "-m", "nsqcy", "data", "check", str(node.data)]
     checked = subprocess.run(words, capture_output=True, text=True)
     if checked.returncode == 0 and " 0 unreadable places" in checked.stdout:

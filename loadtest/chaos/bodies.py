@@ -16,7 +16,7 @@ from loadtest.swarm.bodies import Sizes
 NAME, CHECKSUM, DUE = struct.Struct(">HI"), struct.Struct(">I"), struct.Struct(">q")
 MIN_BYTES = NAME.size + CHECKSUM.size  # minimum bytes of a body
 SIZES = Sizes.parse("10-100:60,100-1000:30,1000-10000:9,10000-102400:1", minimum=MIN_BYTES)
-SHIFTS = 1021  # number of different fillings, so that a mixture of two messages is invalid
+SHIFTS = 1021  # number of fill patterns, so that a mixture of two messages is invalid
 
 
 class Stamp(NamedTuple):

@@ -18,7 +18,7 @@ CLONE_NEWNS = 0x00020000
 
 
 def slow_library(folder: Path) -> Path | None:
-    """Compile the library; None if there is no compiler."""
+    """Compile the library; return None if there is no compiler."""
     compiler = os.environ.get("CC", "cc").split()
     if shutil.which(compiler[0]) is None:
         return None
@@ -52,7 +52,7 @@ def own_mounts() -> bool:
 
 
 def small_disk(path: Path) -> bool:
-    """Mount a disk of size SMALL at that directory; return whether this was possible."""
+    """Mount a disk of size SMALL on that directory; return whether this was possible."""
     return _run("mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(path))
 
 

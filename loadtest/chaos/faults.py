@@ -34,14 +34,14 @@ PROCESSES = {  # faults that end or stop processes
     *("stop a worker", "stop the master", "kill nsqlookupd", "stop nsqlookupd"),
 }
 COMES_BACK = 30.0  # seconds within which a killed worker must be up again
-REFILL = 0.2  # seconds between two checks whether a full disk is still full
+REFILL = 0.2  # seconds between two checks of whether a full disk is still full
 LOOK = 0.02
 
 
 @dataclass(frozen=True)
 class Inflicted:
-    """A fault that was injected, in seconds of the run. `error`: an unexpected failure of the
-    injection."""
+    """A fault that was injected; times are in seconds since the run began. `error`: an unexpected
+    failure of the injection."""
 
     begun: float
     ended: float

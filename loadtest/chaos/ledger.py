@@ -1,4 +1,4 @@
-"""Ledger of published messages and their outcomes, across deaths of nsqds.
+"""Ledger of published messages and their outcomes, across restarts of nsqds.
 
 Every message has a publisher and a number, and a publisher has one topic on one nsqd. Messages
 answered with OK must be finished in every channel. In class `memory`, nsqd may lose the messages
@@ -93,8 +93,8 @@ class Ledger:
     # -- deaths
 
     def died(self, node: int) -> None:
-        """Handle the death of a worker of that nsqd, and the loss of messages that existed only in
-        the worker's memory."""
+        """Handle the death of one of that nsqd's workers, and the loss of messages that existed
+        only in the worker's memory."""
         for publisher in self._publishers:
             if publisher.node == node and publisher.durability == MEMORY:
                 attempted = self._attempted[publisher.number]

@@ -1,6 +1,6 @@
 """Publishers: PUB, MPUB and DPUB over connections of all kinds, /pub and /mpub over HTTP.
 
-Each publisher has one topic on one nsqd and numbers its messages. A failed publish is not repeated:
+Each publisher has one topic on one nsqd and numbers its messages. A failed publish is not retried:
 rejected messages must not be delivered, while unanswered ones may be.
 """
 

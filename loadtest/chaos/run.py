@@ -19,7 +19,7 @@ from loadtest.chaos.watch import Life, Slope, Watch, left_behind, samples, slope
 THREADS = 64  # threads for blocking calls
 LOOK = 2.0  # seconds between two samples
 DRAIN = 120.0  # seconds within which everything must be delivered
-SURE = 1.0  # seconds with nothing left, after which nothing more will arrive
+SURE = 1.0  # seconds with nothing left after which nothing more is expected
 SETTLE = 30.0  # seconds within which the number of descriptors must be as before
 AGAIN = 0.5
 

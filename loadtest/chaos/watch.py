@@ -18,7 +18,7 @@ from loadtest.bench import procfs
 WARM = 120.0  # seconds to skip, at most a fifth of a process's lifetime
 FLOOR = 30.0  # seconds; only the minimum memory in each counts, because the rest is backlog
 LONG_ENOUGH = 1200.0  # further seconds that are required to judge a slope
-MAX_SHARE, MAX_BYTES = 0.05, 20 << 20  # growth per hour; one of the two must be met
+MAX_SHARE, MAX_BYTES = 0.05, 20 << 20  # limits on growth per hour; the larger one applies
 SLACK = {"fds": 8, "threads": 2}  # allowed increase at the end
 
 
@@ -79,7 +79,7 @@ class Slope:
 
     name: str
     pid: int
-    seconds: float  # that were used for the slope
+    seconds: float  # time span used for the slope
     first: int  # bytes, at the beginning
     an_hour: float  # growth in bytes
     judged: bool

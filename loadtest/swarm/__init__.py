@@ -4,6 +4,6 @@
     python -m loadtest.swarm                                            a private cluster
 
 Measures NSQ under the load of real clients, message by message, with latencies measured from each
-message's due time and a ledger of published and delivered messages. To measure a daemon's maximum,
-use loadtest.bench: the clients here take more CPU time than nsqd does.
+message's due time and a ledger of published and delivered messages. To measure a daemon's maximum
+throughput, use loadtest.bench: the clients here take more CPU time than nsqd does.
 """

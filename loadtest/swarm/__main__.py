@@ -1,6 +1,6 @@
 """A load test against a private cluster that is started before the test and stopped after it.
 
-python -m loadtest.swarm [--nsqds N] [--workers N] [FLAGS OF LOCUST] [USERS]
+python -m loadtest.swarm [--nsqds N] [--workers N] [LOCUST FLAGS] [USERS]
 
 Starts an nsqlookupd, the nsqds with their workers, and locust with our locustfile, which checks the
 thresholds. The exit code is locust's. Without other flags it runs a minute of mixed load.
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run locust to its end; return its exit code.
+    """Run locust until it exits; return its exit code.
 
     On Ctrl-C, which also reaches locust directly, locust writes its report. On SIGTERM, locust
     would not write the report while a shape is running, so it receives an interrupt instead.

@@ -101,7 +101,7 @@ class ConsumeUser(User):
             self.test.ledger.count(place, "out_of_order")
 
     def _failed(self, place: Place, error: Error) -> None:
-        """A connection has."""
+        """Record the failure of a connection."""
         self._tell("SUB", place, None, error=error)
 
     def _tell(

@@ -1,6 +1,6 @@
 """Due times of a user's requests: a schedule that does not depend on earlier requests.
 
-A user that waits for a slow answer is late with the next request, and this lateness is measured:
+A user that waits for a slow response is late with the next request, and this lateness is measured:
 latencies start at the due time. Otherwise a server that stalls for ten seconds would show one slow
 request instead of all the requests that could not be sent in the meantime (coordinated omission).
 """

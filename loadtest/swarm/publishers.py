@@ -1,5 +1,5 @@
-"""The publishing users: they publish by PUB, MPUB, DPUB and HTTP, on schedule and with a ledger of
-accepted messages.
+"""The publishing users: they publish on schedule, with PUB, MPUB, DPUB or HTTP requests, and record
+accepted messages in a ledger.
 
 Each is a client with its own connections, as in an application: nsqcy.client on gevent, and
 locust's fast HTTP client.

@@ -151,7 +151,7 @@ class Run:
         self._seconds = self._now()
 
     def drained(self) -> None:
-        """Handle the end: everything has been delivered, or the time for that is over."""
+        """Handle the end: everything has been delivered, or the time for that has run out."""
         self._drained = self._now()
 
     def _now(self) -> float:

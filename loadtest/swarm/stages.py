@@ -68,7 +68,7 @@ class Knee:
 
     @property
     def knee(self) -> Step | None:
-        """None: even the first step exceeded a limit, or none has ended."""
+        """None: even the first step exceeded a limit, or no step has ended."""
         good = self.steps[:-1] if self.crossed else self.steps
         return good[-1] if good else None
 

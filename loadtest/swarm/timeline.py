@@ -65,7 +65,7 @@ class Cell:
 
 
 class Key(NamedTuple):
-    span: int  # its first second, since 1970
+    span: int  # its first second, since the epoch
     kind: str
     name: str
 

@@ -28,8 +28,8 @@ from loadtest.swarm.thresholds import Threshold, judge, latest
 
 MISSED = 3  # exit code of a run that misses a threshold
 HALT = "nsq-halt"  # the master's message: stop publishing
-BEATS = 20  # per second; at each, a process measures its own lateness
-LOOK = 0.1  # seconds between two checks whether everything is delivered
+BEATS = 20  # per second; at each tick, a process measures its own lateness
+LOOK = 0.1  # seconds between two checks of whether everything has been delivered
 
 
 class Wiring:
@@ -40,7 +40,7 @@ class Wiring:
         self._environment = environment
         self._runner: Any = environment.runner
         self._parsed: argparse.Namespace = environment.parsed_options
-        self._run: Run | None = None  # a test is running
+        self._run: Run | None = None  # None if no test is running
         self._samples: list[Sample] = []
         self._beside: list[gevent.Greenlet] = []  # greenlets in addition to the users
         self._quiet: dict[str, Quiet] = {}  # by worker
@@ -145,7 +145,7 @@ class Wiring:
         run.drained()
 
     def _is_quiet(self, run: Run) -> bool:
-        """Return whether all publishers have received their last answer."""
+        """Return whether all publishers have received their last response."""
         if not self._is_master:
             return run.quiet.is_so
         workers = self._runner.clients.items()

@@ -31,13 +31,13 @@ NAMES = frozenset(
 ADDRESS = "nsqcy-channel"
 NO_CHANNEL = "its channel is gone"
 
-# Channel of a closed log for the messages that its topic kept for future channels. No client can
-# use the name.
+# The channel in a closed log that contains the messages that its topic kept for future channels. No
+# client can use the name.
 BACKLOG = "~backlog"
 
 
 class Origin(NamedTuple):
-    """A dead letter's origin, and its headers there."""
+    """A dead letter's origin, and the headers that it had there."""
 
     topic: str
     channel: str

@@ -76,7 +76,7 @@ class NamedCursors:
         return min(held, default=None)
 
     def overrun(self, seq: int) -> list[str]:
-        """Handle a reached retention limit: from now on, no cursor retains records before `seq`.
+        """Handle reaching the retention limit: from now on, no cursor retains records before `seq`.
         Return the names of the cursors that lose records."""
         names = [
             one.name

@@ -56,7 +56,7 @@ class Attempt(NamedTuple):
 @dataclass(slots=True)
 class Epoch:
     """The parts of an epoch: each part's highest chunk, and that chunk's missing messages. There
-    may also be higher chunks that were incomplete after a crash, with their missing messages."""
+    may also be higher chunks that a crash left incomplete, with their missing messages."""
 
     used: int  # wall clock, ns
     chunks: dict[int, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Epoch:
                 self.left[part] = above
 
     def leave(self, part: int, chunk: int, missing: Ranges) -> None:
-        """Note a chunk above the highest that was incomplete after a crash."""
+        """Note a chunk above the highest one that a crash left incomplete."""
         self.packed = None
         self.left.setdefault(part, {})[chunk] = missing
 
@@ -175,7 +175,7 @@ class Producers:
         return missing
 
     def published(self, name: ChunkName, first_seq: int, wanted: Ranges) -> None:
-        """The wanted messages were appended, starting at `first_seq`."""
+        """Note that the wanted messages have been appended, starting at `first_seq`."""
         end = first_seq + messages_in(wanted)
         self._waiting.append(Attempt(name, first_seq, wanted, end))
         _, attempts = self._highest.get(name[:3], (0, 0))
@@ -189,7 +189,7 @@ class Producers:
             self._accept(attempt.name, ())
 
     def undo(self, visible_seq: int) -> None:
-        """Undo the attempts: records from `visible_seq` on were removed."""
+        """Undo the attempts, because records from `visible_seq` on have been removed."""
         self.settle(visible_seq)
         for attempt in self._waiting:
             self._ended(attempt.name)
@@ -297,7 +297,7 @@ class Producers:
 
     def found_all(self, now: int) -> None:
         """Take over the chunks from found(). Each chunk is kept separately, because a disk may
-        write in any order: a crash may leave a chunk but none of an earlier chunk."""
+        write in any order: a crash may leave a chunk but no part of an earlier one."""
         for name, (count, ranges) in self._found.items():
             epoch = self._use(name, now)
             highest = epoch.chunks.get(name.part, -1)

@@ -107,7 +107,7 @@ class Plan(NamedTuple):
 
 
 class Impossible(Exception):
-    """No number of such hosts can carry the load; str() has the reason."""
+    """No number of such hosts can carry the load; str() returns the reason."""
 
 
 def plan(load: Load, host: Host, free: float) -> Plan:

@@ -1,22 +1,26 @@
-"""`nsqcy up`: run nsqlookupd, an nsqd that registers with it, and nsqadmin on this machine.
+"""`nsqcy up`: run nsqlookupd, nsqds that register with it, and nsqadmin on this machine.
 
-Owns the additional flags of the daemons, the start and stop order, and signal forwarding. Stops all
-daemons when one exits. Starts each daemon as a command, and uses only its option table. The daemons
-write their own log lines.
+Owns the additional flags of the daemons, the order of start and stop, and the forwarding of
+signals. Stops all daemons when one ends, except an nsqd of several. Starts each daemon as a
+command, and knows only their tables of options. The daemons write their own log lines.
 
 Exit codes:
 
-    0  stopped by SIGTERM or SIGINT, and all daemons exited with 0; --help; --version
-    1  a daemon could not start, ended unexpectedly or exited with an error (the log says which)
+    0  stopped by SIGTERM or SIGINT, and all daemons exited with status 0; --help; --version
+    1  a daemon could not start, exited unexpectedly or failed (see the log)
     2  invalid command line
 """
 
 import os
 import select
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 
+from nsqcy.cli import nodes
+from nsqcy.cli.nodes import Etcd, Shared
 from nsqcy.config import loader
+from nsqcy.config.durations import SECOND
 from nsqcy.errors import NsqError, StartError, Stop, UsageError
 from nsqcy.logging.logger import Log, write
 from nsqcy.net import listeners
@@ -24,7 +28,7 @@ from nsqcy.nsqadmin.options import NSQADMIN, normal
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 from nsqcy.process import spawn
-from nsqcy.process.children import Child, how_it_ended
+from nsqcy.process.children import Child, Program, how_it_ended
 
 USAGE = """\
 Usage: nsqcy up [FLAGS]
@@ -48,6 +52,11 @@ the flags of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help), prefix
 and:
 
   --no-nsqadmin               run nsqlookupd and nsqd only
+  --nodes=N                   run N nsqds that keep copies of each other's messages, and etcd
+
+With --nodes, each topic has up to 3 copies. Node I listens on nsqd's ports + 100 * I and keeps its
+messages in DIR/nodeI. A node that was killed is started again later, so that others take over its
+topics before. etcd must be installed; with --etcd-endpoints=URL, that etcd is used instead.
 """
 WITHOUT_ADMIN = "no-nsqadmin"
 TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in start order
@@ -73,6 +82,8 @@ LOOKUPDS = {"nsqd": "lookupd_tcp_address", "nsqadmin": "lookupd_http_address"}
 BROADCAST = {"nsqlookupd": "http_address", "nsqd": "tcp_address"}
 EVERYWHERE = ("", "0.0.0.0", "::")
 HERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+ETCD_INTERVAL = 0.1  # seconds between checks whether etcd is ready
+RESTART_LEASES = 3  # lengths of the lease until a node that was killed is started again
 
 
 def main(argv: Sequence[str]) -> int:
@@ -83,7 +94,17 @@ def main(argv: Sequence[str]) -> int:
     # Block signals until we can forward them to the daemons.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
-        return Up(*(Plan(daemon, words) for daemon, words in split(argv).items())).run()
+        count, rest = nodes.taken(argv)
+        words = split(rest)
+        lookupd = Plan("nsqlookupd", words["nsqlookupd"])
+        nsqd = Plan("nsqd", words["nsqd"])
+        admin = Plan("nsqadmin", words["nsqadmin"]) if "nsqadmin" in words else None
+        if count == 1:
+            return Up(lookupd, [nsqd], admin).run()
+        shared = nsqd.shared(count)
+        return Up(
+            lookupd, [nsqd.node(index, shared) for index in range(count)], admin, shared
+        ).run()
     except Stop as stop:
         return loader.report(stop, "nsqcy up")
 
@@ -119,9 +140,10 @@ class Plan:
     """Flags for starting one daemon: the flags given for it, and our defaults for the rest."""
 
     def __init__(self, daemon: str, words: list[str]) -> None:
-        self.daemon = daemon
+        self.daemon = self.name = daemon
         self._settings = loader.load(TABLES[daemon], words)
         self._words = words
+        self._last: dict[str, str] = {}  # override the given flags
         given = self._settings.given
         self._values = {
             name: value for name, value in DEFAULTS[daemon].items() if name not in given
@@ -132,10 +154,29 @@ class Plan:
                 self._values["broadcast_address"] = host
 
     def __getitem__(self, name: str) -> str:
-        return self._values.get(name) or str(self._settings[name])
+        return self._last.get(name) or self._values.get(name) or str(self._settings[name])
+
+    def shared(self, count: int) -> Shared:
+        """Return what several nsqds share that are started with these flags. Raises Stop."""
+        return Shared(self._settings, self["data_path"], count)
+
+    def node(self, index: int, shared: Shared) -> "Plan":
+        """Return the plan of one of several nsqds. Raises UsageError."""
+        plan = Plan(self.daemon, self._words)
+        plan.name = f"node{index}"
+        plan._last = nodes.overrides(self._settings, self._values, index)
+        plan._values |= shared.flags()
+        return plan
+
+    @property
+    def lease(self) -> float:
+        """Seconds after which others take over an nsqd's topics."""
+        lease = self._settings["copies_lease"]
+        assert isinstance(lease, int)
+        return lease / SECOND
 
     def flags(self, *lookupds: str) -> list[str]:
-        """Return all flags, which add these nsqlookupds.
+        """Return all flags, with these nsqlookupds added.
 
         They are not added if nsqds are configured: nsqadmin queries either nsqlookupds or nsqds.
         """
@@ -148,29 +189,46 @@ class Plan:
                 others = self._settings[name]
                 assert isinstance(others, tuple)
                 values += [(name, str(each)) for each in others]
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in values]
-        return [*flags, *self._words]
+        return [*_flags(values), *self._words, *_flags(self._last.items())]
+
+
+def _flags(values: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values]
 
 
 class End(NsqError):
-    """A daemon exited without a request to stop; str() says which."""
+    """A daemon exited although it was not requested to stop; str() names the daemon."""
 
 
 class Up:
     """Supervises the daemons. `run` returns the exit code when all have exited."""
 
-    def __init__(self, lookupd: Plan, nsqd: Plan, admin: Plan | None = None) -> None:
+    def __init__(
+        self,
+        lookupd: Plan,
+        nsqds: Sequence[Plan],
+        admin: Plan | None = None,
+        shared: Shared | None = None,
+    ) -> None:
         self._lookupd = lookupd
-        self._nsqd = nsqd
+        self._nsqds = nsqds
         self._admin = admin
+        self._shared = shared  # if there are several nsqds
         self._log = Log("[nsqcy up] ")
         self._children: list[Child] = []
+        self._nodes: dict[Child, Plan] = {}  # running nsqds of several
+        self._due: dict[str, tuple[float, Plan]] = {}  # those to be started again, and when
+        self._lookupd_address = ""
+        self._terminated: set[Child] = set()
         self._blamed: Child | None = None  # exited on its own
         self._asked_to_stop = False
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> int:
-        _make_directory(self._nsqd["data_path"])
+        for plan in self._nsqds:
+            _make_directory(plan["data_path"])
+        if self._shared is not None:
+            _write(self._shared)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(signum, lambda *_: None)  # we act on the byte in the pipe
@@ -181,6 +239,8 @@ class Up:
         except End as end:
             self._log.fatal(f"{end}; stopping everything")
             code = 1
+        for child in self._nodes:
+            self._terminate(child)
         while self._children:
             code = max(code, self._stop(self._children[-1]))
         return code
@@ -188,45 +248,101 @@ class Up:
     def _live(self) -> None:
         """Start the daemons one by one; return if a stop signal arrives."""
         lookupd = self._start(self._lookupd)
-        if not lookupd:
+        if not self._await(lookupd):
             return
-        nsqd = self._start(self._nsqd, _reachable(lookupd.addresses["TCP"]))
-        if not nsqd:
+        self._lookupd_address = _reachable(lookupd.addresses["TCP"])
+        if self._shared is not None and self._shared.etcd is not None:
+            self._start_etcd(self._shared.etcd)
+        if self._asked_to_stop:
+            return
+        started = [self._start(plan, self._lookupd_address) for plan in self._nsqds]
+        if self._shared is not None:
+            self._nodes = dict(zip(started, self._nsqds, strict=True))
+        if not self._await(*started):
             return
         page = ""
         if self._admin is not None:
             admin = self._start(self._admin, _reachable(lookupd.addresses["HTTP"]))
-            if not admin:
+            if not self._await(admin):
                 return
             base = normal(self._admin["base_path"])
             page = f"http://{_reachable(admin.addresses['HTTP'])}{base}"
-        write(1, welcome(nsqd.addresses, lookupd.addresses, self._nsqd["data_path"], page))
+        self._welcome(lookupd, started, page)
         while not self._asked_to_stop:
+            self._restart_nodes()
             self._turn()
 
-    def _start(self, plan: Plan, *lookupds: str) -> Child | None:
-        """Start a daemon and wait until it is ready; return None if a stop signal arrives first."""
-        child = Child(plan.daemon, MODULES[plan.daemon], plan.flags(*lookupds))
+    def _welcome(self, lookupd: Child, nsqds: Sequence[Child], page: str) -> None:
+        paths = [plan["data_path"] for plan in self._nsqds]
+        if self._shared is None:
+            text = welcome(nsqds[0].addresses, lookupd.addresses, paths[0], page)
+        else:
+            rows = [
+                (each.name, each.addresses, path, each.process.pid)
+                for each, path in zip(nsqds, paths, strict=True)
+            ]
+            lease = self._nsqds[0].lease
+            text = welcome_nodes(rows, self._shared, lookupd.addresses, page, lease)
+        write(1, text)
+
+    def _start(self, plan: Plan, *lookupds: str) -> Child:
+        child = Child(plan.name, MODULES[plan.daemon], plan.flags(*lookupds))
         self._children.append(child)
-        while not child.ready:
-            if self._asked_to_stop:
-                return None
-            self._turn()
         return child
 
-    def _turn(self) -> None:
-        """Wait for an event and handle it. Raises End if a daemon has exited."""
-        self._listen()
-        for child in self._children:
+    def _start_etcd(self, etcd: Etcd) -> None:
+        """Start etcd and wait until it is ready, or until a signal to stop."""
+        with etcd.log.open("ab") as log:
+            child = Program(
+                f"etcd (log in {etcd.log})", etcd.program, etcd.flags(), stderr=log.fileno()
+            )
+        self._children.append(child)
+        while not self._asked_to_stop and not child.ready:
+            self._turn(ETCD_INTERVAL)
+            child.ready = child.ready or etcd.is_ready()
+
+    def _await(self, *children: Child) -> bool:
+        """Wait until daemons are ready; return False on a signal to stop before that."""
+        while not all(child.ready for child in children):
+            if self._asked_to_stop:
+                return False
+            self._turn()
+        return not self._asked_to_stop
+
+    def _turn(self, timeout: float | None = None) -> None:
+        """Wait for an event and handle it; raises End if a daemon ended."""
+        self._listen(timeout)
+        for child in list(self._children):
             code = child.process.poll()
             if code is not None and not self._asked_to_stop:
-                self._blamed = child
                 early = "" if child.ready else " before it was ready"
+                if child in self._nodes and child.ready:
+                    self._restart_later(child, how_it_ended(code))
+                    continue
+                self._blamed = child
                 raise End(f"{child.name} {how_it_ended(code)}{early}")
 
-    def _listen(self) -> None:
+    def _restart_later(self, child: Child, how: str) -> None:
+        plan = self._nodes.pop(child)
+        delay = RESTART_LEASES * plan.lease
+        self._log.warn(f"{child.name} {how}; starting it again in {delay:.0f}s")
+        self._due[plan.name] = (time.monotonic() + delay, plan)
+        self._children.remove(child)
+        child.close()
+
+    def _restart_nodes(self) -> None:
+        """Start the nodes that are due."""
+        for name, (due, plan) in list(self._due.items()):
+            if time.monotonic() >= due:
+                del self._due[name]
+                self._nodes[self._start(plan, self._lookupd_address)] = plan
+
+    def _listen(self, timeout: float | None = None) -> None:
+        if timeout is None and self._due:
+            first = min(due for due, _ in self._due.values())
+            timeout = max(0.0, first - time.monotonic())
         watched: list[int | Child] = [self._woken, *self._children]
-        for each in select.select(watched, [], [])[0]:
+        for each in select.select(watched, [], [], timeout)[0]:
             if isinstance(each, Child):
                 each.hear()
             else:
@@ -237,13 +353,21 @@ class Up:
             self._asked_to_stop = True
         if signal.SIGHUP in signals:
             for child in self._children:
-                child.process.send_signal(signal.SIGHUP)
+                if not isinstance(child, Program):
+                    child.process.send_signal(signal.SIGHUP)
+
+    def _terminate(self, child: Child) -> None:
+        if child not in self._terminated:
+            self._terminated.add(child)
+            child.process.terminate()
 
     def _stop(self, child: Child) -> int:
         """Stop a daemon without a time limit: nsqd saves its messages and kills hung workers."""
-        child.process.terminate()
+        self._terminate(child)
         while (code := child.process.poll()) is None:
             self._listen()
+        if isinstance(child, Program) and code == -signal.SIGTERM:
+            code = 0  # how etcd ends
         if code and child is not self._blamed:
             self._log.error(f"{child.name} {how_it_ended(code)} during shutdown")
         self._children.remove(child)
@@ -259,8 +383,16 @@ def _make_directory(path: str) -> None:
         raise StartError(f"failed to create data-path - {path}: {reason}") from None
 
 
+def _write(shared: Shared) -> None:
+    try:
+        shared.write()
+    except OSError as error:
+        reason = (error.strerror or "cannot be written").lower()
+        raise StartError(f"failed to write {error.filename}: {reason}") from None
+
+
 def _reachable(address: str) -> str:
-    """Return an address for clients on this machine: a wildcard becomes the loopback."""
+    """Return an address for clients on this machine: a wildcard becomes the loopback address."""
     host, _, port = address.rpartition(":")
     return f"{HERE.get(host, host)}:{port}"
 
@@ -277,6 +409,33 @@ def welcome(nsqd: dict[str, str], lookupd: dict[str, str], data_path: str, page:
         lines += ["", f"    curl -d 'hello' 'http://{http}/pub?topic=greetings'"]
         lines += [f"    curl 'http://{http}/stats'"]
         lines += [f"    curl 'http://{_reachable(lookupd['HTTP'])}/lookup?topic=greetings'"]
+    return "\n".join([*lines, "", ""])
+
+
+def welcome_nodes(
+    nsqds: Sequence[tuple[str, dict[str, str], str, int]],
+    shared: Shared,
+    lookupd: dict[str, str],
+    page: str,
+    lease: float,
+) -> str:
+    """Return the text shown when several nsqds are ready. nsqds: name, addresses, data path and
+    process of each."""
+    lines = [""]
+    for name, addresses, path, pid in nsqds:
+        lines.append(f"  {name + ':':<11} {_shown(addresses)}, data in {path}, process {pid}")
+    if shared.etcd is not None:
+        lines.append(f"  etcd:       {shared.etcd.url}, log in {shared.etcd.log}")
+    lines += [f"  nsqlookupd: {_shown(lookupd)}"]
+    lines += [f"  nsqadmin:   {page}"] if page else []
+    lines += ["", "  Ctrl-C stops everything and saves all messages. In another terminal:", ""]
+    http = _reachable(nsqds[0][1].get("HTTP", ""))
+    if not http.startswith(("/", ":")):
+        lines.append(f"    curl -d 'hello' 'http://{http}/pub?topic=greetings'")
+    lines += [
+        f"    nsqcy copies status --lookupd-http-address={_reachable(lookupd['HTTP'])}",
+        f"    kill -9 {nsqds[0][3]}    # another node takes over its topics in {lease:.0f}s",
+    ]
     return "\n".join([*lines, "", ""])
 
 

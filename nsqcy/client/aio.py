@@ -161,7 +161,7 @@ class _Driver(asyncio.Protocol):
 
 
 class _Face:
-    """The Net of a core."""
+    """A core's Net."""
 
     core: Any  # a Core; each public class chooses its type
     loop: asyncio.AbstractEventLoop
@@ -259,9 +259,10 @@ class _Face:
             log.exception("[%s] a callback failed", self.core.name)
 
     async def _close(self, *, graceful: bool) -> None:
-        """Stop, and wait for the end, except in a task that the end itself waits for.
+        """Stop, and wait until everything has ended, except in a task that shutdown itself waits
+        for.
 
-        The end does not depend on the caller: even if close() is cancelled, everything still ends.
+        Shutdown does not depend on the caller: it completes even if close() is cancelled.
         """
         now = self.now()
         self.core.stop(now, graceful=graceful)
@@ -275,12 +276,12 @@ class _Face:
             await asyncio.shield(self._ending)
 
     def _waits_for(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return whether the end depends on this task."""
+        """Return whether shutdown depends on this task."""
         return task in self._tasks
 
     async def _end(self, deadline: float | None) -> None:
-        """Wait until the core has ended and all bytes are sent. Callbacks may run until `deadline`,
-        because they may still have work to do after the last response."""
+        """Wait until the core has ended and all bytes have been sent. Callbacks may run until
+        `deadline`, because they may still have work to do after the last response."""
         await self._ended.wait()
         self.rearm()
         if deadline is not None:
@@ -398,7 +399,7 @@ class Consumer(ConsumerView, _Face):
         self._iterations: weakref.WeakSet[_Iteration] = weakref.WeakSet()
         self._paused = 0  # max_in_flight before the pause
 
-    # -- its life
+    # -- lifecycle
 
     async def start(self) -> None:
         """Start connecting and receiving messages."""
@@ -425,7 +426,7 @@ class Consumer(ConsumerView, _Face):
         await self.close()  # already closed; wait for handlers to finish, and for bytes to be sent
 
     async def join(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds until the consumer has ended; return whether it has."""
+        """Wait up to `timeout` seconds for the consumer to end; return whether it has."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), timeout)
         return self._ended.is_set()
@@ -594,7 +595,7 @@ class Consumer(ConsumerView, _Face):
             self._workers.discard(me)
 
     async def _give_up(self, message: Message) -> None:
-        """Await on_giving_up. If it is cancelled at the end, nsqd requeues the message."""
+        """Await on_giving_up. If it is cancelled during shutdown, nsqd requeues the message."""
         me, hook = asyncio.current_task(), self.core.on_giving_up
         assert me is not None and hook is not None
         try:
@@ -716,7 +717,7 @@ class Producer(ProducerView, _Face):
         self.rearm()
 
     async def close(self, *, graceful: bool = True) -> None:
-        """Wait up to close_timeout seconds for pending responses, and close.
+        """Wait up to close_timeout seconds for pending responses, then close.
 
         If `graceful` is false, close immediately: pending publishes fail with Closed.
         """

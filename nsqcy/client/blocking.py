@@ -8,9 +8,9 @@
             print(message.body)
             message.finish()
 
-This module owns all waiting: for messages, answers, room and the end. consumer.py and producer.py
-make the decisions. loop.py handles bytes and time in its own thread, so heartbeats are answered
-while handlers are busy. Messages may be answered in any thread.
+This module owns all waiting: for messages, responses, buffer space and shutdown. consumer.py and
+producer.py make the decisions. loop.py handles bytes and time in its own thread, so heartbeats are
+answered while handlers are busy. Messages may be answered in any thread.
 
 Consumers and producers belong to the process that started them: in a forked child, the parent's
 consumers and producers have ended.
@@ -55,7 +55,7 @@ GivingUp = Callable[[Message], bytes | None]
 
 
 class _Waiters:
-    """Threads or greenlets that wait for an event; it wakes one or all of them."""
+    """Threads or greenlets that are waiting for an event, which wakes one or all of them."""
 
     def __init__(self, loop: Loop) -> None:
         self._runtime = loop.runtime
@@ -173,11 +173,11 @@ class Consumer(ConsumerView):
         self._gives_up = False  # threads handle messages
         self._waiters = _Waiters(self._loop)
         self._inside: list[object] = []  # threads that iterate, handle messages, or await the end
-        self._handlers: deque[Event] = deque()  # of workers that continue
+        self._handlers: deque[Event] = deque()  # of workers that are continuing
         self._closed = False
         self._paused = 0  # max_in_flight before the pause
 
-    # -- its life
+    # -- lifecycle
 
     def start(self, block: bool = False) -> None:
         """Start connecting and receiving messages. If `block` is true, behave like run()."""
@@ -207,7 +207,7 @@ class Consumer(ConsumerView):
             raise
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds until the consumer has ended; return whether it has."""
+        """Wait up to `timeout` seconds for the consumer to end; return whether it has."""
         if not self._loop.has_begun:
             return self._closed
         self._inside.append(me := self._loop.runtime.current())
@@ -533,7 +533,7 @@ class Producer(ProducerView):
             self.core.start(self._loop.now())
 
     def close(self, *, graceful: bool = True) -> None:
-        """Wait up to close_timeout seconds for pending responses, and close.
+        """Wait up to close_timeout seconds for pending responses, then close.
 
         If `graceful` is false, close immediately: pending publishes fail with Closed.
         """

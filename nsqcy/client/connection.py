@@ -1,7 +1,7 @@
 """One connection to an nsqd, sans I/O.
 
 Owns the handshake (magic, IDENTIFY, TLS, compression, AUTH), heartbeats, the silence timeout, and
-the path of bytes through the layers. Notifies its owner, a consumer or producer. Uses no sockets,
+how bytes pass through the layers. Notifies its owner, a consumer or producer. Uses no sockets,
 clocks or other connections: its methods receive bytes and the time.
 """
 
@@ -55,7 +55,7 @@ class Owner(Protocol):
 
 
 class State(Enum):
-    """State of a connection."""
+    """Connection state."""
 
     CONNECTING = "connecting"
     HANDSHAKE = "handshake"
@@ -68,8 +68,8 @@ class Connection:
     """A connection of `owner` to the nsqd at `address`.
 
     Its driver calls begin() once the socket is connected, and feed() with received bytes. Whenever
-    `codec.wake` is called, it sends the result of take(). It calls check() by `due`, and close() at
-    the end.
+    `codec.wake` is called, the driver sends the result of take(). The driver also calls check() by
+    `due`, and close() at the end.
     """
 
     def __init__(self, address: Address, options: ConnectionOptions, owner: Owner) -> None:

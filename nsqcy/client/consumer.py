@@ -1,8 +1,8 @@
 """A consumer's decisions, sans I/O.
 
-Owns a message's outcome before and after its handler, the effects of a lost connection, and the
-end. core.py owns the nsqds; flow.py owns RDY and backoff. Uses no sockets or threads: its Net (aio,
-blocking) moves the bytes, measures time and runs the handlers.
+Owns a message's outcome before and after its handler, the effects of a lost connection, and
+shutdown. core.py owns the nsqds; flow.py owns RDY and backoff. Uses no sockets or threads: its Net
+(aio, blocking) moves the bytes, measures time and runs the handlers.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""Exceptions of the client, all subclasses of Error."""
+"""The client's exceptions, all subclasses of Error."""
 
 from nsqcy.client.codec import AlreadyAnswered, ProtocolError
 from nsqcy.errors import NON_FATAL_CODES, NsqError

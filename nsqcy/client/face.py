@@ -68,7 +68,7 @@ def warn_of_idle_handlers(core: ConsumerCore, concurrency: int | None) -> None:
 
 
 class ConsumerView:
-    """Read-only state of a consumer."""
+    """A consumer's read-only state."""
 
     core: ConsumerCore
     _queue: deque[Message]  # delivered, but not yet taken by the program
@@ -109,7 +109,7 @@ class ConsumerView:
 
 
 class ProducerView:
-    """Read-only state of a producer."""
+    """A producer's read-only state."""
 
     core: ProducerCore
 
@@ -161,7 +161,7 @@ def reason(error: Exception) -> str:
 
 
 def lookup_query(core: ConsumerCore | ProducerCore) -> Callable[[], Answer] | None:
-    """Return the function that queries the nsqlookupds of a core; None if it has none."""
+    """Return the function that queries a core's nsqlookupds; None if the core has none."""
     if not core.lookupd_http_addresses:
         return None
     # It imports urllib3, which takes longer to import than the entire client.

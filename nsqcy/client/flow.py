@@ -29,7 +29,7 @@ from nsqcy.config.options import FLOAT, INT, STRING
 from nsqcy.options.fields import declared, option
 from nsqcy.options.option import Rule
 
-STARVED = 0.85  # share of a lane's RDY that is in flight above which it may soon receive no more
+STARVED = 0.85  # in-flight share of a lane's RDY above which it may soon be exhausted
 
 
 class Lane(Protocol):

@@ -249,7 +249,7 @@ class Loop:
 
     @property
     def may_be_awaited(self) -> bool:
-        """Return whether the caller may wait for the loop's end: it must not depend on the
+        """Return whether the caller may wait for the loop's end, which must not depend on the
         caller."""
         return self._begun and not self.is_current and not self.runtime.holds(self.lock)
 

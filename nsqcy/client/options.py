@@ -4,7 +4,8 @@ Owns the allowed values: an invalid value raises ValueError (an unknown name, Ty
 consumer or producer is created, rather than causing an nsqd error later. Durations are in seconds.
 Does not depend on connections.
 
-Source: the table "options side by side" of NSQ's clients; where pynsq has a name, it is used here.
+Source: the "options side by side" table for NSQ's clients; options that pynsq has keep pynsq's
+names.
 """
 
 import math
@@ -26,7 +27,7 @@ DEFAULT_PORT = 4150
 USER_AGENT = f"nsqcy/{__version__}"
 
 POSITIVE = Rule("more than 0", lambda value: 0 < value < math.inf)
-POSITIVE_OR_OFF = Rule("more than 0 or -1", lambda value: value == -1 or 0 < value < math.inf)
+POSITIVE_OR_OFF = Rule("more than 0, or -1", lambda value: value == -1 or 0 < value < math.inf)
 NOT_NEGATIVE = Rule("0 or more", lambda value: 0 <= value < math.inf)
 
 Addresses = str | Iterable[str]
@@ -42,7 +43,7 @@ def between(low: int, high: int) -> Rule:
 
 
 class ConnectionKeywords(TypedDict, total=False):
-    """Keyword arguments of a connection; see ConnectionOptions."""
+    """Keyword arguments for a connection; see ConnectionOptions."""
 
     client_id: str
     hostname: str
@@ -68,7 +69,7 @@ class ConnectionKeywords(TypedDict, total=False):
 
 
 class ConsumerKeywords(ConnectionKeywords, total=False):
-    """Keyword arguments of a consumer; see ConsumerOptions."""
+    """Keyword arguments for a consumer; see ConsumerOptions."""
 
     max_tries: int
     max_attempts: int
@@ -91,7 +92,7 @@ class ConsumerKeywords(ConnectionKeywords, total=False):
 
 
 class ProducerKeywords(ConnectionKeywords, total=False):
-    """Keyword arguments of a producer; see ProducerOptions."""
+    """Keyword arguments for a producer; see ProducerOptions."""
 
     retries: int
     max_pending: int
@@ -152,7 +153,7 @@ class ConnectionOptions:
         1.0,
         FLOAT,
         "timeout in seconds for connecting, and for sending the remaining output on close; a "
-        "handshake may take at least 10 s",
+        "handshake is always allowed at least 10 s",
         POSITIVE,
     )
     local_address: str | None = option(None, STRING, "local host[:port] to connect from")
@@ -162,8 +163,8 @@ class ConnectionOptions:
     durability: str | None = option(
         None,
         STRING,
-        "durability that a publish must reach before nsqd answers, if its topic's is lower: "
-        "memory, os or fsync. Connecting to an nsqd that does not support it fails",
+        "durability that a publish must reach before nsqd answers, if the topic's own is "
+        "lower: memory, os or fsync. Connecting to an nsqd that does not support it fails",
         Rule(", ".join(DURABILITIES), DURABILITIES.__contains__),
     )
     headers: bool = option(
@@ -379,7 +380,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-Answer = tuple[list[Address], list[str]]  # nsqds known to nsqlookupds, and errors of queries
+Answer = tuple[list[Address], list[str]]  # nsqds known to nsqlookupds, and query errors
 
 
 def nsqd_addresses(addresses: Addresses) -> tuple[Address, ...]:

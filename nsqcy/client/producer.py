@@ -49,7 +49,7 @@ class Nsqd(AnyNsqd):
     def __init__(self, *, fixed: bool) -> None:
         super().__init__(fixed=fixed)
         self.pending: deque[Publish] = deque()  # sent and not yet answered, in order
-        self.error: Error | None = None  # error of the last attempt to connect
+        self.error: Error | None = None  # error from the last connection attempt
 
 
 class _GivenUp(Publish):
@@ -59,8 +59,8 @@ class _GivenUp(Publish):
 
 
 class Heads(dict[str, bytes]):
-    """The command lines of publishes, by topic. Each line is checked and created on first use.
-    Raises ValueError for an invalid topic name."""
+    """Command lines for publishes, by topic. Each line is checked and created on first use. Raises
+    ValueError for an invalid topic name."""
 
     def __init__(self, verb: bytes) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class ProducerCore(Core[Nsqd]):
         self.on_retry: Callable[[Publish, Error], object] | None = None
         self._open: deque[Nsqd] = deque()  # nsqds that can be published to; the first is next
         self._lookup_error: Error | None = None
-        self._failures = 0  # failed attempts to connect since all nsqds were last tried
+        self._failures = 0  # failed connection attempts since all nsqds were last tried
         self._next_deadline = math.inf
 
     # -- called by the public interface
@@ -318,7 +318,7 @@ class ProducerCore(Core[Nsqd]):
             self.waiting.append(publish)
 
     def _fail_waiting(self) -> None:
-        """Fail waiting publishes if all nsqds were tried and none is connected."""
+        """Fail waiting publishes if all nsqds have been tried and none is connected."""
         if self._open or self._asking or not self.waiting:
             return
         if self.connections and self._failures < len(self.nsqds):
@@ -353,7 +353,7 @@ class ProducerCore(Core[Nsqd]):
             else:
                 self.pending_bytes -= len(publish.body)
                 why = f": {publish.error}" if publish.error else ""
-                late.append((publish, NoConnection(f"no nsqd to publish to in time{why}")))
+                late.append((publish, NoConnection(f"no nsqd became available in time{why}")))
         for address, nsqd in self.nsqds.items():
             for at, publish in enumerate(list(nsqd.pending)):
                 if publish.deadline <= now:

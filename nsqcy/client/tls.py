@@ -10,7 +10,7 @@ from nsqcy.net.byte_layer import PIECE, ByteLayer
 
 
 class TlsLayer(ByteLayer):
-    """TLS over memory. Begins its handshake when it is first read."""
+    """TLS over in-memory buffers. Begins its handshake when first read."""
 
     def __init__(self, context: ssl.SSLContext, server_hostname: str) -> None:
         self._incoming = ssl.MemoryBIO()

@@ -1,4 +1,4 @@
-"""Parses daemons' JSON responses by the rules of NSQ's own clients.
+"""Parses daemons' JSON responses according to the rules of NSQ's own clients.
 
 Pure functions. Any invalid input raises RequestError.
 """

@@ -245,7 +245,7 @@ def nodes(
 def topics(
     addresses: Sequence[str], *, web: WebClient, auth_secret: str | bytes | None = None
 ) -> Outcome[str, list[str]]:
-    """Query the names of all topics. The result is by nsqlookupd."""
+    """Query the names of all topics. The result is keyed by nsqlookupd."""
     urls = {address: lookupd_url(address, "topics") for address in addresses}
     return _ask(urls, parse_topics, web, auth_secret)
 
@@ -253,7 +253,7 @@ def topics(
 def channels(
     addresses: Sequence[str], topics: Iterable[str], *, web: WebClient
 ) -> Outcome[tuple[str, str], list[str]]:
-    """Query the channel names of these topics. The result is by nsqlookupd and topic."""
+    """Query the channel names of these topics. The result is keyed by nsqlookupd and topic."""
     urls = {
         (address, topic): f"{lookupd_url(address, 'channels')}?{urlencode({'topic': topic})}"
         for topic in topics

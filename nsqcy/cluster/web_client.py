@@ -108,7 +108,7 @@ class _Socket(socket.socket):
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """TLS socket that also sends until a deadline, because its sendall makes many sends."""
+    """TLS socket that also sends until a deadline, because its sendall sends in many steps."""
 
     deadline: float | None = None  # None during the handshake, which is a single call
 

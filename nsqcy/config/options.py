@@ -25,7 +25,7 @@ _INT64 = 1 << 63
 
 TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-# Compiled on first use: a start with few flags needs none of them.
+# Compiled on first use, because a daemon that is started with few flags needs none of them.
 _INTEGER = (
     r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[oO]?(?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?[0-9])*|0)"
 )

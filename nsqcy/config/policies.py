@@ -36,7 +36,7 @@ DURABILITY = Option(
     "durability",
     STRING,
     "memory",
-    "what a publish waits for: memory: nothing; os: written to a file; fsync: synced to disk",
+    "what a publish waits for: nothing (memory), a write to a file (os) or a sync to disk (fsync)",
     example="fsync",
     rule=Rule("memory, os or fsync", lambda value: value in DURABILITIES),
 )
@@ -44,8 +44,8 @@ COPIES = Option(
     "copies",
     INT,
     1,
-    "number of machines that keep each message, this one included; above 1, the durability is at "
-    "least os",
+    "number of machines that keep each message, including this one; above 1, the durability is "
+    "at least os",
     example=3,
     rule=Rule(f"[1,{MAX_COPIES}]", lambda value: 1 <= value <= MAX_COPIES),
 )
@@ -53,7 +53,8 @@ MIN_COPIES = Option(
     "min-copies",
     INT,
     0,
-    "with fewer machines responding, publishes are refused; 0 for more than half of copies",
+    "minimum number of responding machines; with fewer, publishes are refused; 0 for more than "
+    "half of copies",
     example=2,
     rule=Rule(f"[0,{MAX_COPIES}]", lambda value: 0 <= value <= MAX_COPIES),
 )
@@ -77,7 +78,7 @@ MEM_QUEUE_SIZE = Option(
     "mem-queue-size",
     INT,
     10_000,
-    "maximum messages of a topic or channel in memory; the rest counts as backend depth",
+    "maximum number of messages in memory per topic or channel; the rest counts as backend depth",
     example=100_000,
     rule=NOT_NEGATIVE,
 )
@@ -308,8 +309,8 @@ class Policies:
         return ChannelPolicy(**values | _merged(self._of_channel(topic, name)))
 
     def copied(self) -> Iterator[TopicPolicy]:
-        """Yield a policy for each section, and each topic with values set over HTTP, that asks for
-        copies. Other sections may change the other values of a topic."""
+        """Yield a policy for each section, and for each topic with values set over HTTP, that
+        requests copies. Other sections may change the other values of a topic."""
         for values in (*(values for _, values in self._sections), *self._set.values()):
             if values.get("copies", 1) > 1:
                 yield _completed(self.default._replace(**values))

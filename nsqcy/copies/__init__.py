@@ -1,6 +1,6 @@
-"""Copies of topics on other machines: who owns a group of logs, and who has all of it.
+"""Copies of topics on other machines: which node owns a group of logs, and which nodes have all of
+it.
 
-A state machine without input and output: it knows no sockets, files, clocks or etcd. Its callers
-pass it messages, values of the registry and the time, and carry out what it decides through
-`Host` and `Copy`.
+A state machine without I/O: it uses no sockets, files, clock or etcd. Its callers pass it messages,
+registry values and the time, and carry out its decisions through `Host` and `Copy`.
 """

@@ -1,4 +1,4 @@
-"""The stream to one holder, as its owner sees it: what the holder lacks, and what it confirmed."""
+"""The stream to one holder, as its owner sees it: what the holder lacks and has confirmed."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -19,7 +19,7 @@ class Status(IntEnum):
 
 
 class Feed:
-    """Stream to a holder. Fills the copy first; then it carries each change as it is made."""
+    """Stream to a holder. It first fills the copy, then carries each change as it is made."""
 
     __slots__ = (
         "confirmed",
@@ -47,11 +47,12 @@ class Feed:
         """Time of the last progress: a confirmation, or being up to date."""
         self.filling_since = now
         self.refused = ""
-        """Reason for which the holder left, until it confirms again."""
+        """Why the holder left; empty once it confirms again."""
         self.unfilled: dict[str, None] = {}
-        """Files that the holder may not have completely."""
+        """Files that the holder may have only in part."""
         self.sent: dict[str, int] = {}
-        """Size up to which the holder has a file, or is about to have it."""
+        """Size up to which the holder has a file, or will have it once it has received what was
+        sent."""
         self.unacknowledged = 0
 
     def open(self) -> None:
@@ -69,7 +70,7 @@ class Feed:
         self.status = Status.CLOSED
 
     def align(self, copy: Copy, theirs: Mapping[str, Extent], now: float) -> None:
-        """Cut what the holder must not have, and begin to send what it lacks."""
+        """Truncate the holder's files to the part in common, and begin to send what it lacks."""
         self.status = Status.FILLING
         self.progress = self.filling_since = now
         self.unacknowledged = 0
@@ -83,14 +84,14 @@ class Feed:
             self._restart(path, common)
 
     def changed(self, change: Change) -> None:
-        """Send a change, or remember that a file is to be filled again."""
+        """Send a change, or note that a file must be filled again."""
         if self.status == Status.LIVE:
             self._send(change)
         elif self.status == Status.FILLING:
             self._refill(change)
 
     def fill(self, copy: Copy, position: int, limits: Limits) -> None:
-        """Send data within the window, or make the feed live if the holder lacks none."""
+        """Send data within the window, or make the feed live if nothing is missing."""
         while self.unfilled and self.unacknowledged < limits.fill_window:
             path = next(iter(self.unfilled))
             if path not in self.sent:
@@ -107,7 +108,7 @@ class Feed:
             self._finish(position)
 
     def has_failed(self, position: int, now: float, limits: Limits) -> bool:
-        """Whether the others should stop waiting for the holder."""
+        """Whether the other nodes should stop waiting for the holder."""
         if self.refused in FAILURES:
             return True
         if self.status == Status.FILLING and now - self.filling_since > limits.fill_timeout:
@@ -122,7 +123,7 @@ class Feed:
         self.host.send(self.node, self.group_id, message)
 
     def _restart(self, path: str, size: int) -> None:
-        """Fill a file from a size on."""
+        """Fill a file from this size on."""
         self._send(Align(path, size))
         self.sent[path] = size
         self.unfilled[path] = None
@@ -131,7 +132,7 @@ class Feed:
         path = change.path
         match change:
             case Write(offset=offset):
-                # Only the parts behind the sent size are still to be read.
+                # Only data beyond the sent size has yet to be read.
                 if offset < self.sent.get(path, 0):
                     del self.sent[path]
                 self.unfilled[path] = None

@@ -1,50 +1,52 @@
-"""The value of a group in the registry, and every change that may be proposed to it.
+"""A group's value in the registry, and all changes to it that may be proposed.
 
-A group is the copied logs of one worker that share a durability class and members. Its value
-changes only by a transaction that compares the whole value. Each proposal has a nonce of its own,
+A group consists of one worker's copied logs that share a durability class and members. Its value
+changes only through a transaction that compares the entire value. Each proposal has its own nonce,
 so a value never occurs twice.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of logs, as the registry has it."""
+    """A group of logs, as recorded in the registry."""
 
     id: str
     epoch: int
     """Increases whenever a process begins to own the group."""
     owner: str
-    """Node that appends to the logs, or drains them when the group is closed."""
+    """Node that appends to the logs, or drains them if the group is closed."""
     session: str
-    """Process of the owner; empty after a hand-over."""
+    """The owner's process; empty after a hand-over."""
     members: tuple[str, ...]
-    """Nodes that have everything that was committed, the owner among them."""
+    """Nodes that have everything that has been committed, including the owner."""
     copies: int
     min_copies: int
     nonce: str
     durability: str = "memory"
-    """Class of the group's logs: `memory`, `os` or `fsync`."""
+    """Durability class of the group's logs: `memory`, `os` or `fsync`."""
     closed: bool = False
-    """Accepts no publishes: the group was taken over, and its messages move to other logs."""
+    """The group accepts no publishes: it was taken over, and its messages are moved to other
+    logs."""
     done: bool = False
-    """Drained: every copy of it may be deleted."""
+    """The group is drained: all its copies may be deleted."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether the group may commit. Once complete, it always stays so."""
+        """Whether the group may commit. Once complete, it stays so until it is `forced`."""
         return len(self.members) >= self.min_copies
 
     def resumed(self, session: str, nonce: str) -> "Group":
-        """Own the group again, by a new process of its owner."""
+        """Own the group again, in a new process on the same node."""
         return replace(self, epoch=self.epoch + 1, session=session, nonce=nonce)
 
     def taken_over(self, node: str, session: str, nonce: str) -> "Group":
-        """Make a member the owner of the group, which is closed by that.
+        """Make a member the owner of the group, and close the group.
 
         The old owner stays a member until the new one has found that it does not respond. It may
-        have the only other copy: the new owner can have lost its own since it sent the
+        have the only other copy, because the new owner may have lost its own since it sent the
         transaction.
         """
         others = tuple(each for each in self.members if each != node)
@@ -59,7 +61,7 @@ class Group:
         )
 
     def released(self, nonce: str) -> "Group":
-        """Let any member take over at once."""
+        """Let any member take over immediately."""
         return replace(self, session="", nonce=nonce)
 
     def joined(self, node: str, nonce: str) -> "Group":
@@ -75,8 +77,27 @@ class Group:
     def finished(self, nonce: str) -> "Group":
         return replace(self, done=True, nonce=nonce)
 
+    def forced(self, nodes: Collection[str], nonce: str) -> "Group":
+        """Give up the members that are not among `nodes`, with all that only they have.
+
+        The remaining members claim the group, and the best copy among theirs counts. If the owner
+        is given up, the group is closed: it would otherwise open topics on a node that has others
+        of the same names. The group may be left with fewer than `min_copies` members. It commits
+        when others have joined. At least one member must be among `nodes`.
+        """
+        members = tuple(each for each in self.members if each in nodes)
+        owner = self.owner if self.owner in members else members[0]
+        return replace(
+            self,
+            owner=owner,
+            session="",
+            members=members,
+            nonce=nonce,
+            closed=self.closed or owner != self.owner,
+        )
+
     def unchanged(self, nonce: str) -> "Group":
-        """Only make every other proposal for this value fail."""
+        """Change only the nonce, so that all other proposals based on this value fail."""
         return replace(self, nonce=nonce)
 
     def _without(self, node: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A copy that another worker feeds: applies the stream, and confirms what is stored."""
+"""A copy that another worker feeds: applies the stream and confirms what has been stored."""
 
 from nsqcy.copies.messages import (
     Align,
@@ -16,7 +16,7 @@ from nsqcy.copies.ports import Copy, Host
 
 
 class Holder:
-    """One stream of an owner, from the accepted offer to its end."""
+    """One stream from an owner, from the accepted offer until the stream ends."""
 
     def __init__(
         self, group_id: str, owner: str, epoch: int, copy: Copy, host: Host, now: float
@@ -57,7 +57,7 @@ class Holder:
                 self._store(position)
 
     def end(self) -> None:
-        """Confirm nothing more."""
+        """Stop confirming."""
         self._ended = True
 
     def _store(self, position: int) -> None:

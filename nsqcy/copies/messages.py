@@ -1,7 +1,7 @@
-"""Messages between the owner of a group and its holders.
+"""Messages between a group's owner and its holders.
 
-A copy is a set of files. Positions count the changes of files that an owner has made since it began
-to own the group: a position means nothing in another epoch.
+A copy is a set of files. A position is the number of file changes that an owner has made since it
+began to own the group; it is meaningless in any other epoch.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The part of a file that a copy has.
+    """The part of a file that is present in a copy.
 
     Files with the same path and identity were created by the same process, which only appends to
-    them: the shorter one is a prefix of the other.
+    them, so the shorter file is a prefix of the longer one.
     """
 
     size: int
@@ -26,14 +26,14 @@ class Extent:
 
 @dataclass(slots=True)
 class Offer:
-    """Offer the stream of an epoch."""
+    """Offer the stream for an epoch."""
 
     epoch: int
 
 
 @dataclass(slots=True)
 class Align:
-    """Cut a file, which may not exist, to a size that it has."""
+    """Truncate a file, which may not exist, to a size that it has already reached."""
 
     path: str
     size: int
@@ -47,12 +47,12 @@ class Write:
     offset: int
     data: Any
     position: int
-    """Position that it completes; -1 while the copy is filled."""
+    """Position that this change completes; -1 while the copy is being filled."""
 
 
 @dataclass(slots=True)
 class Truncate:
-    """Cut a file."""
+    """Truncate a file."""
 
     path: str
     size: int
@@ -61,7 +61,7 @@ class Truncate:
 
 @dataclass(slots=True)
 class Rename:
-    """Rename a file, replacing another one."""
+    """Rename a file, and replace any file with the new name."""
 
     path: str
     to: str
@@ -101,7 +101,7 @@ class Have:
 
 @dataclass(slots=True)
 class Refuse:
-    """Refuse the offer, or leave the stream."""
+    """Refuse the offer, or end the stream."""
 
     reason: str
     """`epoch`: the holder knows a different value; `full`, `failing`: the state of its disk;
@@ -110,7 +110,7 @@ class Refuse:
 
 @dataclass(slots=True)
 class Received:
-    """Ask for more data while the copy is filled."""
+    """Request more data while the copy is being filled."""
 
 
 @dataclass(slots=True)

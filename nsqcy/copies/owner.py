@@ -1,8 +1,8 @@
-"""The owner of a group: feeds the holders, knows what is committed, and changes the members.
+"""The owner of a group: feeds the holders, tracks what is committed, and changes the members.
 
-A change of a file is committed when every other member has stored it; the caller waits for its own
-disk. While the outcome of a proposal is unknown, the members that it names count as well, because
-it may already be the value in the registry.
+A file change is committed once every other member has stored it; the caller waits for its own disk.
+While the outcome of a proposal is unknown, the members that it names count as well, because it may
+already be the value in the registry.
 """
 
 from nsqcy.copies.feed import Feed, Status
@@ -24,7 +24,7 @@ from nsqcy.copies.ports import Copy, Host, Limits
 
 
 class Owner:
-    """A group that this worker owns, from the transaction that made it the owner on."""
+    """A group that this worker owns, from the transaction that made the worker the owner."""
 
     def __init__(
         self, group: Group, node: str, copy: Copy, host: Host, limits: Limits, now: float
@@ -39,23 +39,23 @@ class Owner:
         self.committed = -1
         self.feeds: dict[str, Feed] = {}
         self.joiner = ""
-        """Node that is being filled and is not a member yet."""
+        """Node whose copy is being filled and that is not a member yet."""
         self.is_releasing = False
         self.is_drained = False
         self._proposals: list[Group] = []
-        """Proposals for the present value whose outcomes are unknown."""
+        """Proposals based on the current value whose outcomes are unknown."""
         self._proposed_at = now
         self._short_since: float | None = now
-        """Since when fewer than `min_copies` nodes respond."""
+        """The time since which fewer than `min_copies` nodes have been responding."""
         self._rejoin: dict[str, tuple[float, float]] = {}
-        """Nodes that failed, with the time from which they may join again and the delay."""
+        """Nodes that have failed: the time from which each may rejoin, and the delay."""
         copy.own(group.epoch)
         self.tick(now)
 
     # -- for the worker's topics
 
     def accepts(self) -> bool:
-        """Whether publishes are accepted; otherwise they are refused and stored nowhere."""
+        """Whether publishes are accepted; otherwise they are refused and not stored anywhere."""
         group = self.group
         return (
             not (group.closed or self.is_releasing)
@@ -64,7 +64,7 @@ class Owner:
         )
 
     def responding(self) -> int:
-        """Return the number of members that respond, this node included."""
+        """Return the number of members that are responding, including this node."""
         live = 1
         for node in self.group.members:
             feed = self.feeds.get(node)
@@ -73,24 +73,25 @@ class Owner:
         return live
 
     def waits(self, now: float) -> bool:
-        """Whether a record is visible only when it is committed, not as soon as it is stored here.
+        """Whether a record becomes visible only once it is committed, not as soon as it is stored
+        here.
 
-        A closed group does not wait, because it accepts no publishes. Nor does a group that lacks
-        copies for a while: publishes that are pending by then are answered later or never.
+        A closed group does not wait, because it accepts no publishes. Nor does a group that has
+        lacked copies for a while: publishes pending at that point are answered later or never.
         """
         short = self._short_since
         is_short = short is not None and now - short > self.limits.copy_timeout
         return not (self.group.closed or is_short)
 
     def heard(self) -> float:
-        """Return when a holder was last heard."""
+        """Return when any holder was last heard from."""
         return max(
             (feed.heard for feed in self.feeds.values() if feed.status >= Status.FILLING),
             default=float("-inf"),
         )
 
-    # Changes that the caller has made in its own copy. Each method returns the position that is
-    # committed with the change.
+    # Changes that the caller has made to its own copy. Each method returns the position at which
+    # the change is committed.
 
     def write(self, path: str, offset: int, data: object, now: float) -> int:
         return self._changed(Write(path, offset, data, self.position + 1), now)
@@ -105,11 +106,11 @@ class Owner:
         return self._changed(Delete(path, self.position + 1), now)
 
     def release(self) -> None:
-        """Hand the group over as soon as everything is committed."""
+        """Hand the group over once everything is committed."""
         self.is_releasing = True
 
     def drained(self) -> None:
-        """End the closed group as soon as everything is committed."""
+        """End the closed group once everything is committed."""
         self.is_drained = True
 
     # -- streams
@@ -155,7 +156,7 @@ class Owner:
     # -- the registry
 
     def update(self, group: Group, now: float) -> None:
-        """Take a newer value, which this process still owns in the same epoch."""
+        """Accept a newer value, under which this process still owns the group in the same epoch."""
         gone = [node for node in self.group.members if node not in group.members]
         self.group = group
         self._proposals.clear()
@@ -175,7 +176,7 @@ class Owner:
         self._measure(now)
 
     def end(self) -> None:
-        """Close all streams: this process owns the group no longer."""
+        """Close all streams: this process no longer owns the group."""
         for feed in self.feeds.values():
             if feed.status != Status.CLOSED:
                 self.host.close(feed.node, self.group.id)
@@ -200,7 +201,7 @@ class Owner:
             self._measure(now)
 
     def _awaited(self) -> list[str]:
-        """Return the other nodes that must have a change before it is committed."""
+        """Return the other nodes that must store a change before it is committed."""
         nodes = dict.fromkeys(self.group.members)
         for proposal in self._proposals:
             nodes |= dict.fromkeys(proposal.members)

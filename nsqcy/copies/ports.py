@@ -1,4 +1,4 @@
-"""Interfaces that the state machine needs from its caller: a copy on disk and a worker process."""
+"""Interfaces that the state machine's caller must provide: a copy on disk and a worker process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,46 +10,47 @@ from nsqcy.copies.messages import Extent, FromHolder, FromOwner
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times of the state machine, in seconds, and amounts."""
+    """The state machine's time limits, in seconds, and sizes."""
 
     lease: float = 10.0
     """Time after which the registry ends the session of a silent process."""
     copy_timeout: float = 10.0
-    """Time that a member may confirm nothing while others wait for it."""
+    """Time for which a member may confirm nothing while others are waiting for it."""
     fill_timeout: float = 60.0
-    """Time that a member may hold up the others while it is filled."""
+    """Time for which a member may hold up the others while its copy is being filled."""
     alive_interval: float = 1.0
     retry_interval: float = 2.0
-    """Time before a proposal without a known outcome is repeated."""
+    """Time after which a proposal whose outcome is unknown is repeated."""
     rejoin_delay: float = 10.0
-    """Time before a node that failed may join again; doubles with each failure."""
+    """Time before a failed node may rejoin; it doubles with each failure."""
     rejoin_delay_limit: float = 600.0
     unclaimed_timeout: float = 30.0
-    """Time after which the owner takes a released group back that no member has taken over."""
+    """Time after which the owner takes back a released group that no member has taken over."""
     fill_bytes: int = 256 << 10
-    """Size of the data in one message of a fill."""
+    """Data size of one fill message."""
     fill_window: int = 4
-    """Messages of a fill that may be unacknowledged."""
+    """Maximum number of unacknowledged fill messages."""
 
 
 class Copy(Protocol):
-    """The files of a group on this node.
+    """A group's files on this node.
 
-    `whole` means that the copy has everything that it ever confirmed: until the machine stops
-    uncleanly (class os), or always (fsync). It is stored with the copy, and false after damage.
+    `whole` means that the copy has everything that it has ever confirmed: with class os, this holds
+    until the machine stops uncleanly; with fsync, always. The flag is stored with the copy, and is
+    false after damage.
     """
 
     whole: bool
     epoch: int
-    """Epoch of the owner that filled the copy, or that owns it."""
+    """Epoch in which an owner filled the copy, or in which this node owns the group."""
 
     def own(self, epoch: int) -> None:
-        """Note the epoch in which this node changes its copy."""
+        """Record the epoch in which this node changes its copy."""
         ...
 
     def files(self) -> dict[str, Extent]:
-        """Return all files. The identity of a file is None if it may have been changed otherwise
-        than by appending."""
+        """Return all files. A file's identity is None if the file may have been changed other than
+        by appending."""
         ...
 
     def size(self, path: str) -> int: ...
@@ -59,7 +60,8 @@ class Copy(Protocol):
         ...
 
     def begin_filling(self) -> None:
-        """Keep every file without an identity until `fill`, and write a new one beside it."""
+        """Keep every file that has no identity until `fill`, and write its replacement next to
+        it."""
         ...
 
     def write(self, path: str, offset: int, data: Any) -> None: ...
@@ -68,24 +70,24 @@ class Copy(Protocol):
     def delete(self, path: str) -> None: ...
 
     def fill(self, paths: Sequence[str], epoch: int) -> None:
-        """Put new files in their places, delete all files but these, and become whole."""
+        """Move the new files into place, delete all files except these, and become whole."""
         ...
 
     def store(self, done: Callable[[], None]) -> None:
-        """Call `done` when every change until here is stored in the sense of the class."""
+        """Call `done` once all changes so far are stored as the durability class requires."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Extent of an incomplete copy. If no member has a whole copy, the best claim decides."""
+    """The extent of an incomplete copy. If no member has a whole copy, the best claim wins."""
 
     nonce: str
-    """Nonce of the value for which the claim is made."""
+    """Nonce of the value that the claim refers to."""
     epoch: int
     """Epoch of the copy."""
     size: int
-    """Bytes in all files."""
+    """Total size of all files, in bytes."""
 
 
 class Host(Protocol):
@@ -96,30 +98,31 @@ class Host(Protocol):
     def delete_copy(self, group_id: str) -> None: ...
 
     def open(self, node: str, group_id: str) -> None:
-        """Begin to connect to a node; `Worker.opened` or `Worker.disconnected` follows."""
+        """Begin to connect to a node; a call to `Worker.opened` or `Worker.disconnected`
+        follows."""
         ...
 
     def close(self, node: str, group_id: str) -> None:
-        """Close an opened stream, without a call of `Worker.disconnected`."""
+        """Close an opened stream, without calling `Worker.disconnected`."""
         ...
 
     def send(self, node: str, group_id: str, message: FromOwner) -> None:
-        """Send to a holder, by a stream that this worker opened."""
+        """Send to a holder, through a stream that this worker opened."""
         ...
 
     def reply(self, node: str, group_id: str, message: FromHolder) -> None:
-        """Send to an owner, by the stream that it opened."""
+        """Send to an owner, through the stream that the owner opened."""
         ...
 
     def hang_up(self, node: str, group_id: str) -> None:
-        """Close a stream that an owner opened, without a call of `Worker.hung_up`."""
+        """Close a stream that an owner opened, without calling `Worker.hung_up`."""
         ...
 
     def propose(self, base: Group | None, value: Group, absent: str = "") -> None:
-        """Begin a transaction: if the group's value is `base`, replace it by `value`.
+        """Begin a transaction: if the group's value is `base`, replace it with `value`.
 
-        It also requires that the session `absent`, if given, does not exist. Its outcome arrives
-        as a value of the registry, or not at all.
+        The transaction also requires that the session `absent`, if given, does not exist. Its
+        outcome arrives as a registry value, or not at all.
         """
         ...
 
@@ -127,7 +130,7 @@ class Host(Protocol):
     def claim(self, group_id: str, claim: Claim) -> None: ...
 
     def candidates(self, group: Group) -> Sequence[str]:
-        """Return the nodes with a session that may hold a copy, the best one first."""
+        """Return the nodes that have a session and may hold a copy, best one first."""
         ...
 
     def nonce(self) -> str: ...
@@ -137,9 +140,9 @@ class Host(Protocol):
         ...
 
     def lost(self, group: Group) -> None:
-        """The worker does not own the group any longer."""
+        """The worker no longer owns the group."""
         ...
 
     def committed(self, group_id: str, position: int) -> None:
-        """Every member has everything up to a position of the owned group."""
+        """Every member has everything up to a position in the owned group."""
         ...

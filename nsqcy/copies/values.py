@@ -1,4 +1,4 @@
-"""Values of the registry as JSON."""
+"""Registry values as JSON."""
 
 import json
 from typing import Any
@@ -25,11 +25,11 @@ _CLAIM: dict[str, type] = {"nonce": str, "epoch": int, "size": int}
 
 
 class InvalidValue(ValueError):
-    """A value of the registry that this version cannot use."""
+    """A registry value that this version cannot use."""
 
 
 def encode_group(group: Group) -> bytes:
-    """Return the value of a group, without its id, which is the key's."""
+    """Return a group's value, without the id, which is in the key."""
     return _encoded({name: getattr(group, name) for name in _GROUP})
 
 
@@ -73,7 +73,7 @@ def _decoded(data: bytes, types: dict[str, type]) -> dict[str, Any]:
         raise InvalidValue("not JSON") from None
     if not isinstance(value, dict):
         raise InvalidValue("not a JSON object")
-    # A newer version may have fields that a change by this one would remove.
+    # A newer version may have fields that a change made by this version would remove.
     if value.get("format") != FORMAT:
         raise InvalidValue(f"format: expected {FORMAT}; all nodes must run compatible versions")
     for name, kind in types.items():

@@ -1,8 +1,8 @@
-"""The role of a worker in each group, derived from the values of the registry.
+"""A worker's role in each group, derived from the registry values.
 
-The worker acts only on values that the registry has, never on the assumption that one of its own
-transactions succeeded. A transaction whose outcome is unknown therefore needs no special case: it
-is either seen as a value, or repeated.
+The worker acts only on values in the registry, never on the assumption that one of its own
+transactions succeeded. A transaction whose outcome is unknown therefore needs no special case:
+either its value appears in the registry, or it is repeated.
 """
 
 from nsqcy.copies.group import Group
@@ -35,11 +35,11 @@ class _Member:
         self.proposed_at = float("-inf")
         self.released_at: float | None = None
         self.absent_since: float | None = None
-        """Since when the owner's session does not exist."""
+        """The time since which the owner's session has been missing."""
 
 
 class Worker:
-    """All groups of a worker process."""
+    """All groups in a worker process."""
 
     def __init__(self, node: str, session: str, host: Host, limits: Limits) -> None:
         self.node = node
@@ -47,14 +47,15 @@ class Worker:
         self.host = host
         self.limits = limits
         self.sessions: frozenset[str] = frozenset()
-        """Sessions that the registry has."""
+        """Sessions in the registry."""
         self._registry_heard = float("-inf")
         self._members: dict[str, _Member] = {}
 
     # -- for reports
 
     def role(self, group_id: str) -> str:
-        """Return `owner`, `holder` (an owner feeds this copy), `member`, or "" for none."""
+        """Return `owner`, `holder` (an owner feeds this copy), `member`, or "" if there is no
+        role."""
         member = self._members.get(group_id)
         if member is None or member.group.done:
             return ""
@@ -82,7 +83,7 @@ class Worker:
         return member.holder if member else None
 
     def updated(self, group: Group, revision: int, now: float) -> None:
-        """Take a value of the registry. Older ones are ignored."""
+        """Accept a value from the registry. Values older than the current one are ignored."""
         member = self._members.get(group.id)
         if member is None:
             self._members[group.id] = member = _Member(group, revision)
@@ -98,7 +99,7 @@ class Worker:
         self._take_role(member, now)
 
     def claimed(self, group_id: str, node: str, claim: Claim) -> None:
-        """Take the claim of a member that is not whole."""
+        """Accept the claim of a member whose copy is not whole."""
         member = self._members.get(group_id)
         if member is not None:
             member.claims[node] = claim
@@ -112,11 +113,12 @@ class Worker:
                 self._watch_stream(member, member.holder, now)
 
     def registry_heard(self, now: float) -> None:
-        """Note an answer of the registry."""
+        """Note that the registry has answered."""
         self._registry_heard = now
 
     def is_cut_off(self, now: float) -> bool:
-        """Whether this worker heard neither the registry nor a holder for a lease.
+        """Whether this worker has heard from neither the registry nor a holder for a lease's
+        duration.
 
         Its groups may have other owners by now, so it should not deliver messages.
         """
@@ -129,7 +131,7 @@ class Worker:
     # -- streams
 
     def opened(self, node: str, group_id: str, now: float) -> None:
-        """Take the stream to a holder, which this worker has opened."""
+        """Accept the stream to a holder, which this worker has opened."""
         owner = self.owner(group_id)
         if owner is None:
             self.host.close(node, group_id)
@@ -214,7 +216,8 @@ class Worker:
     def _own(self, member: _Member, now: float) -> None:
         group = member.group
         if member.owner is None:
-            # Also if it is new or incomplete: its history is the one that counts from now on.
+            # This applies even to a new or incomplete copy: from now on, its history is the one
+            # that counts.
             copy = self.host.copy(group.id) or self.host.create_copy(group)
             copy.whole = True
             member.owner = Owner(group, self.node, copy, self.host, self.limits, now)
@@ -223,7 +226,8 @@ class Worker:
             member.owner.update(group, now)
 
     def _replace_owner(self, member: _Member, now: float) -> None:
-        """Own a group whose owner is gone, if its value and this copy allow it."""
+        """Become the owner of a group whose owner is gone, if the group's value and this copy allow
+        it."""
         group = member.group
         if self.node not in group.members:
             return
@@ -266,10 +270,11 @@ class Worker:
         )
 
     def _claim(self, member: _Member, now: float) -> None:
-        """Take over with a copy that is not whole, if all members are back and none has more.
+        """Take over with a copy that is not whole, if all members are back and none of them has
+        more.
 
-        A claim counts only for a group without a session: as long as it has one, the owner could
-        fill the copy of a member that has already claimed.
+        A claim counts only for a group without a session: while it has a session, the owner could
+        fill the copy of a member that has already made a claim.
         """
         group = member.group
         if group.session:

@@ -12,7 +12,8 @@ from nsqcy.cluster.stats import TopicStats, sum_topics
 
 @dataclass(frozen=True)
 class Process:
-    """A process that listens on a port. Values that only the owner of the process may see are 0."""
+    """A process that is listening on a port. Values that only the owner of the process may see are
+    0."""
 
     pid: int
     command: str
@@ -26,7 +27,7 @@ class Port:
 
     flag: str
     address: str
-    error: str = ""  # why it cannot be bound; empty if it can, or if a process listens there
+    error: str = ""  # why it cannot be bound; empty if it can, or if a process is listening there
     busy: bool = False
     process: Process | None = None  # the listening process, if this user may see it
 
@@ -52,7 +53,7 @@ class Clock:
     """This machine's clock. None means unknown."""
 
     synchronised: bool | None = None
-    stepped: float | None = None  # seconds by which it has been set since boot
+    stepped: float | None = None  # seconds by which it has been stepped since boot
 
 
 @dataclass(frozen=True)
@@ -230,8 +231,8 @@ class Cluster:
 
     @cached_property
     def topics_later(self) -> dict[str, TopicStats]:
-        """The same a moment later; an nsqd that did not answer again counts with its first
-        response."""
+        """The same a moment later; for an nsqd that did not answer the second time, the first
+        response counts."""
         rows = [nsqd.topics if nsqd.later is None else nsqd.later for nsqd in self.nsqds]
         return sum_topics(topic for topics in rows for topic in topics)
 

@@ -180,8 +180,8 @@ CHECKS = (
     ),
     Check(
         "clock",
-        "whether the kernel reports the clock as synchronised; whether it has been set by more than"
-        f" {STEP:.0f} s since boot",
+        "whether the kernel reports the clock as synchronised; whether it has been stepped by more "
+        f"than {STEP:.0f} s since boot",
         "the clock is synchronised",
         clock,
     ),

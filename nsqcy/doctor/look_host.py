@@ -81,7 +81,7 @@ def synchronised() -> bool | None:
 
 
 def stepped(root: str) -> float | None:
-    """Return the seconds by which the clock has been set since boot: the difference between the
+    """Return the seconds by which the clock has been stepped since boot: the difference between the
     recorded boot time and the one computed from the current clock."""
     now = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     try:

@@ -73,7 +73,7 @@ def _unix(flag: str, text: str, path: str) -> Port:
 
 
 def listener(port: int, root: str = "/") -> Process | None:
-    """Return the process that listens on a port, if this user may see it."""
+    """Return the process that is listening on a port, if this user may see it."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port, root)}
     if not sockets:
         return None

@@ -49,7 +49,7 @@ def uneven_consumers(cluster: Cluster) -> Iterator[Finding]:
             if not each.figures.client_count and each.figures.depth
         ]
         if without and channel.figures.client_count:
-            where = f"on {several(without)}, where messages wait"
+            where = f"on {several(without)}, where messages are waiting"
             text = f"channel {_name(channel)} has consumers, but none {where}"
             yield warning(
                 text, "consumers cannot reach that nsqd, or query an nsqlookupd that lacks it"
@@ -63,7 +63,8 @@ def stuck_consumers(cluster: Cluster) -> Iterator[Finding]:
         silent = [_client(each) for each in channel.clients if _asks_nothing(each, cluster.now)]
         if silent:
             text = (
-                f"consumers of {_name(channel)} have RDY 0 while messages wait: {several(silent)}"
+                f"consumers of {_name(channel)} have RDY 0 while messages are waiting: "
+                f"{several(silent)}"
             )
             yield warning(text, "they are backing off after failures, or closing: check their logs")
         if not cluster.watched:
@@ -241,14 +242,15 @@ CHECKS = (
     ),
     Check(
         "unread-topics",
-        "topics without a channel, in which messages accumulate",
+        "topics without a channel in which messages are accumulating",
         "no topic without a channel has messages",
         unread_topics,
         _any_alive,
     ),
     Check(
         "idle-channels",
-        "channels without a consumer, in which messages wait; whether the number grows",
+        "channels without a consumer in which messages are waiting, and whether their number is "
+        "growing",
         "no channel without a consumer has messages",
         idle_channels,
         _any_alive,
@@ -279,7 +281,7 @@ CHECKS = (
     Check(
         "dead-letters",
         "messages in topics that are the dead_letter_topic of a channel",
-        "no dead letters wait",
+        "no dead letters are waiting",
         dead_letters,
         _any_alive,
     ),

@@ -60,7 +60,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Condition of a transaction: the value that a key must have, or None if it must not exist."""
+    """Condition for a transaction: the value that a key must have, or None if it must not exist."""
 
     key: str
     value: bytes | None
@@ -79,7 +79,7 @@ class Page:
 
     found: list[KeyValue]
     revision: int
-    """Revision of the store, at which all pages of a listing are read."""
+    """Store revision at which all pages of a listing are read."""
     more: bool
 
 

@@ -12,7 +12,8 @@ from nsqcy.options.option import Option, Value
 
 
 def find(table: OptionTable, key: str) -> Option | None:
-    """Return the option with this key; None if it is unknown, or command-line only."""
+    """Return the option with this key; None if it is unknown, or can only be set on the command
+    line."""
     return table.by_toml_key.get(key)
 
 

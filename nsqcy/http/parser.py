@@ -35,7 +35,7 @@ MAX_QUERY: Final = 64 << 10
 """Maximum bytes of a query. Parsing a longer query would delay other connections too long."""
 
 _MAX_PATH = 4096  # no route is longer, so a longer path is not unescaped
-_MAX_LINE = 4096  # bytes of a chunk size with its extensions, or of a trailer
+_MAX_LINE = 4096  # maximum bytes of a chunk size with its extensions, or of a trailer
 _MAX_TRAILERS = 64
 _BATCH = 8192  # a larger head is parsed in pieces of at least this size
 _CACHED_HEAD = 1024  # heads up to this size are cached

@@ -71,7 +71,10 @@ def _symbol(api: Any, request: Request) -> str:
 
 
 def _block(api: Any, request: Request) -> str:
-    return "Blocking is not profiled; /debug/pprof/goroutine shows what each greenlet waits for.\n"
+    return (
+        "Blocking is not profiled; /debug/pprof/goroutine shows what each greenlet is waiting "
+        "for.\n"
+    )
 
 
 def _profile(inspected: Inspected, request: Request) -> str:

@@ -52,7 +52,7 @@ class Later:
         raise NotImplementedError
 
     def publishes(self) -> tuple[int, int]:
-        """Return the number of messages that the request publishes, and their bytes."""
+        """Return the number of messages that the request publishes, and their size in bytes."""
         return 0, 0
 
 
@@ -68,7 +68,7 @@ class Need(Enum):
     NOTHING = auto()
     KNOWN = auto()  # any authenticated user
     PUBLISH = auto()  # permission for the topic in the query
-    SUBSCRIBE = auto()  # permission permission for its topic or channel; or the operate role
+    SUBSCRIBE = auto()  # for its topic or channel; or the operate role
     ADMIN = auto()  # for its topic
     ADMIN_OF_ALL = auto()
 

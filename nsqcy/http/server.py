@@ -35,7 +35,7 @@ from nsqcy.server.http_fastpath import Connection, Server, Shape
 _READ = 1
 _WRITE = 2
 _EVENTS_A_TURN = 64
-_LOGGED = 2048  # maximum characters of a target in the log; a target may have a megabyte
+_LOGGED = 2048  # maximum characters of a target in the log; a target may be a megabyte long
 
 
 Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
@@ -48,7 +48,7 @@ class Timeouts:
 
     idle: float = 600  # between two requests, and before the first
     head: float = 60  # from the first byte of a head to its last
-    progress: float = 60  # between two pieces of a body, or of an answer that the peer reads
+    progress: float = 60  # between two pieces of a body, or of an answer that the peer is reading
     linger: float = 5  # until the peer closes its side after the last answer
     sweep: float = 5
 
@@ -242,7 +242,7 @@ class HttpConnection(Connection):
                 self.close()
             return
         protocol = self._protocol
-        if not protocol.in_head:  # the timeout of a head starts with its first byte
+        if not protocol.in_head:  # a head's timeout starts with its first byte
             self.since = self._server.now
         if data:
             protocol.feed(data)

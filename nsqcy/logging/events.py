@@ -166,7 +166,7 @@ EVENTS = (
         NSQD,
         "COPIES: no longer owning group …",
         ("group",),
-        "Another node has taken over the group, or its messages have all moved.",
+        "Another node has taken over the group, or all its messages have been moved.",
     ),
     Event(
         "copies_draining",
@@ -174,14 +174,14 @@ EVENTS = (
         NSQD,
         "COPIES: moving the messages of topic … from its earlier log",
         ("topic", "group"),
-        "The messages of a log that was taken over, or of a topic with a changed number of copies, "
-        "move to the topic.",
+        "Messages are moved to the topic from a log that was taken over, or from the topic's "
+        "earlier log after its number of copies has changed.",
     ),
     Event(
         "copies_drained",
         "info",
         NSQD,
-        "COPIES: all messages of topic … have moved",
+        "COPIES: all messages of topic … have been moved",
         ("topic", "group"),
         "The earlier log is deleted.",
     ),
@@ -189,18 +189,19 @@ EVENTS = (
         "copies_not_opened",
         "warn",
         NSQD,
-        "COPIES: not all groups of this node could be opened; copied topics begin empty",
+        "COPIES: not all groups of this node could be opened; copied topics start empty",
         (),
-        "Too few members respond, or etcd is away. Messages of the groups arrive when they open.",
+        "Too few members are responding, or etcd is unreachable. The groups' messages become "
+        "available when the groups open.",
     ),
     Event(
         "copies_cut_off",
         "warn",
         NSQD,
-        "COPIES: neither etcd nor another node responds: deliveries of copied topics stop, because "
-        "other nodes may have taken over",
+        "COPIES: neither etcd nor any other node responds: deliveries from copied topics stop, "
+        "because other nodes may have taken over",
         (),
-        "Deliveries continue when etcd or another node responds.",
+        "Deliveries resume when etcd or another node responds.",
     ),
     Event(
         "copies_write_failed",
@@ -208,7 +209,7 @@ EVENTS = (
         NSQD,
         "COPIES: … group … cannot be written: …",
         ("group", "error"),
-        "The disk has failed. An owned group is given to another node; a copy is replaced.",
+        "The disk has failed. An owned group is handed over to another node; a copy is replaced.",
     ),
     Event(
         "etcd_away",
@@ -219,15 +220,21 @@ EVENTS = (
         "Copied topics are served as before, but no node can take over or be replaced.",
     ),
     Event(
-        "etcd_responds", "info", NSQD, "COPIES: etcd responds", (), "After a start or an outage."
+        "etcd_responds",
+        "info",
+        NSQD,
+        "COPIES: etcd responds",
+        (),
+        "Logged at startup, and after an outage.",
     ),
     Event(
         "copies_disk_is_older",
         "warn",
         NSQD,
-        "COPIES: the disk is older than the registry: its copies are not whole",
+        "COPIES: the disk is older than the registry: its copies are incomplete",
         (),
-        "The disk was restored from a backup. Its copies are filled again before they count.",
+        "The disk was restored from a backup. Its copies do not count until they have been filled "
+        "again.",
     ),
     Event(
         "worker_silent",
@@ -235,7 +242,8 @@ EVENTS = (
         NSQD,
         "worker …: no heartbeat for … s, sending …",
         ("worker", "seconds", "signal"),
-        "The worker hangs, so it receives that signal. Its stacks are in the log.",
+        "The worker is not responding, so the master sends it that signal. Its stacks are in the "
+        "log.",
     ),
     Event(
         "worker_stop_failed",
@@ -401,7 +409,7 @@ EVENTS = (
         NSQD,
         "DRAIN: all copied topics are handed over",
         (),
-        "Other nodes own the topics now, and nsqd exits.",
+        "Other nodes now own the topics, and nsqd exits.",
     ),
     Event("drain_done", "info", NSQD, "DRAIN: nothing is left", (), "nsqd exits with code 0."),
     Event(
@@ -474,7 +482,7 @@ EVENTS = (
         "quota_reached",
         "warn",
         NSQD,
-        "AUTH: user … publishes more than its quota",
+        "AUTH: user … is exceeding its publish quota",
         ("user", "client"),
         "Publishes wait, or are refused over HTTP. Each worker logs this once per minute.",
     ),
@@ -644,7 +652,7 @@ EVENTS = (
         NSQADMIN,
         "failed to send notification - …",
         ("error",),
-        "--notification-http-endpoint did not accept a notification.",
+        "The notification endpoint did not accept a notification.",
     ),
     Event(
         "notification_lost",

@@ -89,7 +89,7 @@ class Log:
 
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         head = {"time": f"{moment}.{microsecond:06d}Z", "level": NAMES[level], "msg": text}
-        # The head comes first to set the key order, and last so that its values win.
+        # The head comes first to set the key order, and again last so that its values win.
         record = {**head, **self._context, **fields, **head}
         try:
             line = json.dumps(record, default=str, allow_nan=False)

@@ -152,10 +152,10 @@ COPIES = {
         "short_groups", "gauge", "Owned groups that refuse publishes, because copies are missing."
     ),
     "missing": _copies(
-        "missing", "gauge", "Copies of owned groups that are missing or do not respond."
+        "missing", "gauge", "Copies of owned groups that are missing or are not responding."
     ),
     "waiting": _copies(
-        "waiting_changes", "gauge", "Changes of files that not all members have confirmed yet."
+        "waiting_changes", "gauge", "File changes that not all members have confirmed yet."
     ),
     "bytes": _copies("bytes", "gauge", "Size of the files of all copies on this node, in bytes."),
     "draining": _copies(
@@ -173,7 +173,8 @@ def _user(name: str, kind: Kind, help: str) -> Family:
 USER_WAITS = _user(
     "wait_seconds",
     "counter",
-    "Total time that the user's TCP connections waited because of its publish rate limit.",
+    "Total time that the user's TCP connections spent waiting because of the user's publish rate "
+    "limit.",
 )
 # In the order of the quota figures.
 USERS = (
@@ -181,13 +182,13 @@ USERS = (
     _user(
         "refused_connections",
         "counter",
-        "Connections refused because the user had reached its maximum.",
+        "Connections refused because the user had reached the maximum number of connections.",
     ),
-    _user("messages", "counter", "Messages published by the user, if it has a rate limit."),
+    _user("messages", "counter", "Messages published by the user, if the user has a rate limit."),
     _user(
         "message_bytes",
         "counter",
-        "Body bytes of messages published by the user, if it has a rate limit.",
+        "Body bytes of messages published by the user, if the user has a rate limit.",
     ),
     USER_WAITS,
     _user(
@@ -270,7 +271,7 @@ PROCESS = (
 
 
 class OfHttp(NamedTuple):
-    """Metrics of a daemon's HTTP server."""
+    """Metrics for a daemon's HTTP server."""
 
     answers: Family
     times: Family
@@ -323,7 +324,7 @@ UPSTREAM_REQUESTS = Family(
     "nsqadmin_upstream_requests",
     "counter",
     "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: no answer,"
-    " or too many redirects; bad: status 500 or higher, or an answer that is too long.",
+    " or too many redirects; bad: status 500 or higher, or a response that is too long.",
     ("outcome",),
 )
 SESSIONS = Family("nsqadmin_sessions", "gauge", "Logged-in browsers, with --auth-file.")

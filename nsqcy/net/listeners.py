@@ -1,6 +1,6 @@
 """Addresses that a daemon listens on: parsing, binding and display.
 
-Owns the listening sockets until they are closed, and unix socket files. At start, replaces a file
+Owns the listening sockets until they are closed, and unix socket files. At startup, replaces a file
 that a crash left behind. Independent of protocols. Imported before all slow modules.
 
 As in NSQ, the IPv4 wildcard (and an empty host) also accepts IPv6 if the machine supports it,
@@ -115,7 +115,7 @@ def is_at(listener: Listener, text: str) -> bool:
 
 
 def is_abandoned(path: str) -> bool:
-    """Return whether a path is a unix socket that no process listens on.
+    """Return whether a path is a unix socket that no process is listening on.
 
     Raises OSError if the path does not exist, or if connecting to it is not permitted.
     """
@@ -190,7 +190,7 @@ def _bind_path(sock: socket.socket, path: str) -> None:
 
 
 def _remove_abandoned(path: str) -> None:
-    """Remove a socket file that no process listens on; keep anything else."""
+    """Remove a socket file that no process is listening on; keep anything else."""
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         text = "the file is not a socket: move it or choose another path"
         raise ValueError(f"listen unix {path}: {text}")
@@ -282,7 +282,8 @@ def _listen(sock: socket.socket, where: tuple[object, ...]) -> socket.socket:
 
 
 def _tune(sock: socket.socket) -> None:
-    """Set options that accepted sockets inherit on Linux, which saves four calls per socket."""
+    """Set options that accepted sockets inherit on Linux, which saves four system calls per
+    socket."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)

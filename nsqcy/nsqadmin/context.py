@@ -126,7 +126,7 @@ def refusal(app: AppContext, request: Request) -> str:
         return ""
     if app.logins is not None:
         name = app.user_of(request.head)
-        return f"{name} has the role view. Only users with the role operate may see this."
+        return f"{name} has the view role. Only users with the operate role may see this."
     return "Only users named by --admin-user may see this."
 
 

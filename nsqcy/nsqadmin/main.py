@@ -6,7 +6,7 @@ slow imports. Clients that connect in the meantime wait in the backlog.
 Exit codes:
 
     0  stopped by SIGTERM or SIGINT; --version; --help
-    1  could not start (the last line says why); the listening socket failed
+    1  could not start (the last line gives the reason); the listening socket failed
     2  invalid command line
 """
 

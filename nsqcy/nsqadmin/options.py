@@ -171,7 +171,7 @@ HISTORY = (
         "history-length",
         DURATION,
         12 * HOUR,
-        "how long samples are kept, in memory",
+        "how long samples are kept in memory",
         rule=Rule("from 1m to 48h", lambda value: MINUTE <= value <= 48 * HOUR),
     ),
 )

@@ -30,7 +30,7 @@ Refusal = Literal[
 
 
 class Refused(Exception):
-    """The call changed nothing and returned nothing. All processes know the code of the reason."""
+    """The call changed nothing and returned nothing. `code` means the same in all processes."""
 
     def __init__(self, code: Refusal) -> None:
         super().__init__(code)

@@ -8,7 +8,7 @@ Exit codes:
 
     0  stopped by SIGTERM or SIGINT and everything is saved (an interrupted import leaves NSQ's
        files unchanged); --version; --help
-    1  could not start (the last line says why); a listening socket failed; not everything was saved
+    1  could not start (see the last line); a listening socket failed; not everything was saved
     2  invalid command line
     3  draining reached its time limit before consumers had emptied nsqd; everything is saved
 """
@@ -126,14 +126,15 @@ def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
 
 
 def _load_copies(settings: loader.Settings, options: NsqdOptions) -> dict[str, str] | None:
-    """Return what the workers need for copies, with all settings checked; None without etcd."""
+    """Return what the workers need for copies, with all settings checked; None if etcd is not
+    configured."""
     if not options.etcd_endpoints:
         return None
     from nsqcy.nsqd.copies.settings import prepare
 
     if not options.copies_secret_file and not options.copies_tls_cert:
         settings.warnings.append(
-            "--etcd-endpoints without --copies-secret-file or --copies-tls-cert: everyone who can "
+            "--etcd-endpoints without --copies-secret-file or --copies-tls-cert: anyone who can "
             f"connect to {options.copies_address} can read and change the copies"
         )
     return prepare(options)

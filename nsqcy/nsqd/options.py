@@ -131,7 +131,7 @@ BASIC = (
         BOOL,
         True,
         "migrate plain connections to the worker that owns their topic, and producers away from a "
-        "busy one",
+        "busy worker",
     ),
 )
 
@@ -405,13 +405,13 @@ STATISTICS = (
 )
 
 ENCRYPTION = (
-    Option("tls-cert", STRING, "", "path of the TLS certificate (PEM)", guard=True),
-    Option("tls-key", STRING, "", "path of the TLS key (PEM)", guard=True),
+    Option("tls-cert", STRING, "", "path to the TLS certificate (PEM)", guard=True),
+    Option("tls-key", STRING, "", "path to the TLS key (PEM)", guard=True),
     Option(
         "tls-client-auth-policy",
         STRING,
         "",
-        "client certificates: require, require-verify, or empty for not required",
+        "client certificates: require, require-verify, or empty if not required",
         rule=Rule("require, require-verify or empty", lambda value: value in CLIENT_AUTH_POLICIES),
         guard=True,
     ),
@@ -419,14 +419,14 @@ ENCRYPTION = (
         "tls-root-ca-file",
         STRING,
         "",
-        "path of the CAs for client certificates (PEM)",
+        "path to the CA certificates (PEM) that client certificates are verified against",
         guard=True,
     ),
     Option(
         "tls-required",
         TLS_REQUIREMENT,
         TLS_NOT_REQUIRED,
-        "require clients to use TLS: false, true, or tcp-https (plain HTTP stays allowed)",
+        "require clients to use TLS: false, true, or tcp-https (plain HTTP is still allowed)",
         guard=True,
     ),
     Option(
@@ -452,59 +452,59 @@ COPIES_OPTIONS = (
         "etcd-endpoints",
         WORDS,
         (),
-        "URL of an etcd that coordinates topics with copies on other machines",
+        "URL of an etcd server that coordinates topics with copies on other machines",
     ),
-    Option("etcd-user", STRING, "", "user of etcd; empty: no authentication"),
-    Option("etcd-password-file", STRING, "", "path of a file with the password of this user"),
+    Option("etcd-user", STRING, "", "etcd user name; empty for no authentication"),
+    Option("etcd-password-file", STRING, "", "path to a file that contains this user's password"),
     Option(
         "etcd-ca-file",
         STRING,
         "",
-        "path of the CAs for etcd's certificate (PEM); empty: those of the system",
+        "path to the CA certificates (PEM) for etcd; empty for the system's CAs",
         guard=True,
     ),
-    Option("etcd-cert-file", STRING, "", "path of the client certificate for etcd (PEM)"),
-    Option("etcd-key-file", STRING, "", "path of the key of this certificate (PEM)"),
+    Option("etcd-cert-file", STRING, "", "path to the client certificate for etcd (PEM)"),
+    Option("etcd-key-file", STRING, "", "path to this certificate's key (PEM)"),
     Option(
         "cluster",
         STRING,
         "default",
-        "name of the nsqds that keep each other's copies; clusters can share an etcd",
+        "name of the cluster of nsqds that keep each other's copies; clusters can share an etcd",
         rule=Rule("a name like a topic's", is_valid_name),
     ),
     Option(
         "copies-address",
         STRING,
         "0.0.0.0:4154",
-        "host:port for copies from other nsqds; worker N listens on port + N, or with port 0 on "
-        "any free port",
+        "host:port for copies from other nsqds; worker N listens on port + N, or on any free "
+        "port if the port is 0",
     ),
     Option(
         "copies-broadcast-address",
         STRING,
         "",
-        "address at which other nsqds reach this one for copies; empty: broadcast-address",
+        "address at which other nsqds reach this one for copies; empty for broadcast-address",
     ),
     Option(
         "copies-secret-file",
         STRING,
         "",
-        "path of a file with the secret that all nsqds of the cluster share",
+        "path to a file that contains the secret shared by all nsqds in the cluster",
         guard=True,
     ),
     Option(
         "copies-tls-cert",
         STRING,
         "",
-        "path of this node's certificate for copies (PEM); with it, both sides verify each other",
+        "path to this node's certificate for copies (PEM); if set, both sides verify each other",
         guard=True,
     ),
-    Option("copies-tls-key", STRING, "", "path of the key of this certificate (PEM)", guard=True),
+    Option("copies-tls-key", STRING, "", "path to this certificate's key (PEM)", guard=True),
     Option(
         "copies-tls-root-ca-file",
         STRING,
         "",
-        "path of the CAs for the certificates of all nodes (PEM)",
+        "path to the CA certificates (PEM) for all nodes' certificates",
         guard=True,
     ),
     Option(
@@ -701,7 +701,7 @@ def _between(minimum: int, maximum: int, flag: str) -> Rule:
 
 
 def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
-    """Complete the options once the sockets are bound; `ports` is by listener kind."""
+    """Complete the options once the sockets are bound; `ports` is keyed by listener kind."""
     options = options.replace(
         broadcast_tcp_port=options.broadcast_tcp_port or ports["tcp"],
         broadcast_http_port=options.broadcast_http_port or ports.get("http", 0),
@@ -731,8 +731,8 @@ def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
         raise refuse(settings, text, name)
     if _trusts_the_system(options) and "tls_root_ca_file" in settings.given:
         text = (
-            "--tls-root-ca-file is empty: name a file, or leave it out to accept certificates "
-            "from all CAs that the system trusts"
+            "--tls-root-ca-file is empty: name a file, or leave the option out to accept "
+            "certificates from all CAs that the system trusts"
         )
         raise refuse(settings, text, "tls_root_ca_file")
     return options.replace(tls_min_version=options.tls_min_version or TLS_1_0)

@@ -6,7 +6,7 @@ Clients that connect in the meantime wait in the backlog.
 Exit codes:
 
     0  stopped by SIGTERM or SIGINT; --version; --help
-    1  could not start (the last line says why); a listening socket failed
+    1  could not start (the last line gives the reason); a listening socket failed
     2  invalid command line
 """
 

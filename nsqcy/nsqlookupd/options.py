@@ -52,7 +52,7 @@ PRODUCERS = (
         "inactive-producer-timeout",
         DURATION,
         5 * MINUTE,
-        "time after a producer's last ping until it is hidden",
+        "time without a ping after which a producer is hidden",
     ),
     Option(
         "tombstone-lifetime",

@@ -159,8 +159,8 @@ class Registry:
         return removed
 
     def leave(self, peer: Peer) -> list[Registration]:
-        """Remove a peer after its connection ended. Its topics and channels stay known, including
-        ephemeral ones."""
+        """Remove a peer after its connection has ended. Its topics and channels remain known,
+        including ephemeral ones."""
         removed = []
         for registration in list(peer.registrations):
             removed += self._remove(peer, registration)

@@ -150,7 +150,7 @@ SIZE = matching(
     _show_size,
 )
 INSTANT = Kind(
-    "ISO 8601, ms since 1970",
+    "ISO 8601 or ms since 1970",
     "ISO 8601, such as 2024-05-01T12:00:00Z, or milliseconds since 1970",
     _instant,
 )

@@ -3,7 +3,7 @@
 Exit codes:
 
     0  done, or stopped by SIGTERM or SIGINT
-    1  the job found what it checks for, or failed; the last line has the reason
+    1  the job found what it checks for, or failed; the last line gives the reason
     2  the command line or the file could not be read
 """
 

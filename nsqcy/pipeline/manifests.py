@@ -6,10 +6,10 @@
     _archive/lock, compact.lock                                              held by the writer
     _archive/compacting/                                                     unfinished compactions
 
-A batch belongs to the archive once its manifest exists. The manifest is written last: files left by
-a crash before that are written again under the same names. Each file has rows from one log. A
-compaction is a manifest that `replaces` files of other manifests. It takes effect once its files
-are in place, so a crash leaves either the old files or the new ones.
+A batch belongs to the archive once its manifest exists. The manifest is written last: files that a
+crash leaves without a manifest are written again under the same names. Each file contains rows from
+one log. A compaction is a manifest that `replaces` files of other manifests. It takes effect once
+its files are in place, so a crash leaves either the old files or the new ones.
 """
 
 import fcntl
@@ -40,7 +40,7 @@ class Damaged(Exception):
 
 
 class Busy(Exception):
-    """Another process uses this archive."""
+    """Another process is using this archive."""
 
 
 @dataclass(frozen=True)
@@ -301,5 +301,5 @@ def locked(root: Path, name: str, *, reading: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if reading else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy(f"another job uses {root}: {' or '.join(HOLDERS[name])}") from None
+            raise Busy(f"another job is using {root}: {' or '.join(HOLDERS[name])}") from None
         yield

@@ -64,7 +64,7 @@ def choice(*words: str) -> Kind:
 
 
 TEXT = matching("text", r".*\S.*", "a non-empty string")
-POSITIVE = kinds.whole(1, "a whole number of at least 1")
+POSITIVE = kinds.whole(1, "number of at least 1")
 PORT = matching("port", "[0-9]{1,5}", "a port: 0 to 65535", _port)
 DURATION = kinds.duration(
     r"[0-9]{1,9}(?:\.[0-9]{1,6})?", "ms|s|m|h|d", "a duration, such as 500ms, 30s, 15m, 1h or 7d"

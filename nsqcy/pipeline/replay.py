@@ -170,7 +170,7 @@ def publish(options: Options, report: Report, work: Work) -> None:
             return
         if plan is None:
             plan = make_plan(options, asked, work)
-            if plan.parts:  # otherwise, a repeated run may find some rows
+            if plan.parts:  # otherwise, a later run may find some rows
                 rounds.save(path, plan)
         else:
             report.line(f"continuing with round {plan.done + 1}", done=plan.done, rows=plan.rows)

@@ -142,13 +142,15 @@ class Metrics:
 
         self._gauges = {
             "rows": prometheus.Counter(
-                "nsqcy_pipeline_rows", "rows that were written", plain, registry=registry
+                "nsqcy_pipeline_rows", "rows written", plain, registry=registry
             ),
             "batches": prometheus.Counter(
                 "nsqcy_pipeline_batches", "batches", plain, registry=registry
             ),
             "batch_seconds": gauge("batch_seconds", "duration of the last batch", plain),
-            "lag": gauge("lag_records", "records behind the last batch", by_log),
+            "lag": gauge(
+                "lag_records", "records in the log after the end of the last batch", by_log
+            ),
             "idle": gauge("seconds_since_batch", "time since the last batch", plain),
         }
         self._gauges["idle"].labels(self._job).set_function(lambda: time.time() - self._last)

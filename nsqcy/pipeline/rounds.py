@@ -132,5 +132,5 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy(f"another run uses {path}") from None
+            raise Busy(f"another run is using {path}") from None
         yield

@@ -1,7 +1,8 @@
 """Sources of rows for jobs that read the past: the logs of nsqds, or an archive of them.
 
 Both identify rows by (log_id, seq). A job therefore plans in parts of a log, and finds the same
-rows in a part at any time, even after retention has removed others or the archive was compacted.
+rows in a part at any time, even after retention has removed others or the archive has been
+compacted.
 """
 
 import json

@@ -65,7 +65,7 @@ def run(
     all rows, otherwise until the job ends.
 
     The rows of a batch are fixed when it is planned, so a query fails if an nsqd that has some of
-    them becomes unreachable. A continuous job repeats that batch until the nsqd is back.
+    them becomes unreachable. A continuous job retries that batch until the nsqd is back.
     """
     spark = make_session(options, watch.report.job)
     has_run = False
@@ -79,7 +79,7 @@ def run(
         except Exception as error:
             if options["once"] or not has_run or AWAY not in str(error):
                 raise
-            watch.report.warn(f"{reason(error)}; the batch is repeated in {AGAIN_SECONDS:g} s")
+            watch.report.warn(f"{reason(error)}; the batch will be retried in {AGAIN_SECONDS:g} s")
         time.sleep(AGAIN_SECONDS)
 
 

@@ -84,7 +84,7 @@ class Acceptor:
         self.resume()
 
     def retry_later(self, item: Accepted) -> None:
-        """Retry a socket after PAUSE, because a worker is at its limit of open files."""
+        """Retry a socket after PAUSE, because a worker has reached its open-files limit."""
         self._held.append(item)
         self._pause()
 

@@ -35,7 +35,7 @@ SILENCE = 30 * SECOND  # without a heartbeat, counting only time in which the ch
 GRACE = 5 * SECOND  # from SIGABRT to SIGKILL
 TICK = 1.0
 MAX_BACKOFF = 5.0
-SETTLED = 10 * SECOND  # a child that has been up this long restarts without backoff
+SETTLED = 10 * SECOND  # a child that has been up this long is restarted without backoff
 
 
 class Owner(Protocol):
@@ -302,7 +302,7 @@ def describe(code: int) -> str:
         NOT_LOADED: "could not load its topics",
         ORPHANED: "lost the master",
     }
-    return f"exited with {code}: {reasons.get(code, 'unknown')}"
+    return f"exited with status {code}: {reasons.get(code, 'unknown')}"
 
 
 def stopped(pid: int) -> bool:

@@ -28,6 +28,8 @@ class Child:
     has handlers.
     """
 
+    _blocked: tuple[int, ...] = spawn.BLOCKED
+
     def __init__(
         self, name: str, module: str, flags: Sequence[str], *, stderr: int | None = None
     ) -> None:
@@ -41,10 +43,10 @@ class Child:
         self._sock.bind("")  # the kernel chooses a free abstract name
         address = "@" + self._sock.getsockname()[1:].decode()
         theirs, self._tether = os.pipe2(os.O_CLOEXEC)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, self._blocked)
         try:
             self.process = subprocess.Popen(
-                spawn.python(module, *flags),
+                self._command(module, flags),
                 env=spawn.environment() | {"NOTIFY_SOCKET": address},
                 pass_fds=[theirs],
                 stdin=subprocess.DEVNULL,
@@ -59,6 +61,9 @@ class Child:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.close(theirs)
+
+    def _command(self, module: str, flags: Sequence[str]) -> list[str]:
+        return spawn.python(module, *flags)
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -90,6 +95,16 @@ class Child:
             self._tether = -1
 
 
+class Program(Child):
+    """A program that is not part of nsqcy: it does not know of blocked signals, and need not notify
+    this process when it is ready. Created with its path instead of a module."""
+
+    _blocked = ()
+
+    def _command(self, module: str, flags: Sequence[str]) -> list[str]:
+        return [module, *flags]
+
+
 def _tie(fd: int, pid: int) -> None:
     """Make the kernel send SIGTERM to a process when the other end of this pipe closes.
 
@@ -112,7 +127,7 @@ def _sender(ancillary: Iterable[tuple[int, int, bytes]]) -> int:
 def how_it_ended(code: int) -> str:
     """Describe a subprocess return code."""
     if code >= 0:
-        return f"exited with {code}"
+        return f"exited with status {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

@@ -32,8 +32,7 @@ class Publisher:
         self,
         key: bytes,
         chunk: tuple[bytes, int, int],
-        headers: bytes,
-        body: bytes,
+        messages: Sequence[tuple[bytes, bytes]],
         durability: str,
         done: Callable[[str | None], None],
     ) -> None: ...

@@ -185,7 +185,7 @@ def texts(block: Block, name: str) -> pa.Array:
     """Check the offsets of a column.
 
     Raises ValueError if they do not ascend or if they point beyond the column: pyarrow would read
-    foreign memory.
+    memory beyond it.
     """
     data = block.columns[name]
     behind = 4 * (block.count + 1)

@@ -127,7 +127,7 @@ class Cluster:
         return shard_of(topic, address, found)
 
     def _answer(self, address: str, connection: Connection) -> dict[str, Any] | None:
-        """Return None if the connection was lost, because nsqd may have been restarted."""
+        """Return None if the connection has been lost, because nsqd may have been restarted."""
         try:
             connection.patience = self._patience
             connection.expect_soon()
@@ -161,7 +161,7 @@ class Cluster:
     # waiting
 
     def wait(self, view: View, seconds: float) -> None:
-        """Wait until some log in the view has more records, at most this many seconds."""
+        """Wait until some log in the view has more records, for at most this many seconds."""
         for shard in view.shards:
             place = shard.topic, shard.address
             if place not in self._watches and len(self._watches) < MAX_WATCHES:

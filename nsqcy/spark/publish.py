@@ -38,7 +38,7 @@ class Producer:
     content: int = 0  # the checksum
 
     def chunk(self, row: int) -> str:
-        """Return the parameters of LOG_PUB after the topic."""
+        """Return LOG_PUB's parameters that follow the topic."""
         epoch = (self.epoch + self.task // TASKS_OF_EPOCH) % (1 << 64)
         content = self.content % (1 << CONTENT_BITS)
         part = self.task % TASKS_OF_EPOCH << CONTENT_BITS | content

@@ -106,7 +106,7 @@ class NsqDataSource(DataSource):
     def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
         if overwrite:
             raise OptionError(
-                "a topic cannot be overwritten: use mode('append'), and for a stream the output "
+                "a topic cannot be overwritten: use mode('append') or, for a stream, output "
                 "mode append or update"
             )
         options = parse_write(dict(self.options))
@@ -310,7 +310,7 @@ class NsqFilteredReader(NsqReader):
 
 
 class Standing(NamedTuple):
-    """The position of a cursor, and the time since when it has been there."""
+    """A cursor's position, and the time since which it has been there."""
 
     log_id: str
     seq: int

@@ -147,11 +147,12 @@ class TopicState:
 
     If `clean`, nothing was published after this state. `boot` identifies the machine's boot at the
     time of writing, and `durability` is the number of the topic's class at that time: both decide
-    whether later records may be lost. `past` are the logs that earlier starts ended, oldest first;
-    `log_id` is the current log's ID.
+    whether later records may be lost. `past` are the logs that ended at earlier starts, oldest
+    first; `log_id` is the current log's ID.
 
     `epochs` cover the producers' chunks before record `produced_seq`, least recently used first.
-    `missing` are ranges [first, end) of records that a start found in no file and reported.
+    `missing` are ranges [first, end) of records that were not found in any file at startup and have
+    been reported.
     """
 
     log_id: bytes
@@ -764,7 +765,7 @@ class _Channel:
 
     def _late(self) -> set[int]:
         """Return cancelled records that are entries again. A delayed record in transfer stays
-        cancelled; otherwise a start would fan it out."""
+        cancelled; otherwise it would be fanned out at startup."""
         return {seq for seq, entry in self._added.items() if entry.state != State.MOVING}
 
 

@@ -7,8 +7,8 @@
 
 Options are the daemon's flags with underscores. Values are bools, numbers or strings; a list
 repeats a flag, and None omits it. A daemon is a separate process, so it works with threads, gevent
-and asyncio alike; asyncio code blocks for the third of a second that a start takes. The daemon
-stops when the test process ends, for whatever reason.
+and asyncio alike; asyncio code blocks for the third of a second that starting a daemon takes. The
+daemon stops when the test process ends, for whatever reason.
 
 `nsqcy.testing.plugin` provides pytest fixtures.
 
@@ -36,7 +36,7 @@ __all__ = ["Daemon", "DaemonError", "Nsqd", "Nsqlookupd", "Option", "nsqd", "nsq
 
 Option = bool | int | float | str | os.PathLike[str] | Sequence[str] | Sequence[float] | None
 
-START_LIMIT = 60.0  # seconds; on an idle machine a start takes a third of a second
+START_LIMIT = 60.0  # seconds; on an idle machine, startup takes a third of a second
 STOP_LIMIT = 60.0
 _POLL = 0.05  # seconds between checks for whether a starting daemon has exited
 

@@ -119,7 +119,7 @@ def connect(
     fields: dict[str, Any] | None = None,
     **options: Any,
 ) -> Conn:
-    """Return a connection upgraded to TLS, a codec, or both; reads the OK of each."""
+    """Return a connection upgraded to TLS, a codec, or both; reads the OK for each."""
     conn = daemon.connect(**options)
     wanted = {"tls_v1": bool(tls)} | ({codec: True} if codec else {})
     answer = conn.negotiate(**wanted, **(fields or {}))

@@ -1,7 +1,7 @@
 """Common parts of all tools: flags, addresses, output to stderr, exit codes.
 
     0  done, or stopped by a signal; --version; --help
-    1  conflicting flags, or a failure; the last line on stderr has the reason
+    1  conflicting flags, or a failure; the last line on stderr gives the reason
     2  invalid command line
 
 Independent of particular tools. Each tool has its own option table, and no configuration file.

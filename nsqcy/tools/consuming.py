@@ -126,7 +126,7 @@ class Consuming:
         return consumer
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task. If the task fails, the tool ends."""
+        """Start a task. If the task fails, the tool exits."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._ended)
         self._tasks.append(task)

@@ -1,7 +1,7 @@
 """nsq_to_file: writes messages from topics to files, and finishes each message once its file is
 synced.
 
-Owns the flags, topic discovery, and the decision when files are synced and messages finished.
+Owns the flags, topic discovery, and the decision of when to sync files and finish messages.
 nsqcy.tools.files owns the files and their repair after a crash.
 """
 
@@ -59,7 +59,7 @@ BASIC = (
     Option("log-prefix", STRING, f"[{NAME}] ", "prefix of log lines"),
 )
 SOURCES = (
-    Option("topic", STRINGS, (), "topic to write; default: all topics that nsqlookupds know"),
+    Option("topic", STRINGS, (), "topic to write to files; default: all that nsqlookupds know"),
     Option("topic-pattern", STRING, "", "RE2 expression that topic names must match"),
     Option("topic-refresh", DURATION, MINUTE, "interval between searches for new topics"),
     Option("channel", STRING, NAME, "channel name"),

@@ -137,7 +137,7 @@ def _check_destinations(options: HttpOptions) -> None:
         except LocationParseError:
             url = None
         if url is None or not url.host or url.scheme not in ("http", "https"):
-            raise ToolError(f"invalid address {address} - must be a URL of HTTP")
+            raise ToolError(f"invalid address {address} - must be an HTTP URL")
 
 
 def headers(options: HttpOptions) -> dict[str, str]:

@@ -89,7 +89,7 @@ class Gate:
         quota.refuse_publish()
         if quota.is_news(now):
             self._log.warn(
-                f"AUTH: user {user.name} publishes more than its quota",
+                f"AUTH: user {user.name} is exceeding its publish quota",
                 event="quota_reached",
                 user=user.name,
                 client=peer,

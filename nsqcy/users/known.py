@@ -49,7 +49,7 @@ class Known:
 
     @users.setter
     def users(self, users: Users) -> None:
-        """Replace the users after the file was reloaded."""
+        """Replace the users after the file has been reloaded."""
         self._users = users
         self._by_token = {
             self._place(user.token.hash): user for user in users.values() if user.token

@@ -41,7 +41,7 @@ class Quotas:
             yield {"user": user.name, "shared": quota.is_shared, "figures": figures}
 
     def renew(self, users: Users) -> None:
-        """Apply the users' limits after the file was reloaded."""
+        """Apply the users' limits after the file has been reloaded."""
         for name, quota in self._found.items():
             quota.change(*_limits(users.get(name) or User(name)))
 

@@ -12,7 +12,7 @@ from nsqcy.users.hashes import Password, Token
 VIEW, OPERATE = ROLES = ("view", "operate")
 PUBLISH, SUBSCRIBE, ADMIN = PERMISSIONS = ("publish", "subscribe", "admin")
 
-EVERY = "*"  # this pattern matches all names
+EVERY = "*"  # pattern that matches all names
 
 
 class User(NamedTuple):

@@ -129,8 +129,7 @@ def _record(program: str, seconds: int) -> tuple[bool, str]:
     import ctypes
     import subprocess
 
-    # Allow the child to trace this process, as some kernels let a process be traced only by its
-    # parent.
+    # Allow the child to trace this process: some kernels allow only a process's parent to trace it.
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PTRACER, os.getpid(), 0, 0, 0)
     fd = os.memfd_create("profile", os.MFD_CLOEXEC)

@@ -14,7 +14,7 @@ Begin = Callable[..., Visit]
 
 @pytest.fixture
 def channel(live: Lively) -> Iterator[str]:
-    """Path of a channel of topic `acted`, with three messages on each nsqd."""
+    """Path to the page of a channel in the `acted` topic, with three messages on each nsqd."""
     for nsqd in live.nsqds:
         nsqd.web.create("acted", "c")
         nsqd.web.mpub("acted", [b"1", b"2", b"3"])

@@ -80,7 +80,7 @@ def test_a_user_with_view_permission_only(place: Place, visit: Begin) -> None:
     for path in ("/peek/kept/c", "/seek/kept/c"):
         page = visitor.to(path, status=403)
         visitor.forgive("403")
-        expect(page.locator("[role=alert]")).to_contain_text("ben has the role view")
+        expect(page.locator("[role=alert]")).to_contain_text("ben has the view role")
         expect(page.locator("body")).not_to_contain_text("mine")
     assert page.request.get(f"{visitor.url}/api/peek/kept/c").status == 403
     press(page, "Log out ben")

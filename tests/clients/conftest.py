@@ -1,4 +1,4 @@
-"""Fixtures that start client programs and leave none behind."""
+"""Fixtures that start client programs and leave none of them running."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

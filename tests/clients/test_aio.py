@@ -450,7 +450,7 @@ def test_on_exception_may_wait_and_answer(nsqd: MockNsqd) -> None:
 def test_callbacks_may_be_coroutine_functions(
     nsqd: MockNsqd, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are awaited while the consumer goes on, and their exceptions are logged."""
+    """Callbacks are awaited while the consumer keeps running, and their exceptions are logged."""
     caplog.set_level(logging.CRITICAL)
     caplog.set_level(logging.ERROR, "nsqcy.client")
 
@@ -580,7 +580,7 @@ async def iterate_once(consumer: Consumer) -> Message:
 
 
 def test_cancelling_run_closes(nsqd: MockNsqd) -> None:
-    """Handlers finish the messages that they have begun; the rest is requeued."""
+    """Handlers finish the messages that they have begun; the rest are requeued."""
 
     async def main() -> None:
         gate, inside = asyncio.Event(), asyncio.Event()

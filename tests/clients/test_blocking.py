@@ -46,7 +46,7 @@ def address(daemon: Nsqd) -> str:
 
 
 class Beside:
-    """Runs functions concurrently with the test, and waits, using one runtime."""
+    """Runs functions concurrently with the test, and waits for them, in one runtime."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -736,7 +736,7 @@ def test_control(
 def test_nsqds_are_found(
     beside: Beside, tmp_path: Path, consume: Callable[..., Consumer], topic: str
 ) -> None:
-    """Through a lookupd, once it is queried; connections are listed by address."""
+    """A lookupd returns the nsqds once it has been queried; connections are listed by address."""
     with Lookupd() as lookupd:
         options = {
             "broadcast_address": "127.0.0.1",

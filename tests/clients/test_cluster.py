@@ -55,7 +55,7 @@ class Cluster:
         return [each.http_address for each in self.lookupds]
 
     def clients(self) -> list[int]:
-        """Return the number of consumers of each nsqd."""
+        """Return the number of consumers connected to each nsqd."""
         return [self._channel(each).get("client_count", 0) for each in self.nsqds]
 
     def create_topic(self) -> None:

@@ -20,7 +20,7 @@ every_publisher = pytest.mark.parametrize("library", libraries(PUBLISHERS))
 
 
 def bodies(count: int, size: int = 20) -> list[bytes]:
-    """Return bodies with zero bytes and line ends."""
+    """Return bodies with zero bytes and line endings."""
     return [(b"\0%06d\r\n" % number).ljust(size, b"\xff") for number in range(count)]
 
 
@@ -135,7 +135,8 @@ def test_auth(
     consume: Consume,
     publish: Publish,
 ) -> None:
-    """An authorized client produces and consumes; an expired authorization is renewed unnoticed."""
+    """An authorized client produces and consumes; an expired authorization is renewed
+    transparently."""
     auth_server.says(topic, grant(f"^{topic}$"), ttl=1)
     sent = bodies(30)
     consumer = consume(library, guarded, topic, "c", rdy=5, secret=topic)

@@ -134,7 +134,7 @@ def test_each_channel_gets_a_copy(
     each = {name: Kept() for name in ("one", "two#ephemeral")}
     for name, kept in each.items():
         consume(kept, channel=name)
-        eventually(lambda name=name: broker.channel(topic, name), PATIENCE)  # else it is too late
+        eventually(lambda name=name: broker.channel(topic, name), PATIENCE)  # or it is too late
     face.call(producer.publish, topic, b"m")
     for kept in each.values():
         eventually(lambda kept=kept: kept.bodies == [b"m"], PATIENCE)

@@ -88,7 +88,7 @@ def test_one_of_three_is_stopped(three: list[Nsqd]) -> None:
 
 
 def test_one_of_three_freezes_and_dies(three: list[Nsqd]) -> None:
-    """Publishes that it has not answered are sent to a different nsqd, and on_retry reports
+    """Publishes that this nsqd has not answered are sent to a different one, and on_retry reports
     them."""
     retries: list[Any] = []
 

@@ -15,7 +15,7 @@ Ids:
     TOOL-nnn    options common to all tools
     STAT-nnn, TAIL-nnn, FILE-nnn, HTTP-Tnn, NN-nnn, TO-nnn   the single tools
     Hnn         requirements of third-party harnesses
-    Fn          defects of NSQ's daemons that nsqcy does not have
+    Fn          defects in NSQ's daemons that nsqcy does not have
     K11         a limitation of NSQ that nsqcy does not have
 """
 

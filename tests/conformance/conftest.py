@@ -11,7 +11,7 @@ from support.fake_nsqd import MockNsqd
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the wait of a second before the next attempt."""
+    """Shorten the one-second wait before the next attempt."""
     monkeypatch.setattr("nsqcy.client.consumer.FIRST_RETRY", 0.02)
 
 

@@ -26,7 +26,7 @@ HAPPENED |= {"http_request", "lookupd_lost", "lookupd_removed", "lookupd_connect
 
 
 class Page:
-    """The blocks of a runbook, run one after the other."""
+    """The blocks of a runbook, run one after another."""
 
     def __init__(self, host: Host, name: str) -> None:
         self._host = host
@@ -56,7 +56,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def test_what_alerts_lead_to(host: Host) -> None:
-    """All share one nsqd, because each start takes a while; at the end it is killed."""
+    """All share one nsqd, because starting one takes a while; it is killed at the end."""
     backlog(host)
     refused_publishes(host)
     full_disk(host)

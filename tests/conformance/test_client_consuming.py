@@ -99,7 +99,7 @@ def test_two_compressions(face: Face) -> None:
 def conversation(
     face: Face, mock: Callable[..., MockNsqd], handler: Any, *attempts: int, **options: Any
 ) -> list[str]:
-    """Deliver messages one after the other; return the command that answers each."""
+    """Deliver messages one after another; return the command that answers each."""
     nsqd = mock()
     options = {"max_backoff_duration": 0} | options
     face.consumer("t", "c", nsqd.address, message_handler=handler, **options)
@@ -155,7 +155,7 @@ def test_ends_of_handlers(
 
 @pytest.mark.case("CL-026")
 def test_a_handler_that_waits(face: Face, mock: Callable[..., MockNsqd]) -> None:
-    """While a coroutine waits, heartbeats are answered and other messages handled."""
+    """While a coroutine is waiting, heartbeats are answered and other messages are handled."""
     if face.name != "aio":
         pytest.skip("coroutines are for asyncio")
     import asyncio

@@ -61,7 +61,7 @@ def test_publishes_are_refused_until_it_ends(nsqd: Starter) -> None:
     for topic in TOPICS:
         web.create(topic, "c")
         web.pub(topic, b"kept")
-    for _ in range(2):  # a repetition changes nothing
+    for _ in range(2):  # repeating it changes nothing
         state = drain(daemon)
         assert state["left"]["messages"] == state["left"]["places"] == 6
         assert {each["topic_name"] for each in state["left"]["most"]} == set(TOPICS)
@@ -133,7 +133,7 @@ def test_what_is_left_keeps_it(nsqd: Starter) -> None:
     ) == [("bare", "", 1), ("deferred", "c", 0), ("kept", "c", 0), ("paused", "c", 1)]
     assert (state["depth"], state["in_flight_count"], state["deferred_count"]) == (2, 1, 1)
 
-    # It can be emptied in every way, also by new consumers and channels.
+    # A draining nsqd can be emptied in every way, including by new consumers and channels.
     reader.fin(held)
     eventually(lambda: left(web) == 3)
     web.do("empty", "deferred", "c")
@@ -252,7 +252,7 @@ def test_a_hanging_lookupd_does_not_delay_a_drain(nsqd: Starter, scripted: FakeL
 
 
 class Load:
-    """Publishes messages one after the other, to any of several nsqds, until it is stopped."""
+    """Publishes messages one after another, to any of several nsqds, until it is stopped."""
 
     def __init__(self, face: Blocking, topic: str, *addresses: str) -> None:
         self.accepted: list[bytes] = []

@@ -1,4 +1,4 @@
-"""GET and PUT /config/:opt: section 7.8, and the effect of flags there."""
+"""GET and PUT /config/:opt: section 7.8, and how flags affect them."""
 
 import http.client
 import json

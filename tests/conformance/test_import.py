@@ -1,4 +1,4 @@
-"""A data path written by NSQ's nsqd, opened by nsqcy's nsqd; and the way back.
+"""A data path written by NSQ's nsqd, opened by nsqcy's nsqd; and the reverse.
 
 The cases about NSQ's files are tested here as import and export.
 """
@@ -374,7 +374,7 @@ def test_without_metadata_every_file_is_read(nsqd: Starter, content: bytes | Non
 
 
 def importing(daemon: Nsqd) -> None:
-    """Start a daemon with much to import, and return while the import is running."""
+    """Start a daemon with a lot to import, and return while the import is running."""
     data_file(daemon.data, "t:c").write_bytes(nsq_diskqueue.image(messages(0, 10_000, 8)) * 40)
     daemon.launch()
     eventually(lambda: (daemon.data / "import.tmp").exists())
@@ -452,7 +452,7 @@ def test_kill_leaves_the_originals(nsqd: Starter) -> None:
 
 
 def test_export_and_import_of_everything(nsqd: Starter, tmp_path: Path) -> None:
-    """Export and import, in a state that a busy daemon leaves: all clients get the same
+    """Export and import, in a state that a busy daemon leaves behind: all clients get the same
     messages."""
     daemon = nsqd(mem_queue_size=20)
     producer = daemon.connect()

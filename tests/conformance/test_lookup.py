@@ -158,7 +158,7 @@ def test_a_new_topic_has_the_channels_that_lookupds_know(nsqd: Starter, lookupd:
 
 @pytest.mark.case("H11")
 def test_changes_are_reported_at_once(one_worker: Nsqd, lookupd: Make) -> None:
-    """Within the time that harnesses allow, on a machine that is sometimes busy."""
+    """Changes arrive within the time that harnesses allow, on a machine that is sometimes busy."""
     one = lookupd()
     use(one_worker, one)
     times = []
@@ -365,7 +365,8 @@ def test_an_http_side_that_hangs_or_fails(nsqd: Starter, lookupd: Make) -> None:
 def test_an_http_side_that_hangs_keeps_no_topic_from_the_channels_of_others(
     nsqd: Starter, lookupd: Make
 ) -> None:
-    """Even if more topics are created at once than a lookupd gets concurrent queries."""
+    """This holds even if more topics are created at once than queries are sent to a lookupd
+    concurrently."""
     silent, good = lookupd(), lookupd()
     silent.http_reply = lambda topic: None
     good.http_reply = lambda topic: b'{"channels":["seeded"]}'

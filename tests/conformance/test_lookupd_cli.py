@@ -1,4 +1,4 @@
-"""nsqlookupd's flags, files, signals and final errors, as users and third-party harnesses meet
+"""nsqlookupd's flags, files, signals and final errors, as users and third-party harnesses encounter
 them."""
 
 import os

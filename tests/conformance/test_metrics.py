@@ -147,8 +147,8 @@ def test_so_many_series_and_no_more(nsqd: Starter, workers: int) -> None:
 
 
 def test_what_is_ephemeral_has_one_series(nsqd: Starter) -> None:
-    """However many consumers come, each with its own channel, and the counts stay when they
-    leave."""
+    """This holds however many consumers connect, each with its own channel; the counts remain when
+    they disconnect."""
     daemon = nsqd()
     daemon.web.create("t", "c")
     for number in range(3):

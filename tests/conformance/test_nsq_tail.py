@@ -206,7 +206,7 @@ class ScriptedNsqd:
         self._received = b""
 
     def subscribed(self, ready: int) -> None:
-        """Complete the handshake with a consumer of channel `c` of topic `t`."""
+        """Complete the handshake with a consumer of the channel `c` in the topic `t`."""
         self.until(b'"feature_negotiation"')
         self.conn.sendall(frame(0, json.dumps({"max_rdy_count": 2500}).encode()))
         self.until(b"SUB t c\n")
@@ -237,7 +237,7 @@ def follow(server: socket.socket) -> list[str]:
 
 @pytest.mark.case("TAIL-006")
 def test_it_takes_leave(server: socket.socket) -> None:
-    """It sends CLS, requeues a message that was already on its way, and only then exits."""
+    """It sends CLS, requeues a message that was already in transit, and only then exits."""
     with tool_process.running("nsq_tail", *follow(server)) as process:
         conn, _ = server.accept()
         with conn:

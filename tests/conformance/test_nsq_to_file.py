@@ -461,7 +461,7 @@ MODES = {
 
 
 def publish(nsqd: Nsqd, topic: str, bodies: list[bytes]) -> None:
-    """Publish bodies with any bytes."""
+    """Publish bodies with arbitrary bytes."""
     parts = [struct.pack(">i", len(bodies))]
     for body in bodies:
         parts += [struct.pack(">i", len(body)), body]

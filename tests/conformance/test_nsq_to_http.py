@@ -49,7 +49,7 @@ def done(plain: Nsqd, topic: str, count: int) -> None:
 
 
 def end(process: Process) -> str:
-    """End the tool gracefully; return its log."""
+    """Stop the tool gracefully; return its log."""
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, ""), err

@@ -35,8 +35,8 @@ class Cluster:
         return [f"127.0.0.1:{each.http_port}" for each in self.nsqds]
 
     def publish(self, topic: str, channel: str, *, on: int = 2) -> None:
-        """Create a topic with a channel and a message on `on` nsqds, and wait until the nsqlookupd
-        knows it."""
+        """Create a topic with a channel and a message on the first `on` nsqds, and wait until the
+        nsqlookupd knows the topic."""
         for nsqd in self.nsqds[:on]:
             nsqd.web.create(topic, channel)
             nsqd.web.pub(topic, b"x")
@@ -83,7 +83,7 @@ def graphite() -> Iterator[Upstream]:
 
 @pytest.fixture(scope="module")
 def running(cluster: Cluster, graphite: Upstream) -> Iterator[Admin]:
-    """Its notifications cannot be sent, which must only appear in its log."""
+    """Its notifications cannot be sent; the failures must appear only in its log."""
     with Admin(
         lookupd_http_address=cluster.lookupd.http_address,
         graphite_url=f"http://{graphite.address}/",

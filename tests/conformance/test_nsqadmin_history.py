@@ -92,7 +92,8 @@ def test_what_it_does_not_tell(
 
 
 def test_an_nsqd_that_fails_for_a_while(admin: Admin, nsqd: Upstream) -> None:
-    """One line is logged when that begins and one when it ends; meanwhile no values are known."""
+    """One line is logged when the failures begin and one when they end; meanwhile, no values are
+    known."""
     eventually(lambda: values(admin, "depth", topic="t0"))
     page, nsqd.pages["/stats"] = nsqd.pages["/stats"], 500
     eventually(lambda: f"history: {nsqd.address} is omitted: got response 500" in admin.log_text())
@@ -140,7 +141,7 @@ def test_it_can_be_off(lookupd: Upstream) -> None:
 
 
 def test_pages_of_very_many_topics(lookupd: Upstream, nsqd: Upstream) -> None:
-    """Search and sorting cover all of their pages."""
+    """Searching and sorting cover all pages of the list."""
     names = [f"t{number}" for number in range(1100)]
     lookupd.pages["/topics"] = {"topics": names}
     nsqd.pages["/stats"] = stats(7, 1100)

@@ -490,7 +490,7 @@ def test_nobody_else_calls_the_api(
 
 
 def test_an_nsqd_that_has_no_such_thing(cluster: Cluster) -> None:
-    """The page shows this next to the data of the other nsqd."""
+    """The page reports the missing feature next to the data of the other nsqd."""
     for path in ("/peek/both/c", "/policy/both/c"):
         page = cluster.page(path)
         assert MISSING in page.text

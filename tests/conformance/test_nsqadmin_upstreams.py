@@ -125,7 +125,8 @@ def test_each_is_queried_once(cluster: Cluster) -> None:
 
 @pytest.mark.case("ADM-023")
 def test_nobody_has_the_topic(cluster: Cluster) -> None:
-    """Whether no nsqd is registered for it, or the registered ones do not list it."""
+    """The answer is the same whether no nsqd is registered for the topic or the registered ones do
+    not list it."""
     for _ in range(2):
         refused(cluster.admin.web.get("/api/topics/newt"), 404, "TOPIC_NOT_FOUND")
         refused(cluster.admin.web.get("/api/topics/newt/c"), 404, "TOPIC_NOT_FOUND")
@@ -356,7 +357,7 @@ def test_a_node_that_is_down(cluster: Cluster) -> None:
 
 @pytest.mark.ours
 def test_each_nsqd_is_queried_directly_without_lookupds() -> None:
-    """Including those that announce a different address, or the same address."""
+    """This includes nsqds that announce a different address, or the same address."""
     told = {"broadcast_address": "nowhere.invalid", "tcp_port": 1, "http_port": 2, "hostname": "h"}
     with (
         Upstream(info=told, stats={"topics": [topic(depth=2)]}) as one,

@@ -442,7 +442,7 @@ def test_a_data_path_that_may_only_be_read(nsqd: Starter, tmp_path: Path) -> Non
 
 @pytest.mark.ours
 def test_an_older_copy_of_the_metadata(nsqd: Starter) -> None:
-    """Topics that it does not list are found through their own files."""
+    """Topics that an older nsqd.dat does not list are found through their own files."""
     daemon = nsqd(mem_queue_size=0)
     older = (daemon.data / "nsqd.dat").read_bytes()
     daemon.web.create("t", "c")

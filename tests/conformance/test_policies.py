@@ -138,7 +138,10 @@ def test_only_what_is_unusual_is_in_stats(shared: Nsqd, topic: str) -> None:
         (b'{"tl": "1s"}', 'unknown key "tl", did you mean ttl? (allowed: copies, durability,'),
         (b'{"tl": null}', 'unknown key "tl"'),
         (b'{"rate": 5}', 'unknown key "rate"'),
-        (b'{"ttl": 5}', "ttl: invalid value 5: invalid value type (allowed: a string: a number with"),
+        (
+            b'{"ttl": 5}',
+            "ttl: invalid value 5: invalid value type (allowed: a string: a number with",
+        ),
         (b'{"ttl": "5"}', 'ttl: invalid value "5": missing unit (allowed: a string: a number with'),
         (b'{"ttl": "-5s"}', 'ttl: invalid value "-5s" (allowed: >= 0)'),
         (b'{"max_depth": "5"}', 'max_depth: invalid value "5": invalid value type (allowed: an'),

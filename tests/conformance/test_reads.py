@@ -259,7 +259,8 @@ def test_over_a_clean_restart_it_is_the_same_log(nsqd: Starter, topic: str) -> N
 
 @pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
 def test_after_a_kill(durability: str, nsqd: Starter, topic: str) -> None:
-    """Records that were read still exist. A class memory log has ended, and a new one has begun."""
+    """Records that were read still exist. A log of class memory has ended, and a new one has
+    begun."""
     daemon = nsqd(retention_time="1h", durability=durability)
     daemon.connect().mpub(topic, [b"%d" % i for i in range(100)])
     log_id = reach(reader(daemon), topic, 101)["log_id"]

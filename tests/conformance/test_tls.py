@@ -310,7 +310,7 @@ def test_silence_instead_of_a_handshake(secured: Nsqd) -> None:
 
 
 def test_a_slow_handshake_is_given_up(secured: Nsqd) -> None:
-    """Even if a little data keeps arriving."""
+    """The connection is closed even if a little data keeps arriving."""
     conn = secured.connect()
     conn.negotiate(tls_v1=True)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -1,4 +1,5 @@
-"""A core on a recorded disk whose lives end one after the other: by a kill or a power loss."""
+"""A core on a recorded disk that lives several times; each life ends with a kill or a power
+loss."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +15,7 @@ POWER = 0.7  # fraction of ends that are power losses
 
 class Lives:
     """`core` and `disk` belong to the current life. The I/O thread's operations run one by one, or
-    in `core.settle()`. Call `listen` for their effects before you check anything."""
+    in `core.settle()`. Call `listen` to process their effects before checking anything."""
 
     policies: Policies
     file_bytes: int

@@ -25,7 +25,7 @@ TOPICS = ["f0", "f0", "f1", "f2", "o0", "m0"]
 CHANNELS = ["a", "b", "c"]
 READY = 2500
 LANES = ["writes", "awaited", "background"]
-CHECKPOINT = 4 * SECOND  # longer than a journal may lag behind
+CHECKPOINT = 4 * SECOND  # longer than a journal may lag
 SAFE_FLIGHT = 40 * SECOND  # shorter than a message's timeout
 MAX_DEFERRED = 90 * SECOND
 
@@ -448,7 +448,7 @@ class Program:
         self.begin(folder, keep=not power)
 
     def forget(self, classes: str) -> None:
-        """Drop all expectations of topics with these durability classes."""
+        """Drop all expectations for topics with these durability classes."""
         for message in self.messages.values():
             if message.topic[0] in classes:
                 self.drop(message)
@@ -518,7 +518,7 @@ class Program:
         return image
 
     def check(self, cut: int, classes: str, *, power: bool) -> None:
-        """Check what must hold after a start from the state after `cut` calls; see image_after."""
+        """Check what must hold after starting from the state after `cut` calls; see image_after."""
         image = self.image_after(cut, power=power)
         moment = self.base + cut
         self.name_messages(image, moment)
@@ -548,7 +548,7 @@ class Program:
 
 
 class Checked:
-    """A start after a cut, and its deliveries."""
+    """A core started after a cut, and its deliveries."""
 
     def __init__(
         self,

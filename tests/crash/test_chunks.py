@@ -1,6 +1,6 @@
 """Producers' chunks across kills and power losses: each message is in the log exactly once.
 
-The number of a program is its seed, so a failure can be repeated.
+The number of a program is its seed, so a failure can be reproduced.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ PARTS = 2
 
 
 class Program(Lives):
-    """A topic of class fsync, a producer that repeats unanswered chunks, and one consumer."""
+    """A topic of class fsync, a producer that resends unanswered chunks, and one consumer."""
 
     policies = Policies(TopicPolicy(durability="fsync"))
     file_bytes = 6000

@@ -1,5 +1,5 @@
-"""Every kind of file of a topic, damaged in every way: intact messages are delivered, and lost ones
-are reported.
+"""Every kind of topic file, damaged in every way: intact messages are delivered, and lost ones are
+reported.
 
 The files are those of a killed core: segments with footers and one without, a journal with messages
 in every state, and the remains of a journal that was being written.
@@ -213,7 +213,7 @@ def judge(stored: Stored, path: Path, name: str, touched: Callable[[int, int], b
 
 
 class Loaded(NamedTuple):
-    """State of a data path after a start, before any consumption."""
+    """State of a data path after startup, before anything is consumed."""
 
     lines: set[str]
     channels: dict[str, tuple[int, int]]  # depth and number of deferred messages
@@ -248,7 +248,7 @@ class Loaded(NamedTuple):
         )
 
 
-# Damage that a start reports although it does not read the segment's records.
+# Damage that is reported at startup even though the segment's records are not read.
 AT_ONCE = {"damaged segment header"}
 
 

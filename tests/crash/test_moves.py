@@ -1,6 +1,6 @@
 """Dead letters across kills and power losses: every acknowledged message is in exactly one place.
 
-The number of a program is its seed, so a failure can be repeated.
+The number of a program is its seed, so a failure can be reproduced.
 """
 
 import struct

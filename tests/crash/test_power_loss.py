@@ -1,7 +1,7 @@
 """Power losses and kills at any time: every message acknowledged as `fsync` survives both.
 
 Messages acknowledged as `os` survive kills. The number of a program is its seed, so a failure can
-be repeated.
+be reproduced.
 """
 
 import errno

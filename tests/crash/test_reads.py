@@ -1,8 +1,8 @@
-"""Data that readers of a log have received remains true, whenever and however the process ends.
+"""Data that readers of a log have received remains valid, whenever and however the process ends.
 
 Over all lives of a log, a log_id and a sequence number name one message, and the records of a
 log_id have no gap. Records before the stable position survive every event that the topic's
-durability class covers. The number of a program is its seed, so a failure can be repeated.
+durability class covers. The number of a program is its seed, so a failure can be reproduced.
 """
 
 import json
@@ -143,7 +143,7 @@ class Reading(Program):
                     assert other != name or when > moment or seq < end or self.faults, (name, seq)
 
     def check_reads(self, cut: int, *, power: bool) -> None:
-        """Check what readers received after a start from the state after `cut` calls; see
+        """Check what readers received, after starting from the state after `cut` calls; see
         image_after."""
         image = self.image_after(cut, power=power)
         known = dict(self.lost_power)

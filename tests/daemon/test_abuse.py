@@ -133,7 +133,7 @@ def many_files() -> Iterator[None]:
 
 
 def sockets(daemon: Nsqd) -> int:
-    """Return the number of open sockets of the workers."""
+    """Return the workers' number of open sockets."""
     return sum(
         target.startswith("socket:")
         for pid in daemon.workers()

@@ -90,8 +90,8 @@ def test_who_waits_may_go(one: Nsqd, auth_server: AuthServer, topic: str) -> Non
 def test_a_publish_waits_for_the_next_answer(
     one: Nsqd, auth_server: AuthServer, topic: str
 ) -> None:
-    """A publish with an expired authorization waits, and the commands pipelined behind it keep
-    their order."""
+    """A publish with an expired authorization waits, and the commands pipelined after it keep their
+    order."""
     auth_server.says(topic, ttl=1)
     conn = one.connect().auth(topic)
     end = time.monotonic() + 1.0

@@ -28,9 +28,9 @@ def machines(etcd: Etcd, tmp_path: Path) -> Iterator[list[Machine]]:
         machine.stop()
 
 
-def new_log(owner: Machine, copies: int) -> OwnedLog:
-    """Return a log of a group that has all its members."""
-    until(lambda: len(owner.host.worker.sessions) == 3)
+def new_log(owner: Machine, copies: int, of: int = 3) -> OwnedLog:
+    """Return a log of a group that has all its members. `of`: the number of machines."""
+    until(lambda: len(owner.host.worker.sessions) == of)
     group_id = owner.host.create_group("os", copies, 2)
     until(lambda: (group := owner.group(group_id)) and len(group.members) == copies)
     return owner.logs[group_id]
@@ -160,9 +160,8 @@ def test_copies_are_in_other_zones_if_possible(etcd: Etcd, tmp_path: Path) -> No
     ]
     until(lambda: len(machines[0].host.worker.sessions) == 4)
     for _ in range(3):
-        group_id = machines[0].host.create_group("os", 2, 2)
-        until(lambda: (group := machines[0].group(group_id)) and len(group.members) == 2)
-        group = machines[0].group(group_id)
+        log = new_log(machines[0], 2, of=4)
+        group = machines[0].group(log.group.id)
         assert group is not None and machines[3].name in group.members
     for machine in machines:
         machine.stop()

@@ -1,4 +1,4 @@
-"""Durability requested for a single publish to topics of class memory, on any worker; and other
+"""Durability requested for a single publish to a topic of class memory, on any worker; and other
 operations that are answered only when their effect is on disk."""
 
 import json

@@ -30,7 +30,7 @@ def terminate(daemon: Nsqd) -> None:
 
 
 class Ledger:
-    """Record of all publishes across the lives of the daemon, and of their outcomes."""
+    """Record of all publishes and their outcomes, across restarts of the daemon."""
 
     def __init__(self) -> None:
         self.sent: Counter[tuple[str, bytes]] = Counter()
@@ -55,7 +55,7 @@ class Ledger:
         consumer.rdy(1)
         while again:
             message = consumer.message()
-            if message.body not in fresh:  # from an earlier life, and due
+            if message.body not in fresh:  # from an earlier run, and due
                 self.arrived(message.body, message.attempts)
                 consumer.fin(message)
             elif again[message.body]:

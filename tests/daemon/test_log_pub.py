@@ -55,7 +55,7 @@ def send(conn: Conn, topic: str, number: int) -> None:
 
 
 class Producer:
-    """Publishes chunks to topics, and repeats each one until it is answered."""
+    """Publishes chunks to topics, and resends each one until it is answered."""
 
     def __init__(self, daemon: Nsqd) -> None:
         self.daemon = daemon

@@ -1,4 +1,4 @@
-"""A data path of an earlier version opens with all of its content."""
+"""A data path from an earlier version opens with all of its content."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Quotas of users of a daemon with several workers: they apply to all workers together."""
+"""User quotas in a daemon with several workers: they apply to all workers together."""
 
 import signal
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def test_a_rate_holds_for_all_ways_in(daemon: Nsqd, file: Path) -> None:
     one.pub("t", b"m")
     for conn in (one, other):
         conn.send(b"PUB t\n", sized(b"m"))
-    eventually(lambda: "user slow publishes more than its quota" in daemon.log_text())
+    eventually(lambda: "user slow is exceeding its publish quota" in daemon.log_text())
     refused = web(daemon, "slow").post("/pub", b"m", topic="t")
     assert (refused.status, refused.json()) == (429, {"message": "QUOTA_REACHED"})
     assert 900 < int(refused.headers["retry-after"]) <= 1000
@@ -97,7 +97,7 @@ def test_bytes_have_a_rate(daemon: Nsqd) -> None:
     assert large.post("/mpub", b"a\nb\nc" * 1000, topic="t").status == 200
     conn = connect(daemon, "large")
     conn.send(b"PUB t\n", sized(b"m"))
-    eventually(lambda: "user large publishes more than its quota" in daemon.log_text())
+    eventually(lambda: "user large is exceeding its publish quota" in daemon.log_text())
     assert large.post("/pub", b"m", topic="t").status == 429
 
 

@@ -186,7 +186,7 @@ def test_sixteen_topics_by_one_producer(four: Nsqd) -> None:
 
 @pytest.mark.parametrize("position", [0, 1, 17, 300])
 def test_nothing_is_executed_after_the_error_of_one_topic(starter: Starter, position: int) -> None:
-    """The failing topic is on another worker than the topics of the publishes around it."""
+    """The failing topic is on a different worker from the topics of the publishes around it."""
     four = starter.prepare(mem_queue_size=0)
     topics = [f"t{number}" for number in range(16)]
     blocked = [f"bad{number}" for number in range(WORKERS)]

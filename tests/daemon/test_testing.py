@@ -111,7 +111,9 @@ def test_a_start_that_fails_says_why() -> None:
         ):
             pass
         text = str(failed.value)
-        assert text.startswith("nsqd exited with 1 before it was ready; its log ends with\n[nsqd] ")
+        assert text.startswith(
+            "nsqd exited with status 1 before it was ready; its log ends with\n[nsqd] "
+        )
         assert text.endswith(f"listen tcp {first.tcp_address}: bind: address already in use")
         with pytest.raises(DaemonError, match="already running"):
             first.start()

@@ -1,5 +1,6 @@
 """`nsqcy up`: all daemons from one command, with a common start and a common end."""
 
+import json
 import os
 import re
 import signal
@@ -7,13 +8,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nsqcy.testing.http_requests import eventually
+from support.etcd_process import needs_etcd
 from support.nsqd_process import environment, free_port
-from support.up_process import BUDGET, PORTS, Up
+from support.up_process import BUDGET, PORTS, Up, UpNode
 
 
 @pytest.fixture
@@ -111,7 +115,8 @@ def test_a_port_that_is_taken(up: Callable[..., Up], flag: str, name: str) -> No
         both = up(f"{flag}={address}")
         assert both.wait() == 1
     assert f"listen tcp {address}: bind: address already in use\n" in both.log()
-    assert f"FATAL: {name} exited with 1 before it was ready; stopping everything" in both.log()
+    line = f"FATAL: {name} exited with status 1 before it was ready; stopping everything"
+    assert line in both.log()
     assert both.said() == ""
 
 
@@ -146,6 +151,75 @@ def test_it_can_be_stopped_before_it_is_ready(up: Callable[..., Up]) -> None:
     eventually(both.nothing_left)
 
 
+@needs_etcd
+def test_nodes_keep_copies_of_each_others_messages(up: Callable[..., Up], tmp_path: Path) -> None:
+    all_of_them = up("--nodes=3", "--copies-lease=2s", "--copies-timeout=2s")
+    nodes = all_of_them.serving_nodes()
+    assert [each.data for each in nodes] == ["data/node0", "data/node1", "data/node2"]
+    eventually(lambda: len(all_of_them.lookupd.get("/nodes").json()["producers"]) == 3)
+
+    def status() -> tuple[int, dict[str, Any]]:
+        flag = f"--lookupd-http-address=127.0.0.1:{all_of_them.lookupd.port}"
+        done = subprocess.run(
+            [sys.executable, "-m", "nsqcy", "copies", "status", "--json", flag],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=BUDGET,
+        )
+        assert not done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    def published(node: UpNode) -> int:
+        """Return the status, or 0 for a publish that was pending when too few copies were left."""
+        try:
+            return node.web.post("/pub", b"m", topic="t").status
+        except HTTPException:
+            return 0
+
+    def is_whole() -> bool:
+        code, found = status()
+        return code == 0 and len(found["nodes"]) == 3
+
+    for node in nodes:
+        eventually(lambda node=node: published(node) == 200, BUDGET)
+        node.web.create("t", "c")
+    eventually(is_whole, BUDGET)
+    assert {group["copies"] for group in status()[1]["groups"]} == {3}
+
+    for node in nodes[:2]:
+        node.process.kill()
+    eventually(lambda: published(nodes[2]) == 503, BUDGET)
+    code, found = status()
+    assert code == 1
+    risk = "topic t: 1 of 3 copies responds, publishes are refused"
+    assert [each for each in found["risks"] if each.startswith(risk)]
+    eventually(is_whole, BUDGET)
+    assert all_of_them.log().count("was killed by SIGKILL; starting it again in 6s") == 2
+
+    os.killpg(all_of_them.process.pid, signal.SIGINT)
+    assert all_of_them.wait() == 0
+    assert all_of_them.nothing_left()
+    assert "during the shutdown" not in all_of_them.log()
+    for name in ("node0", "node1", "node2", "etcd"):
+        assert (tmp_path / "data" / name).is_dir()
+    assert (tmp_path / "data" / "copies.secret").stat().st_mode & 0o77 == 0
+
+
+def test_nodes_need_etcd(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nsqcy", "up", "--nodes=3"],
+        cwd=tmp_path,
+        env=environment() | {"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=BUDGET,
+    )
+    assert done.returncode == 1 and not done.stdout
+    assert "FATAL: --nodes needs etcd, which is not in the PATH: install it (" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "words, code, out, err",
     [
@@ -156,6 +230,8 @@ def test_it_can_be_stopped_before_it_is_ready(up: Callable[..., Up]) -> None:
         (["--nsqlookupd-bogus=1"], 2, "", "flag provided but not defined: -bogus\nUsage of nsqlo"),
         (["--nsqadmin-bogus=1"], 2, "", "flag provided but not defined: -bogus\nUsage of nsqadmin"),
         (["--no-nsqadmin", "--nsqadmin-base-path=/b"], 2, "", "--nsqadmin-base-path and --no-nsqa"),
+        (["--nodes"], 2, "", "--nodes must be a number from 1 to 9\n"),
+        (["--nodes=10"], 2, "", "--nodes must be a number from 1 to 9\n"),
         (["--data-path"], 2, "", "flag needs an argument: -data-path\n"),
         (["--config=/no/such"], 1, "", "[nsqcy up] "),
         (["--data-path=/dev/null/x"], 1, "", "[nsqcy up] "),

@@ -119,7 +119,7 @@ def test_bombs(tls: bool, nsqd: Starter, files: Files) -> None:
 
 
 def settled(daemon: Nsqd) -> int:
-    """Return the number of messages sent to the consumer, after it has stopped growing."""
+    """Return the number of messages sent to the consumer, once that number has stopped growing."""
     counts = [0]
 
     def stands() -> bool:

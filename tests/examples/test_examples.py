@@ -43,7 +43,7 @@ def environment_of(daemon: testing.Nsqd) -> dict[str, str]:
 
 
 def run(daemon: testing.Nsqd, name: str) -> str:
-    """Run an example to its end, and return what it printed."""
+    """Run an example to completion, and return its output."""
     done = subprocess.run(
         [sys.executable, EXAMPLES / name],
         env=environment_of(daemon),

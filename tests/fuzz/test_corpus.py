@@ -31,7 +31,7 @@ def test_inputs(name: str) -> None:
 
 
 def test_log_ids_are_the_same() -> None:
-    """An input may use the digits of a log_id as the length of a body."""
+    """An input may use the digits of a log_id as a body length."""
     data = log.negotiated(topic_log=True) + b"LOG_META t\n"
     assert log.told(data, None) == log.told(data, None)
 

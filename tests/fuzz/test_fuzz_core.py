@@ -2,8 +2,8 @@
 objects.
 
 The test controls the clock. Every conversation is fed in pieces to a separate core, and its topics
-are deleted; then no object may be alive. The debug build counts objects, a release build records.
-The answers do not depend on where the input was cut.
+are deleted; then no object may be alive. A debug build counts objects; a release build counts
+records. The answers do not depend on where the input was cut.
 """
 
 import random

@@ -3,7 +3,7 @@
 A debug build counts its live objects. After the topics of the garbage are deleted, the counts are
 the same as before, and a clean exit leaves none.
 
-`NSQCY_FUZZ_SECONDS` sets the duration of a run, `NSQCY_FUZZ_SEED` selects a different one.
+`NSQCY_FUZZ_SECONDS` sets the duration of a run, and `NSQCY_FUZZ_SEED` selects a different run.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Requirements of third-party test suites and scripts on the command, beyond the protocol.
+"""Requirements that third-party test suites and scripts place on the command, beyond the protocol.
 
 The requirements are numbered H01 to H22.
 """

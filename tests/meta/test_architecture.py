@@ -123,7 +123,7 @@ def test_no_circles() -> None:
 
 
 def reached(entry: str, besides: Collection[str] = ()) -> set[str]:
-    """Return the imports of the modules of an entry of PURE."""
+    """Return the imports of the modules in an entry of PURE."""
     return {
         each
         for name, path in sources()

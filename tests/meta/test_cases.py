@@ -31,7 +31,7 @@ def marks() -> dict[str, list[str]]:
 
 
 def rows() -> dict[str, list[str]]:
-    """Return NSQ's behaviour, ours and the reason for each case id in the table of
+    """Return NSQ's behaviour, ours and the reason for each case id in the table in
     docs/COMPATIBILITY.md."""
     found: dict[str, list[str]] = {}
     for ids, rest in ROW.findall(COMPATIBILITY.read_text()):

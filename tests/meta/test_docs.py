@@ -1,4 +1,4 @@
-"""Commands in the documents work on a machine where no other command was typed before.
+"""Commands in the documents work on a machine where no other command has been typed before.
 
 A block marked for testing (`tests/support/doc_examples.py`) is run with separate, empty daemons for
 each page: an nsqd registered with an nsqlookupd, and an nsqadmin if the page uses one. Their ports

@@ -1,4 +1,4 @@
-"""The decisions of archive without Spark: names, hours, its start, and its cleanup."""
+"""The decisions that archive makes, without Spark: names, hours, startup, and cleanup."""
 
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def test_a_batch_with_a_manifest_is_not_written_again(tmp_path: Path) -> None:
 def test_one_writer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with manifests.locked(tmp_path, manifests.WRITING):
         assert main(["archive", "--topic=a", f"--root={tmp_path}"]) == 1
-    assert f"another job uses {tmp_path}: archive" in capsys.readouterr().err
+    assert f"another job is using {tmp_path}: archive" in capsys.readouterr().err
 
 
 def test_schemas(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def kill_somewhere(
     try:
         if behind_batch_0:
             driver.until(lambda: state(root).planned > 0)
-        # A repeated batch is not planned again.
+        # A retried batch is not planned again.
         driver.until(
             lambda: (
                 state(root).planned > planned or not set(root.glob(".spark-staging-*")) <= staged

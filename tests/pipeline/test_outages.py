@@ -1,6 +1,7 @@
 """One of three nsqds hangs or is stopped for a minute, while archive continues with the others.
 
-The test is a soak test, because it takes long. `NSQCY_OUTAGE` sets the seconds of an outage.
+This is a soak test, because it takes a long time. `NSQCY_OUTAGE` sets the duration of an outage in
+seconds.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The decisions of replay without Spark: parts, rounds, progress, and options of the sink."""
+"""The decisions that replay makes, without Spark: parts, rounds, progress, and sink options."""
 
 import datetime
 import json
@@ -69,7 +69,7 @@ def test_what_is_done_is_read_again(tmp_path: Path) -> None:
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     with (
         rounds.locked(tmp_path / "x.json"),
-        pytest.raises(rounds.Busy, match="another run uses"),
+        pytest.raises(rounds.Busy, match="another run is using"),
         rounds.locked(tmp_path / "x.json"),
     ):
         pass

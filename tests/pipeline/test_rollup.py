@@ -127,7 +127,7 @@ def test_a_day_is_a_file() -> None:
 
 
 def test_a_batch_that_is_repeated_changes_nothing(tmp_path: Path) -> None:
-    """The driver is killed after writing the files of the days, before saving the state."""
+    """The driver is killed after writing the days' files, before saving the state."""
     batches = [
         [count(orders(each), 10, 5), count(orders(17 * 60 - 2 + each), 10), count(orders(0), 9)]
         for each in range(8)

@@ -126,7 +126,7 @@ def test_a_query_whose_nsqd_is_away_is_started_again(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(AWAY, AWAY, "").prepared == 3
-    text = "nsq: h:1 is away; the batch is repeated in 0.01 s"
+    text = "nsq: h:1 is away; the batch will be retried in 0.01 s"
     assert [line["text"] for line in lines(capsys)] == [text] * 2
 
 

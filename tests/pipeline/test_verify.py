@@ -228,4 +228,4 @@ def test_rows_of_two_logs_in_a_file(archive: HandmadeArchive, verify: Lines) -> 
 def test_while_compact_runs(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> None:
     with manifests.locked(archive.root, manifests.COMPACTING):
         assert main(["verify", f"--root={archive.root}"]) == 1
-    assert "another job uses" in capsys.readouterr().err
+    assert "another job is using" in capsys.readouterr().err

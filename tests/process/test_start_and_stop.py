@@ -1,4 +1,4 @@
-"""Start and end of nsqd's processes, with an engine that only echoes."""
+"""Startup and exit of nsqd's processes, with an engine that only echoes."""
 
 import fcntl
 import json
@@ -187,7 +187,7 @@ def test_when_the_master_is_killed_the_workers_save_and_let_go(toy, tmp_path):
     client.worker()
     pids = nsqd.worker_pids()
     nsqd.process.kill()
-    wait_until(lambda: not any(map(is_alive, pids)), "the end of the orphans")
+    wait_until(lambda: not any(map(is_alive, pids)), "the orphans to exit")
     assert client.line() == ""
     assert len(list(tmp_path.glob("saved.*"))) == 3
     wait_until(lambda: can_lock(tmp_path), "the release of the lock")
@@ -220,7 +220,7 @@ def test_orphans_that_cannot_save_do_not_live_for_ever(toy):
     nsqd.connect().worker()
     pids = nsqd.worker_pids()
     nsqd.process.kill()
-    wait_until(lambda: not any(map(is_alive, pids)), "the end of the orphans")
+    wait_until(lambda: not any(map(is_alive, pids)), "the orphans to exit")
 
 
 def test_unix_sockets(toy, tmp_path):

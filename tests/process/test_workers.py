@@ -95,7 +95,7 @@ def test_all_workers_killed_at_once(toy):
     for worker in range(3):
         nsqd.wait_line(f"worker {worker}: up again")
     assert {nsqd.connect().worker() for _ in range(6)} == {0, 1, 2}
-    # A worker that was up early is notified of the others; a later one receives them at its start.
+    # A worker that was up early is notified of the others; a later one receives them at startup.
     for worker in range(3):
         events = nsqd.client_of(worker).ask("!events")
         for peer in {0, 1, 2} - {worker}:
@@ -152,7 +152,7 @@ def test_sockets_a_dead_worker_never_took_are_served_by_another(toy):
 
 
 def count_sockets(pid, port):
-    """Return the number of open TCP sockets of a process with this local port."""
+    """Return the number of a process's open TCP sockets with this local port."""
     inodes = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()

@@ -49,7 +49,7 @@ class Fail(ToyCall):
 
 @dataclass(frozen=True)
 class DescribeWorkers(MasterVerb):
-    """Request for the states of the workers. toy_nsqd serves it."""
+    """Request for the workers' states; toy_nsqd serves it."""
 
     timeout: ClassVar[float] = 5.0
 

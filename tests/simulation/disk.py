@@ -1,4 +1,4 @@
-"""The disk of a node: copies of groups, of which the last operations may be lost in a crash."""
+"""The disk of a node: copies of groups. In a crash, the last operations may be lost."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -50,10 +50,11 @@ class State:
 
 
 class Image:
-    """A copy of a group, as operations have left it.
+    """A copy of a group, as left by the operations.
 
     The files `log.1`, `log.2` ... contain an identity and records, each written by one process.
-    The file `state` contains the state of the log and changes of it; a new state replaces it.
+    The `state` file contains the log's state and changes to the state; a new state replaces the
+    file.
     """
 
     __slots__ = ("_records", "aside", "epoch", "files", "is_filling", "whole")
@@ -61,7 +62,7 @@ class Image:
     def __init__(self) -> None:
         self.files: dict[str, list[Any]] = {}
         self.aside: dict[str, list[Any]] = {}
-        """Files of a fill that will replace others."""
+        """Files written while the copy is being filled; they will replace others."""
         self.is_filling = False
         self.whole = False
         self.epoch = 0
@@ -149,7 +150,8 @@ class Disk:
         """The last process of this disk known to be registered, and all later ones."""
         self.slowness = 1.0
         self.is_rolled_back = False
-        """Whether copies look whole that are not, because no process has noticed it yet."""
+        """Whether outdated copies look complete, because no process has noticed the rollback
+        yet."""
         self._stable: dict[str, Image] = {}
         self._operations: list[tuple[str, tuple[Any, ...]]] = []
         self._written = 0
@@ -170,7 +172,7 @@ class Disk:
         self._write()
 
     def kill(self) -> None:
-        """The process dies; the machine goes on."""
+        """The process dies; the machine keeps running."""
         self._restore(0 if self.durability == "memory" else self._written, whole=True)
 
     def lose_power(self) -> None:
@@ -187,12 +189,12 @@ class Disk:
         self.names = []
 
     def whole_image(self, group_id: str) -> Image | None:
-        """Return the copy of a group if it is whole."""
+        """Return the copy of a group if the copy is complete."""
         image = self.images.get(group_id)
         return image if image and image.whole and not self.is_rolled_back else None
 
     def backup(self) -> tuple[list[str], dict[str, Image]]:
-        """Return an image of the disk of a stopped process, to roll back to."""
+        """Return an image of a stopped process's disk, to roll back to."""
         return list(self.names), _copied(self._stable)
 
     def roll_back(self, backup: tuple[list[str], dict[str, Image]]) -> None:
@@ -201,7 +203,8 @@ class Disk:
         self.is_rolled_back = True
 
     def registered(self, name: str, *, is_current: bool) -> None:
-        """Note the registration of a process; without the current data, no copy is whole."""
+        """Note the registration of a process; unless the data is current, no copy counts as
+        complete."""
         self.names = [name]
         self.is_rolled_back = False
         if not is_current:
@@ -254,7 +257,7 @@ class Disk:
 
 
 class DiskCopy:
-    """A copy of a group for the process that runs on the disk (`nsqcy.copies.ports.Copy`)."""
+    """A copy of a group for the process that uses the disk (`nsqcy.copies.ports.Copy`)."""
 
     def __init__(self, disk: Disk, group_id: str) -> None:
         self.disk = disk

@@ -1,4 +1,5 @@
-"""The rules of nsqcy.copies, each broken once. Some schedule must notice every one of them."""
+"""The rules of nsqcy.copies, each broken once. Each broken rule must be noticed by some
+schedule."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ def keeps_changes_to_itself(original):
     )
 
 
-# -- refused is nowhere
+# -- refused messages are stored nowhere
 
 
 @_mutant(Process, "lost")
@@ -100,7 +101,7 @@ def refuses_what_it_has_sent(original):
     return lost
 
 
-# -- one history
+# -- a single history
 
 
 @_mutant(DiskCopy, "truncate")
@@ -253,7 +254,7 @@ def ends_a_group_that_is_not_drained(original):
     return wanted
 
 
-# -- coming back
+# -- return of a node
 
 
 @_mutant(Worker, "_return")
@@ -315,7 +316,7 @@ def replaces_states_before_the_end(original):
     return lambda self: None
 
 
-# -- nobody is whole
+# -- no copy is complete
 
 
 @_mutant(Worker, "_claim")

@@ -1,4 +1,5 @@
-"""Streams between processes, and requests to the registry: late, lost, cut, or in one direction."""
+"""Streams between processes, and requests to the registry: delayed, lost, cut, or blocked in one
+direction."""
 
 from collections.abc import Callable
 from random import Random
@@ -22,14 +23,14 @@ class Stream:
         self.holder = holder
         self.group_id = group_id
         self.last = [0.0, 0.0]
-        """When the last message of each direction arrives; the first is to the holder."""
+        """When the last message in each direction arrives: to the holder, then to the owner."""
         self.waiting: list[list[Any]] = [[], []]
-        """Messages of each direction that a partition holds up."""
+        """Messages in each direction that a partition is holding up."""
         self.cut = False
 
 
 class Network:
-    """Links between nodes, each of which may be blocked in one direction."""
+    """Links between nodes; each link may be blocked in one direction."""
 
     def __init__(self, clock: Clock, random: Random) -> None:
         self.clock = clock
@@ -131,7 +132,8 @@ class Network:
     def request(
         self, process: "Process", call: Callable[[], Any], answer: Callable[[Any], None] | None
     ) -> None:
-        """Call the registry once, late or never; the answer may be lost even so."""
+        """Call the registry once, with a delay, or not at all; the answer may be lost in any
+        case."""
         delay = self.delay()
         if self.lost and self.random.random() < self.lost:
             if self.random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""What must hold in every schedule: nothing acknowledged is lost, nothing refused is delivered.
+"""Invariants of every schedule: nothing acknowledged is lost, and nothing refused is delivered.
 
 The oracle sees everything at once, so it notices a broken rule before a crash makes it matter.
 """
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Violation(Exception):
-    """Something that must never happen, happened."""
+    """Something has happened that must never happen."""
 
 
 class Oracle:
-    """Everything that publishers, consumers and readers of logs have seen."""
+    """Everything that publishers, consumers and log readers have seen."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -31,7 +31,8 @@ class Oracle:
         self.contents: dict[str, list[int]] = {}
         """The messages that readers of a group's log may have seen, by sequence number."""
         self.finished: set[tuple[str, int, str]] = set()
-        """Group, sequence number and channel of what every member knows to be finished."""
+        """Group, sequence number and channel of each message that every member knows to be
+        finished."""
         self.channels: dict[str, set[str]] = {}
         """Channels of a group's log that a client knows to exist."""
         self.requeued = 0
@@ -45,7 +46,7 @@ class Oracle:
         for node in new.members:
             was_damaged = self.world.clock.now - self.world.damaged.get(node, -99.0) < 20.0
             if node not in old.members and not was_damaged and not self.is_intact(node, new.id):
-                raise Violation(f"{node} joins {new.id} without all of it")
+                raise Violation(f"{node} joins {new.id} without a complete copy")
 
     def owned(self, process: "Process", group: Group) -> None:
         self.world.log("%s: owns %s", process.node, group)
@@ -87,22 +88,22 @@ class Oracle:
 
     def shown(self, log: "OwnedLog", owner: Owner) -> None:
         if log.visible > log.committed and owner.accepts():
-            raise Violation(f"{log.group_id} shows more than is committed")
+            raise Violation(f"{log.group_id} shows more than has been committed")
 
     def delivered(
         self, process: "Process", log: "OwnedLog", seq: int, name: str, message: int
     ) -> None:
         if message in self.refused:
-            raise Violation(f"{message} was refused, and is delivered to {name}")
+            raise Violation(f"{message} was refused, but is delivered to {name}")
         is_owner = self.world.registry.groups[log.group_id][1].session == process.session
         if is_owner and (log.group_id, seq, name) in self.finished:
-            raise Violation(f"{log.group_id} {seq} was finished in {name}, and is delivered")
+            raise Violation(f"{log.group_id} {seq} was finished in {name}, but is delivered")
         self.deliveries[message, name] += 1
 
     def moved(self, log: "OwnedLog", seq: int, channels: list[str]) -> None:
         for name in channels:
             if (log.group_id, seq, name) in self.finished:
-                raise Violation(f"{log.group_id} {seq} was finished in {name}, and is moved")
+                raise Violation(f"{log.group_id} {seq} was finished in {name}, but is moved")
 
     def is_intact(self, node: str, group_id: str) -> bool:
         """Whether a node's copy has everything that was committed."""

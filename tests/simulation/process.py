@@ -1,7 +1,7 @@
 """A process of nsqd in the simulation: the worker's state machine, a topic, and its consumers.
 
 Each process has one topic, in a group of its own, and drains the groups that it takes over into
-it. Its consumers receive what the state machine shows, and finish or requeue it.
+that topic. Its consumers receive what the state machine shows, and finish or requeue it.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ IN_FLIGHT_LIMIT = 4
 
 
 class OwnedLog:
-    """A group that this process owns: its records and state, and what is known of them."""
+    """A group that this process owns: its records and state, and what is known about them."""
 
     def __init__(self, group_id: str, copy: DiskCopy) -> None:
         self.group_id = group_id
@@ -37,7 +37,7 @@ class OwnedLog:
         self.path = f"log.{max(numbers, default=0) + 1}"
         """File for new records."""
         self.ends: deque[tuple[int, int]] = deque([(0, len(self.records))])
-        """Positions of the group, with the end of the log at each."""
+        """Positions in the group, with the end of the log at each."""
         self.stored_position = -1
         self.committed_position = -1
         self.visible = 0
@@ -51,14 +51,14 @@ class OwnedLog:
         self.moved: list[int] = []
         self.drained_to = 0
         self.saved: deque[tuple[int, list[tuple[int, str]]]] = deque()
-        """Positions of the group, with what is finished or moved at each."""
+        """Positions in the group, with what is finished or moved at each."""
 
     def position(self) -> int:
         """Return the position up to which everything is stored here and committed."""
         return min(self.stored_position, self.committed_position)
 
     def end_at(self, position: int) -> int:
-        """Return the end of the log at a position of its group."""
+        """Return the end of the log at a position in its group."""
         end = 0
         for each, log_end in self.ends:
             if each > position:
@@ -103,7 +103,7 @@ class Process:
         """The log of each owned group."""
         self._own_group = ""
         self._answers: deque[tuple[int, Callable[[], None]]] = deque()
-        """What to call when a position of the own group is committed."""
+        """Callbacks for when positions in the process's own group are committed."""
         self.worker = Worker(node, self.session, self, world.limits)
         self._is_ready = False
         self._is_current = True
@@ -113,7 +113,7 @@ class Process:
         self.clock.after(self.random.uniform(0, TICK), self._tick)
 
     def run(self, call: Callable[..., None], *args: Any) -> None:
-        """Call a method of this process, when it runs."""
+        """Call a method of this process, now or when the process resumes."""
         if self.is_paused:
             self._inbox.append((call, args))
         elif self.is_running:
@@ -132,9 +132,9 @@ class Process:
     # -- the registry
 
     def _register(self) -> None:
-        """Replace the name of the last process in the registry, and look at what it was.
+        """Replace the name of the last process in the registry, and check the previous name.
 
-        If the disk does not have that name, then the disk was replaced by an older one since.
+        If the disk does not have that name, it has been replaced by an older disk since.
         """
         if not self._is_ready:
             self.network.request(
@@ -166,7 +166,7 @@ class Process:
         self.clock.after(self.world.limits.lease / 4, self.run, self._keep_alive)
 
     def _renew(self) -> Any:
-        if self.is_running:  # a late request of a process that ended has no effect on its lease
+        if self.is_running:  # late requests from an ended process do not affect its lease
             self.registry.keep_alive(self.session)
             self.registry.watchers[self] = None
         registry = self.registry
@@ -245,7 +245,7 @@ class Process:
             del self._accepted[key]
             self.worker.hung_up(*key)
 
-    # -- what the state machine asks for
+    # -- what the state machine requests
 
     def copy(self, group_id: str) -> DiskCopy | None:
         return DiskCopy(self.disk, group_id) if group_id in self.disk.images else None
@@ -351,7 +351,7 @@ class Process:
     # -- files
 
     def _write(self, log: OwnedLog, path: str, items: list[Any], offset: int | None = None) -> int:
-        """Write to a file, by default at its end; return the position of that."""
+        """Write to a file, by default at its end; return the position of the write."""
         if offset is None:
             offset = log.copy.size(path) if path in log.copy.image.files else 0
         log.copy.write(path, offset, items)
@@ -370,14 +370,14 @@ class Process:
         return position
 
     def _change(self, log: OwnedLog, *change: Any) -> int:
-        """Change the state of a log; return the position of that."""
+        """Change the state of a log; return the position of the change."""
         log.state.apply(change)
         if self.random.random() < 0.2:
             return self._save_state(log)
         return self._write(log, STATE, [change])
 
     def _save_state(self, log: OwnedLog) -> int:
-        """Replace the file with the state of a log. What is written first is written again."""
+        """Replace the file that contains a log's state. The first write is overwritten."""
         self._write(log, NEW_STATE, [None], 0)
         self._write(log, NEW_STATE, [log.state.copy()], 0)
         log.copy.rename(NEW_STATE, STATE)
@@ -446,7 +446,7 @@ class Process:
         return log.end_at(log.position() if waits else log.stored_position)
 
     def hand_over(self) -> None:
-        """Give all groups to other members, without duplicates."""
+        """Hand all groups over to other members, without duplicates."""
         self.is_draining = True
         self._hand_over()
 
@@ -531,7 +531,8 @@ class Process:
     # -- draining
 
     def _drain(self, log: OwnedLog, owner: Owner) -> None:
-        """Move what channels of a closed log have not finished into the own log."""
+        """Move the messages that channels of a closed log have not finished to the process's own
+        log."""
         state, target = log.state, self._publisher()
         own = self.logs.get(self._own_group)
         moved = set(log.moved)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """The truth about groups. Requests arrive late or never; so do answers and watches."""
+    """The truth about groups. Requests arrive late or never; so do answers and watch events."""
 
     def __init__(self, clock: Clock, lease: float) -> None:
         self.clock = clock
@@ -23,7 +23,7 @@ class Registry:
         self.claims: dict[tuple[str, str], tuple[str, Claim]] = {}
         """Claim of a node for a group, with the session that made it."""
         self.processes: dict[str, str] = {}
-        """Name of the last registered process of each node."""
+        """Name of the last process registered by each node."""
         self.is_available = True
         self.watchers: dict[Process, None] = {}
         self.changed: Callable[[Group | None, Group], None] = lambda old, new: None

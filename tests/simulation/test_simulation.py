@@ -11,7 +11,7 @@ from simulation.world import World
 SEEDS = range(1, 101)
 
 # Seed of the first schedule that notices each broken rule. `python -m simulation --mutants` finds
-# them after a change of the simulation.
+# them after a change to the simulation.
 NOTICED_BY = {
     "confirms_before_it_is_stored": 5,
     "does_not_wait_for_its_own_disk": 3,
@@ -67,5 +67,5 @@ def test_a_schedule_can_be_repeated() -> None:
 @pytest.mark.parametrize("rule", MUTANTS)
 def test_a_broken_rule_is_noticed(rule: str) -> None:
     world = World(NOTICED_BY[rule])
-    with broken(rule), pytest.raises(Exception):  # noqa: B017 - it may break anything
+    with broken(rule), pytest.raises(Exception):  # noqa: B017 - it may raise anything
         world.run()

@@ -133,7 +133,7 @@ class World:
     def _may_lose(self, node: str) -> bool:
         """Whether every group keeps an intact copy without the node.
 
-        The transactions on their way count as well: one of them may remove the other members.
+        Pending transactions count as well: one of them may remove the other members.
         """
         current = [group for _, group in self.registry.groups.values()]
         pending = [
@@ -157,7 +157,7 @@ class World:
     # -- faults
 
     def _faults(self) -> list[Callable[[], None]]:
-        """Return the kinds of fault of this schedule; fewer kinds meet more often."""
+        """Return the kinds of fault in this schedule; if they are few, they coincide more often."""
         kinds = [
             self._kill,
             self._lose_power,
@@ -198,7 +198,7 @@ class World:
         process.disk.kill()
 
     def _restart(self) -> None:
-        """Stop a process cleanly: everything is written, and its session stays."""
+        """Stop a process cleanly: everything is written, and its session remains."""
         process = self._some_process()
         if process is None or self.durability == "memory":
             return
@@ -295,7 +295,7 @@ class World:
                 self.network.cut(stream)
 
     def _kill_before_it_has_written(self) -> None:
-        """Kill an owner whose holders have more than its own disk, and publish again after."""
+        """Kill an owner whose holders have more than its own disk, and publish again afterwards."""
         process = self._some_process()
         if process is None or self.durability == "memory":
             return
@@ -309,7 +309,7 @@ class World:
             self.clock.after(0.45, self._pause_for, other, self.random.choice((2.0, 4.0, 6.0)))
 
     def _kill_while_it_fills(self) -> None:
-        """Kill an owner for long after it has sent a part of what a holder lacks."""
+        """Kill an owner for a long time, after it has sent part of what a holder lacks."""
         process = self._some_process()
         if process is None or (self.durability == "memory" and not self._may_lose(process.node)):
             return
@@ -344,7 +344,7 @@ class World:
     def _isolate_owner(self) -> None:
         """Cut an owner off from the registry and from some nodes, but not from all.
 
-        The process that takes over may die while the cut lasts.
+        The process that takes over may die during the cut.
         """
         node = self.random.choice(self.nodes)
         self._count("isolate owner", node)

@@ -122,7 +122,8 @@ def test_filters(filters: list[Filter], expected: list[int], broker: LogBroker) 
 
 
 def test_without_pushdown_there_is_none(broker: LogBroker) -> None:
-    """If a reader only defines it, Spark refuses the reader unless a configuration key is set."""
+    """If a reader merely defines pushFilters, Spark refuses the reader unless a configuration key
+    is set."""
     assert "pushFilters" not in vars(type(batch(given(broker))))
 
 

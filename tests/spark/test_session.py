@@ -1,5 +1,5 @@
-"""Tests with Spark itself. They share one session with two threads and one test: a session takes
-long to start, and the tests of a module may run in several processes."""
+"""Tests with Spark itself. They share one session with two threads and one test: a session takes a
+long time to start, and the tests of a module may run in several processes."""
 
 import os
 import sys
@@ -80,7 +80,7 @@ def given(daemon: Nsqd, **options: Any) -> dict[str, str]:
 def check_a_batch_found_by_spark_itself(
     spark: "SparkSession", daemon: Nsqd, tmp_path: Path
 ) -> None:
-    """Without `register`: Spark finds pyspark_nsq."""
+    """`register` is not called: Spark finds pyspark_nsq by itself."""
     frame = spark.read.format("nsq").options(**given(daemon, minPartitions="3")).load()
     assert frame.schema.simpleString() == (
         "struct<topic:string,nsqd:string,log_id:string,seq:bigint,id:string,timestamp:timestamp,"
@@ -134,7 +134,7 @@ def check_a_stream_with_a_checkpoint(spark: "SparkSession", daemon: Nsqd, tmp_pa
 
 
 def check_lag_is_what_there_is_to_read(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """In each batch, nsqd, nsqadmin and the metrics show the right lag of the cursor."""
+    """In each batch, nsqd, nsqadmin and the metrics show the cursor's correct lag."""
     port = free_port()
     watch = Watch(Report("lag", json_lines=True), Metrics("lag", port))
     seen: list[tuple[int, int]] = []
@@ -231,7 +231,7 @@ def check_a_batch_is_written(spark: "SparkSession", daemon: Nsqd, tmp_path: Path
 
 
 def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """A driver that died between publishing and its commit repeats the batch; each row arrives
+    """A batch is retried if its driver died between publishing and the commit; each row arrives
     once."""
     checkpoint = tmp_path / "copy"
 
@@ -270,7 +270,7 @@ def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_p
         spark.readStream.format("nsq").options(**given(daemon, topic="none")).load()
     frame = spark.sql("select cast(null as string) as body")
     writing = frame.write.format("nsq")
-    text = "nsq: a topic cannot be overwritten: use mode\\('append'\\), and for a stream the output"
+    text = "nsq: a topic cannot be overwritten: use mode\\('append'\\) or, for a stream, output"
     with pytest.raises(AnalysisException, match=text):
         writing.mode("overwrite").options(**given(daemon)).save()
     with pytest.raises(

@@ -487,7 +487,7 @@ def test_a_topic_is_not_overwritten() -> None:
     schema = from_arrow_schema(table({"body": []}).schema)
     for how in (source.writer, source.streamWriter):
         assert refusal(OptionError, how, schema, True) == (
-            "nsq: a topic cannot be overwritten: use mode('append'), and for a stream the output "
+            "nsq: a topic cannot be overwritten: use mode('append') or, for a stream, output "
             "mode append or update"
         )
 

@@ -322,7 +322,7 @@ def test_the_named_cursor(query: Start, broker: LogBroker) -> None:
 def test_a_cursor_that_does_not_move_is_set_again(
     query: Start, broker: LogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it would expire."""
+    """Otherwise the cursor would expire."""
     engine = query(cursor="archive")
     engine.run()
     assert not engine.trigger()
@@ -431,7 +431,7 @@ class TestManyNodes:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Also if a query to it is already open. The others wait for it only once."""
+        """It is held even if a query to it is already open. The others wait for it only once."""
         monkeypatch.setattr("nsqcy.spark.cluster.PATIENCE", 1.0)
         engine, address = everywhere(pollTimeoutMs="1" if watched else "0"), brokers[2].address
         engine.run()

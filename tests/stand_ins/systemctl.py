@@ -2,7 +2,7 @@
 
 Runs the command from the unit's file, with the additional flags from /etc/default and
 ROOT/UNIT.flags. A file with the process id identifies the daemon. Its log is ROOT/UNIT.log. A
-daemon that ends is not restarted.
+daemon that exits is not restarted.
 """
 
 import os
@@ -45,7 +45,7 @@ class Unit:
         os.kill(self._pid(), signal.SIGHUP)
 
     def is_active(self) -> bool:
-        """Return whether the service runs. A zombie does not count: nothing here reaps it."""
+        """Return whether the service is running. A zombie does not count: nothing here reaps it."""
         try:
             stat = Path(f"/proc/{self._pid()}/stat").read_text()
         except OSError:

@@ -21,7 +21,7 @@ START_SECONDS = 180.0
 
 
 def at(*daemons: Nsqd) -> list[str]:
-    """Return the flags that name them."""
+    """Return the flags that name these daemons."""
     return [f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}" for daemon in daemons]
 
 
@@ -72,7 +72,7 @@ class Driver:
         return (self.root.parent / "driver.log").read_text()[-4000:]
 
     def until(self, condition: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-        """Wait for a condition as long as this runs."""
+        """Wait for a condition while this is running."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert self.running and time.monotonic() < deadline, self.said()

@@ -27,11 +27,11 @@ class Face:
         self._made: list[Any] = []
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Return the result, once there is one."""
+        """Call the function, and return its result once there is one."""
         return self.begin(function, *args, **options).result(LIMIT)
 
     def begin(self, function: Callable[..., Any], *args: Any, **options: Any) -> "Future[Any]":
-        """The same, without waiting."""
+        """Call the function, and return a future for its result."""
         raise NotImplementedError
 
     def consumer(self, *args: Any, **options: Any) -> Any:

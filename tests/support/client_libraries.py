@@ -127,7 +127,7 @@ class Program:
         return f"{self.library} ({self.process.poll()}): {''.join(self.errors[-30:])}"
 
     def close(self) -> None:
-        """Ask the program to end, by closing its input."""
+        """Make the program exit, by closing its input."""
         with contextlib.suppress(BrokenPipeError):
             self._stream(self.process.stdin).close()
         try:
@@ -167,7 +167,7 @@ class Consumer(Program):
 
 
 class Producer(Program):
-    """Program that publishes one message after another."""
+    """Program that publishes messages one after another."""
 
     def __init__(self, library: str, daemon: Nsqd, topic: str, **options: Any) -> None:
         self.answers: list[str] = []

@@ -30,5 +30,5 @@ def together(*stories: Callable[[], object], timeout: float = 120.0) -> None:
         thread.join(timeout)
     stuck = [thread for thread in threads if thread.is_alive()]
     if failures:
-        raise ExceptionGroup("stories told together", failures)
-    assert not stuck, f"{len(stuck)} cases did not end"
+        raise ExceptionGroup("failed cases", failures)
+    assert not stuck, f"{len(stuck)} cases did not finish"

@@ -72,7 +72,7 @@ class OwnedLog:
 
 
 class Machine:
-    """A worker on a machine of its own, which can be stopped and started again."""
+    """A worker on its own machine; the worker can be stopped and restarted."""
 
     def __init__(self, path: Path, etcd: Etcd, settings: Settings | None = None) -> None:
         self.root = path / "copies"
@@ -94,7 +94,7 @@ class Machine:
         )
 
     def stop(self) -> None:
-        """End the process without a word to the others."""
+        """End the process without notifying the others."""
         self.host.stop()
         self.io.drain_now()
         self._watcher.stop()

@@ -1,4 +1,4 @@
-"""A daemon of one process under test: its lifecycle, its log and its addresses."""
+"""A single-process daemon under test: its lifecycle, its log and its addresses."""
 
 import os
 import shlex
@@ -66,7 +66,7 @@ class Service(Logged):
         """Send SIGTERM; the exit must be clean."""
         self.process.send_signal(signal.SIGTERM)
         code = self.wait(timeout)
-        assert code == 0, f"{self.name} exited with {code}; its log:\n{self.log_text()}"
+        assert code == 0, f"{self.name} exited with status {code}; its log:\n{self.log_text()}"
 
     def kill(self) -> None:
         self.process.kill()

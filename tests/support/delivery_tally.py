@@ -1,4 +1,4 @@
-"""Tally of published messages and of their deliveries to each channel, with publishers that keep a
+"""Tally of published messages and their deliveries to each channel, with publishers that keep a
 tally while nsqds come and go.
 
 A body contains its publisher's name and a number, which identify the message.
@@ -67,7 +67,7 @@ class Publisher(threading.Thread):
     def end(self) -> None:
         self._ended.set()
         self.join(2 * PATIENCE)
-        assert not self.is_alive(), f"{self.name} did not end"
+        assert not self.is_alive(), f"{self.name} did not stop"
 
     def next_body(self) -> bytes:
         self._number += 1

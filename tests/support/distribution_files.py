@@ -19,7 +19,7 @@ def sources(*patterns: str) -> set[str]:
 
 
 def missing_from_sdist(names: set[str]) -> set[str]:
-    """Return the files needed to build, to test and to read about it."""
+    """Return the files needed to build and test nsqcy, and to read about it."""
     wanted = sources("nsqcy/**/*.py", "nsqcy/**/*.pyi", "cext/**/*.pyx", "cext/**/*.pxd")
     wanted |= sources("cext/**/*.h", "tests/**/*.py", "loadtest/**/*.py", "release/*.py")
     wanted |= sources("conf/**/*.*", "docs/**/*.md") | sources(*DATA)

@@ -114,7 +114,7 @@ class Net:
                 break
             self.time = max(self.time, due)
             self.core.tick(self.time)
-            assert self.core.due > self.time, "ticked endlessly"
+            assert self.core.due > self.time, "the timers never stop"
         self.time = end
 
     def live(self) -> list[Wire]:

@@ -174,7 +174,7 @@ class Web:
         return self.clients[-1]
 
     def settle(self, *, reading: bool = True) -> None:
-        """Continue until nothing happens."""
+        """Continue until nothing more happens."""
         busy = True
         while busy:
             calls = self.loop.ready()

@@ -31,7 +31,7 @@ SERVICES = {name: each["spec"] for name, each in of_kind("Service").items()}
 
 
 class Workload(NamedTuple):
-    """A StatefulSet or Deployment of one container."""
+    """A StatefulSet or Deployment with one container."""
 
     name: str
     spec: Object

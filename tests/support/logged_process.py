@@ -9,7 +9,7 @@ LISTENING = re.compile(r"\b(TCP|HTTP|HTTPS): listening on (\S+)")
 
 
 class Logged:
-    """A process that may be started repeatedly; the log contains all of its lives."""
+    """A process that may be started repeatedly; the log covers all of its runs."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, str] = {}  # lines that announce its addresses

@@ -1,4 +1,4 @@
-"""nsq_to_file under test: a process that may be killed and restarted, and its folders."""
+"""nsq_to_file under test: a process that may be killed and restarted, and its directories."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from support.nsqd_process import environment
 
 
 class ToFile:
-    """A process whose folders are `out` and, with `work`, `work`."""
+    """A process whose directories are `out` and, if `work` is set, `work`."""
 
     def __init__(self, path: Path, *args: str, work: bool = False) -> None:
         self.out = path / "out"
@@ -51,13 +51,13 @@ class ToFile:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it still runs; its log:\n{self.log()}") from None
+            raise AssertionError(f"nsq_to_file is still running; its log:\n{self.log()}") from None
 
     def stop(self) -> None:
         """Send SIGTERM; the exit must be clean."""
         self.send(signal.SIGTERM)
         code = self.wait()
-        assert code == 0, f"it exited with {code}; its log:\n{self.log()}"
+        assert code == 0, f"nsq_to_file exited with status {code}; its log:\n{self.log()}"
 
     def destroy(self) -> None:
         if self._process is not None:
@@ -72,7 +72,7 @@ class ToFile:
         eventually(lambda: self.log().count(text) >= times or self._must_run())
 
     def _must_run(self) -> bool:
-        assert self.process.poll() is None, f"it has ended; its log:\n{self.log()}"
+        assert self.process.poll() is None, f"nsq_to_file has exited; its log:\n{self.log()}"
         return False
 
     def files(self, folder: Path | None = None) -> dict[str, bytes]:

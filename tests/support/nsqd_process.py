@@ -55,7 +55,8 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 def run(*args: str, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
-    """Run the command to the end, in an empty folder: for options that print or are refused."""
+    """Run the command to completion, in an empty directory: for options that print or are
+    refused."""
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(
             [*command(), *args],
@@ -189,7 +190,7 @@ class Nsqd(Logged):
         self._remember_family()
         self.process.send_signal(signal.SIGTERM)
         code = self.wait(timeout)
-        assert code == 0, f"nsqd exited with {code}; its log:\n{self.tail()}"
+        assert code == 0, f"nsqd exited with status {code}; its log:\n{self.tail()}"
 
     def kill(self) -> None:
         """Send SIGKILL to the master only."""
@@ -208,8 +209,8 @@ class Nsqd(Logged):
         return code
 
     def restart(self, *, killed: bool = False, **changes: Any) -> "Nsqd":
-        """Stop the daemon if it still runs (`killed`: with SIGKILL), and start it again with the
-        same data."""
+        """Stop the daemon if it is still running (`killed`: with SIGKILL), and start it again with
+        the same data."""
         self.hang_up()
         if self.alive():
             if killed:

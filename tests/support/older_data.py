@@ -1,4 +1,5 @@
-"""Data paths of earlier builds: written once and kept, and the expected results of a start.
+"""Data paths of earlier builds: written once and kept, with the results that are expected at
+startup.
 
 `python tests/support/older_data.py ARCHIVE.tar.gz` writes an archive with the nsqd of this tree. It
 contains two data paths, `stopped` (a clean exit) and `killed` (SIGKILL to all processes), and

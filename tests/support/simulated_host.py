@@ -1,6 +1,6 @@
 """Simulated host on which tests type the commands of a runbook.
 
-A directory stands for /, with an nsqcy as docs/runbooks/install.md installs it and the units of
+A directory serves as /, with an nsqcy as docs/runbooks/install.md installs it and the units of
 conf/systemd; `tests/stand_ins` has the system's commands.
 """
 
@@ -103,7 +103,7 @@ class BareHost:
         return set((self.path / "called").read_text().splitlines())
 
     def log(self) -> str:
-        """Return the logs of all runs of its nsqd."""
+        """Return the logs of all runs of the host's nsqd."""
         return (self.path / "nsqd.log").read_text()
 
     def kill(self) -> None:

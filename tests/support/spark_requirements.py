@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-# For JVMs that run for seconds only: two thirds of the CPU time of the usual options.
+# For JVMs that run only for seconds: two thirds of the CPU time needed with the usual options.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
 

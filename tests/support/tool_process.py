@@ -1,4 +1,4 @@
-"""A command-line tool under test: run to the end, or observed while it runs."""
+"""A command-line tool under test: run to completion, or observed while it is running."""
 
 import contextlib
 import importlib

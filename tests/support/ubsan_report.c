@@ -1,9 +1,9 @@
 /*
- * Writes UBSan's findings to the place of AddressSanitizer's findings; `make asan` loads it.
+ * Writes UBSan's findings to where AddressSanitizer writes its own; loaded by `make asan`.
  *
- * GCC has a separate library for each sanitizer, with functions of the same names. UBSan calls
+ * GCC has a separate library for each sanitizer, with the same function names. UBSan calls
  * AddressSanitizer's functions, so its own log_path sets theirs, and its output goes to stderr:
- * for example to the log of a daemon, which is not examined while the test passes.
+ * for example to a daemon's log, which is not examined if the test passes.
  */
 
 #include <sanitizer/common_interface_defs.h>

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -23,11 +24,23 @@ WELCOME = re.compile(
     r" +nsqlookupd: TCP on 127.0.0.1:\d+, HTTP on 127.0.0.1:(\d+)\n"
     r"(?: +nsqadmin:   (http://127.0.0.1:(\d+)/\S*)\n)?\n"
 )
+NODE = re.compile(
+    r"node(\d): +TCP on 127.0.0.1:\d+, HTTP on 127.0.0.1:(\d+), data in (\S+), process (\d+)\n"
+)
+STATUS = re.compile(r"nsqcy copies status --lookupd-http-address=127.0.0.1:(\d+)\n")
 BUDGET = 30.0
 
 
+class UpNode(NamedTuple):
+    """A node as the welcome describes it."""
+
+    web: Web
+    data: str
+    process: psutil.Process
+
+
 class Up:
-    """One run, in a folder."""
+    """One run, in a directory."""
 
     def __init__(self, path: Path, *args: str, ports: Sequence[str] = PORTS) -> None:
         """Uses free ports unless `args` set others."""
@@ -53,6 +66,17 @@ class Up:
         self.admin = Web(int(admin)) if admin else None
         self.family()
         return self
+
+    def serving_nodes(self) -> list["UpNode"]:
+        """Wait until all nodes of `--nodes` are ready, and return them."""
+        found = eventually(lambda: STATUS.search(self.said()) or self.ended(), BUDGET)
+        assert isinstance(found, re.Match), self.log()
+        self.lookupd = Web(int(found[1]))
+        self.family()
+        return [
+            UpNode(Web(int(port)), path, psutil.Process(int(pid)))
+            for _, port, path, pid in NODE.findall(self.said())
+        ]
 
     def said(self) -> str:
         return self._out.read_text()

@@ -1,4 +1,4 @@
-"""Certificates too weak to be created today, as old test suites have them.
+"""Certificates too weak to be created today, such as old test suites use.
 
 An authority with a 512-bit RSA key that signs with SHA-1, and a client of it.
 """

@@ -342,7 +342,7 @@ class Core:
         return shutil.copytree(self.path, self.path.with_name(f"{self.path.name}-copy"))
 
     def close(self) -> None:
-        """Delete everything and check that nothing stays behind."""
+        """Delete everything and check that nothing is left behind."""
         self.manager.close_sessions()
         for key in list(self.shard.topics):
             self.shard.delete_topic(key)

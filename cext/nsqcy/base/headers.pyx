@@ -39,7 +39,7 @@ cdef inline bint is_name(const uint8_t *name, size_t length) noexcept nogil:
 
 
 cdef inline bint is_ttl(const uint8_t *header) noexcept nogil:
-    """Return whether a header, which begins with the length of its name, has that name."""
+    """Return whether a header, which begins with its name's length, is named `ttl`."""
     return memcmp(header, b"\3ttl", 4) == 0
 
 
@@ -66,7 +66,7 @@ cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil:
 
 
 cdef Fault find_fault(const uint8_t *at, size_t n, size_t *place, size_t *number) noexcept nogil:
-    """Describe the first error, in the header at `place`, after `number` headers."""
+    """Return the first fault: in the header at `place`, which follows `number` headers."""
     cdef size_t starts[HEADERS_COUNT]
     cdef size_t count = 0
     cdef size_t name_end
@@ -145,7 +145,7 @@ def encode(pairs not None):
 
 
 def decode(bytes headers not None):
-    """Return a dict of what encode() returned; bytes that are not UTF-8 become surrogates. Raises
+    """Decode the result of encode() into a dict; bytes that are not UTF-8 become surrogates. Raises
     ValueError."""
     cdef const uint8_t *at = headers
     cdef size_t left = len(headers)
@@ -171,7 +171,7 @@ def from_text(headers not None):
     pairs = []
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"a header is a str with a str, not {name!r} with {value!r}")
+            raise TypeError(f"a header's name and value must be str, not {name!r} and {value!r}")
         pairs.append((name.encode("utf-8", "surrogateescape"),
                       value.encode("utf-8", "surrogateescape")))
     return encode(pairs)

@@ -1,6 +1,6 @@
 """An indexed min-heap, by due time, of nodes embedded in other structs.
 
-Owns the order and its slots, but not the nodes. Does not know what waits, and reads no clock.
+Owns the order and its slots, but not the nodes. Does not know what is waiting, and reads no clock.
 """
 
 from libc.stdint cimport int64_t, uint32_t
@@ -47,7 +47,7 @@ cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil:
     # At one eighth, the halved heap is still mostly empty, so it does not alternate between growing
     # and shrinking.
     if heap.size < heap.capacity // 8 and heap.capacity > CAPACITY_MIN:
-        _resize(heap, heap.capacity // 2)   # on failure, it keeps its size
+        _resize(heap, heap.capacity // 2)   # on failure, the heap keeps its size
 
 
 cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil:

@@ -24,7 +24,7 @@ cdef class IdSource:
         uint64_t _node        # already shifted into place
         uint64_t _next        # the id to return next
         uint64_t _end         # one past the last id of the lease; == _next if used up
-        int64_t _lease_until  # wall clock, ns: from here on the lease is out of date
+        int64_t _lease_until  # wall clock, ns: from then on the lease is out of date
         Py_buffer _view
 
     cdef void _lease(self, int64_t wall_ns) noexcept nogil

@@ -5,8 +5,8 @@ Owns the samples. Knows nothing about messages or channels, and reads no clock.
 The sketch is the one by Greenwald and Khanna ("Space-Efficient Online Computation of Quantile
 Summaries", 2001), with a buffer in front: it determines any rank among n values to within ERROR *
 n, even after several sketches have been merged. (NSQ uses the targeted variant, for quantiles with
-different accuracies. With a single accuracy, that variant saves almost nothing, and for some orders
-of values it keeps all of them.)
+different accuracies. With a single accuracy, that variant saves almost nothing, and for some input
+orders it keeps all values.)
 """
 
 cimport cython
@@ -98,12 +98,12 @@ cdef int reserve_fresh(Sketch *sketch) noexcept nogil:
 
 
 cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) noexcept nogil:
-    """Add `n` samples, which represent `count` values; return -1 if out of memory. The rank
-    uncertainty of a sample grows by the uncertainty between its neighbours on the other side."""
+    """Add `n` samples, which represent `count` values; return -1 if out of memory. The uncertainty
+    of a sample's rank grows by the uncertainty between its neighbours among the other samples."""
     cdef uint32_t i = into.size
     cdef uint32_t j = n
-    cdef uint64_t own_gap = 0           # around the values below the last sample of `into` seen
-    cdef uint64_t other_gap = 0         # the same for the other side
+    cdef uint64_t own_gap = 0           # uncertainty below the last sample taken from `into`
+    cdef uint64_t other_gap = 0         # uncertainty below the last sample taken from `others`
     cdef Sample *sample
     if reserve(into, i + n) < 0:
         return -1
@@ -126,7 +126,7 @@ cdef int merge(Sketch *into, const Sample *others, uint32_t n, uint64_t count) n
 
 cdef void thin(Sketch *sketch) noexcept nogil:
     """Drop samples whose ranks the next sample can also represent. The first and the last sample
-    stay."""
+    are kept."""
     cdef Sample *samples = sketch.samples
     cdef uint64_t maximum = <uint64_t>(2 * ERROR * <double>sketch.count)
     cdef uint64_t width

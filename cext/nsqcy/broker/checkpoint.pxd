@@ -42,8 +42,8 @@ cdef class Checkpoints(Limits):
     cdef list journal_waiters           # callbacks for the next journal
     cdef uint64_t journalled            # activity() at the last journal
     cdef int64_t next_journal           # earliest time of the next journal
-    cdef list unsynced_transfers        # transfers that wait for the next journal sync
-    cdef list syncing_transfers         # transfers that wait for the current one; None: no sync
+    cdef list unsynced_transfers        # transfers waiting for the next journal sync
+    cdef list syncing_transfers         # transfers waiting for the current one; None: no sync
 
     cdef bint is_kept(self) noexcept
     cdef uint64_t activity(self) noexcept

@@ -253,7 +253,7 @@ cdef class Checkpoints(Limits):
         self.end_snapshot(snapshot)
         if self.snapshot_due:
             # Begin immediately: while a snapshot is in progress, the files that the journal names
-            # stay.
+            # are kept.
             self.begin_journal(self.journal_due)
         elif snapshot.records_wait:
             self.touch_dirty()
@@ -343,8 +343,8 @@ cdef class Checkpoints(Limits):
             return 0
         if self.next_seq > 1 or self.channels:
             # The log_id survives a crash if the journal proves that nothing was lost. So the
-            # journal must record a class before the class is raised, and a change before the class
-            # is lowered.
+            # journal must record each change, to a stronger or a weaker class, before the change
+            # takes effect.
             self.journal_due = True
             self.gate = max(self.gate, wanted)
             self.floor = self.gate if wanted < self.gate else MEMORY

@@ -19,7 +19,7 @@ cdef enum:
     READ_BACK = 67108864            # maximum bytes read back per compaction
     BLOCKS = 1024                   # maximum blocks per compaction
     LOADS = 4                       # maximum concurrent reads
-    BYTES_A_STEP = 256              # bytes whose copying costs as much as visiting one entry
+    BYTES_A_STEP = 256              # bytes that cost as much to copy as one entry to visit
 
 
 cdef int compare_relocations(const void *a, const void *b) noexcept nogil:
@@ -106,7 +106,7 @@ cdef class Compaction:
     # -- stages --
 
     cdef bint begin(self, list channels) except -1:
-        """Start on the added blocks; return whether step() can run now."""
+        """Start compacting the added blocks; return whether step() can run now."""
         qsort(self.blocks, self.count, sizeof(Block *), compare_blocks)
         self.channels = channels
         if self.loading:
@@ -162,7 +162,7 @@ cdef class Compaction:
         return True
 
     cdef bint waits(self) noexcept:
-        """Return whether the compaction is idle or waits for I/O."""
+        """Return whether the compaction is idle or waiting for I/O."""
         return self.stage <= LOAD or self.stage == AWAIT
 
     cdef int step(self, int budget) except? -1:
@@ -250,8 +250,8 @@ cdef class Compaction:
         return budget
 
     cdef void gather(self, const Deferred *entry, Relocations *relocations) noexcept:
-        """Note a record to copy. Skip an entry whose record is no longer at its offset: it will be
-        dropped at dispatch."""
+        """Note a record to copy. Skip an entry whose record is no longer at its offset: the entry
+        will be dropped at dispatch."""
         cdef Block *block = entry.block
         if block.data != NULL and (<Record *>(block.data + entry.offset)).seq != entry.seq:
             return

@@ -1,8 +1,8 @@
 """Dead-letter transfers: move messages from a channel to another topic.
 
 Each message is in exactly one place, even after a crash. Owns the transfers' numbers, order and
-retries. Does not know the journal or which worker owns the target topic; `topic.journal_transfer`
-and `scheduler.publish_once` do.
+retries. Reaches the journal only through `topic.journal_transfer`, and the owner of the target
+topic only through `scheduler.publish_once`.
 """
 
 from hashlib import blake2b
@@ -95,7 +95,7 @@ cdef class DeadLetterTransfer(Transfer):
         return self.source.add_transfer(entry, reason, number)
 
     def restore_runs(self, runs):
-        """Restore the runs that recovery found; new numbers are greater."""
+        """Restore the runs that recovery found; new transfers get greater numbers."""
         self.runs = list(runs)
         self.next_number = max(run.first for run in runs) + 1
 

@@ -1,6 +1,6 @@
 """Fan-out: pass published records to the channels; until then, keep them in the topic.
 
-Owns the fan-out position and the delayed records behind it. Knows channels, but nothing about
+Owns the fan-out position and the delayed records at or after it. Knows channels, but nothing about
 publishers, limits or the log.
 """
 
@@ -34,8 +34,8 @@ cdef class FanOut(RecordWindow):
         return self.visible.seq - self.fanout.seq
 
     cdef void wake_channels(self) noexcept:
-        """Wake the channels: records that they wait for may now be in memory or may be requested
-        again."""
+        """Wake the channels: records that they are waiting for may now be in memory or may be
+        requested again."""
         cdef Channel channel
         for channel in self.channels.values():
             if channel.ephemeral:

@@ -16,7 +16,7 @@ from nsqcy.storage.record cimport Record
 
 
 cdef enum:
-    TICK_EXPIRES = 4096             # maximum messages of its own backlog that expire per tick
+    TICK_EXPIRES = 4096             # maximum messages in a topic's own backlog that expire per tick
 
 cdef int32_t NO_LIMIT = 0x7fffffff  # the largest message size on the wire, in bytes
 

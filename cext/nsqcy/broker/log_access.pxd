@@ -12,7 +12,7 @@ cdef class LogAccess(Retention):
     cdef tuple missing                  # [first, end) of records in no file, as found at startup
     cdef uint64_t log_first             # first record of this process's log
     cdef list reads                     # reads in progress; None before the first one
-    cdef uint32_t polls                 # reads that wait for new records
+    cdef uint32_t polls                 # reads waiting for new records
     cdef bint hurried                   # write memory-only records before the next tick
 
     cdef uint64_t stable_seq(self) except? 0

@@ -1,7 +1,7 @@
 """Access to a topic's log: which records readers may see, and the reads in progress.
 
-Owns the position where readers stop, and the names of the logs of earlier processes. The reads
-themselves are in nsqcy.broker.log_reader.
+Owns the position where readers stop, and the names of earlier processes' logs. The reads themselves
+are in nsqcy.broker.log_reader.
 """
 
 import json

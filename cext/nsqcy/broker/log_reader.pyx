@@ -82,7 +82,7 @@ cdef class LogRead:
     cdef int step(self, int budget) except? -1:
         """Do work worth about `budget` records; return the unused budget.
 
-        A read that has not ended can continue at once, or, while `reading`, after `on_read`.
+        A read that has not ended can continue at once or, while `reading` is set, after `on_read`.
         """
         raise NotImplementedError
 

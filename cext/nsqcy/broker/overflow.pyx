@@ -93,7 +93,7 @@ cdef class OverflowLog(Checkpoints):
         return 0
 
     cdef int undo_pending(self) except -1:
-        """Undo the publishes that waited for the log, because the log failed."""
+        """Undo the publishes that were waiting for the log, because the log failed."""
         cdef str error = self.error
         cdef Entry *entry = self.delayed_first
         cdef Entry *last = NULL
@@ -127,8 +127,8 @@ cdef class OverflowLog(Checkpoints):
 
         Runs fit into a segment unless a single publish is larger. A publish that may be refused
         goes into a single segment, because otherwise its first part could not be undone. If a write
-        fails, the writes after it must fail too, so writes are queued only for the same file. With
-        `at_once` (copies, which have no waiter), this does not apply.
+        fails, the writes after it must fail too, so writes are queued only for the same file. This
+        does not apply with `at_once`, which is for copies, because copies have no waiter.
         """
         cdef uint64_t maximum = self.log.room()
         cdef uint32_t start = block.written
@@ -277,7 +277,7 @@ cdef class OverflowLog(Checkpoints):
     cdef void pass_written(self, Block *block) noexcept:
         """Advance the stable position from this block over records already written.
 
-        Later blocks may have been written before the records that preceded them.
+        Later blocks may have been written before earlier records.
         """
         cdef Record *record
         cdef uint32_t at = 0

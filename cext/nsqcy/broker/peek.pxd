@@ -19,9 +19,9 @@ from nsqcy.storage.record_window cimport Hole
 
 cdef enum:
     LARGEST_PEEK = 1048576          # bytes of JSON, unless a single message is larger
-    MAX_LOOKED = 65536             # records; this may shorten a response,
-    MAX_TAKEN = 16777216           # as may this, in bytes of blocks
-    MAX_PASSED = 65536             # queued messages; paging ends there
+    MAX_LOOKED = 65536             # records; a response ends early at this limit
+    MAX_TAKEN = 16777216           # or at this one, in bytes of blocks
+    MAX_PASSED = 65536             # queued messages; no more pages after these
 
 
 # A message in one of the channel's lists.
@@ -70,7 +70,7 @@ cdef class Peek(LogRead):
     cdef uint64_t looked                # records
     cdef uint64_t taken                 # bytes of blocks
     cdef uint32_t offset                # offset in the block
-    cdef uint64_t clear_to              # no hole lies before it
+    cdef uint64_t clear_to              # there is no hole before it
 
     cdef int hold_queued(self, uint64_t passed) except -1
     cdef int hold_in_flight(self, after) except -1

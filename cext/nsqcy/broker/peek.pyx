@@ -1,4 +1,5 @@
-"""Peek: view messages of a channel and of the window behind it without consuming them.
+"""Peek: view messages of a channel, and records that its cursor has not reached, without consuming
+them.
 
 Decides which messages are viewed, and how much of each. The caller orders the two kinds and formats
 the response. Rules:
@@ -52,12 +53,12 @@ cdef class PeekedMessage:
 @cython.final
 @cython.no_gc_clear      # __dealloc__ needs the window
 cdef class Peek(LogRead):
-    """View up to `limit` messages of each kind after `after`, then call `done`.
+    """View up to `limit` messages of each kind after the position `after`, then call `done`.
 
     Each body is truncated to `max_body` bytes.
 
     state       after                               entries, and records
-    queued      (seq, messages passed)              its queue, and records behind its cursor
+    queued      (seq, messages passed)              its queue, and records from its cursor on
     in_flight   (deadline, seq) of the last, None   messages in flight
     deferred    (due, seq) of the last, None        deferred messages
     backlog     (seq, 0)                            none, and the topic's own backlog

@@ -1,4 +1,4 @@
-# Pending acknowledgements: publishes that wait for the log.
+# Pending acknowledgements: publishes that are waiting for the log.
 
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -1,6 +1,6 @@
 """Pending acknowledgements: publishes to answer when their records are in the log.
 
-Owns the waiters and the record that each waits for. Knows nothing about topics or the log.
+Owns the waiters and the record that each is waiting for. Knows nothing about topics or the log.
 """
 
 cimport cython
@@ -56,7 +56,8 @@ cdef class PendingAcks:
         return 0
 
     cdef bint publish_goes_on(self, uint64_t seq) noexcept:
-        """Return whether the publish of an invisible record has more records after it."""
+        """Return whether the publish that an invisible record belongs to has more records after
+        that one."""
         cdef uint32_t low = 0
         cdef uint32_t high = self.count
         cdef uint32_t middle

@@ -41,7 +41,7 @@ from nsqcy.broker.topic_host import EXITING as _EXITING
 
 
 cdef enum:
-    ADDRESS_HEADER = 16             # size of that header, excluding its value
+    ADDRESS_HEADER = 16             # size of an address header, excluding its value
 
 cdef int64_t MILLISECOND = 1000000
 
@@ -174,7 +174,8 @@ cdef class Publishing(LogAccess):
     # -- a publish --
 
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1:
-        """Publish `count` records with complete bodies; return whether they wait for the log."""
+        """Publish `count` records with complete bodies; return whether they must wait for the
+        log."""
         self.message_count += count
         self.message_bytes += body_bytes
         self.last_publish = self.scheduler.now
@@ -197,7 +198,7 @@ cdef class Publishing(LogAccess):
         return 0
 
     cdef void forget_counts(self) noexcept:
-        """Subtract records that are not visible from the counters of published messages."""
+        """Subtract records that never became visible from the counters of published messages."""
         cdef Block *block = self.newest
         cdef Record *record
         cdef uint32_t at
@@ -232,7 +233,7 @@ cdef class Publishing(LogAccess):
         return self.obstacle(minimum, count, body_bytes)
 
     cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes):
-        """Do the same for a publish that is accepted even while draining."""
+        """Return the reason as refusal() does, but accept publishes while draining."""
         if self.gone:
             return _EXITING
         if self.refused is not None:
@@ -350,7 +351,7 @@ cdef class Publishing(LogAccess):
         if self.address is not None:
             address = len(self.address)
             ext += RECORD_EXT_DELAY_SIZE + record_extension_size(address)
-            # Its own header no longer contains the delay.
+            # Skip the address header: the record stores the address as an extension.
             message += ADDRESS_HEADER + address
             length -= <uint16_t>(ADDRESS_HEADER + address)
         if length:

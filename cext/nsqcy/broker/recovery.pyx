@@ -1,6 +1,6 @@
 """Recovery: rebuilds a topic from its files when a worker starts.
 
-Owns the order of the steps: turn runs of records into blocks that have no memory, read the
+Owns the order of the steps: turn runs of records into blocks that are not in memory, read the
 channels' positions from the last checkpoint, and read later events from the records. Uses every
 part of a topic; the topic does not import this module.
 """
@@ -225,7 +225,7 @@ cdef class Recovery:
     # -- blocks --
 
     cdef int restore_blocks(self, Recovered found, uint64_t minimum) except -1:
-        """Turn runs on disk into blocks that have no memory: in the window, or stragglers before
+        """Turn runs on disk into blocks that are not in memory: in the window, or stragglers before
         it."""
         cdef Topic topic = self.topic
         cdef RecoveredRun *run
@@ -296,7 +296,7 @@ cdef class Recovery:
     cdef int find_missing(self, uint64_t seq, told) except -1:
         """Record and report the records from `seq` on that are missing from all files.
 
-        Ranges in `told` were already reported at an earlier start, and are not reported again.
+        Ranges in `told` were already reported at an earlier startup, and are not reported again.
         """
         cdef Topic topic = self.topic
         cdef Block *block = topic.oldest
@@ -417,7 +417,7 @@ cdef class Recovery:
             topic.unref(block)
             return 0
         if packed.seq >= topic.fanout.seq and not record.attributes & RECORD_DELAYED:
-            # The ranges counted it as transferred; it is delivered once more.
+            # The ranges counted the message as transferred, but it will be delivered once more.
             channel.dead_lettered_count -= 1
             channel.carried -= 1
         entry = topic.pool.new_entry()
@@ -434,8 +434,9 @@ cdef class Recovery:
     cdef int64_t restore_finished(self, Channel channel, finished) except -1:
         """Restore the records that a channel's cursor can skip.
 
-        Since the snapshot, these records were transferred, or delivered, requeued and cancelled.
-        Return the number of records that are fanned out again and therefore delivered once more.
+        Since the snapshot, these records have been either transferred, or delivered, requeued and
+        cancelled. Return the number of records that are fanned out again and therefore delivered
+        once more.
         """
         cdef Topic topic = self.topic
         cdef uint64_t fanout = topic.fanout.seq
@@ -554,7 +555,7 @@ cdef class Recovery:
     cdef int restore_produced(self, state, uint64_t seq) except -1:
         """Restore chunks from the journal and from records from `seq` on.
 
-        These records stay until a journal covers their chunks.
+        These records are kept until a journal covers their chunks.
         """
         cdef Topic topic = self.topic
         cdef Block *block
@@ -576,7 +577,7 @@ cdef class Recovery:
         if topic.has_unjournaled:
             topic.producers.found_all(topic.scheduler.wall)
         if topic.has_unjournaled and topic.promised != FSYNC:
-            # A repeated chunk is acknowledged immediately, but its producer may require a sync.
+            # A resent chunk is acknowledged immediately, but its producer may require a sync.
             self.sync_found()
         return 0
 

@@ -1,7 +1,7 @@
 """Retention: records that are kept after every channel has finished them, and the named cursors.
 
-Decides how long the log of a topic keeps records that only replays read: by age, by size, and for
-as long as a named cursor needs them.
+Decides how long a topic's log keeps records that only replays read: by age, by size, and for as
+long as a named cursor needs them.
 """
 
 cimport cython
@@ -126,7 +126,8 @@ cdef class Retention(OverflowLog):
                 or self.retention_bytes and held > self.retention_bytes)
 
     cdef void cool(self) noexcept:
-        """Evict blocks that every reader has passed from memory: only replays read them again."""
+        """Evict from memory the blocks that every reader has passed: only replays read them
+        again."""
         cdef Block *block = self.last_reader().block
         if block != NULL:
             block = block.prev

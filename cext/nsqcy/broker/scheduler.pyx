@@ -15,15 +15,15 @@ from nsqcy.broker.topic cimport Topic
 
 
 cdef enum:
-    # Maximum of each kind of work per turn; the rest stays for the next turn.
+    # Maximum of each kind of work per turn; the rest is left for the next turn.
     DISPATCH_BUDGET = 4096          # records that channels deliver or skip
     EXPIRE_BUDGET = 4096            # messages that are due or have timed out
     COMPACT_BUDGET = 4096           # entries visited by compactions, plus the cost of copies
     TICK_BUDGET = 256               # topics whose tick or checkpoint is due
-    DISCARD_BUDGET = 4096           # dropped messages freed
+    DISCARD_BUDGET = 4096           # dropped messages that are freed
     READ_BUDGET = 2048              # records that log reads visit, or equivalent cost
-    READ_SLICE = 1024               # maximum that one read visits before the next continues
-    MIN_READ_BUDGET = 256           # beside consumers
+    READ_SLICE = 1024               # maximum for one read before the next one continues
+    MIN_READ_BUDGET = 256           # in a turn that delivers messages
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
@@ -144,7 +144,7 @@ cdef class Scheduler(TopicHost):
         return left
 
     cdef int compact(self) except -1:
-        """Continue the topics' compactions, one after the other."""
+        """Continue the topics' compactions, one after another."""
         cdef int budget = COMPACT_BUDGET
         cdef Topic topic
         while self.compacting and budget > 0:
@@ -160,7 +160,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int go_on_with_journals(self) except -1:
-        """Continue the topics' journal snapshots, one after the other."""
+        """Continue the topics' journal snapshots, one after another."""
         cdef int budget = self.snapshot_budget
         cdef Topic topic
         while self.journalling and budget > 0:
@@ -187,7 +187,7 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int read_on(self) except -1:
-        """Continue log reads, one after the other.
+        """Continue log reads, one after another.
 
         Consumers come first: in a turn that delivers messages, reads visit half as many records.
         """
@@ -211,7 +211,8 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef int write_hurried(self) except -1:
-        """Write memory-only records that log readers wait for, without waiting for the tick."""
+        """Write memory-only records that log readers are waiting for, without waiting for the
+        tick."""
         cdef Topic topic
         work = self.hurried
         self.hurried = []
@@ -269,11 +270,11 @@ cdef class Scheduler(TopicHost):
         return 0
 
     cdef bint has_work(self) noexcept:
-        """Return whether anything became dirty after the turn."""
+        """Return whether anything has become dirty since the turn ended."""
         return len(self.dirty_topics) > 0 or len(self.scheduler.dirty_channels) > 0
 
     def settle(self):
-        """Do the end-of-turn work of all topics, so that their statistics are current."""
+        """Do the end-of-turn work for all topics, so that their statistics are current."""
         cdef Topic topic
         work = self.dirty_topics
         self.dirty_topics = []

@@ -133,8 +133,8 @@ cdef class Shard(Scheduler):
 
     def open_closed(self, str group not None, bytes key not None, FileCalls files not None,
                     str directory not None):
-        """Open a log of a group that was taken over, whose messages are to be moved. It accepts no
-        publishes."""
+        """Open a log whose messages are to be moved, because its group was taken over. The log
+        accepts no publishes."""
         cdef Topic topic = Topic(self, key)
         topic.moved_from = group
         topic.log = self.make_log(topic.name, files, directory)
@@ -143,8 +143,8 @@ cdef class Shard(Scheduler):
         return topic
 
     def move_closed(self, str group not None, bytes key not None):
-        """Move the messages of such a log to the open topic of the same name: each to the channels
-        that have not finished it. These channels must exist."""
+        """Move the messages of such a log to the open topic of the same name: each message to the
+        channels that have not finished it. These channels must exist."""
         cdef Topic topic = self.closed[group, key]
         topic.move()
 

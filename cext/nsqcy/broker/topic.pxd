@@ -19,7 +19,7 @@ cdef class Topic(Publishing):
     cdef Histogram ages                 # ages of messages when finished, in all channels
     cdef Series series                  # the metrics series that includes this topic's counters
     cdef uint64_t *gone_ephemerals      # counters of deleted channels; NULL: none
-    cdef bint prunes                    # the topic or one of its channels may be pruned
+    cdef bint prunes                    # whether the topic or one of its channels may be pruned
     cdef int64_t used_at                # last time when the topic had channels
     cdef bint cut_off                   # delivers nothing for now
     cdef bint moves                     # whether its messages move to the open topic

@@ -72,7 +72,7 @@ cdef class Topic(Publishing):
     # -- policy --
 
     def set_policy(self, policy):
-        """Apply a policy (nsqcy.config.policies). An ephemeral topic is never on disk."""
+        """Apply a policy (nsqcy.config.policies). An ephemeral topic is never written to disk."""
         self.set_limits(policy)
         self.prune_after = policy.prune_after
         self.prune_messages = policy.prune_messages
@@ -200,7 +200,7 @@ cdef class Topic(Publishing):
         return 0
 
     cdef void forget_figures(self) noexcept:
-        """Keep the counters of the deleted topic in the totals of the worker."""
+        """Keep the counters of the deleted topic in the worker's totals."""
         cdef uint64_t figures[TOPIC_FIGURES]
         cdef Sums *kept
         if self.series == OWN:
@@ -328,7 +328,7 @@ cdef class Topic(Publishing):
         self.end(delete, _EXITING)
 
     def set_cut_off(self, bint cut_off):
-        """Stop deliveries, because another process may deliver the messages; or continue them."""
+        """Stop deliveries, because another process may deliver the messages; or resume them."""
         cdef Channel channel
         self.cut_off = cut_off
         for channel in self.channels.values():
@@ -348,7 +348,7 @@ cdef class Topic(Publishing):
         if self.gone:
             return 0
         if self.log is not None and not delete:
-            # Do this first, so that the files stay even if runs are released afterwards.
+            # Do this first, so that the files are kept even if runs are released afterwards.
             self.log.close(NULL, NULL)
         for channel in list(self.channels.values()):
             self.forget_channel(channel)
@@ -548,7 +548,7 @@ cdef class Topic(Publishing):
 
     @property
     def is_moved(self):
-        """Return whether all messages of a closed log have moved."""
+        """Return whether all messages of a closed log have been moved."""
         cdef Channel channel
         if not self.moves or self.fanout.seq != self.next_seq or self.delayed_count:
             return False

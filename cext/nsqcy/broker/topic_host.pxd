@@ -21,7 +21,7 @@ cdef class TopicHost:
     cdef list journalling                   # topics with a journal snapshot in progress
     cdef public int snapshot_budget         # entries packed per turn
     cdef list reads                         # log reads that can continue
-    cdef list hurried                       # topics whose readers wait for memory-only records
+    cdef list hurried                       # topics with readers waiting for memory-only records
     cdef uint64_t reserved                  # bytes of current and future responses to reads
     cdef readonly bint closing
     cdef public bytes boot                  # identifies the boot of the machine

@@ -30,12 +30,12 @@ cdef class TopicHost:
         self.health = "OK"
 
     def __init__(self):
-        raise TypeError(f"{type(self).__name__} is a layer of Shard and not made by itself")
+        raise TypeError(f"{type(self).__name__} is a layer of Shard, not created by itself")
 
     # -- for topics --
 
     cdef int give_channel_policy(self, object topic, object channel) except -1:
-        """Apply the policy of a new channel of a topic."""
+        """Apply its policy to a new channel of a topic."""
         raise NotImplementedError
 
     def delete_topic(self, bytes key not None):
@@ -84,8 +84,8 @@ cdef class TopicHost:
     def report_missing(self, str name, str what):
         """Report at startup that the journal refers to missing data.
 
-        The journal is only written at intervals, so a process that was killed may have finished
-        that data.
+        The journal is only written at intervals, so the missing messages may have been finished by
+        a process that was killed.
         """
         if self.log is not None:
             self.log.warn(f"TOPIC({name}): {what} are not on disk: finished since the last "

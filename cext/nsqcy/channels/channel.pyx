@@ -134,7 +134,7 @@ cdef class Channel(Dispatch):
         self.skipped += ahead
 
     cdef void replay(self, uint64_t skipped) noexcept:
-        """Account for a cursor that was moved back by this many records that are not for it.
+        """Account for a cursor that has been moved back, with this many records to skip after it.
         Redelivered messages have no delay."""
         self.skipped = skipped
         self.finished_count = 0
@@ -373,7 +373,7 @@ cdef class Channel(Dispatch):
         self.touch_dirty()
 
     cdef void set_cut_off(self, bint cut_off) noexcept:
-        """Stop deliveries, or continue them."""
+        """Stop deliveries, or resume them."""
         self.cut_off = cut_off
         self.touch_dirty()
 
@@ -391,8 +391,8 @@ cdef class Channel(Dispatch):
 
     def redrive(self, uint64_t limit):
         """Send the next waiting messages, at most this many (0: all), back to the topics named in
-        their headers. Messages without these headers stay. Return the number of messages to
-        check."""
+        their headers. Messages without these headers stay in the channel. Return the number of
+        messages to check."""
         cdef uint64_t count = self.depth()
         if limit:
             count = min(count, limit)

@@ -1,4 +1,4 @@
-# The cursor of a channel over the window of its topic, and the records that it skips.
+# A channel's cursor over the window of its topic, and the records that it skips.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nsqcy.storage.block cimport LOADING, UNREADABLE, Block

@@ -15,7 +15,7 @@ from nsqcy.storage.record cimport (
 
 
 cdef class ChannelCursor:
-    """The position of one channel in the window of its topic."""
+    """The position of one channel in its topic's window."""
 
     def __dealloc__(self):
         free(self.finished)
@@ -33,10 +33,10 @@ cdef class ChannelCursor:
         return count
 
     cdef uint64_t surplus(self) noexcept:
-        """Account for this many records to skip that are missing on disk.
+        """Return how many of the records to skip are missing on disk.
 
-        Each of them was subtracted from the number of restored records, whenever and wherever it
-        was lost; this is only known once the cursor approaches the end.
+        Each of these was subtracted from the number of restored records, whenever and wherever it
+        was lost; their number is only known once the cursor approaches the end.
         """
         cdef uint64_t end = self.window.fanout.seq
         cdef uint64_t room = self.ahead()
@@ -47,7 +47,7 @@ cdef class ChannelCursor:
     # -- reading --
 
     cdef Record *find_record(self) except? NULL:
-        """Do the same regardless of the cursor's position."""
+        """Return what record_at_cursor() returns, wherever the cursor is."""
         cdef Block *block
         cdef Record *record
         cdef uint64_t seq

@@ -18,7 +18,7 @@ cdef class Waiter:
 
 cdef class Consumer(Waiter):
     cdef bint has_room(self) noexcept:
-        """Return whether a message can be sent now without too much unsent output."""
+        """Return whether a message can be sent now, because there is not too much unsent output."""
         return True
 
     cdef int64_t usual_timeout(self) noexcept:

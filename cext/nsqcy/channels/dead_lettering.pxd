@@ -25,7 +25,7 @@ cdef class Transfer(Consumer):
 
 cdef class DeadLettering(Redelivery):
     cdef readonly str dead_letter_topic     # "": none
-    cdef Transfer transfer                  # None: nothing was transferred yet
+    cdef Transfer transfer                  # None: nothing has been transferred yet
     cdef readonly uint64_t dead_lettered_count
     cdef uint64_t redriven_count
     cdef uint64_t exhausted_count           # out of attempts, without a dead-letter topic

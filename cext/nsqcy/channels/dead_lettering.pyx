@@ -32,8 +32,8 @@ cdef class Transfer(Consumer):
 
 cdef class DeadLettering(Redelivery):
     cdef int dead_letter(self, Entry *entry, TransferReason reason, str client) except -1:
-        """Transfer a message without a consumer to the dead-letter topic, or drop it if there is
-        none."""
+        """Transfer a message that no consumer holds to the dead-letter topic; drop the message if
+        there is no such topic."""
         if self.dead_letter_topic:
             return self.make_transfer().take_over(entry, reason, client)
         self.exhausted_count += 1

@@ -50,7 +50,7 @@ cdef class Dispatch(Expiry):
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
-        """Do the same as dispatch(), as far as the rate allows."""
+        """Hand out messages, as far as the rate allows; return what dispatch() returns."""
         cdef double now = self.scheduler.now
         cdef double gap = SECOND / self.rate
         cdef uint64_t before = self.in_flight_count
@@ -72,7 +72,7 @@ cdef class Dispatch(Expiry):
         return budget - maximum + left
 
     cdef int hand_out(self, int budget) except -1:
-        """Do the same, unless something prevents delivery."""
+        """Hand out messages to ready consumers; return what dispatch() returns."""
         cdef RecordWindow window = self.window
         cdef RingPlace *place
         cdef Entry *entry
@@ -132,7 +132,7 @@ cdef class Dispatch(Expiry):
         return self.take_sifted(maximum)
 
     cdef Entry *take_sifted(self, int maximum) except? NULL:
-        """Do the same for a next message that may not be deliverable."""
+        """Do what take() does if the next message may not be deliverable."""
         cdef Entry *entry
         cdef Record *record
         while True:
@@ -197,8 +197,7 @@ cdef class Dispatch(Expiry):
     # -- without consumers --
 
     cdef int clear_out(self, int budget) except -1:
-        """Drop messages that are too old, then those that are too many; return the unused
-        budget."""
+        """Drop messages that are too old, then those beyond the limit; return the unused budget."""
         self.stepped = 0
         if self.ttl or self.window.perishable:
             self.drop_expired(budget)

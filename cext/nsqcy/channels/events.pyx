@@ -17,7 +17,7 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    RING = 16384            # maximum number of waiting events: a mebibyte
+    RING = 16384            # maximum number of waiting events; they take a mebibyte
     BATCH = 1024            # maximum number of lines written per turn
     MAX_CLIENT = 512       # maximum characters of a client's name
 

@@ -96,8 +96,8 @@ cdef class Expiry(DeadLettering):
         return False
 
     cdef int drop_expired(self, int budget) except -1:
-        """Drop messages that are too old where the next message would be taken, even if there are
-        no consumers."""
+        """Drop expired messages from where the next message would be taken, even if there are no
+        consumers."""
         cdef Entry *entry
         cdef Record *record
         while budget > self.stepped:

@@ -63,7 +63,7 @@ cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcep
     table[hole] = NULL
 
 
-# A table that has become too small moves its entries to a larger one bit by bit: a few slots with
+# A table that has become too small moves its entries to a larger one gradually: a few slots with
 # each new entry, and every entry that is looked up.
 cdef class InFlight(Deferral):
     cdef readonly uint64_t in_flight_count

@@ -118,8 +118,8 @@ cdef class InFlight(Deferral):
         clear_slot(self.outgrown, self.outgrown_mask, slot)
 
     cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept:
-        """Do the same for a message that may be in the outgrown table; `slot` is its new
-        location."""
+        """Return `slot` for an id that is not in the table, after moving its entry to that slot if
+        the entry is in the outgrown table."""
         cdef uint32_t before = find_slot(self.outgrown, self.outgrown_mask, id)
         if self.outgrown[before] != NULL:
             self.move_one(before)

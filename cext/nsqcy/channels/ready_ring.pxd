@@ -34,7 +34,7 @@ cdef inline void init_ring(ReadyRing *ring) noexcept nogil:
 
 
 cdef inline void enter_ring(ReadyRing *ring, int locality, RingPlace *place) noexcept nogil:
-    """Add a place at the end of the ring of a locality."""
+    """Add a place at the end of a locality's ring."""
     cdef RingPlace *head = &ring.heads[locality]
     place.prev = head.prev
     place.next = head

@@ -15,7 +15,7 @@ cdef class Codec:
     """Codec for one connection, above TLS and compression."""
     cdef readonly str address
     cdef Output output
-    cdef bytearray partial          # bytes received of an incomplete frame
+    cdef bytearray partial          # received bytes of an incomplete frame
     cdef size_t wanted              # size that `partial` needs before the next try
     cdef uint32_t longest           # maximum bytes of a message's frame
     cdef bint headers               # negotiated: a message begins with its headers

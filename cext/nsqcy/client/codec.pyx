@@ -143,7 +143,7 @@ cdef class Codec:
         if size == SPELLS_HTTP:
             raise ProtocolError(f"unexpected HTTP response from {self.address},"
                                 " a nsqd TCP endpoint is required")
-        raise ProtocolError(f"{self.address} announces a frame of {size} bytes,"
+        raise ProtocolError(f"{self.address} announced a frame of {size} bytes,"
                             f" 4 to {maximum} are allowed")
 
     def rest(self):
@@ -256,7 +256,7 @@ cdef class Message:
     """
 
     def __init__(self):
-        raise TypeError("a Message is made by the connection that delivers it")
+        raise TypeError("a Message is created by the connection that delivers it")
 
     @property
     def nsqd_address(self):
@@ -328,7 +328,7 @@ cdef class Headered(Message):
 cdef inline Codec codec_of(Message message):
     """The message's connection; None if it was created without one."""
     if message is None or message.codec is None:
-        raise TypeError("this is no Message that a connection has delivered")
+        raise TypeError("this is not a Message that a connection has delivered")
     return message.codec
 
 

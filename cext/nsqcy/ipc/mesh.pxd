@@ -62,7 +62,7 @@ cdef class Stream:
         StreamSide _side
         bint _peer_closed
         bint _aborting
-        bint _cut_short        # a send was cut short: the end waits for on_writable
+        bint _cut_short        # a send was cut short: the end is waiting for on_writable
         uint32_t _credit       # bytes we may send
         uint32_t _allowed      # bytes the peer may send
         uint32_t _owed         # bytes consumed but not yet returned as credit

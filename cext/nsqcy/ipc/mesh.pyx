@@ -182,7 +182,7 @@ cdef class Stream:
             n = self._credit
             self._cut_short = True
         taken = n
-        # Other streams wait for room: queue after them.
+        # Other streams are waiting for room: queue after them.
         if link_alone(&peer._data):
             while done < taken:
                 piece = min(taken - done, <uint32_t> RECORD_MAX)
@@ -438,7 +438,7 @@ cdef class Peer:
         return 1 if link_alone(&self._control) else self._move()
 
     cdef void _publish(self) noexcept:
-        """Publish the records in the ring, and wake the peer if it sleeps."""
+        """Publish the records in the ring, and wake the peer if it is sleeping."""
         if self._out.head == self._out.published:
             return
         ring_publish(&self._out)
@@ -446,7 +446,7 @@ cdef class Peer:
             _wake(self._mesh, self._index)
 
     cdef void _release(self) noexcept:
-        """Release the room of read records, and notify the peer if it waits for room."""
+        """Release the room of read records, and notify the peer if it is waiting for room."""
         cdef uint64_t *waits = &self._mesh._slot.waits
         if self._into.tail == self._into.released:
             return
@@ -522,7 +522,7 @@ cdef class Mesh:
         self._up |= other._bit
         if (ring_attach_writer(&other._out, self.shared.ring(self.index, peer)) < 0
                 or ring_attach_reader(&other._into, self.shared.ring(peer, self.index)) < 0):
-            self._break(other, "positions of the ring")
+            self._break(other, "ring positions")
         return other._up
 
     def peer_down(self, int peer):
@@ -538,7 +538,7 @@ cdef class Mesh:
 
     cdef Peer _checked(self, int peer):
         if not 0 <= peer < self.shared.workers or peer == self.index:
-            raise IndexError(f"worker {peer} is no peer")
+            raise IndexError(f"worker {peer} is not a peer")
         return <Peer> self._peers[peer]
 
     cdef int _disconnect(self, Peer peer) except -1:
@@ -623,7 +623,7 @@ cdef class Mesh:
                     break
             self._touched &= ~peer._bit
             if moved < 0:
-                self._break(peer, "tail of the ring")
+                self._break(peer, "ring tail")
         return 0
 
     # In.
@@ -679,7 +679,7 @@ cdef class Mesh:
             got = ring_read(&peer._into, &record)
             if got <= 0:
                 self._unfinished &= ~peer._bit
-                return 0 if got == 0 else self._break(peer, "record in the ring")
+                return 0 if got == 0 else self._break(peer, "ring record")
             left[0] -= record.size
             self._dispatching = record.stream
             self._dispatch(peer, &record)
@@ -698,11 +698,11 @@ cdef class Mesh:
             return 0 if stream is None else stream._on_data(record.data, record.length)
         if record.kind == KIND_CREDIT:
             if stream is None or record.length != 4:
-                return self._break(peer, "credit for no stream")
+                return self._break(peer, "credit for an unknown stream")
             return stream._on_credit(load_le32(record.data))
         if record.kind == KIND_CLOSE or record.kind == KIND_ABORT:
             return 0 if stream is None else stream._on_last(record.kind == KIND_ABORT)
-        return self._break(peer, "kind of record")
+        return self._break(peer, "record kind")
 
     cdef int _accept(self, Peer peer, RingRecord *record) except -1:
         cdef:
@@ -711,7 +711,7 @@ cdef class Mesh:
             Stream stream
             StreamEnd end
         if not record.stream & 1 or index >= STREAMS_MAX:
-            return self._break(peer, "number of a stream")
+            return self._break(peer, "stream number")
         if index >= <size_t> len(table):
             table.extend([None] * (index + 1 - len(table)))
         if table[index] is not None:

@@ -29,7 +29,7 @@ from nsqcy.base.atomics cimport (
 cdef enum:
     SECOND = 1_000_000_000
     BURST = SECOND              # credit: what may be published at once after a pause
-    SLICE = 10_000_000          # time slice for waiting publishers, one after the other
+    SLICE = 10_000_000          # time slice for waiting publishers, one after another
 cdef int64_t TOLD_AGAIN = 60 * <int64_t>SECOND
 cdef double MAX_COST = 1e17    # maximum ns that one publish may cost: three years
 
@@ -42,7 +42,7 @@ cdef class QuotaTable:
     def __cinit__(self, memory, int worker):
         PyObject_GetBuffer(memory, &self._view, PyBUF_WRITABLE)
         if <size_t>self._view.buf % 8:
-            raise ValueError("the memory of quotas is not aligned")
+            raise ValueError("the quota memory is not aligned")
         if not 0 <= worker < MAX_WORKERS:
             raise ValueError(f"there is no worker {worker}")
         self._rows = <size_t>self._view.len // sizeof(Used)

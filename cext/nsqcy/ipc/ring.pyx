@@ -94,7 +94,7 @@ cdef class Shared:
         if <size_t> self._view.len < size or <size_t> self._view.buf % 8:
             raise ValueError("the buffer is too small or not aligned")
         if self._head.magic != MAGIC or self._head.version != VERSION:
-            raise ValueError("this is not shared memory of ours")
+            raise ValueError("this is not nsqd's shared memory")
         if self._head.workers != <uint32_t> workers:
             raise ValueError(f"this is shared memory for {self._head.workers} workers")
 
@@ -149,11 +149,11 @@ cdef class Shared:
         store_relaxed_u64(&slot.beat, now)
 
     def set_topics(self, int worker, uint32_t topics):
-        """Publish the number of topics of the worker."""
+        """Publish the worker's number of topics."""
         store_relaxed_u32(&self.slot(self._checked(worker)).topics, topics)
 
     def topics(self):
-        """Return the number of topics of all workers, including workers that have crashed."""
+        """Return the total number of topics on all workers, including workers that have crashed."""
         return sum([load_relaxed_u32(&self.slot(worker).topics) for worker in range(self.workers)])
 
     cpdef int busy(self, int worker) noexcept:

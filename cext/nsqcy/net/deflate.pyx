@@ -46,7 +46,7 @@ cdef class DeflateLayer(ByteLayer):
         cdef size_t n
         while True:
             if self.inflater.eof:
-                raise LayerEnd("deflate: the stream ends")
+                raise LayerEnd("deflate: the stream has ended")
             n = min(self.input.pending(), <size_t>INPUT_STEP)
             if n == 0 and len(self.piece) < PIECE_SIZE:
                 return 0                        # the inflater has no more output

@@ -120,8 +120,8 @@ cdef class TlsStream(ByteLayer):
         return total
 
     cdef int read_failed(self, int result) except -1:
-        """Return whether nothing more can be read; `failure` has the reason, unless more input is
-        needed."""
+        """Return whether nothing more can be read; `failure` contains the reason, unless more input
+        is needed."""
         cdef int error = ssl_get_error(self.ssl, result)
         if error == ERROR_WANT_READ:
             self.dry = True

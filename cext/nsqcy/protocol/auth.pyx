@@ -97,7 +97,7 @@ cdef class Authorizer(InputBuffer):
             self.wake()
 
     def auth_failed(self):
-        """Handle the case that no auth server returned a usable response."""
+        """Handle the case in which no auth server returned a usable response."""
         self.auth_asked = False
         self.last_command = self.manager.scheduler.now
         if self.authorization is None:
@@ -133,7 +133,7 @@ cdef class Authorizer(InputBuffer):
         self.auth_identity = authorization.identity
         self.auth_identity_url = authorization.identity_url
         if authorization.quota is not self.quota:
-            # A client that is already counted stays, regardless of its new quota.
+            # A client that is already counted stays connected, regardless of its new quota.
             self.forget_quota()
             self.quota = authorization.quota
             if self.quota is not None:

@@ -54,8 +54,8 @@ cdef class Connection(Consumer):
     cdef bint lenient               # a failed publish does not end the session
     cdef bint transfers             # its publishes have already been accepted by a different topic
     cdef bint remote                # far end of a stream: the client is on a different worker
-    cdef bint blocked               # parsing waits for tickets, a placement or a peer
-    cdef bint crammed               # parsing waits until the client reads responses
+    cdef bint blocked               # parsing is waiting for tickets, a placement or a peer
+    cdef bint crammed               # parsing is waiting until the client reads responses
     cdef bint stopping              # no more commands run; closes once all output is sent
     cdef readonly bint closed
     cdef bint eof                   # no more input
@@ -66,7 +66,7 @@ cdef class Connection(Consumer):
     cdef bint dirty
     cdef bint resumable
     cdef bint reading
-    cdef bint starved               # waits for its worker's input budget
+    cdef bint starved               # waiting for its worker's input budget
     cdef Output output
     cdef readonly Durability durability     # minimum durability of its publishes
     cdef readonly bint topic_log    # the client supports the LOG_ commands
@@ -80,14 +80,14 @@ cdef class Connection(Consumer):
     cdef readonly int64_t heartbeat_interval    # ns; 0: none
     cdef int64_t next_heartbeat
     cdef int64_t last_command
-    cdef int64_t waiting_since              # when it began to wait for a peer that is down
+    cdef int64_t waiting_since              # when it began waiting for a peer that is down
     cdef readonly uint32_t output_buffer_size
     cdef readonly int64_t output_buffer_timeout     # ns
     cdef Timer timer
     cdef bint upgrading             # a TLS handshake is in progress
     cdef readonly bint upgraded     # TLS or a codec was negotiated; only once
     cdef bint migrating             # migrating to the worker of its topic
-    cdef int64_t quota_due          # retry time of a publish that waits for quota; 0: none
+    cdef int64_t quota_due          # retry time of a publish waiting for quota; 0: none
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1
     cdef int end_of_input(self) except -1

@@ -49,7 +49,7 @@ cdef class Connection(Consumer):
         self.timer.owner = <void *>self
 
     def __init__(self):
-        raise TypeError(f"{type(self).__name__} is a layer of Session and not made by itself")
+        raise TypeError(f"{type(self).__name__} is a layer of Session, not created by itself")
 
     # -- for the transport --
 

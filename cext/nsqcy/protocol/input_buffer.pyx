@@ -103,8 +103,8 @@ cdef class InputBuffer(AnswerQueue):
         return 0
 
     cdef int keep(self, const uint8_t *data, size_t n) except -1:
-        """Keep unfinished input. Memory grows with the bytes received, never with the size
-        announced."""
+        """Keep unfinished input. Memory use grows with the received bytes, never with the announced
+        size."""
         cdef size_t have = self.kept_end - self.kept_start
         cdef size_t capacity = self.kept_capacity
         cdef uint8_t *grown

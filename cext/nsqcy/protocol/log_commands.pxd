@@ -1,4 +1,4 @@
-# Commands for the log of a topic: LOG_PUB, LOG_META, LOG_SEEK, LOG_FETCH, LOG_CURSOR.
+# Commands for a topic's log: LOG_PUB, LOG_META, LOG_SEEK, LOG_FETCH, LOG_CURSOR.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -17,10 +17,10 @@ cdef class CursorAnswer:
 
 
 cdef class LogCommands(PublishCommands):
-    """Commands for the log of a topic; they are executed one at a time."""
+    """Commands for a topic's log; they are executed one at a time."""
     cdef int64_t log_due            # retry time of a waiting command; 0: none
     cdef bint log_waited            # the command has waited
-    cdef LogRead log_read           # read that it waits for
+    cdef LogRead log_read           # read that it is waiting for
     cdef uint64_t log_unsent        # bytes of a response that is not completely sent
     cdef uint64_t log_sent_at       # output.total_sent once the response is sent
 

@@ -1,4 +1,4 @@
-"""Commands for the log of a topic (docs/PROTOCOL.md).
+"""Commands for a topic's log (docs/PROTOCOL.md).
 
 LOG_PUB publishes a batch once, even if the batch is sent repeatedly; the other commands read the
 log and manage cursors. Each command is answered before the next one is executed. A response counts
@@ -126,7 +126,7 @@ cdef class LogCommands(PublishCommands):
     # -- the other commands --
 
     cdef Parsed log_command(self, const uint8_t *line, size_t n) except RAISED:
-        """Execute a command for the log of a topic (docs/PROTOCOL.md).
+        """Execute a command for a topic's log (docs/PROTOCOL.md).
 
         It is answered before the next command is parsed.
         """

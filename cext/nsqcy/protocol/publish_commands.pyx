@@ -393,7 +393,7 @@ cdef class PublishCommands(Migration):
     # -- user quota --
 
     cdef Parsed charge(self, uint32_t messages, uint64_t size) except RAISED:
-        """Charge a complete publish to the quota, once per publish: NEXT.
+        """Charge a complete publish to the quota, once per publish, and return NEXT.
 
         If the quota is exhausted, the publish waits, and reading stops meanwhile.
         """
@@ -423,6 +423,6 @@ cdef class PublishCommands(Migration):
         self.manager.lose_favour(self)
         if quota.is_news(now):
             self.manager.log.warn(
-                f"AUTH: user {quota.user} publishes more than its quota",
+                f"AUTH: user {quota.user} is exceeding its publish quota",
                 event="quota_reached", user=quota.user, client=self.remote_address)
         return 0

@@ -21,8 +21,8 @@ cdef class SessionManager:
     cdef readonly int index
     cdef readonly set sessions
     cdef readonly dict owners               # topic -> worker
-    cdef dict askers                        # topic -> sessions that wait for its placement
-    cdef list peer_waiters                  # sessions that wait for a worker to restart
+    cdef dict askers                        # topic -> sessions waiting for its placement
+    cdef list peer_waiters                  # sessions waiting for a worker to restart
     cdef list dirty
     cdef list resumable
     cdef list undecoded                     # transports with input for which there will be no event

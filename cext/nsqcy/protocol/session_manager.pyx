@@ -136,8 +136,8 @@ cdef class SessionManager:
         """Once a second, find the worker that takes producers from this one: the worker that ran
         least, if it ran clearly less than this one.
 
-        Only a worker that runs nearly all the time gives producers away. If workers wait for CPUs
-        instead, forwarding would cost CPU time that no worker has.
+        Only a worker that runs nearly all the time gives producers away. If workers are waiting for
+        CPUs instead, forwarding would cost CPU time that no worker has.
         """
         cdef Shared shared = self.mesh.shared
         cdef int least = shared.ran(self.index) * LIGHTER // 100
@@ -323,7 +323,7 @@ cdef class SessionManager:
         return count
 
     def quotas_changed(self):
-        """Handle changed quotas: sessions that wait for quota try again."""
+        """Handle changed quotas: sessions that are waiting for quota try again."""
         cdef Connection session
         for session in self.sessions:
             session.quota_changed()

@@ -47,7 +47,7 @@ cdef class AnswerQueue(Connection):
     cdef int line_owner             # owner of the topics of all outstanding answers; -1: none
     cdef bytes line_key             # the topic, if it is owned here
     cdef StreamEnd relaying         # one of its message frames is partly written
-    cdef bytearray aside            # frames that wait for the end of that frame
+    cdef bytearray aside            # frames waiting for the end of that frame
 
     cdef inline void touch_dirty(self) noexcept:
         """Schedule a flush of the transport for the end of the turn."""
@@ -57,7 +57,7 @@ cdef class AnswerQueue(Connection):
     cdef void become_dirty(self) noexcept
 
     cdef inline bint is_crammed(self) noexcept:
-        """Return whether too many answers wait for the client to read them."""
+        """Return whether too many answers are waiting for the client to read them."""
         cdef size_t waiting = self.output.end - self.output.start
         if self.aside is not None:
             waiting += len(self.aside)

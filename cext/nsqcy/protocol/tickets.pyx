@@ -1,6 +1,6 @@
 """Answers in the order of their commands.
 
-An answer that is not known yet (because a publish waits for the log or was forwarded) takes a
+An answer that is not known yet (because a publish is waiting for the log or was forwarded) takes a
 ticket, and all later answers wait. Heartbeats and messages do not wait. Does not know any command
 by name.
 """

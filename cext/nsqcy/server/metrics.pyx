@@ -133,7 +133,7 @@ cdef class Exposition:
         self.ages_names = tuple([
             f"{ages_name}_{end}".encode() for end in ("bucket", "sum", "count")])
         if len(topic_names) != TOPIC_FIGURES or len(channel_names) != CHANNEL_FIGURES:
-            raise ValueError("a name for each figure is needed")
+            raise ValueError("each figure needs a name")
         self.bounds = [repr(bound) for bound in bounds("ages")]
         self.bounds.append("+Inf")
         self.text_count = TOPIC_FIGURES + 1 + CHANNEL_FIGURES

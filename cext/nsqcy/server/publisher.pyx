@@ -308,8 +308,8 @@ cdef bytes _mpub(bytes key, list bodies):
 
 
 def _parts(bodies, maximum):
-    """Split bodies into lists for MPUBs of at most `maximum` bytes; a larger body gets a list of
-    its own."""
+    """Split bodies into lists for MPUBs of at most `maximum` bytes; a larger body gets its own
+    list."""
     part = []
     size = 4
     for body in bodies:

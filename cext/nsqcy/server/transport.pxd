@@ -21,7 +21,7 @@ cdef class SocketTransport(Transport):
     cdef object identity            # negotiated settings until they are applied
     cdef ByteQueue encoded          # output of the layers
     cdef ByteQueue between          # output between two layers
-    cdef bint is_reading            # the reader runs
+    cdef bint is_reading            # the reader is running
     cdef bint wanted                # the session wants input
     cdef bint drained               # the layers have no input that can be decoded now
     cdef bint queued                # the session is in manager.undecoded

@@ -4,10 +4,11 @@ Owns the socket calls and the watchers of a worker's hub; knows nothing about th
 of the event loop is the batch: one receive for each readable socket, then (right before the poll)
 topics, channels and one send for each socket with output.
 
-TLS and codecs are layers (nsqcy.net.byte_layer) between a socket and its session. A socket without
-layers only costs one comparison. With layers, input is decoded while the session reads, a bounded
-amount per turn; the socket is not read while input is left. Output is encoded once all earlier
-encoded output has been sent, so the output for a slow client is stored only once, and is counted.
+TLS and codecs are layers (nsqcy.net.byte_layer) between a socket and its session. For a socket
+without layers, this costs only one comparison. With layers, input is decoded while the session
+reads, a bounded amount per turn; the socket is not read while input is left. Output is encoded once
+all earlier encoded output has been sent, so the output for a slow client is stored only once, and
+is counted.
 
 The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
@@ -617,13 +618,13 @@ cdef class BytesTransport(Transport):
         return taken
 
     def unsent(self):
-        """Return the output that waits for the peer."""
+        """Return the output that is waiting for the peer."""
         cdef const uint8_t *data[PIECES]
         cdef size_t lengths[PIECES]
         cdef int count = self.session.output.pieces(data, lengths, PIECES)
         cdef int i
         if count == PIECES:
-            raise BufferError("more than fits into one look")
+            raise BufferError("more pieces than can be returned at once")
         return b"".join([data[i][:lengths[i]] for i in range(count)])
 
     cdef int flush(self) except -1:

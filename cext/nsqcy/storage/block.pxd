@@ -39,7 +39,7 @@ ctypedef struct Block:
     uint32_t count          # records
     uint32_t cursors        # number of cursors in the block
     uint32_t refs           # number of entries that refer to its records
-    uint32_t pins           # sends, writes and reads in progress: the bytes must stay
+    uint32_t pins           # sends, writes and reads in progress: the bytes must be kept
     uint32_t flags
     uint64_t first_seq
     uint64_t last_seq

@@ -164,8 +164,8 @@ cdef class BlockPool:
 
     cdef void thin_arena(self, Arena *arena) noexcept:
         """Return to the kernel the pages of free blocks, in an arena that a few used blocks keep
-        alive. The first page of each free block stays, because it holds the link. The arena must no
-        longer be a huge page; otherwise the kernel would fill it again."""
+        alive. The first page of each free block is kept, because it contains the link. The arena
+        must no longer be a huge page; otherwise the kernel would fill it again."""
         cdef uint8_t *block = <uint8_t *>arena.free
         arena.thinned = arena.idle_since
         madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)

@@ -59,8 +59,8 @@ cdef inline uint64_t transfer_number(const Entry *entry) noexcept:
 
 
 cdef enum EntryState:
-    QUEUED = 0              # waits for redelivery at the tail
-    DEFERRED = 1            # waits for its due time
+    QUEUED = 0              # waiting for redelivery at the tail
+    DEFERRED = 1            # waiting for its due time
     TRANSFERRING = 2        # being transferred to another topic
     IN_FLIGHT = 3           # held by a consumer
 

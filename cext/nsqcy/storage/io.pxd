@@ -196,7 +196,7 @@ cdef extern from "iothread.h" nogil:
 
 # The calls with which a log changes its files. Only the hub's thread makes them; none of them
 # blocks.
-# ptr (and result) must stay until done; done and result may be NULL.
+# ptr (and result) must stay valid until done; done and result may be NULL.
 cdef class FileCalls:
     cdef IoCalls *calls            # for the few calls made on the hub before serving
 

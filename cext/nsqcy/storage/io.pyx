@@ -94,7 +94,7 @@ cdef class IoThread(FileCalls):
         memset(&self.engine, 0, sizeof(IoEngine))
         self.calls = &io_calls_read_only if read_only else &io_calls_real
         if faults and read_only:
-            raise ValueError("faults are of a thread that may write")
+            raise ValueError("only a thread that may write can have faults")
         if faults:
             self.faults = <IoFaults *>calloc(1, sizeof(IoFaults))
             if self.faults is NULL:
@@ -274,7 +274,7 @@ cdef class IoThread(FileCalls):
     # ---- Python interface ----
 
     def fileno(self):
-        """The eventfd, which is readable when completions wait."""
+        """The eventfd, which is readable when completions are waiting."""
         return self.engine.event
 
     def sync_times(self):
@@ -352,7 +352,7 @@ cdef class IoThread(FileCalls):
         """Run the next operation that was kicked, or the next one of a lane; only if there are no
         threads. Return whether an operation could run."""
         if not self.engine.stepped:
-            raise ValueError("made without stepped=True")
+            raise ValueError("created without stepped=True")
         if lane is None:
             return engine_step(&self.engine) != 0
         return lane_step(&self.engine.lanes[lane_named(lane)]) != 0
@@ -399,7 +399,7 @@ cdef class IoThread(FileCalls):
         with nogil:
             parked = faults_wait_parked(self.faults, seconds)
         if not parked:
-            raise TimeoutError("no thread came to the held call")
+            raise TimeoutError("no thread reached the held call")
 
     def release(self):
         """Let a parked thread continue."""
@@ -418,7 +418,7 @@ cdef class IoThread(FileCalls):
         cdef IoMade *made
         self._need_faults()
         if self.engine.outstanding and not self.engine.stepped:
-            raise ValueError("the threads are at work")
+            raise ValueError("the threads are busy")
         if self.faults.record_failed:
             raise MemoryError
         calls = []
@@ -435,7 +435,7 @@ cdef class IoThread(FileCalls):
 
     cdef int _need_faults(self) except -1:
         if self.faults is NULL:
-            raise ValueError("made without faults=True")
+            raise ValueError("created without faults=True")
         return 0
 
 

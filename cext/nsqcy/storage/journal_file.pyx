@@ -34,8 +34,8 @@ cdef class JournalFile(SegmentFiles):
         return self.end_snapshot((), leads, done, arg)
 
     cdef int begin_snapshot(self) except -1:
-        """Begin to replace the journal; until that is complete, the existing journal stays, and so
-        does every file that it may name."""
+        """Begin to replace the journal; until that is complete, the existing journal is kept, and
+        so is every file that it may name."""
         if self.closed:
             raise ValueError("the log is closed")
         self._snapshot = self.io.file(os.path.join(self._directory, b"journal.tmp"),

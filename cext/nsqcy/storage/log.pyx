@@ -116,7 +116,7 @@ cdef class Log(LogWriter):
                     done(arg, error)
             finally:
                 if segment is not NULL:
-                    # Only now, because the callback may have released extents in it.
+                    # Do this last, because the callback may have released extents in the segment.
                     segment.pending -= 1
                     keep._settle(segment)
                 keep._end_check()

@@ -99,7 +99,7 @@ cdef int recover_segment(Log log, str name, Recovered into) except -1:
 cdef int recover_runs(Log log, int fd, uint64_t size, Segment *segment,
                       Recovered into) except -1:
     """Doom a segment whose records are all elsewhere: it is removed after the next snapshot. A
-    segment with unreadable parts stays."""
+    segment with unreadable parts is kept."""
     cdef Py_ssize_t damages = len(into.damages)
     cdef bytes log_id = recover_header(log, fd, segment, into)
     cdef bint closed = recover_footer(log, fd, size, segment, into)

@@ -39,9 +39,9 @@ cdef struct Task:
     uint64_t first_seq
     uint64_t last_seq
     bint follows         # its operation must follow others of the log in their lane
-    bint tells           # of a delta that follows: runs wait for it
+    bint tells           # of a delta that follows: runs are waiting for it
     bint durable         # of a run: done when a sync covers it
-    bint goes_on         # of a run: done together with the next run, and rejected if that is
+    bint goes_on         # of a run: done, or rejected, together with the next run
     uint64_t commit      # of a durable run: the number of the commit that covers it
     uint64_t journal_writes        # of a run: number of journal writes that must be done before it
     uint8_t *owned       # freed with the task
@@ -69,7 +69,7 @@ cdef class LogTasks:
     cdef uint64_t _tasks
     cdef uint64_t _following          # number of consecutive tasks, and their lane
     cdef IoLane _lane
-    cdef bint _awaited                # the latest run is durable: publishers wait for syncs
+    cdef bint _awaited                # the latest run is durable: publishers are waiting for syncs
     cdef bint _error_is_sync
 
     cdef Task *_task(self, TaskKind kind, Segment *segment, Task *whole) except NULL

@@ -35,7 +35,7 @@ cdef class LogWriter(JournalFile):
     # Return the room for records, in bytes, in the segment of the next run.
     cdef uint64_t room(self) noexcept
     cdef int sync(self, log_done done, void *arg) except -1
-    # Return the monotonic time of the next sync, or 0 if nothing waits for one.
+    # Return the monotonic time of the next sync, or 0 if nothing is waiting for one.
     cdef int64_t tick(self, int64_t now) except -1
     cdef bint _is_journaled(self, const Task *task) noexcept
     cdef int _wait(self, Task *task, int error) except -1

@@ -113,13 +113,13 @@ cdef class LogWriter(JournalFile):
         return self._finish(task, error or task.refused)
 
     cdef bint _is_journaled(self, const Task *task) noexcept:
-        """Return whether the journal writes that this run waits for are done, or have failed
+        """Return whether the journal writes that this run is waiting for are done, or have failed
         permanently."""
         return (task.journal_writes <= self._required_done
                 or self.journal_lost and task.journal_writes <= self._journal_done)
 
     cdef int _wait(self, Task *task, int error) except -1:
-        """Handle a failed run, which also waits: runs are completed in order."""
+        """Handle a failed run, which must wait as well: runs are completed in order."""
         if error:
             self._segment_fail(task.segment)
         if self._written_last is NULL:

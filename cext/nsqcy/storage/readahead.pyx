@@ -105,7 +105,7 @@ cdef class ReadAhead:
             return False
         window.pool.keep_budget()
         self.block = window.pool.new_block(<uint32_t>min(<uint64_t>LARGEST_BLOCK, self.bytes))
-        # Its block is in its own ring: it is not a straggler, but leaves memory like one.
+        # The block forms its own ring: it is not a straggler, but is dropped from memory like one.
         self.block.prev = self.block.next = self.block
         window.ref(self.block)
         self.picked.memory = self.block.data

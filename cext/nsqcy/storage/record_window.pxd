@@ -49,7 +49,7 @@ cdef class RecordWindow:
     cdef uint32_t cursor_room
     cdef Cursor visible             # records before it may be read
     cdef Cursor fanout              # records before it belong to the channels
-    # Cursors for retention: if watched, records after them stay, with or without readers.
+    # Cursors for retention: if watched, records after them are kept, with or without readers.
     cdef Cursor kept                # kept by retention, or for a named cursor
     cdef Cursor outdated            # retention would have released everything before it
     cdef Cursor unjournaled              # the journal does not record yet what follows it

@@ -386,7 +386,7 @@ cdef class RecordWindow:
         raise NotImplementedError
 
     cdef int write_copies(self, Block *block) except -1:
-        """Pass the records in a block of copies that are not in the log yet to the log."""
+        """Pass to the log the records in a block of copies that the log does not contain yet."""
         raise NotImplementedError
 
     cdef int copies_written(self) except -1:

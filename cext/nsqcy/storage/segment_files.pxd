@@ -17,7 +17,7 @@ cdef class SegmentFiles(LogTasks):
     cdef Segment *_last
     cdef Segment *_current
     cdef uint64_t last_number         # largest segment number, here or in a journal
-    cdef bint _frozen                 # close() was called: files stay even if runs are released
+    cdef bint _frozen                 # close() was called: files are kept even if runs are released
     cdef uint64_t _unsynced           # records written since the last sync
     cdef int _sync_error              # error of a failed sync, until a sync() has reported it
     cdef uint64_t _sync_error_number  # and its segment
@@ -43,7 +43,7 @@ cdef class SegmentFiles(LogTasks):
     cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
     # Release runs that are no longer needed.
     cdef int release(self, Extent *extent) except -1
-    # Free an extent's further pieces and zero it; the runs stay.
+    # Free an extent's further pieces and zero it; the runs are not released.
     cdef int forget(self, Extent *extent) except -1
     cdef int _sync_files(self, Task *whole) except -1
     # Sync the recovered files, because a killed process need not have synced them.

@@ -43,12 +43,12 @@ cdef int64_t live_pieces = 0
 
 
 cdef int64_t segments_alive() noexcept:
-    """Return the number of segments of all logs; zero once every log is gone."""
+    """Return the number of segments in all logs; zero once every log is gone."""
     return live_segments
 
 
 cdef int64_t pieces_alive() noexcept:
-    """Return the number of further pieces of extents; zero once every extent has been released."""
+    """Return the number of extents' further pieces; zero once every extent has been released."""
     return live_pieces
 
 

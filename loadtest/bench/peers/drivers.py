@@ -1,4 +1,4 @@
-"""The client-side protocols of the peers: the bytes of each operation.
+"""The client-side protocols of the peers: the bytes for each operation.
 
 A driver creates queues and connections. A connection receives bytes and returns the bytes to send;
 after its creation, it never waits. The bytes are those that the peer's own client libraries send
@@ -234,7 +234,7 @@ def resp(*words: bytes) -> bytes:
 
 
 class Redis:
-    """Common part of Redis streams and lists."""
+    """Common base of the drivers for Redis streams and lists."""
 
     package = "redis-server"
     program = "redis-server"

@@ -1,4 +1,4 @@
-"""The same work for every contestant, in rounds that take turns."""
+"""The same work for every contestant, in rounds in which the contestants take turns."""
 
 import select
 import socket

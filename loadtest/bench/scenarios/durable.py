@@ -1,4 +1,4 @@
-"""Cost of acknowledging a publish only when its messages are safe, compared with Redis."""
+"""Cost of acknowledging a publish only once its messages are safe, compared with Redis."""
 
 import subprocess
 import tempfile
@@ -99,7 +99,7 @@ def told(result: Result, durability: str, ratio: float, note: str) -> Result:
 
 @contextmanager
 def synced_redis(folder: Path) -> Iterator[Daemon | None]:
-    """Redis that syncs before it responds, if Redis is installed."""
+    """A Redis server that syncs before it responds, if Redis is installed."""
     if not servers.program("redis-server"):
         yield None
         return

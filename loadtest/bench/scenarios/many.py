@@ -23,7 +23,7 @@ def warmed_up(settings: Settings, nsqd: Daemon) -> int:
 
 
 def each(result: Result, before: int, what: str, things: int) -> Result:
-    """Return a result whose note shows the growth of memory per object."""
+    """Return a result whose note shows the memory growth per object."""
     grown = (result.pss - before) / things
     result.figures["bytes"] = grown
     result.order = "bytes"

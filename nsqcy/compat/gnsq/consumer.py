@@ -85,11 +85,11 @@ class Consumer:
 
     @cached_property
     def on_finish(self) -> Signal:
-        return Signal("Sent after a message was finished: `message_id`.")
+        return Signal("Sent when a message has been finished: `message_id`.")
 
     @cached_property
     def on_requeue(self) -> Signal:
-        return Signal("Sent after a message was requeued: `message_id`, `timeout`.")
+        return Signal("Sent when a message has been requeued: `message_id`, `timeout`.")
 
     @cached_property
     def on_giving_up(self) -> Signal:
@@ -105,9 +105,9 @@ class Consumer:
 
     @cached_property
     def on_close(self) -> Signal:
-        return Signal("Sent after the consumer was closed.")
+        return Signal("Sent when the consumer has been closed.")
 
-    # -- its life
+    # -- lifecycle
 
     def start(self, block: bool = True) -> None:
         """Start, and wait for the consumer to end unless `block` is false."""

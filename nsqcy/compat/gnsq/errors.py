@@ -135,7 +135,7 @@ def make_error(error_code: bytes) -> NSQErrorCode:
 
 
 def error_of(error: BaseException) -> BaseException:
-    """Return the exception that gnsq raises for an error of nsqcy.client."""
+    """Return the exception that gnsq raises for an nsqcy.client error."""
     if isinstance(error, client.NsqdError):
         return make_error(str(error).encode())
     if isinstance(error, client.NoConnection | client.PublishTimeout):

@@ -29,15 +29,15 @@ class Message(Delivered):
 
     @cached_property
     def on_finish(self) -> Signal:
-        return Signal("Sent after the message was finished.")
+        return Signal("Sent when the message has been finished.")
 
     @cached_property
     def on_requeue(self) -> Signal:
-        return Signal("Sent after the message was requeued.")
+        return Signal("Sent when the message has been requeued.")
 
     @cached_property
     def on_touch(self) -> Signal:
-        return Signal("Sent after the message was touched.")
+        return Signal("Sent when the message has been touched.")
 
     def finish(self) -> None:
         """Finish the message."""

@@ -56,7 +56,7 @@ class Producer:
 
     @cached_property
     def on_close(self) -> Signal:
-        return Signal("Sent after the producer was closed.")
+        return Signal("Sent when the producer has been closed.")
 
     def start(self) -> None:
         """Begin to connect."""

@@ -25,7 +25,7 @@ def current_loop() -> asyncio.AbstractEventLoop:
 
 
 def begin(loop: asyncio.AbstractEventLoop, what: _Runs, prepare: Callable[[], None]) -> None:
-    """Start the object once the loop runs."""
+    """Start the object once the loop is running."""
 
     def start() -> None:
         prepare()

@@ -18,8 +18,8 @@ log = logging.getLogger("nsqcy.compat.pynsq")
 
 
 class Reader:
-    """Consumes once the loop runs. `message_handler(message)` returns True to finish, False to
-    requeue, or an awaitable of either; None finishes. An exception requeues."""
+    """Consumes once the loop is running. `message_handler(message)` returns True to finish, False
+    to requeue, or an awaitable of either; None finishes. An exception requeues."""
 
     def __init__(
         self,

@@ -18,8 +18,8 @@ Callback = Callable[[Any, Any], object]
 
 
 class Writer:
-    """Publishes while the loop runs. `callback(conn, data)` is called with b"OK" or an Error. The
-    future that a publish returns has the same result or exception; it is done once nsqd has
+    """Publishes while the loop is running. `callback(conn, data)` is called with b"OK" or an Error.
+    The future that a publish returns has the same result or exception; it is done once nsqd has
     responded."""
 
     def __init__(

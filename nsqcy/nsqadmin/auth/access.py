@@ -49,7 +49,8 @@ def is_of_another_site(head: Head) -> bool:
 
 
 def is_inside(peer: str, network: Network | None) -> bool:
-    """Return whether a peer (`ip:port`) is in this network. The network None contains all peers."""
+    """Return whether a peer (`ip:port`) is in this network. If the network is None, it contains all
+    peers."""
     if network is None:
         return True
     try:

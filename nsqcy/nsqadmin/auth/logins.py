@@ -101,7 +101,7 @@ def read(path: str) -> tuple[Users, list[str]]:
         name: user for name, user in found.items() if user.role and (user.password or user.token)
     }
     if not ours:
-        problem = "no user can log in: no user has a role together with a password or token"
+        problem = "no user can log in: no user has both a role and a password or token"
         raise ConfigError(path, None, problem, "role = view or operate")
     return ours, warnings
 
@@ -198,8 +198,8 @@ class Logins:
         return self._current(self._verified.get(self._fingerprint(name, password)))
 
     def _current(self, user: User | None) -> User | None:
-        """Return the user as in the current file, with its current role; None if the user's
-        secrets have changed or the user was removed."""
+        """Return the user as in the current file, with its current role; None if the user's secrets
+        have changed or the user has been removed."""
         now = self._users.get(user.name) if user else None
         if user is None or now is None:
             return None

@@ -18,7 +18,7 @@ from nsqcy.users.known import Known
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import PUBLISH, SUBSCRIBE, User
 
-TTL = 60  # seconds for which permissions as of connect time remain valid
+TTL = 60  # seconds for which permissions granted at connect time remain valid
 _MARK = b"user "  # no auth server response begins with this
 
 

@@ -17,7 +17,7 @@ from nsqcy.users.quotas import Quotas
 
 
 class FileUsers:
-    """The users as of the last valid read of the file, and their quotas."""
+    """The users from the last valid version of the file, and their quotas."""
 
     def __init__(self, path: str, text: str, table: QuotaTable) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class FileUsers:
         self._quotas = Quotas(table)
 
     def renew(self, text: str) -> None:
-        """Replace the users after a valid reload of the file."""
+        """Replace the users after the file has been reloaded without errors."""
         self._known.users = file.parse(self._path, text)
         self._quotas.renew(self._known.users)
 
@@ -40,5 +40,5 @@ class FileUsers:
         return FileAuthorizer(self._known, self._quotas, servers, enter, log)
 
     def gate(self, log: Log) -> Gate:
-        """Return the check that runs before the route of an HTTP request."""
+        """Return the check that runs before an HTTP request's route."""
         return Gate(self._known, "nsqd", log, quota=self._quotas.of)

@@ -1,1 +1,1 @@
-"""Topics with copies on other machines: files, streams and the registry of a worker."""
+"""Topics with copies on other machines: a worker's files, streams and registry."""

@@ -1,7 +1,7 @@
-"""The files of a copy on this node, changed as their owner says.
+"""A copy's files on this node, changed as their owner directs.
 
 Implements `nsqcy.copies.ports.Copy` with the I/O threads: nothing here blocks, except for opening a
-copy. The first failed change ends a copy's use by this process.
+copy. After the first failed change, this process no longer uses the copy.
 """
 
 import json
@@ -21,18 +21,18 @@ ASIDE = ".fill"
 """Suffix of a file that replaces another one at the end of a fill."""
 FACTS = "copy.json"
 FOLDER = "copies"
-"""Directory of all copies in the data path."""
+"""Directory in the data path that contains all copies."""
 SUFFIX = ".topic"
-"""Suffix of the directory of a topic."""
+"""Suffix of a topic's directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Data of a write."""
+    """The data of a write."""
 
     data: bytes | bytearray
     are_records: bool = False
-    """Whether it is a run of records whose checksums are still to be filled in."""
+    """Whether the data is a run of records whose checksums have yet to be filled in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,20 @@ class Piece:
     size: int
 
     def read(self, done: Callable[[int, bytes], object]) -> None:
-        """Read it. Calls done(error, data), with an errno or 0."""
+        """Read the part. Calls done(error, data), where error is an errno or 0."""
         into = bytearray(self.size)
         self.handle.read(into, self.offset, lambda error: done(error, bytes(into)))
 
 
 class CopyFiles:
-    """A copy of a group below a directory."""
+    """A group's copy in a directory."""
 
     def __init__(
         self, io: IoThread, root: Path, boot: str, durability: str, failed: Callable[[int], object]
     ) -> None:
         """
         boot: id of the machine's boot; a copy of class os is whole only until the machine stops
-        failed: called with the errno of the first change that failed
+        uncleanly failed: called with the errno of the first change that failed
         """
         self._io = io
         self.root = root
@@ -99,7 +99,7 @@ class CopyFiles:
 
     @property
     def serves(self) -> bool:
-        """Whether this node serves the topics of the copy: it owns the group, which is open."""
+        """Whether this node serves the copy's topics: it owns the group, and the group is open."""
         return self._serves
 
     @serves.setter
@@ -109,7 +109,7 @@ class CopyFiles:
             self._save_facts()
 
     def own(self, epoch: int) -> None:
-        """Let the logs of this process change the files from now on."""
+        """From now on, let this process's logs change the files."""
         self._end_filling()
         self.epoch = epoch
         self._handles.clear()
@@ -132,7 +132,8 @@ class CopyFiles:
 
     def read(self, path: str, offset: int, limit: int) -> tuple[Piece, int]:
         size = min(limit, self.table.size(path) - offset)
-        # Not the handle of earlier changes: logs of this process may have replaced the file.
+        # Do not reuse the handle from earlier changes: this process's logs may have replaced the
+        # file.
         return Piece(self._open(path), offset, size), offset + size
 
     def begin_filling(self) -> None:
@@ -180,7 +181,7 @@ class CopyFiles:
         handle.rename(self.root / to, self._change(to))
 
     def delete(self, path: str) -> None:
-        """Delete a file, or the empty directory of a topic."""
+        """Delete a file, or a topic's empty directory."""
         handle = self._handles.pop(path, None)
         if path in self.table:
             self.table.deleted(path)
@@ -195,7 +196,8 @@ class CopyFiles:
     # -- inside
 
     def _place(self, path: str) -> str:
-        """Return the path of a file, which is another one if it is to replace a file later."""
+        """Return the path to write a file to: a temporary one if the file will replace another one
+        later."""
         return path + ASIDE if self._is_filling and not path.endswith(".seg") else path
 
     def _handle(self, path: str) -> FileHandle:
@@ -215,7 +217,8 @@ class CopyFiles:
                 self.delete(path)
 
     def _change(self, path: str) -> Callable[[int], None]:
-        """Return the completion of a change of a file, or of a name without a path."""
+        """Count a change to a file ("" for the copy's facts); return the callback for when it
+        completes."""
         self._submitted += 1
         if self._durability == "fsync":
             self._unsynced[path] = None
@@ -241,7 +244,7 @@ class CopyFiles:
             self._sync()
 
     def _sync(self) -> None:
-        """Sync what was changed. Changes made meanwhile share the next sync."""
+        """Sync all changes so far. Changes made in the meantime share the next sync."""
         unsynced, self._unsynced = self._unsynced, {}
         self._syncing = self._submitted
         folders = {os.path.dirname(path) for path in unsynced} | {""}
@@ -277,7 +280,7 @@ def root_of(data_path: Path, worker: int) -> Path:
 
 
 def served_topics(data_path: Path, workers: int) -> dict[str, int]:
-    """Return the workers of the topics that a node serves from its copies. Blocks."""
+    """Return the worker of each topic that a node serves from its copies. Blocks."""
     found = {}
     for worker in range(workers):
         for directory in root_of(data_path, worker).glob("*/"):

@@ -1,7 +1,7 @@
-"""Sizes and identities of the files of a copy, kept up to date without looking at the disk.
+"""Sizes and identities of a copy's files, kept up to date without accessing the disk.
 
-A file is identified by its first bytes if it is a segment: its header names the log, its number and
-the time of its creation. Other files are replaced or changed in place, and have no identity.
+A segment is identified by its first bytes: its header contains the log, the segment number and the
+creation time. Other files are replaced or changed in place, and have no identity.
 """
 
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from nsqcy.copies.messages import Extent
 
-HEADER = 64  # bytes of a segment's header
+HEADER = 64  # bytes in a segment header
 SEGMENT = ".seg"
 
 
 class FileTable:
-    """Files below a directory, by their relative paths."""
+    """Files in a directory, by relative path."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
@@ -22,7 +22,7 @@ class FileTable:
 
     @classmethod
     def scan(cls, root: Path) -> "FileTable":
-        """Return the files in the directories of topics below `root`. Blocks; raises OSError."""
+        """Return the files in the topic directories below `root`. Blocks; raises OSError."""
         table = cls()
         for directory in root.iterdir():
             if not directory.is_dir():
@@ -44,14 +44,14 @@ class FileTable:
         return list(self._sizes)
 
     def size(self, path: str) -> int:
-        """Return the size of a file, 0 if it does not exist."""
+        """Return the size of a file; 0 if it does not exist."""
         return self._sizes.get(path, 0)
 
     def extents(self) -> dict[str, Extent]:
         return {path: Extent(size, self._headers.get(path)) for path, size in self._sizes.items()}
 
     def total(self) -> int:
-        """Return the bytes in all files."""
+        """Return the total size of all files, in bytes."""
         return sum(self._sizes.values())
 
     def written(self, path: str, offset: int, data: bytes | bytearray) -> None:

@@ -1,7 +1,7 @@
-"""The copies of a worker process: what its state machine needs of the world.
+"""The copies in a worker process: what the state machine needs from the outside.
 
-Joins the state machine, the registry, the streams and the files. Does not know topics: it calls
-`Topics` when the process begins or ceases to own a group.
+Connects the state machine, the registry, the streams and the files. Knows nothing about topics: it
+calls `Topics` when the process becomes the owner of a group, or stops owning it.
 """
 
 import errno
@@ -23,7 +23,7 @@ from nsqcy.copies.ports import Claim, Limits
 from nsqcy.copies.worker import Worker
 from nsqcy.etcd.client import EtcdClient
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
+from nsqcy.nsqd.copies.copy_files import SUFFIX, CopyFiles, Data
 from nsqcy.nsqd.copies.node import Node
 from nsqcy.nsqd.copies.registry import Registry, Session
 from nsqcy.nsqd.copies.streams import Listener, Stream, connect
@@ -55,16 +55,16 @@ class Topics(Protocol):
         ...
 
     def degraded(self, group_id: str) -> None:
-        """Leave pending publishes unanswered: from now on, records of the group are visible when
-        they are stored here."""
+        """Leave pending publishes unanswered: from now on, the group's records are visible as soon
+        as they are stored here."""
         ...
 
     def cut_off(self, is_cut_off: bool) -> None:
-        """Stop deliveries, because other processes may own the groups; or continue them."""
+        """Stop deliveries, because other processes may own the groups; or resume them."""
         ...
 
     def tick(self) -> None:
-        """Do what depends on the state of the groups."""
+        """Handle changes to the state of the groups."""
         ...
 
 
@@ -90,7 +90,7 @@ class Settings(Protocol):
 
 
 class _Mirror:
-    """Passes the changes of an owned group to its owner.
+    """Passes the changes to an owned group to its owner.
 
     A group that is being created has no owner yet. Its first changes are counted: the owner's
     position 0 includes them, because each holder is filled with all files first.
@@ -166,7 +166,7 @@ class CopiesHost:
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         """
-        root: directory of the copies; each group has its own below it
+        root: directory for the copies; each group has its own subdirectory
         enter: called whenever topics may be touched
         is_full: whether the disk has too little room for copies
         """
@@ -190,7 +190,7 @@ class CopiesHost:
         self._is_ready = False
         self._is_cut_off = False
         self._released: set[str] | None = None
-        """Groups that are handed over."""
+        """Groups that are being handed over."""
         self.takeovers = 0
         """Groups that this process has taken over from other nodes."""
         self._listener = Listener(
@@ -211,7 +211,7 @@ class CopiesHost:
         self._ticker = gevent.spawn(self._tick)
 
     def stop(self) -> None:
-        """End all streams. Groups stay owned until the lease of the process ends."""
+        """End all streams. The process still owns its groups until its lease ends."""
         self._ticker.kill()
         self._listener.close()
         for streams in (self._opened, self._accepted):
@@ -229,12 +229,12 @@ class CopiesHost:
         gevent.sleep(LEAVE_PAUSE)
 
     def stop_waiting(self) -> None:
-        """Report changes as soon as they are made here: the process is about to end."""
+        """Report changes as soon as they are made here, because the process is about to exit."""
         for files in self._files.values():
             files.io.wait(False)
 
     def flush(self, limit: float) -> None:
-        """Wait at most `limit` seconds until the holders have all changes of the owned groups."""
+        """Wait at most `limit` seconds until the holders have all changes to the owned groups."""
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline and not self._is_flushed():
             self._io.kick_now()
@@ -251,8 +251,9 @@ class CopiesHost:
         return [group_id for group_id in self._files if self.worker.owner(group_id) is not None]
 
     def release(self) -> int:
-        """Release the groups that this process owns now, as soon as their members have everything.
-        Return the number of groups left. Later calls do not release groups that are newer."""
+        """Release the groups that this process owns now, each once its members have everything.
+        Return the number of groups left. Later calls do not release groups that it has begun to own
+        since."""
         if self._released is None:
             self._released = set(self.owned_ids())
         left = self._released.intersection(self.owned_ids())
@@ -263,7 +264,7 @@ class CopiesHost:
         return len(left)
 
     def keep(self) -> None:
-        """Keep the groups that are not released yet."""
+        """Keep the groups that have not been released yet."""
         for group_id in self._released or ():
             owner = self.worker.owner(group_id)
             if owner is not None:
@@ -283,6 +284,12 @@ class CopiesHost:
             "sessions": sorted(self._sessions),
             "groups": sorted(groups, key=lambda each: str(each["group"])),
         }
+
+    def topics_on_disk(self, group_id: str) -> list[str]:
+        """Return the topics in the files of a copy, if they are in use."""
+        copy = self._copies.get(group_id)
+        paths = copy.table.paths() if copy is not None else []
+        return sorted({path.partition("/")[0].removesuffix(SUFFIX) for path in paths})
 
     def figures(self) -> dict[str, Any]:
         roles = Counter(self.worker.role(group.id) for group in self.worker.groups())
@@ -365,7 +372,7 @@ class CopiesHost:
         return files
 
     def disk_failed(self, group_id: str, error: int) -> None:
-        """Give a group whose files cannot be changed here to another member."""
+        """Hand a group whose files cannot be changed here over to another member."""
         self._report_failure(group_id, "owned", error)
         owner = self.worker.owner(group_id)
         if owner is not None:
@@ -400,13 +407,13 @@ class CopiesHost:
             self._is_cut_off = is_cut_off
             if is_cut_off:
                 self._log.warn(
-                    "COPIES: neither etcd nor another node responds: deliveries of copied topics "
-                    "stop, because other nodes may have taken over",
+                    "COPIES: neither etcd nor any other node responds: deliveries from copied "
+                    "topics stop, because other nodes may have taken over",
                     event="copies_cut_off",
                 )
             self._topics.cut_off(is_cut_off)
 
-    # -- the registry reads (registry.Reader and NodeNames)
+    # -- called by the registry (registry.Reader and NodeNames)
 
     def registry_read(
         self, revision: int, groups: Sequence[tuple[Group, int]], sessions: Sequence[Session]
@@ -448,7 +455,7 @@ class CopiesHost:
         self._node.registered()
         if not is_current:
             self._log.warn(
-                "COPIES: the disk is older than the registry: its copies are not whole",
+                "COPIES: the disk is older than the registry: its copies are incomplete",
                 event="copies_disk_is_older",
             )
             for path in self._root.iterdir():
@@ -456,7 +463,7 @@ class CopiesHost:
                     self._open_copy(path.name, "fsync").whole = False
             self._copies.clear()
 
-    # -- what the state machine calls (ports.Host)
+    # -- called by the state machine (ports.Host)
 
     def copy(self, group_id: str) -> CopyFiles | None:
         found = self._copies.get(group_id)

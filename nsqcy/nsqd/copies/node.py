@@ -1,7 +1,7 @@
-"""The identity of a worker among the nodes of a cluster, stored beside its copies.
+"""A worker's identity among the nodes of a cluster, stored next to its copies.
 
-An empty disk is another node. A node's file has the names of its processes, so that a disk that was
-replaced by an older one is noticed: the registry then has a name that the file does not have.
+An empty disk makes a new node. A node's file contains the names of its processes. This reveals a
+disk that has been replaced with an older one: the registry then has a name that is not in the file.
 """
 
 import json
@@ -15,13 +15,12 @@ from nsqcy.util import files
 
 
 class Node:
-    """The node of a worker, for the life of its process. Its methods block."""
+    """A worker's node, for the lifetime of its process. The methods block."""
 
     def __init__(self, root: Path, machine: str, worker: int, boot: str) -> None:
         """
-        root: directory of the copies of all workers
-        machine: see `machine_id`
-        boot: id of the machine's boot
+        root: directory for all workers' copies machine: see `machine_id` boot: id of the machine's
+        boot
 
         Raises OSError.
         """
@@ -37,7 +36,7 @@ class Node:
         self._save()
 
     def registered(self) -> None:
-        """Forget all earlier processes: the registry has this one."""
+        """Forget all earlier processes, because this one is now in the registry."""
         self.names = [self.process]
         self._save()
 
@@ -57,7 +56,8 @@ class Node:
 
 
 def machine_id(root: Path) -> str:
-    """Return the id of a data path, which the first start creates. No worker may run.
+    """Return the id of a data path, which is created at the first startup. No worker may be
+    running.
 
     root: directory of the copies of all workers
 
@@ -96,7 +96,8 @@ def forget_revision(root: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file; None if there is no file, and an empty one if it is damaged."""
+    """Return the object in a file; None if there is no file, and an empty object if it is
+    damaged."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The registry of groups in etcd, as a worker uses it.
+"""A worker's interface to the registry of groups in etcd.
 
 Owns the keys below a cluster's prefix, the lease of this process, and the threads that wait for
-etcd. Passes values on as they are read; the state machine decides what they mean.
+etcd. Passes values on as read; the state machine interprets them.
 
     processes/<node>       name of the last process of a node
     sessions/<session>     where a running process can be reached; deleted with its lease
@@ -10,8 +10,8 @@ etcd. Passes values on as they are read; the state machine decides what they mea
 """
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import gevent
@@ -28,7 +28,7 @@ from nsqcy.copies.values import (
     encode_group,
 )
 from nsqcy.etcd.client import EtcdClient
-from nsqcy.etcd.messages import Change, EtcdError, Expected, Put
+from nsqcy.etcd.messages import Change, EtcdError, Expected, KeyValue, Put
 from nsqcy.etcd.watch import Watch
 from nsqcy.logging.types import Lines
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A running process, as others see it."""
+    """A running process, as seen by others."""
 
     id: str
     node: str
@@ -50,13 +50,26 @@ class Session:
     """Machines in the same zone may fail together."""
 
 
+@dataclass
+class Contents:
+    """All values of a cluster."""
+
+    groups: list[tuple[Group, int]] = field(default_factory=list)
+    """Groups, each with the revision of its value."""
+    sessions: list[Session] = field(default_factory=list)
+    claims: list[tuple[str, str, Claim]] = field(default_factory=list)
+    """Group, node and claim."""
+    invalid: dict[str, str] = field(default_factory=dict)
+    """Keys whose values are invalid, with the reason."""
+
+
 class Reader(Protocol):
     """Receives the values of the registry."""
 
     def registry_read(
         self, revision: int, groups: Sequence[tuple[Group, int]], sessions: Sequence[Session]
     ) -> None:
-        """Take all groups, each with its revision, and all sessions."""
+        """Accept all groups, each with its revision, and all sessions."""
         ...
 
     def group_changed(self, group: Group, revision: int) -> None: ...
@@ -64,10 +77,10 @@ class Reader(Protocol):
 
 
 class NodeNames(Protocol):
-    """The names of processes on a node's disk."""
+    """The process names on a node's disk."""
 
     def names(self) -> Sequence[str]:
-        """Return the last registered process and all later ones, this one included."""
+        """Return the last registered process and all later ones, including this one."""
         ...
 
     @property
@@ -80,12 +93,12 @@ class NodeNames(Protocol):
         ...
 
     def registered(self, *, is_current: bool) -> None:
-        """Note that this process is registered, and whether the disk has all earlier data."""
+        """Note that this process has been registered, and whether the disk has all earlier data."""
         ...
 
 
 class Registry:
-    """Connection of a process to the registry. Its methods return at once."""
+    """A process's connection to the registry. Except for close(), its methods do not block."""
 
     def __init__(
         self,
@@ -98,7 +111,7 @@ class Registry:
         log: Lines,
     ) -> None:
         self._client = client
-        self._prefix = f"/nsqcy/{cluster}/"
+        self._prefix = prefix_of(cluster)
         self._session = session
         self._names = names
         self._lease_seconds = lease
@@ -109,9 +122,8 @@ class Registry:
         self._is_current = True
         self._wake = Event()
         self._watch: Watch | None = None
-        self._revision = 0
         self.is_away = True
-        """Whether the latest request to etcd failed, or none was answered yet."""
+        """Whether the latest request to etcd failed, or none has been answered yet."""
         self._is_reported = False
         self._greenlets = [gevent.spawn(self._run)]
 
@@ -122,10 +134,10 @@ class Registry:
             self._watch.close()
         self._pool.kill()
 
-    # -- changes, whose outcomes are read later
+    # -- changes; their outcomes are read later
 
     def propose(self, base: Group | None, value: Group, absent: str) -> None:
-        """Begin a transaction that replaces the value of a group."""
+        """Begin a transaction that replaces a group's value."""
         key = self._key("groups", value.id)
         expected = [Expected(key, None if base is None else encode_group(base))]
         if absent:
@@ -146,7 +158,7 @@ class Registry:
         try:
             self._ask(call, *args)
         except EtcdError:
-            return  # the state machine repeats it
+            return  # the state machine repeats the request
         self._wake.set()
 
     # -- reading
@@ -184,23 +196,13 @@ class Registry:
             self._put_session()
         found, revision = self._ask(self._client.read, self._prefix)
         self._check_revision(revision)
-        groups, sessions, claims = [], [], []
-        for each in found:
-            kind, _, name = each.key.removeprefix(self._prefix).partition("/")
-            try:
-                if kind == "groups":
-                    groups.append((decode_group(name, each.value), each.revision))
-                elif kind == "sessions":
-                    sessions.append(_decoded_session(name, each.value))
-                elif kind == "claims":
-                    group_id, _, node = name.partition("/")
-                    claims.append((group_id, node, decode_claim(each.value)))
-            except InvalidValue as error:
-                self._log.error(f"COPIES: {each.key} in etcd is invalid: {error}")
-        if self._session.id not in {each.id for each in sessions}:
+        contents = decoded(self._prefix, found)
+        for key, reason in contents.invalid.items():
+            self._log.error(f"COPIES: {key} in etcd is invalid: {reason}")
+        if self._session.id not in {each.id for each in contents.sessions}:
             self._put_session()
-        self._reader.registry_read(revision, groups, sessions)
-        for claim in claims:
+        self._reader.registry_read(revision, contents.groups, contents.sessions)
+        for claim in contents.claims:
             self._reader.claimed(*claim)
         if self._watch is None:
             self._watch = self._ask(self._client.watch, self._prefix, revision + 1)
@@ -233,13 +235,13 @@ class Registry:
         self._wake.set()
 
     def _follow(self, watch: Watch) -> None:
-        """Pass on changes of groups, and read everything if anything else changes."""
+        """Pass on changes to groups, and read everything if anything else changes."""
         try:
             while True:
                 for change in self._ask(watch.read):
                     self._changed(change)
         except EtcdError:
-            self._watch = None  # the next reading begins another one
+            self._watch = None  # the next read starts a new watch
             self._greenlets.remove(gevent.getcurrent())
 
     def _changed(self, change: Change) -> None:
@@ -256,7 +258,8 @@ class Registry:
             self._log.error(f"COPIES: {change.key} in etcd is invalid: {error}")
 
     def _ask(self, call: Callable[..., T], *args: Any) -> T:
-        """Call in a thread. Raises EtcdError here, because the pool logs what is raised there."""
+        """Make a call in a thread. EtcdError is raised here, because the pool logs exceptions
+        raised there."""
         found: T | EtcdError = self._pool.apply(_outcome, (call, *args))
         if isinstance(found, EtcdError):
             raise found
@@ -284,6 +287,29 @@ def _outcome(call: Callable[..., T], *args: Any) -> T | EtcdError:
         return call(*args)
     except EtcdError as error:
         return error
+
+
+def prefix_of(cluster: str) -> str:
+    """Return the prefix of a cluster's keys."""
+    return f"/nsqcy/{cluster}/"
+
+
+def decoded(prefix: str, found: Iterable[KeyValue]) -> Contents:
+    """Return the values of all keys with the prefix of a cluster."""
+    contents = Contents()
+    for each in found:
+        kind, _, name = each.key.removeprefix(prefix).partition("/")
+        try:
+            if kind == "groups":
+                contents.groups.append((decode_group(name, each.value), each.revision))
+            elif kind == "sessions":
+                contents.sessions.append(_decoded_session(name, each.value))
+            elif kind == "claims":
+                group_id, _, node = name.partition("/")
+                contents.claims.append((group_id, node, decode_claim(each.value)))
+        except InvalidValue as error:
+            contents.invalid[each.key] = str(error)
+    return contents
 
 
 def _decoded_session(name: str, data: bytes) -> Session:

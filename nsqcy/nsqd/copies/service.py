@@ -1,4 +1,4 @@
-"""Copies in a worker: joins the copied topics, the host of their groups, and the worker's engine.
+"""Copies in a worker: connects the copied topics, their groups' host, and the worker's engine.
 
 The engine imports this module only if etcd is configured.
 """
@@ -21,9 +21,9 @@ from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.worker.topic_verbs import CreateChannel, CreateTopic, TopicVerb
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
-READY_INTERVAL = 0.01  # seconds between checks whether the groups are open
-LOAD_LIMIT = 3.0  # seconds that a start waits for the groups
-FLUSH_LIMIT = 2.0  # seconds that an exit waits for the holders
+READY_INTERVAL = 0.01  # seconds between checks for whether the groups are open
+LOAD_LIMIT = 3.0  # seconds to wait for the groups at startup
+FLUSH_LIMIT = 2.0  # seconds to wait for the holders at exit
 RETRY_INTERVAL = 1.0  # seconds between attempts to create channels
 
 
@@ -71,11 +71,12 @@ class Copies:
         self.topics.attach(self._host)
         shard.copies = self.topics
         limits = found.limits
-        # The members of this node's groups may be gone, so it must not wait for them forever.
+        # The other members of this node's groups may be gone, so the node must not wait for them
+        # forever.
         gevent.spawn_later(limits.lease + limits.copy_timeout + LOAD_LIMIT, self._become_ready)
 
     def wait(self) -> None:
-        """Wait a short while until the copied topics can be used."""
+        """Wait briefly for the copied topics to become usable."""
         with gevent.Timeout(LOAD_LIMIT, False):
             while not self.topics.is_ready:
                 gevent.sleep(READY_INTERVAL)
@@ -84,7 +85,9 @@ class Copies:
         """Return the state of the worker's copies (docs/REPLICATION.md)."""
         found = self._host.status()
         for group in found["groups"]:
-            group["topics"] = self.topics.names(group["group"])
+            group_id = group["group"]
+            names = self.topics.names(group_id)
+            group["topics"] = names or self._host.topics_on_disk(group_id)
         return found | {"ready": self.topics.is_ready}
 
     def figures(self) -> dict[str, Any]:
@@ -92,8 +95,9 @@ class Copies:
         return self._host.figures() | {"draining": self.topics.draining()}
 
     def hand_over(self) -> int:
-        """Begin or continue to give all groups of this worker to other nodes: stop deliveries, and
-        release the groups once no message is in flight. Return the number of groups left."""
+        """Start or continue handing all of this worker's groups over to other nodes: stop
+        deliveries, and release the groups once no message is in flight. Return the number of groups
+        left."""
         self.topics.hold_deliveries(True)
         if self.topics.in_flight():
             return max(1, len(self._host.owned_ids()))
@@ -106,11 +110,11 @@ class Copies:
         return 0
 
     def stop_waiting(self) -> None:
-        """Save from now on without waiting for the holders."""
+        """From now on, save without waiting for the holders."""
         self._host.stop_waiting()
 
     def stop(self) -> None:
-        """Let the holders have what was saved, and end."""
+        """Wait until the holders have what was saved, then stop."""
         self._host.flush(FLUSH_LIMIT)
         self._host.leave()
         self._host.stop()
@@ -118,7 +122,7 @@ class Copies:
     def _become_ready(self) -> None:
         if not self.topics.is_ready:
             self._log.warn(
-                "COPIES: not all groups of this node could be opened; copied topics begin empty",
+                "COPIES: not all groups of this node could be opened; copied topics start empty",
                 event="copies_not_opened",
             )
             self._enter()

@@ -1,6 +1,6 @@
-"""Settings of copies: from nsqd's options and the files that they name.
+"""Settings for copies, from nsqd's options and the files that they name.
 
-The master checks them at the start and passes the secrets on, so that a worker that is restarted
+The master checks the settings at startup and passes the secrets on, so that a worker restarted
 later does not depend on files that may be gone.
 """
 
@@ -26,7 +26,7 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True)
 class CopiesSettings:
-    """The settings of one worker (`nsqcy.nsqd.copies.host.Settings`)."""
+    """One worker's settings (`nsqcy.nsqd.copies.host.Settings`)."""
 
     cluster: str
     limits: Limits
@@ -39,13 +39,13 @@ class CopiesSettings:
 
 
 def prepare(options: NsqdOptions) -> dict[str, str]:
-    """Check all settings of copies, and return what every worker needs besides the options: the
-    secrets, and the id of this machine. Raises StartError."""
+    """Check all settings for copies. Return what every worker needs in addition to the options: the
+    secrets, and this machine's id. Raises StartError."""
     try:
         secrets = {
             "machine": machine_id(Path(options.data_path) / FOLDER),
             "token": _read(options.copies_secret_file),
-            "password": _read(options.etcd_password_file),
+            "password": etcd_password(options),
         }
         settings(options, secrets, 0)
         etcd(options, secrets)
@@ -55,7 +55,7 @@ def prepare(options: NsqdOptions) -> dict[str, str]:
 
 
 def settings(options: NsqdOptions, secrets: dict[str, Any], worker: int) -> CopiesSettings:
-    """Return the settings of a worker. Raises ValueError and OSError."""
+    """Return a worker's settings. Raises ValueError and OSError."""
     host, port = _address(options.copies_address)
     server, client = _tls(options)
     return CopiesSettings(
@@ -75,8 +75,13 @@ def settings(options: NsqdOptions, secrets: dict[str, Any], worker: int) -> Copi
     )
 
 
+def etcd_password(options: NsqdOptions) -> str:
+    """Return the password in --etcd-password-file; empty without one. Raises StartError."""
+    return _read(options.etcd_password_file)
+
+
 def etcd(options: NsqdOptions, secrets: dict[str, Any]) -> EtcdClient:
-    """Return a client of etcd. Raises ValueError for an invalid endpoint."""
+    """Return a client for etcd. Raises ValueError for an invalid endpoint."""
     lease = options.copies_lease / SECOND
     terms = Terms(
         connect_timeout=min(2.0, lease / 5),
@@ -103,17 +108,17 @@ def _read(path: str) -> str:
 
 
 def _tls(options: NsqdOptions) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the contexts for accepted and for opened connections.
+    """Return the TLS contexts for accepted and for opened connections.
 
-    Certificates of nodes need not name their addresses: an authority that signs certificates for
-    this purpose only decides who is a node.
+    Node certificates need not contain the nodes' addresses: a CA that signs certificates only for
+    this purpose determines which hosts are nodes.
     """
     given = (options.copies_tls_cert, options.copies_tls_key, options.copies_tls_root_ca_file)
     if not any(given):
         return None, None
     if not all(given):
         raise ValueError(
-            "--copies-tls-cert, --copies-tls-key and --copies-tls-root-ca-file need each other"
+            "--copies-tls-cert, --copies-tls-key and --copies-tls-root-ca-file must be set together"
         )
     contexts = []
     for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):

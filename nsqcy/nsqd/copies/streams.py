@@ -1,7 +1,7 @@
-"""Connections between workers: one for each group and holder.
+"""Connections between workers: one per group and holder.
 
-Owns sockets, greetings and the order of outgoing messages. The state machine decides what messages
-mean, and the caller decides who may connect.
+Owns sockets, greetings and the order of outgoing messages. The state machine interprets the
+messages, and the caller decides who may connect.
 """
 
 import errno
@@ -28,15 +28,15 @@ from nsqcy.nsqd.copies.wire import (
     write_head,
 )
 
-TIMEOUT = 5.0  # seconds for a connection and its greeting
-MAX_QUEUED = 128 << 20  # bytes that the other side does not read
-PIECE = 256 << 10  # bytes read at a time
+TIMEOUT = 5.0  # seconds to connect and exchange greetings
+MAX_QUEUED = 128 << 20  # maximum unsent bytes
+PIECE = 256 << 10  # bytes to read at a time
 MAX_PARTS = 500  # sent at a time; the kernel allows 1,024
 SMALL = 32 << 10  # bytes, which are joined before they are sent
 
 
 class _Slot:
-    """Place of a message in the queue, until its data have been read from disk."""
+    """A message's place in the queue until its data has been read from disk."""
 
     __slots__ = ("parts",)
 
@@ -45,7 +45,7 @@ class _Slot:
 
 
 class Stream:
-    """A greeted connection. Sends messages in order and passes on what it receives."""
+    """A connection after the greetings. Sends messages in order and passes on the received ones."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Stream:
     ) -> None:
         """
         received: called with each message
-        ended: called once with the reason, unless `close` was called before
+        ended: called once with the reason, unless `close` was called first
         """
         self._sock = sock
         self._decoder = decoder
@@ -78,7 +78,8 @@ class Stream:
         writer.join()
 
     def send(self, message: FromOwner | FromHolder) -> None:
-        """Queue a message. A Write may have a Piece, which is read now and sent in its turn."""
+        """Queue a message. A Write's data may be a Piece, which is read now and sent in its
+        turn."""
         if self._is_closed:
             return
         if isinstance(message, Write):
@@ -92,14 +93,14 @@ class Stream:
         self._add(parts)
 
     def close(self) -> None:
-        """Close the connection, without a call of `ended`."""
+        """Close the connection, without calling `ended`."""
         if not self._is_closed:
             self._is_closed = True
             self._queue.clear()
             self._wake.set()
             self._alarm.stop()
             self._alarm.close()
-            # Wakes a greenlet that reads, which closing the socket would not do.
+            # Wakes a greenlet that is reading; closing the socket would not.
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -144,7 +145,7 @@ class Stream:
             self._end(error.strerror or type(error).__name__)
 
     def _sendable(self) -> list[bytes]:
-        """Remove and return the messages before the first whose data are still being read."""
+        """Remove and return the messages before the first one whose data is still being read."""
         found: list[bytes] = []
         while self._queue and len(found) < MAX_PARTS:
             first = self._queue[0]
@@ -206,7 +207,7 @@ def connect(
             decoder = Decoder()
             answer = _one(sock, decoder)
             if not isinstance(answer, Welcome):
-                raise ConnectionError("the answer to the greeting is no welcome")
+                raise ConnectionError("the response to the greeting is not a welcome")
             if answer.error:
                 raise ConnectionError(answer.error)
             return sock, decoder
@@ -219,7 +220,7 @@ def connect(
 
 
 class Listener:
-    """Accepts the connections of owners' workers."""
+    """Accepts connections from owners' workers."""
 
     def __init__(
         self,
@@ -229,8 +230,8 @@ class Listener:
         accepted: Callable[[Greeting, socket.socket, Decoder], object],
     ) -> None:
         """
-        refusal: returns why a greeting is refused, or an empty text
-        accepted: called with a greeted connection, which is closed when it returns
+        refusal: returns why a greeting is refused, or an empty string accepted: called with a
+        connection after the greetings; the connection is closed on return
         """
         self._tls = tls
         self._refusal = refusal
@@ -255,10 +256,10 @@ class Listener:
                 decoder = Decoder()
                 greeting = _one(sock, decoder)
                 if not isinstance(greeting, Greeting):
-                    raise WireError("the first message is no greeting")
+                    raise WireError("the first message is not a greeting")
                 error = self._refusal(greeting)
                 if greeting.level != LEVEL:
-                    error = f"level {greeting.level} is not supported, only {LEVEL}"
+                    error = f"level {greeting.level} is not supported (allowed: {LEVEL})"
                 sock.sendall(encode(Welcome(error)))
         except (OSError, WireError):
             sock.close()
@@ -270,7 +271,8 @@ class Listener:
 
 
 def _one(sock: socket.socket, decoder: Decoder) -> Message:
-    """Receive the first message. The other side waits for an answer, so nothing follows it."""
+    """Receive the first message. Nothing follows it, because the other side is waiting for an
+    answer."""
     while True:
         data = sock.recv(PIECE)
         if not data:

@@ -1,7 +1,7 @@
-"""The copied topics of a worker: which group has a topic, when a topic can be used, and when the
-log of a group that was taken over is drained.
+"""A worker's copied topics: which group has a topic, when a topic can be used, and when the log of
+a group that has been taken over is drained.
 
-Knows groups and the shard, but no streams and no registry.
+Depends on groups and the shard, but not on streams or the registry.
 """
 
 import time
@@ -19,25 +19,26 @@ from nsqcy.nsqd.copies.copy_files import SUFFIX
 from nsqcy.storage.io import FileCalls
 
 HERE = ""
-"""Group of the logs without copies, which are drained if their topics have copies now."""
+"""Group of the logs without copies; a log is drained if its topic now has copies."""
 
 
 class Groups(Protocol):
-    """The groups of this process (`nsqcy.nsqd.copies.host.CopiesHost`)."""
+    """This process's groups (`nsqcy.nsqd.copies.host.CopiesHost`)."""
 
     def create_group(self, durability: str, copies: int, min_copies: int) -> str:
-        """Begin to create a group; return its id. `CopiedTopics.begun` is called at once."""
+        """Begin to create a group; return its id. `CopiedTopics.begun` is called before this
+        returns."""
         ...
 
     def owner(self, group_id: str) -> Owner | None: ...
 
     def unopened(self, opened: Iterable[str]) -> bool | None:
-        """Return whether this node owns other groups than these; None if that is not known yet."""
+        """Return whether this node owns groups other than these; None if that is not known yet."""
         ...
 
 
 class Files(Protocol):
-    """The files of a group (`nsqcy.storage.mirrored_io.MirroredIo`)."""
+    """A group's files (`nsqcy.storage.mirrored_io.MirroredIo`)."""
 
     @property
     def waits(self) -> bool: ...
@@ -45,7 +46,7 @@ class Files(Protocol):
 
 
 class _Kind(NamedTuple):
-    """The part of a policy that all topics of a group share."""
+    """The part of a policy that all topics in a group share."""
 
     durability: str
     copies: int
@@ -57,7 +58,7 @@ class _Kind(NamedTuple):
 
 
 class _OwnedGroup:
-    """A group from the moment this process owns it, or begins to create it."""
+    """A group, from the moment this process owns it or begins to create it."""
 
     def __init__(self, group: Group, files: Any, directory: Path) -> None:
         self.group = group
@@ -65,7 +66,7 @@ class _OwnedGroup:
         self.directory = directory
         self.topics: dict[bytes, Topic] = {}
         self.drained: dict[bytes, Topic] = {}
-        """Topics whose messages move to another log."""
+        """Topics whose messages are being moved to another log."""
         self.is_open = False
         self.is_finished = False
 
@@ -74,7 +75,7 @@ class _OwnedGroup:
 
 
 class CopiedTopics:
-    """The topics of all groups of a worker (`nsqcy.nsqd.copies.host.Topics`)."""
+    """The topics in all of a worker's groups (`nsqcy.nsqd.copies.host.Topics`)."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class CopiedTopics:
         """
         create_channels: called with a topic, which may belong to another worker, the channels that
             it needs to receive the messages of a drained log, and what to call once it has them
-        usable: called with each topic that `may_use` has denied, once it can be used
+        usable: called with each topic that `may_use` has denied, once the topic can be used
         """
         self._shard = shard
         self._policies = policies
@@ -98,7 +99,7 @@ class CopiedTopics:
         self._groups: dict[str, _OwnedGroup] = {}
         self._plain: dict[bytes, Topic] = {}
         self._loaded: dict[bytes, tuple[bool, Mapping[str, bool]]] = {}
-        """Topics of nsqd.dat, until they can be opened."""
+        """Topics in nsqd.dat, until they can be opened."""
         self._denied: set[bytes] = set()
         self._is_ready = False
         self._is_cut_off = False
@@ -108,12 +109,13 @@ class CopiedTopics:
         self._groups_of = groups
 
     def names(self, group_id: str) -> list[str]:
-        """Return the topics of a group that this process owns, those that are drained included."""
+        """Return the topics in a group that this process owns, including topics that are being
+        drained."""
         owned = self._groups.get(group_id)
         return sorted(key.decode() for key in (*owned.topics, *owned.drained)) if owned else []
 
     def draining(self) -> int:
-        """Return the number of logs whose messages move to another one."""
+        """Return the number of logs whose messages are being moved to another log."""
         return len(self._plain) + sum(len(owned.drained) for owned in self._groups.values())
 
     # -- before the topics can be used
@@ -122,8 +124,8 @@ class CopiedTopics:
         return self._policies.topic(topic).copies > 1
 
     def may_use(self, topic: str) -> bool:
-        """Return whether a topic may be created or used. It must not be before the process knows
-        which groups it owns: one of them may have the topic."""
+        """Return whether a topic may be created or used. Until the process knows which groups it
+        owns, it must not be: one of the groups may have the topic."""
         if self._is_ready or not self.is_copied(topic):
             return True
         self._denied.add(topic.encode())
@@ -134,18 +136,18 @@ class CopiedTopics:
         return self._is_ready
 
     def load(self, topic: str, paused: bool, channels: Mapping[str, bool]) -> None:
-        """Load a topic of nsqd.dat as soon as the groups are known."""
+        """Load a topic in nsqd.dat as soon as the groups are known."""
         self._loaded[topic.encode()] = (paused, channels)
         if self._is_ready:
             self._load_all()
 
     def become_ready(self) -> None:
-        """Use copied topics from now on: those that no group has are created."""
+        """From now on, copied topics can be used; topics that are not in any group are created."""
         if self._is_ready:
             return
         self._is_ready = True
         self._load_all()
-        for policy in self._policies.copied():  # so that the first publish finds a group
+        for policy in self._policies.copied():  # the first publish then finds a group
             self._group_for(_Kind.of(policy))
         denied, self._denied = self._denied, set()
         for key in denied:
@@ -159,17 +161,17 @@ class CopiedTopics:
             self._drain_plain(key)
 
     def _drain_plain(self, key: bytes) -> None:
-        """Move the messages that a topic has in a log without copies."""
+        """Move a topic's messages out of a log without copies."""
         data_path = Path(self._shard.data_path or "")
         if key not in self._plain and (data_path / f"{key.decode()}{SUFFIX}").is_dir():
             io = self._shard.io
             assert io is not None
             self._plain[key] = self._open_drained(HERE, key, io, str(data_path))
 
-    # -- what the shard calls
+    # -- called by the shard
 
     def files(self, topic: str) -> tuple[FileCalls, str] | None:
-        """Return where a new topic has its log; None if it has no copies."""
+        """Return where to put a new topic's log; None if the topic has no copies."""
         policy = self._policies.topic(topic)
         if policy.copies == 1:
             return None
@@ -177,7 +179,7 @@ class CopiedTopics:
         return owned.files, str(owned.directory)
 
     def created(self, topic: Topic) -> None:
-        """Take a topic whose log is in the files that `files` returned."""
+        """Accept a topic whose log is in the files that `files` returned."""
         owned = self._group_for(_Kind.of(self._policies.topic(topic.name)))
         owned.topics[topic.name.encode()] = topic
         self._refuse(owned)
@@ -196,7 +198,7 @@ class CopiedTopics:
     # -- host.Topics
 
     def begun(self, group: Group, files: Any, directory: Path) -> None:
-        """Use a group that is being created. Its topics accept publishes when it exists."""
+        """Use a group that is being created. Its topics accept publishes once the group exists."""
         owned = self._groups[group.id] = _OwnedGroup(group, files, directory)
         owned.is_open = True
 
@@ -223,13 +225,13 @@ class CopiedTopics:
         self._set_deliveries()
 
     def hold_deliveries(self, held: bool) -> None:
-        """Stop deliveries because the groups are handed over; or continue them."""
+        """Stop deliveries, because the groups are being handed over; or resume them."""
         if held != self._are_deliveries_held:
             self._are_deliveries_held = held
             self._set_deliveries()
 
     def in_flight(self) -> int:
-        """Return the number of messages that consumers have and have not finished."""
+        """Return the number of messages that consumers have received but not finished."""
         return sum(
             in_flight
             for owned in self._groups.values()
@@ -244,7 +246,8 @@ class CopiedTopics:
                 topic.set_cut_off(stopped)
 
     def tick(self) -> None:
-        """Open the topics of groups that may be served, and watch those that are open."""
+        """Open the topics in groups that may be served, and watch the groups that are already
+        open."""
         assert self._groups_of is not None
         for owned in list(self._groups.values()):
             owner = self._groups_of.owner(owned.group.id)
@@ -263,7 +266,7 @@ class CopiedTopics:
 
     def _open_all(self, owned: _OwnedGroup) -> None:
         owned.is_open = True
-        # A restart makes changes that nobody waits for.
+        # Recovery makes changes that no caller is waiting for.
         waits = owned.files.waits
         owned.files.wait(False)
         for path in sorted(owned.directory.glob(f"*{SUFFIX}")):
@@ -272,7 +275,8 @@ class CopiedTopics:
         self._refuse(owned)
 
     def _open(self, owned: _OwnedGroup, key: bytes) -> None:
-        """Open a topic of a group. Its messages move to another log if it may not stay here."""
+        """Open a topic in a group. If the topic may not stay here, its messages are moved to
+        another log."""
         group, directory = owned.group, str(owned.directory)
         kind = _Kind.of(self._policies.topic(key.decode()))
         if group.closed or kind != _Kind.of(group) or self._shard.topic(key) is not None:
@@ -294,7 +298,7 @@ class CopiedTopics:
         return topic
 
     def _move(self, group_id: str, key: bytes, topic: Topic) -> None:
-        """Move the messages of a drained log, unless the group was lost meanwhile."""
+        """Move a drained log's messages, unless the group has been lost in the meantime."""
         owned = self._groups.get(group_id)
         drained = self._plain if group_id == HERE else owned.drained if owned else {}
         if drained.get(key) is topic:
@@ -309,7 +313,8 @@ class CopiedTopics:
             topic.refused = refused
 
     def _end_drained(self, owned: _OwnedGroup, owner: Owner | None) -> None:
-        """Delete the logs whose messages have all moved, and end a closed group that has none."""
+        """Delete logs whose messages have all moved, and end a closed group that has no logs
+        left."""
         for key, topic in list(owned.drained.items()):
             if topic.is_moved:
                 del owned.drained[key]
@@ -327,7 +332,7 @@ class CopiedTopics:
     def _end_log(self, group_id: str, topic: Topic) -> None:
         self._shard.close_closed(group_id, topic.name.encode())
         self._log.info(
-            f"COPIES: all messages of topic {topic.name} have moved",
+            f"COPIES: all messages of topic {topic.name} have been moved",
             event="copies_drained",
             topic=topic.name,
             group=group_id,
@@ -335,10 +340,10 @@ class CopiedTopics:
 
 
 def _may_open(owner: Owner) -> bool:
-    # The records of an earlier process may be known to no other member yet.
+    # No other member may have received an earlier process's records yet.
     return owner.committed == owner.position or not owner.waits(time.monotonic())
 
 
 def _too_few(group: Group, owner: Owner | None) -> str:
     responding = owner.responding() if owner is not None else 1
-    return f"too few copies: {responding} of {group.copies}, at least {group.min_copies} are needed"
+    return f"too few copies: {responding} of {group.copies}, at least {group.min_copies} required"

@@ -1,8 +1,8 @@
 """Messages between workers as bytes.
 
-A frame is a length, a type and a payload; integers are big-endian. A connection carries the stream
-of one group. It begins with the greeting of the owner's worker, which the holder's worker answers
-with a welcome or an error.
+A frame consists of a length, a type and a payload; integers are big-endian. A connection carries
+one group's stream. It begins with a greeting from the owner's worker, to which the holder's worker
+responds with a welcome or an error.
 """
 
 import json
@@ -31,7 +31,7 @@ from nsqcy.copies.messages import (
 from nsqcy.nsqd.copies.copy_files import Data
 
 LEVEL = 1
-"""Version of this protocol."""
+"""Protocol version."""
 MAX_FRAME = 64 << 20  # bytes; a list of all files may be long
 MAX_GREETING = 4096
 REASONS = ("epoch", "full", "failing", "leaving")
@@ -46,12 +46,12 @@ _RECORDS = 1  # flag of a write
 
 
 class WireError(ValueError):
-    """Bytes that are no message of this protocol."""
+    """Bytes that are not a message in this protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """First message of an owner's worker."""
+    """First message from an owner's worker."""
 
     cluster: str
     node: str
@@ -65,7 +65,7 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Answer to a greeting; with an error, the connection ends."""
+    """Response to a greeting; after an error, the connection ends."""
 
     error: str = ""
 
@@ -81,7 +81,7 @@ def write_head(path: str, offset: int, data: Data, position: int) -> bytes:
 
 
 def encode(message: Message) -> bytes:
-    """Return the frame of a message. The data of a Write must be Data."""
+    """Return a message's frame. A Write's data must be Data."""
     match message:
         case Write(path, offset, data, position):
             return write_head(path, offset, data, position) + bytes(data.data)
@@ -121,18 +121,17 @@ def encode(message: Message) -> bytes:
 
 
 class Decoder:
-    """Messages in a stream of bytes."""
+    """Decodes messages from a byte stream."""
 
     def __init__(self, maximum: int = MAX_GREETING) -> None:
         """
-        maximum: bytes of the payload of a frame. Raise it when the other side is known.
+        maximum: limit on a frame's payload, in bytes. Raise it once the other side is known.
         """
         self.maximum = maximum
         self._input = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Return the messages that are complete. Raises WireError, after which the stream cannot
-        be read on."""
+        """Return the complete messages. Raises WireError, after which the stream is unusable."""
         source: bytes | bytearray = data
         if self._input:
             self._input += data
@@ -170,14 +169,14 @@ def _decode(kind: int, payload: memoryview) -> Message:
 
 
 def _path(payload: bytes, begin: int, length: int) -> str:
-    """Return a path of one or two names below the directory of a group."""
+    """Return a path of one or two names, relative to a group's directory."""
     if len(payload) < begin + length:
         raise WireError("the path is longer than its message")
     return checked_path(payload[begin : begin + length].decode())
 
 
 def checked_path(path: str) -> str:
-    """Return a path of one or two names. Raises WireError for every other one."""
+    """Return a path of one or two names. Raises WireError for any other path."""
     names = path.split("/")
     if not 1 <= len(names) <= 2 or any(name in ("", ".", "..") or "\0" in name for name in names):
         raise WireError(f"invalid path {path[:100]!r}")
@@ -230,7 +229,7 @@ def _have(payload: bytes) -> Have:
             size, identity, path = line.split(" ", 2)
             files[checked_path(path)] = Extent(int(size), bytes.fromhex(identity))
         except ValueError:
-            raise WireError("malformed list of files") from None
+            raise WireError("malformed file list") from None
     return Have(files)
 
 

@@ -86,8 +86,8 @@ class JournalFound:
 
 @dataclass
 class ChannelFound:
-    """A channel as a start would load it. `depth` and `deferred` are the values that /stats would
-    show."""
+    """A channel as nsqd would load it at startup. `depth` and `deferred` are the values that /stats
+    would show."""
 
     channel: str
     cursor: int
@@ -109,7 +109,7 @@ class TopicFound:
     next_seq: int = 0
     depth: int = 0  # the topic's own messages, not yet copied to channels
     lost: int = 0  # of depth
-    log_id: str | None = None  # None: the next start assigns a new one
+    log_id: str | None = None  # None: nsqd assigns a new one at startup
     segments: list[SegmentFound] = field(default_factory=list)
     journal: JournalFound | None = None
     channels: list[ChannelFound] = field(default_factory=list)
@@ -132,7 +132,8 @@ class TopicFound:
 
     @property
     def clean(self) -> bool:
-        """Return whether a start loses no message and redelivers no finished message."""
+        """Return whether nsqd would start without losing a message or redelivering a finished
+        one."""
         if self.refused is not None or self.damages or self.start_says:
             return False
         if any(each.disagreements for each in self.segments):
@@ -490,7 +491,7 @@ class Audit:
 
 
 class _Told:
-    """Collects the log lines that a start would write about a topic."""
+    """Collects the log lines that nsqd would write about a topic at startup."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -519,7 +520,7 @@ def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told)
 
 
 def _other_files(directory: str) -> tuple[list[str], list[str]]:
-    """Return the files that nsqd left over, and unknown files."""
+    """Return the files that nsqd left behind, and unknown files."""
     leftovers, unknown = [], []
     for name in sorted(os.listdir(directory)):
         number, _, suffix = name.partition(".")

@@ -4,8 +4,8 @@ Owns the command lines and the output of `check`; `importer`, `exporter`, `audit
 the work.
 
 Exit codes: 0 success; 1 failure, or unreadable data; 2 invalid command line. Exit codes of `check`:
-0 a start loses no message and redelivers no finished message; 1 a start may do either; 2 nsqd would
-refuse to start, or the check failed.
+0 starting nsqd loses no message and redelivers no finished message; 1 starting it may do either; 2
+nsqd would refuse to start, or the check failed.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from nsqcy.storage.io import IoThread
 
 PROGRESS = 0.2  # seconds between progress updates
 
-# Names in a data path: regular files, and leftovers with what a start does to them.
+# Names in a data path: regular files, and leftovers with what nsqd does with them at startup.
 OURS = {metadata.FILE, policy_file.FILE}
 LEFTOVERS = {
-    TMP: "an incomplete import; the next start repeats it",
-    DONE: "an import that lacks its final renames; the next start completes it",
+    TMP: "an incomplete import; nsqd repeats it at the next start",
+    DONE: "an import that lacks its final renames; nsqd completes it at the next start",
     f"{metadata.FILE}.tmp": "incomplete; nsqd overwrites it",
     f"{policy_file.FILE}.tmp": "incomplete; nsqd overwrites it",
 }
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=104857600,
         metavar="N",
-        help="as nsqd's option of the same name",
+        help="the same as nsqd's option of that name",
     )
     bad = argparse.ArgumentParser(add_help=False)
     bad.add_argument("--bad", action="store_true", help="also read NSQ's .bad files")
@@ -195,7 +195,7 @@ class _Percent:
 
 @dataclass
 class QueueFound:
-    """A queue of NSQ's nsqd, which a start would import."""
+    """A queue from NSQ's nsqd, which nsqd would import at startup."""
 
     name: str
     messages: int
@@ -225,7 +225,7 @@ class Found:
 
 class Check:
     """Reads every record in a data path, in nsqcy's or NSQ's format, and reports damage and the
-    effects of a start. Changes nothing."""
+    effects of starting nsqd. Changes nothing."""
 
     def __init__(
         self,

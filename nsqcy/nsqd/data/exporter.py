@@ -241,7 +241,7 @@ class Export:
             if is_needed(self._data_path):
                 raise StartError(
                     f"{self._data_path} contains NSQ files that have not been imported: run "
-                    f"`nsqcy data import {self._data_path}` first, or move them away"
+                    f"`nsqcy data import {self._data_path}` first, or move them elsewhere"
                 )
             if os.path.isdir(self._target) and os.listdir(self._target):
                 raise StartError(f"{self._target} is not empty")

@@ -7,8 +7,8 @@
     imported-go-<time>/    the originals
 
 After the rename, the topics are moved into the data path, the originals are moved out of it, and
-the rest of `import.done/` is deleted. A start that finds `import.done/` first completes these
-steps. Before the rename, no existing file is touched.
+the rest of `import.done/` is deleted. If nsqd finds `import.done/` at startup, it completes these
+steps first. Before the rename, no existing file is touched.
 
 A topic's log begins with the messages of its channels, channel by channel. The topic's own messages
 follow after the fan-out position. A channel's cursor points to its first message; messages between
@@ -48,7 +48,7 @@ RUN = 262144  # bytes of records per write
 AHEAD = 16  # concurrent writes
 MAX_ENTRIES = 1_000_000  # maximum messages per topic that keep their attempts; each uses memory
 PROGRESS = 10.0  # seconds between progress log lines
-BEAT = 1.0  # seconds between calls of on_progress
+BEAT = 1.0  # seconds between calls to on_progress
 MIN_RECORD = 30  # minimum bytes of a message in NSQ's files
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes

@@ -22,8 +22,9 @@ class Backend(Inspected, Protocol):
     """`publish` is called from the loop and must not block. Every other call runs in its own
     greenlet and may block.
 
-    On an exception, the HTTP response is 500 INTERNAL_ERROR. For NOT_WRITTEN from any process, it
-    is 503 with that text; if a required worker is gone or does not answer, it is 503 UNREACHABLE.
+    If a call raises an exception, the HTTP response is 500 INTERNAL_ERROR. For NOT_WRITTEN from any
+    process, it is 503 with that text; if a required worker is gone or does not answer, it is 503
+    UNREACHABLE.
     """
 
     def publish(

@@ -44,7 +44,7 @@ def get_drain(api: Context, request: Request) -> dict[str, Any]:
 
 def put_drain(api: Context, request: Request) -> dict[str, Any]:
     """Start or stop draining: reject publishes, and exit when consumers have emptied all channels,
-    or when other nodes have taken the copied topics."""
+    or when other nodes have taken over the copied topics."""
     params = whole(request)
     on = _SWITCH.get(bytes(request.body.data).strip())
     if on is None:

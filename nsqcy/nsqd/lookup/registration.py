@@ -38,7 +38,7 @@ from nsqcy.util.self_connect import refuse_itself
 STEP_LIMIT = 1.0  # seconds for a connect, a write and each response
 PING_EVERY = 15.0
 RETRY_FIRST, MAX_RETRY = 0.1, 15.0  # seconds to wait before the next attempt
-RESOLVE_EVERY = 15.0  # seconds between resolutions of a name
+RESOLVE_EVERY = 15.0  # seconds between name resolutions
 NAMES_AT_ONCE = 8
 IDLE_THREAD = 60.0  # seconds after which an idle thread ends
 MAX_PENDING = 10_000  # maximum pending changes per nsqlookupd; beyond that, all topics are resent

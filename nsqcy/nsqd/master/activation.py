@@ -14,7 +14,7 @@ def assign(inherited: list[Inherited], addresses: dict[str, str]) -> list[Listen
     """Return a listener for each socket.
 
     `addresses` contains the address of each kind. An empty address means that only a socket with
-    the kind's name is used for it. On an error, all sockets are closed.
+    the kind's name is used for it. On error, all sockets are closed.
     """
     try:
         return _assign(inherited, addresses)

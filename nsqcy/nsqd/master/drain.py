@@ -7,9 +7,9 @@ Owns the order of the steps and the counting. `DrainEffects` handles the workers
                            nothing, twice in a row ─┘            └─ time limit
                            exit 0                                   exit 3
 
-With `hand_over`, nsqd does not wait for its consumers. It gives its copied topics to the other
-nodes that have copies, once none of their messages is in flight. Messages of other topics stay on
-disk.
+With `hand_over`, nsqd does not wait for its consumers. It hands its copied topics over to the other
+nodes that have copies, once none of the topics' messages are in flight. Messages of other topics
+stay on disk.
 """
 
 import heapq
@@ -114,8 +114,8 @@ class DrainEffects(Protocol):
         """Return the remaining messages; None if any worker does not answer."""
 
     def hand_over(self) -> int | None:
-        """Give the groups of copied topics to other nodes; return how many are left, or None if any
-        worker does not answer."""
+        """Hand the groups of copied topics over to other nodes; return how many are left, or None
+        if any worker does not answer."""
 
     def keep(self) -> None:
         """Stop handing over."""

@@ -16,7 +16,7 @@ LOOKUPS_LIMIT = 5.0  # seconds within which nsqlookupds must unregister topics
 
 
 class DrainControl:
-    """The draining of this nsqd."""
+    """Draining of this nsqd."""
 
     def __init__(
         self,

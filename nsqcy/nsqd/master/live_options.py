@@ -58,7 +58,7 @@ class LiveOptions:
     def adopt(self, found: Reread) -> None:
         """Apply the reloaded settings."""
         self.change("log_level", found.log_level)
-        # Options set over HTTP stay, unless the configuration has changed them as well.
+        # Options set over HTTP stay in effect, unless the configuration has changed them as well.
         if found.lookupds is not None and list(found.lookupds) != self.lookupds:
             self.lookupds = list(found.lookupds)
             self.change("lookupd_tcp_address", self.lookupds)

@@ -1,6 +1,6 @@
 """The master: connects its parts, and starts and stops nsqd.
 
-Owns the order of start and shutdown, and the signals. The parts are worker_lifecycle, workers,
+Owns the order of startup and shutdown, and the signals. The parts are worker_lifecycle, workers,
 topic_registry, requests, policy_store, live_options, drain_control and diagnosis. The master speaks
 no client protocol.
 

@@ -38,7 +38,7 @@ class Placement:
             self._counts[self._placed[topic]] -= 1
 
     def worker_of(self, topic: str) -> int | None:
-        """Return a topic's worker; None if the topic was never placed."""
+        """Return a topic's worker; None if the topic has never been placed."""
         return self._placed.get(topic)
 
     def counts(self) -> list[int]:

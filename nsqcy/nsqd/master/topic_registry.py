@@ -38,7 +38,7 @@ class TopicRegistry:
         self._log = log
         self._discovery: ChannelDiscovery | None = None
         self._copied: dict[str, int] = {}
-        """Workers of the topics that this nsqd serves from its copies."""
+        """The worker for each topic that this nsqd serves from its copies."""
         if options is not None and options.etcd_endpoints:
             from nsqcy.nsqd.copies.copy_files import served_topics
 

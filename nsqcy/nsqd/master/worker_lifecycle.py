@@ -1,7 +1,7 @@
 """Starting, stopping and replacing workers.
 
 Owns the consequences of a worker's crash, which are, in this order: the worker receives no more
-connections, and those it had not accepted are given to other workers; the other workers are
+connections, and those that it had not accepted are passed to other workers; the other workers are
 notified, and answer when they no longer touch its rings; the rings are reset; the worker is
 restarted; it loads its topics; the other workers are notified that it is up; it receives
 connections.
@@ -200,8 +200,8 @@ class WorkerLifecycle:
 
     def _load(self, handle: WorkerHandle) -> None:
         """Have a worker load its topics, with the current placement and peers."""
-        # At the start, all workers come up together. Later, a worker that is not up yet is
-        # announced once it is up.
+        # At startup, all workers come up together. Later, a worker that is not up yet is announced
+        # once it is up.
         peers = {
             other.index: self._slots.view(other.index).generation
             for other in self._workers

@@ -1,7 +1,7 @@
 """Request coalescer: concurrent callers with the same request share one answer.
 
 The work for an answer begins after the request, so the answer reflects everything that happened
-before it. For each request, at most one round of work runs at a time.
+before it. Work runs in rounds, at most one at a time for the same request.
 """
 
 from collections.abc import Callable, Hashable
@@ -15,7 +15,8 @@ Answer = TypeVar("Answer")
 
 
 class RequestCoalescer(Generic[Question, Answer]):
-    """Runs `work`, which may block, one round at a time for each request."""
+    """Runs `work`, which may block. Callers that make the same request while a round is running
+    share the next round."""
 
     def __init__(self, work: Callable[[Question], Answer]) -> None:
         self._work = work

@@ -169,8 +169,8 @@ class Page:
 
 
 def together(shares: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, list[int]]:
-    """Return each user's figures, given the Quotas.told() results of all workers. For a user that
-    all workers count together, the shares are equal except for the latest changes."""
+    """Return each user's figures, given the Quotas.told() results of all workers. If all workers
+    count a user's usage together, the shares are equal except for the latest changes."""
     found: dict[str, list[int]] = {}
     for each in chain.from_iterable(shares):
         before = found.get(each["user"])

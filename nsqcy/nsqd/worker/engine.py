@@ -264,8 +264,8 @@ class Engine:
             self._place(topic.encode(), worker)
 
     def _may_use(self, topic: str, worker: int) -> bool:
-        """Return whether sessions may use a topic already. If not, they wait for `_place`, as for
-        the placement of the topic."""
+        """Return whether sessions may use a topic already. If not, they wait for `_place`, as they
+        do for the topic's placement."""
         copies = self._copies
         return copies is None or worker != self._index or copies.topics.may_use(topic)
 
@@ -337,7 +337,7 @@ class Engine:
     # -- copies
 
     def _make_copies(self, boot: Boot, backend: HttpBackend) -> "Copies | None":
-        """Return the copies of topics on other machines; None without etcd."""
+        """Return the copies of topics on other machines; None if etcd is not configured."""
         if not self._options.etcd_endpoints:
             return None
         from nsqcy.nsqd.copies.service import Copies

@@ -99,7 +99,7 @@ class Engine(Protocol):
 
 
 class Worker:
-    """The control channel's handler, and the order of start and shutdown."""
+    """The control channel's handler, and the order of startup and shutdown."""
 
     def __init__(self, data: dict[str, Any], lines: log.Log) -> None:
         fds = data["fds"]

@@ -218,8 +218,8 @@ class SetDraining(EngineMessage[None]):
 
 @dataclass(frozen=True)
 class HandOver(EngineMessage[int]):
-    """Give the groups of copied topics to other nodes, or keep those that are left. Return the
-    number of groups that are still to be given."""
+    """Hand the groups of copied topics over to other nodes, or keep those that are left. Return the
+    number of groups that have yet to be handed over."""
 
     timeout: ClassVar[float] = CHANGE_LIMIT
     on: bool

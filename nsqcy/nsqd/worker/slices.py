@@ -11,7 +11,7 @@ from gevent.hub import Waiter
 
 
 class Turns:
-    """Greenlets that wait for their own turn of this hub's loop."""
+    """Greenlets that are waiting for their own turn of this hub's loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[Waiter] = deque()

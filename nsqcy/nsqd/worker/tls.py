@@ -391,7 +391,7 @@ class Handshake:
         self._await_peer()
 
     def feed(self, data: bytes) -> None:
-        """Accept bytes from the peer. Do not read its socket before want_input()."""
+        """Accept bytes from the peer. Do not read its socket until want_input() is called."""
         if self._owner is not None and self._stop_waiting():
             self.layer.feed(data)
             self._line.enqueue(self)

@@ -22,7 +22,7 @@ from nsqcy.nsqd.worker import peek as peeking
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.nsqd.worker.positions import Place
 
-READ_INTERVAL = 0.002  # seconds between checks whether a log block has been read
+READ_INTERVAL = 0.002  # seconds between checks for whether a log block has been read
 WRITE_LIMIT = 4.0  # seconds for a write
 PEEK_LIMIT = 4.0  # seconds to read messages
 MAX_PEEKS = 8  # concurrent peeks: each may hold some megabytes

@@ -20,7 +20,7 @@ appended to or moved to the output directory:
 - A file being written is locked (`flock`), so that no other process repairs, appends to or moves
   it. The lock ends with the process.
 
-At start, nsq_to_file repairs files of its topics that no process owns, and moves those in its
+At startup, nsq_to_file repairs its topics' files that no process owns, and moves those in its
 separate work directory to the output directory. Files are moved by hard link: complete, and never
 replacing another file.
 

@@ -2,7 +2,7 @@
 
 Owns the rotation and revision rules. Callers pass the time. Every call blocks and may raise
 OSError; after an OSError, only abandon() may be called. Messages that are not acknowledged by then
-are redelivered, and the next start truncates whatever was written of them.
+are redelivered, and the next run truncates any partial data written for them.
 """
 
 import posixpath

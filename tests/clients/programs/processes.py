@@ -120,7 +120,7 @@ def forked() -> None:
 def patched() -> None:
     """Waiting greenlets let the others run."""
     kind = RUNTIME[0]
-    ready = threading.Barrier(3)  # of greenlets: all three must get there
+    ready = threading.Barrier(3)  # of greenlets: all three must reach it
 
     def handle(message: object) -> None:
         ready.wait(10)

@@ -1,5 +1,5 @@
 """Responses of etcd, values of the registry, and messages between workers: each is read, or refused
-with an error of its own.
+with an error of the right type.
 
 The first byte of an input selects the kind of the rest.
 """

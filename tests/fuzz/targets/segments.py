@@ -1,5 +1,5 @@
-"""Files of a topic, from which a start takes the intact parts: nothing fails, and the start of a
-worker reports what `nsqcy data check` has predicted.
+"""Topic files whose intact parts are recovered at startup: nothing fails, and the worker reports
+what `nsqcy data check` has predicted.
 
 An input is the topic's files: for each, its number, the length of its content, and the content.
 Number 0 is the journal; other numbers are segments.

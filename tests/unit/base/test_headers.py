@@ -1,4 +1,5 @@
-"""Message headers: their encoding, who receives them, and that they survive wherever bodies do."""
+"""Message headers: how they are encoded, who receives them, and whether they survive wherever
+bodies do."""
 
 import shutil
 import struct

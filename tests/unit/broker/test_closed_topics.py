@@ -49,7 +49,7 @@ def consume(found: Core, channel: str, count: int) -> list[bytes]:
 
 @pytest.fixture
 def taken_over(tmp_path: Path) -> Path:
-    """Data path with the log of topic `t` in the directory of a group.
+    """Data path with the log of the topic `t` in a group's directory.
 
     Channel a has finished 0 to 2 and has 8 deferred; channel b has finished nothing.
     """

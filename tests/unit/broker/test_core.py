@@ -185,7 +185,7 @@ def test_an_ephemeral_channel_drops_the_newest_and_delivers_the_oldest(make):
 
 
 def test_a_full_ephemeral_channel_beyond_the_budget(make):
-    """Making room in it reads the next messages, for which blocks leave memory."""
+    """Making room in the channel reads the next messages, so other blocks leave memory."""
     core = make(mem_queue_size=3, budget=300_000)
     consumer = core.client().subscribe("t", "c#ephemeral", 2500)
     sizes = [1_000_000, 2, 2, 2, 200_000, 1_000_000, 2]
@@ -305,7 +305,7 @@ def test_messages_in_flight_are_found_in_any_order(make):
 
 
 def test_fins_that_come_together_are_one_after_the_other(make):
-    """However the commands are split, and whatever is among them."""
+    """This holds however the commands are split, and whatever other commands are among them."""
     core = make()
     other = core.client().subscribe("t", "c", 1)
     producer = core.client()

@@ -180,8 +180,8 @@ class CoreMachine(RuleBasedStateMachine):
         assert latency["percentiles"][0]["value"] == quantile.exact(values, 1)
 
     def note_drops(self) -> None:
-        """Read the number of drops of each ephemeral channel from nsqd; the model checks that they
-        were necessary."""
+        """Read each ephemeral channel's number of drops from nsqd; the model checks that they were
+        necessary."""
         for name, topic in self.topics.items():
             for channel in topic.channels.values():
                 if channel.ephemeral:
@@ -221,7 +221,7 @@ class CoreMachine(RuleBasedStateMachine):
                 if channel.waiting and channel.may_deliver(messages[0].body):
                     break
             first = messages.pop(0)
-            assert channel.waiting, f"{first} does not wait in {channel.name}"
+            assert channel.waiting, f"{first} is not waiting in {channel.name}"
             assert consumer.twin.in_flight < consumer.twin.ready, "more than its ready count"
             channel.deliver(
                 consumer.twin, first.id, first.body, first.attempts, first.timestamp, self.core.now

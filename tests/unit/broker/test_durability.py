@@ -1,4 +1,5 @@
-"""Durability classes of the core: the guarantees of an OK, and what a start finds after a kill.
+"""Durability classes of the core: the guarantees of an OK, and what is found at startup after a
+kill.
 
 A copy of the files at some moment is what a process killed at that moment would leave behind.
 """
@@ -40,7 +41,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def killed(make: Make, core: Core, durability: str, later: int = 0) -> Core:
-    """Return what a start would find if the process were killed now; metadata are missing."""
+    """Return what would be found at startup if the process were killed now; there is no
+    metadata."""
     again = make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall + later)
     again.load_all()
     return again
@@ -138,7 +140,7 @@ def test_only_a_durable_publish_waits_for_a_sync(make: Make) -> None:
 
 @pytest.mark.parametrize("asked", ["os", "fsync"])
 def test_messages_published_as_durable_survive_a_kill(make: Make, asked: str) -> None:
-    """The channels that receive them survive as well, whatever the metadata contain."""
+    """The channels that receive them survive as well, whatever the metadata contains."""
     core = make("memory")
     core.create("t").channel("c")
     core.create("t").channel("gone")
@@ -481,7 +483,8 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
     command: Callable[[int, list[bytes]], bytes],
     nth: int,
 ) -> None:
-    """However many writes the batch takes: it is larger than a block, and larger than a file."""
+    """This holds however many writes the batch takes: it is larger than a block, and larger than a
+    file."""
     core = make(durability, mem_queue_size=8, log_options={"max_bytes_per_file": maximum})
     core.create("t").channel("c")
     core.settle()
@@ -506,7 +509,8 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all(
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_publish_after_a_lost_journal_record_is_rejected(make: Make, durability: str) -> None:
-    """Otherwise a start would find the message, and the channel that had been deleted before it."""
+    """Otherwise the message would be found at startup, and so would the channel that had been
+    deleted before it."""
     core = make(durability)
     topic = core.create("t")
     topic.channel("c")
@@ -698,7 +702,7 @@ def test_a_clean_exit_keeps_the_log(make: Make, tmp_path: Path) -> None:
     again = make("memory", core.path)
     again.shard.load_topic(b"t", False, {})
     assert log_id(again) == old
-    # But it does not stay clean forever.
+    # The clean exit does not count after a later kill.
     assert again.client().publish("t", b"two") == OK
     assert log_id(killed(make, again, "memory")) != old
 
@@ -728,7 +732,7 @@ def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) 
 def test_a_lost_journal_is_rewritten_before_later_records(
     make: Make, nth: int, times: int, end: str
 ) -> None:
-    """Even if nothing had required it by the time the disk recovered."""
+    """This holds even if nothing had required the journal by the time the disk recovered."""
     first = make("memory", mem_queue_size=3)
     first.create("t").channel("c")
     for _ in range(4):

@@ -269,7 +269,7 @@ def test_what_was_dropped_stays_dropped(make: Make, on_full: str) -> None:
 
 
 def test_the_oldest_on_disk_go(make: Make) -> None:
-    """They are read back to be dropped, one block at a time."""
+    """The oldest messages are read back to be dropped, one block at a time."""
     core = make({"max_depth": 100, "durability": "os"}, budget=0)
     core.create("t").channel("c")
     for n in range(0, 100, 20):

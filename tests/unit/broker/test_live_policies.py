@@ -36,7 +36,7 @@ def change(core: Core, name: str = "t", **values: Any) -> None:
 
 
 def killed(make: Make, core: Core) -> Core:
-    """Return what a start would find if the process were killed now."""
+    """Return what would be found at startup if the process were killed now."""
     again = make(path=core.copied(), now=core.now + 77 * SECOND)
     again.shard.load_topic(b"t", False, {"c": False})
     again.settle()

@@ -92,7 +92,7 @@ def test_deliveries_of_all_channels_together(make: Callable[..., Core]) -> None:
 
 
 def test_a_consumer_is_sent_what_its_output_takes(make: Callable[..., Core]) -> None:
-    """It receives the rest once that output has been sent."""
+    """The consumer receives the rest once that output has been sent."""
     core = make()
     consumer = channels(core, 1)[0]
     core.client().ask(mpub("t", [bytes(1000)] * 1000))

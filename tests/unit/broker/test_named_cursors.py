@@ -258,7 +258,7 @@ def test_it_is_there_after_a_restart(
 
 
 def test_a_cursor_of_a_topic_that_was_never_on_disk(make: Make) -> None:
-    """It refers to no records yet, and from then on the log is written."""
+    """The cursor does not refer to any records yet; from then on, the log is written."""
     core = make(durability="memory")
     core.create("t").channel("c")
     fill(core, 3, 10)

@@ -143,7 +143,7 @@ def test_what_a_crash_has_left_is_found(order: int) -> None:
     after.table.found_all(NOW)
     assert after.wanted(name(1), 5) == ()
     assert after.publish(name(2), 5) == ((1, 3), (4, 5))
-    # And once more, before a journal includes the repetition.
+    # Restart once more, before a journal includes the resent chunk.
     later = log.again()
     for first, end in [(0, 1), (3, 4), (1, 3), (4, 5)]:
         later.table.found(name(2), first, end, 5)

@@ -212,7 +212,7 @@ def test_what_was_answered_is_read(durability: str, tmp_path: Path) -> None:
 
 
 def test_what_comes_before_an_overflow_is_written_as_well(tmp_path: Path) -> None:
-    """It was only in memory; it is written because of the overflow after it."""
+    """The record was only in memory; it is written because of the overflow after it."""
     core = Core(tmp_path, policies=kept(), mem_queue_size=3)
     client = core.client(topic_log=True)
     core.create("t")
@@ -495,7 +495,7 @@ def test_a_gap_ends_a_log(lived: Core) -> None:
     assert error(client, f"LOG_FETCH t {one[0]} 3 4 100 body") == "E_LOG_RANGE 3"
     assert error(client, f"LOG_FETCH t {two[0]} 3 4 100 body") == "E_LOG_GONE 4"
     names = [one[0], two[0]]
-    # It is remembered across a restart.
+    # The gap is remembered across a restart.
     core = restart(core)
     assert [each[0] for each in read_all(core)] == names
     core = kill(core)

@@ -46,7 +46,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def killed(make: Make, core: Core, durability: str, **more: Any) -> Core:
-    """Return what a start would find if the process were killed now."""
+    """Return what would be found at startup if the process were killed now."""
     return make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall, **more)
 
 
@@ -347,7 +347,7 @@ def test_a_clean_exit_while_it_moves(make: Make, durability: str) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_later_moves_are_others(make: Make, durability: str) -> None:
-    """After a start, their numbers do not identify transfers from before it."""
+    """After a restart, their numbers do not identify transfers from before the restart."""
     bodies = []
     core = None
     for life, room in enumerate([3, 8, 100, 100, 100]):

@@ -118,7 +118,7 @@ def test_they_are_listed_in_the_order_of_their_due_times(make: Make) -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 300, 301])
 def test_pages_are_the_whole(make: Make, limit: int) -> None:
-    """Even if many messages are due at the same time."""
+    """The pages are complete even if many messages are due at the same time."""
     core = make()
     begin(core)
     chance = random.Random(limit)
@@ -177,7 +177,7 @@ def test_many_are_cancelled_in_any_order(make: Make) -> None:
 
 @pytest.mark.parametrize("journalled", ["before", "after", "never"])
 def test_a_cancelled_message_does_not_come_back(make: Make, journalled: str) -> None:
-    """Whether the journal contained the message, its cancellation, or neither."""
+    """This holds whether the journal contained the message, its cancellation, or neither."""
     core = make()
     begin(core)
     core.advance(SECOND)
@@ -198,7 +198,8 @@ def test_a_cancelled_message_does_not_come_back(make: Make, journalled: str) -> 
 
 @pytest.mark.parametrize("delay", [0, 100])
 def test_nor_does_it_when_it_was_delivered_before(make: Make, delay: int) -> None:
-    """Since the last snapshot, it was published, delivered, requeued and cancelled."""
+    """Since the last snapshot, the message has been published, delivered, requeued and
+    cancelled."""
     core = make()
     consumer = begin(core)
     consumer.ready(10)
@@ -220,7 +221,8 @@ def test_nor_does_it_when_it_was_delivered_before(make: Make, delay: int) -> Non
 
 
 def test_nor_does_it_from_a_topic_that_is_paused_twice_over(make: Make) -> None:
-    """A start has not yet fanned out messages that another channel may still receive."""
+    """After a restart, messages that another channel may still receive have not been fanned out
+    yet."""
     core = make()
     begin(core)
     core.advance(5 * SECOND)
@@ -283,7 +285,7 @@ def test_thirty_days_over_a_crash(make: Make) -> None:
         after = [each[1:] for each in listed(core)]
         if core.path is not None and core.path.name == "1":
             assert after == before[1:]
-            # It became due meanwhile.
+            # The message became due meanwhile.
             assert taken(core) == [b"1000"]
             core.advance(4 * SECOND)
         assert after[-3:] == before[-3:]
@@ -382,7 +384,7 @@ def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
     if core.io is not None:
         core.io.drain_now()
     history.take()
-    # Answered changes are on disk and wait for nothing; the rest is on its way to the disk.
+    # Answered changes are on disk and wait for nothing; the rest are being written.
     fresh = killed(make, core)
     fresh.settle()
     consumer = fresh.client().subscribe("t", "c", 2500)
@@ -399,7 +401,8 @@ def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
 
 
 def test_what_is_touched_while_a_snapshot_passes_is_in_it(make: Make) -> None:
-    """Even if its new deadline is before the entries that the snapshot has passed."""
+    """This holds even if its new deadline is earlier than those of the entries that the snapshot
+    has already passed."""
     core = make(snapshot_budget=1)
     consumer = begin(core)
     consumer.ready(10)

@@ -196,7 +196,7 @@ def consume(core: Core, maximum: int) -> int:
 def test_no_start_redelivers_messages_missing_from_disk(
     make: Make, file: int, before: int, delayed: set[int]
 ) -> None:
-    """Nor does it drop another message instead, at this start or later ones."""
+    """Nor is a different message dropped instead, at this startup or later ones."""
     core = without_a_file(make, file, delayed)
     consume(core, before)
     core.save()
@@ -209,7 +209,7 @@ def test_no_start_redelivers_messages_missing_from_disk(
 
 
 def test_emptied_messages_count_as_received(make: Make) -> None:
-    """Even if there were more of them than a start could know."""
+    """They count even if there were more of them than could be known at startup."""
     core = without_a_file(make, 0, {0, 1})
     assert consume(core, 10) == 10
     core.topic("t").channels["c"].empty()

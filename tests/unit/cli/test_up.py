@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.cli import up
-from nsqcy.errors import UsageError
+from nsqcy.cli import nodes, up
+from nsqcy.errors import StartError, UsageError
 from nsqcy.process.children import Child, how_it_ended
 
 
@@ -126,6 +126,107 @@ def test_the_welcome_shows_what_can_be_typed() -> None:
     assert "curl" not in up.welcome({"TCP": "/a", "HTTP": "/b"}, lookupd, "", "")
 
 
+# -- several nsqds
+
+
+@pytest.mark.parametrize(
+    ("words", "count", "rest"),
+    [
+        ([], 1, []),
+        (["--nodes=3", "--snappy"], 3, ["--snappy"]),
+        (["-snappy", "-nodes", "2"], 2, ["-snappy"]),
+        (["--nodes=1"], 1, []),
+        (["nodes"], 1, ["nodes"]),
+    ],
+)
+def test_the_number_of_nodes(words: list[str], count: int, rest: list[str]) -> None:
+    assert nodes.taken(words) == (count, rest)
+
+
+@pytest.fixture
+def etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "etcd"
+    program.touch(mode=0o700)
+    monkeypatch.setenv("PATH", str(program.parent))
+
+
+def node_plans(*words: str, count: int = 3) -> tuple[nodes.Shared, list[up.Plan]]:
+    plan = up.Plan("nsqd", list(words))
+    shared = plan.shared(count)
+    return shared, [plan.node(index, shared) for index in range(count)]
+
+
+@pytest.mark.usefixtures("etcd")
+def test_nodes_differ_in_ports_and_data() -> None:
+    shared, plans = node_plans("--data-path=d", "--http-address=:7001", "--node-id=1023")
+    assert shared.etcd is not None
+    assert [plan.name for plan in plans] == ["node0", "node1", "node2"]
+    assert [plan["data_path"] for plan in plans] == ["d/node0", "d/node1", "d/node2"]
+    assert [plan["tcp_address"] for plan in plans] == [f"127.0.0.1:4{each}50" for each in (1, 2, 3)]
+    assert plans[1].flags("l:1") == [
+        "--tcp-address=127.0.0.1:4150",
+        "--https-address=127.0.0.1:4152",
+        "--broadcast-address=127.0.0.1",
+        "--workers=1",
+        "--copies-address=127.0.0.1:0",
+        f"--etcd-endpoints={shared.etcd.url}",
+        "--copies-secret-file=d/copies.secret",
+        "--config=d/cluster.ini",
+        "--lookupd-tcp-address=l:1",
+        "--data-path=d",
+        "--http-address=:7001",
+        "--node-id=1023",
+        "--tcp-address=127.0.0.1:4250",
+        "--http-address=:7101",
+        "--https-address=127.0.0.1:4252",
+        "--data-path=d/node1",
+        "--node-id=0",
+        "--log-prefix=[node1] ",
+    ]
+    _, plans = node_plans("--tcp-address=127.0.0.1:0", "--http-address=")
+    assert plans[1]["tcp_address"] == "127.0.0.1:0"
+    assert "--http-address=" in plans[1].flags()
+
+
+@pytest.mark.usefixtures("etcd")
+@pytest.mark.parametrize("address", ["/run/nsqd.sock", "127.0.0.1:http", "127.0.0.1:65400"])
+def test_nodes_need_ports_in_a_row(address: str) -> None:
+    with pytest.raises(UsageError, match="--tcp-address"):
+        node_plans(f"--tcp-address={address}")
+
+
+@pytest.mark.usefixtures("etcd")
+@pytest.mark.parametrize(("count", "copies"), [(2, 2), (3, 3), (5, 3)])
+def test_the_files_that_nodes_share(tmp_path: Path, count: int, copies: int) -> None:
+    shared, _ = node_plans(f"--data-path={tmp_path}", count=count)
+    shared.write()
+    assert f"[topic *]\ncopies = {copies}\n" in (tmp_path / "cluster.ini").read_text()
+    secret = (tmp_path / "copies.secret").read_text()
+    shared.write()
+    assert (tmp_path / "copies.secret").read_text() == secret
+    assert (tmp_path / "etcd").stat().st_mode & 0o777 == 0o700
+
+
+def test_nodes_use_a_given_etcd_and_file(tmp_path: Path) -> None:
+    file = tmp_path / "nsqd.ini"
+    file.write_text("[nsqd]\netcd_endpoints = http://e:1\nworkers = 2\n[topic t]\ncopies = 2\n")
+    shared, plans = node_plans(f"--config={file}")
+    assert shared.etcd is None
+    given = [flag.partition("=")[0] for flag in plans[0].flags()]
+    assert given.count("--config") == 1
+    assert "--etcd-endpoints" not in given and "--workers" not in given
+    file.write_text("[nsqd]\netcd_endpoints = http://e:1\n[topic t]\nretention_time = 1h\n")
+    with pytest.raises(StartError, match="has no topics with copies"):
+        node_plans(f"--config={file}")
+
+
+def test_nodes_need_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StartError, match="--nodes needs etcd, which is not in the PATH: install"):
+        node_plans()
+
+
 @pytest.mark.slow
 def test_only_the_child_itself_says_that_it_is_ready() -> None:
     words = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
@@ -141,7 +242,7 @@ def test_only_the_child_itself_says_that_it_is_ready() -> None:
             child.hear(1.0)
         assert child.addresses["TCP"].startswith("127.0.0.1:")
         child.process.terminate()
-        assert how_it_ended(child.process.wait(30)) == "exited with 0"
+        assert how_it_ended(child.process.wait(30)) == "exited with status 0"
     finally:
         child.process.kill()
         child.process.wait()
@@ -149,6 +250,6 @@ def test_only_the_child_itself_says_that_it_is_ready() -> None:
 
 
 def test_how_it_ended() -> None:
-    assert how_it_ended(3) == "exited with 3"
+    assert how_it_ended(3) == "exited with status 3"
     assert how_it_ended(-9) == "was killed by SIGKILL"
     assert how_it_ended(-99) == "was killed by signal 99"

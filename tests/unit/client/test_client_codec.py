@@ -164,7 +164,7 @@ def test_one_frame_at_a_time_and_the_rest_as_it_came() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 3, -1, 0x7FFFFFFF + 1])
 def test_sizes_no_frame_has(size: int) -> None:
-    with pytest.raises(ProtocolError, match=r"nsqd:4150 announces a frame of \d+ bytes"):
+    with pytest.raises(ProtocolError, match=r"nsqd:4150 announced a frame of \d+ bytes"):
         Codec("nsqd:4150").feed(struct.pack(">I", size & 0xFFFFFFFF))
 
 
@@ -181,7 +181,7 @@ def test_only_messages_are_long(kind: int) -> None:
     for way in (8, 1):
         codec = Codec("nsqd:4150")
         head = struct.pack(">iI", MAX_ANSWER + 1, kind)
-        with pytest.raises(ProtocolError, match="announces a frame of 1048577 bytes"):
+        with pytest.raises(ProtocolError, match="announced a frame of 1048577 bytes"):
             for at in range(0, 8, way):
                 codec.feed(head[at : at + way])
     assert Codec("").feed(struct.pack(">iI", MAX_ANSWER, kind)) == ([], [])
@@ -410,14 +410,14 @@ def test_nothing_is_sent_on_a_closed_connection(wakes: Wakes) -> None:
 
 @pytest.mark.parametrize("call", ["finish", "requeue", "touch"])
 def test_a_message_that_no_connection_has_delivered(call: str) -> None:
-    with pytest.raises(TypeError, match="made by the connection"):
+    with pytest.raises(TypeError, match="created by the connection"):
         Message()
     message = Message.__new__(Message)
-    with pytest.raises(TypeError, match="no Message that a connection has delivered"):
+    with pytest.raises(TypeError, match="not a Message that a connection has delivered"):
         getattr(message, call)()
-    with pytest.raises(TypeError, match="no Message that a connection has delivered"):
+    with pytest.raises(TypeError, match="not a Message that a connection has delivered"):
         finish([message])
-    with pytest.raises(TypeError, match="no Message that a connection has delivered"):
+    with pytest.raises(TypeError, match="not a Message that a connection has delivered"):
         _ = message.nsqd_address
 
 

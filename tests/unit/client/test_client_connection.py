@@ -311,7 +311,7 @@ def test_heartbeats_between_two_answers() -> None:
         (frame(3, b"{}"), "frame of unknown type 3"),
         (delivery(), "sent a message during the handshake"),
         (b"HTTP/1.1 400 Bad Request\r\n", "unexpected HTTP response"),
-        (struct.pack(">iI", 1 << 30, RESPONSE), "announces a frame of 1073741824 bytes"),
+        (struct.pack(">iI", 1 << 30, RESPONSE), "announced a frame of 1073741824 bytes"),
     ],
 )
 def test_answers_that_are_none(said: bytes, error: str) -> None:

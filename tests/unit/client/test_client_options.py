@@ -120,7 +120,7 @@ def test_the_fields_of_identify(options: dict[str, Any], changed: dict[str, Any]
         ({"deflate_level": 10}, "deflate_level"),
         ({"sample_rate": 100}, "sample_rate"),
         ({"sample_rate": -1}, "sample_rate"),
-        ({"heartbeat_interval": 0}, "heartbeat_interval cannot be 0 .allowed: more than 0 or -1"),
+        ({"heartbeat_interval": 0}, "heartbeat_interval cannot be 0 .allowed: more than 0, or -1"),
         ({"heartbeat_interval": math.inf}, "heartbeat_interval"),
         ({"heartbeat_interval": math.nan}, "heartbeat_interval"),
         ({"timeout": 0}, "timeout"),

@@ -256,7 +256,8 @@ def test_channels_without_a_consumer() -> None:
 def test_consumers_at_some_nsqds_only() -> None:
     with_one = nsqd(1, topic("t", 0, channel("c", 3, client(), at="n1")))
     facts = of(with_one, nsqd(2, topic("t", 0, channel("c", 1, at="n2"))))
-    assert "consumers, but none on n2, where messages wait" in only(topics.uneven_consumers, facts)
+    text = "consumers, but none on n2, where messages are waiting"
+    assert text in only(topics.uneven_consumers, facts)
     empty = of(with_one, nsqd(2, topic("t", 0, channel("c", 0, at="n2"))))
     assert not said(topics.uneven_consumers, empty)
 
@@ -267,7 +268,7 @@ def test_consumers_that_ask_for_nothing() -> None:
 
     silent = client(7, 0, client_id="me")
     told = only(topics.stuck_consumers, facts(1, client(), silent))
-    assert "consumers of t/c have RDY 0 while messages wait: c:7 (me)" in told
+    assert "consumers of t/c have RDY 0 while messages are waiting: c:7 (me)" in told
     assert not said(topics.stuck_consumers, facts(0, silent))
     assert not said(topics.stuck_consumers, facts(1, client(7, 0, connect_ts=int(NOW) - 10)))
 

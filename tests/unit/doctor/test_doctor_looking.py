@@ -261,7 +261,7 @@ INFO = {"version": "1.3.0", "broadcast_address": "127.0.0.1", "hostname": "h"}
 
 
 def test_an_nsqd_of_go(node: Node) -> None:
-    """Without the fields that only nsqcy's nsqd has."""
+    """The answers lack the fields that only nsqcy's nsqd has."""
     node.tell(
         info=INFO | {"tcp_port": 0, "http_port": node.port, "start_time": 1},
         stats={"version": "1.3.0", "health": "OK", "start_time": 1, "topics": [], "producers": []},

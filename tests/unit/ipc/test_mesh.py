@@ -499,12 +499,12 @@ class Mad:
 @pytest.mark.parametrize(
     ("kind", "number", "payload", "reason"),
     [
-        (77, 1, b"", "kind of record"),
-        (CREDIT, 9, b"\1\0\0\0", "credit for no stream"),
-        (CREDIT, 1, b"\1\0", "credit for no stream"),
+        (77, 1, b"", "record kind"),
+        (CREDIT, 9, b"\1\0\0\0", "credit for an unknown stream"),
+        (CREDIT, 1, b"\1\0", "credit for an unknown stream"),
         (OPEN, 1, b"again", "stream opened twice"),
-        (OPEN, 2, b"ours", "number of a stream"),
-        (OPEN, 0xFFFFFFFF, b"far", "number of a stream"),
+        (OPEN, 2, b"ours", "stream number"),
+        (OPEN, 0xFFFFFFFF, b"far", "stream number"),
     ],
 )
 def test_a_record_against_the_rules_breaks_the_peer(kind, number, payload, reason):
@@ -555,7 +555,7 @@ def test_an_impossible_head_breaks_the_peer(head):
     mad.write(DATA, 1, b"x")
     mad.head.value = head
     mad.turn()
-    assert mad.mesh.broken == [(0, "record in the ring")]
+    assert mad.mesh.broken == [(0, "ring record")]
 
 
 def test_an_impossible_tail_breaks_the_peer():
@@ -564,7 +564,7 @@ def test_an_impossible_tail_breaks_the_peer():
     tail.value = 1 << 30
     mad.owner.write(NOISE[:WINDOW])
     mad.turn()
-    assert mad.mesh.broken == [(0, "tail of the ring")]
+    assert mad.mesh.broken == [(0, "ring tail")]
     assert mad.owner.closes == [True]
 
 
@@ -573,7 +573,7 @@ def test_a_ring_that_is_broken_from_the_start():
     cluster.workers[1].peer_down(0)
     ctypes.c_uint64.from_buffer(cluster.map, ring_offset(2, 0, 1)).value = 12345
     assert cluster.workers[1].peer_up(0, 0) is False
-    assert cluster.workers[1].broken == [(0, "positions of the ring")]
+    assert cluster.workers[1].broken == [(0, "ring positions")]
 
 
 RECORDS = st.tuples(

@@ -63,7 +63,7 @@ slot_sleep = function(ring_module, "slot_sleep", ctypes.c_int, address)
 
 
 class Memory:
-    """Shared memory for a number of workers, and its addresses."""
+    """Shared memory for a given number of workers, and its addresses."""
 
     def __init__(self, workers: int = 2) -> None:
         self.workers = workers
@@ -351,7 +351,7 @@ def test_two_mappings_of_one_memfd():
 
 def test_foreign_memory_is_refused():
     good = mmap.mmap(-1, map_size(2))
-    with pytest.raises(ValueError, match="not shared memory of ours"):
+    with pytest.raises(ValueError, match="not nsqd's shared memory"):
         Shared(good, 2)
     format(good, 2)
     with pytest.raises(ValueError, match="for 2 workers"):

@@ -263,7 +263,7 @@ def test_a_worker_dies_by_our_hand_alone() -> None:
     assert balance.complaints("nsqd 0", LOG.format("killed by signal 9 (Killed)"), killed=2) == []
     (told,) = balance.complaints("nsqd 0", LOG.format("stopped"), killed=0)
     assert told == "nsqd 0: 1 workers were killed by somebody else"
-    for how in ("killed by signal 11 (Segmentation fault)", "exited with 1: crashed"):
+    for how in ("killed by signal 11 (Segmentation fault)", "exited with status 1: crashed"):
         (told,) = balance.complaints("nsqd 0", LOG.format(how), killed=1)
         assert told.endswith(how)
 
@@ -293,8 +293,8 @@ def test_a_panic_is_reported_by_its_last_line() -> None:
 def test_books_that_balance(
     finished: int, dropped: dict[str, int], misses: bool, balances: bool
 ) -> None:
-    """No channel is ever emptied, and a start may miss messages that died with a worker or shortly
-    before."""
+    """No channel is ever emptied, and messages that died with a worker or shortly before may be
+    missing after its restart."""
     left = ("queued", "in_flight", "deferred", "dead_lettered", "expired", "redriven", "sampled")
     books = dict.fromkeys(left, 0) | {"received": 10, "finished": finished}
     books |= {"dropped": {"damaged": 0, "emptied": 0} | dropped}

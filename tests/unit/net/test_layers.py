@@ -90,7 +90,7 @@ def test_noise_does_no_harm(codec: type[ByteLayer], noise: bytes) -> None:
 
 @given(data=PLAIN, place=st.integers(0, 1 << 20), bit=st.integers(0, 7))
 def test_a_flipped_bit_never_passes_for_data(data: bytes, place: int, bit: int) -> None:
-    """In snappy, whose chunks have checksums."""
+    """Only snappy is tested, because its chunks have checksums."""
     wire = bytearray(encoded(SnappyLayer(), data))
     if not wire:
         return

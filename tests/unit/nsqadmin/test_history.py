@@ -202,7 +202,7 @@ def test_the_busiest_are_kept() -> None:
 
     assert names() == {"calm", "busy"}
     assert kept.read(NODE, 0, 60)
-    for tick in range(1, 7):  # a much busier topic takes the place of a calm one
+    for tick in range(1, 7):  # a much busier topic replaces a quiet one
         kept.add(10 * tick, busy("calm", 1) | busy("busy", 50) | busy("new", 20) | node)
     assert names() == {"busy", "new"}
     for tick in range(7, 14):  # a slightly busier one does not

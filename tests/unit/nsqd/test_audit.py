@@ -156,7 +156,7 @@ def test_after_a_kill(saved: Path) -> None:
 
 
 def test_a_journal_ahead_of_the_files(saved: Path) -> None:
-    """As if some files had been copied earlier than others."""
+    """The files look as if some had been copied earlier than others."""
     for each in segments(saved)[-2:]:
         each.unlink()
     found = audit(saved)

@@ -38,7 +38,7 @@ def test_who_asks_meanwhile_shares_the_next_round() -> None:
     late = [gevent.spawn(rounds.ask, "a") for _ in range(3)]
     other = gevent.spawn(rounds.ask, "b")
     settle()
-    assert work.begun == ["a", "b"]  # a different question does not wait
+    assert work.begun == ["a", "b"]  # a different request does not wait
     work.gates[0].set()
     settle()
     assert [each.value for each in early] == [0, 0, 0]

@@ -236,7 +236,7 @@ def test_a_certificate_is_demanded(
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs the openssl program")
 def test_a_change_of_keys(start: Callable[..., Server]) -> None:
-    """The client requests it between two requests."""
+    """The client requests the key change between two HTTP requests."""
     words = ["openssl", "s_client", "-connect", f"127.0.0.1:{start().address}", "-crlf", "-tls1_3"]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

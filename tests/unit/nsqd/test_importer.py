@@ -41,13 +41,13 @@ ESSENTIAL = [
 
 
 class Crash(BaseException):
-    """The machine has stopped: no call has an effect any more."""
+    """The machine has stopped: calls no longer have any effect."""
 
 
 @pytest.fixture
 def crash(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """crash(n): from the n-th call that changes something, every such call raises. crash(0) ends
-    this. Each returns the number of such calls since the previous crash()."""
+    """crash(n): the n-th call that changes something, and every such call after it, raises.
+    crash(0) turns this off. Each returns the number of such calls since the previous crash()."""
     state = {"left": -1, "made": 0}
 
     def wrap(real: Any) -> Any:

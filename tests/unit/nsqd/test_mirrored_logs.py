@@ -1,4 +1,4 @@
-"""A log whose changes are mirrored: when they are complete, and that both places have the same
+"""A log whose changes are mirrored: when they are complete, and whether both places have the same
 files."""
 
 import errno

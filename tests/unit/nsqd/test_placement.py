@@ -1,4 +1,4 @@
-"""The worker that a topic is placed on, and that it stays there."""
+"""Which worker a topic is placed on, and whether the topic stays there."""
 
 from hypothesis import given
 from hypothesis import strategies as st

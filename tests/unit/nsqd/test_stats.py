@@ -376,7 +376,7 @@ QUERIES = st.builds(
 def test_where_topics_live_does_not_show(
     topics: list[Topic], places: list[int], query: Query
 ) -> None:
-    """The page of three workers equals that of a single one with all topics."""
+    """The page for three workers equals the page for a single worker with all topics."""
     clients = [Client(remote_address=f"1.2.3.4:{port}") for port in range(3)]
     crew: list[Worker] = [([], clients[index : index + 1]) for index in range(3)]
     for topic, place in zip(topics, places, strict=False):

@@ -165,7 +165,7 @@ def test_what_was_made_anew_starts_at_zero() -> None:
     push(one, topic("t"), topic("u"))
     found = increases(push(one, topic("t", message_count=2)))
     assert found["topic.t.message_count"] == 2
-    # It was missing from one push.
+    # The topic was missing from one push.
     assert increases(push(one, topic("u")))["topic.u.message_count"] == 13
 
 

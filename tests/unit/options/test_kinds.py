@@ -1,4 +1,5 @@
-"""Kinds of value: accepted strings, rejected strings, and the way back from a value to a string."""
+"""Kinds of value: accepted strings, rejected strings, and the conversion of a value back to a
+string."""
 
 import pytest
 

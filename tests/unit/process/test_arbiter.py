@@ -225,8 +225,8 @@ def test_all_gone_before_halt_is_not_the_end(house):
 
 def test_how_ends_are_described():
     assert arbiter.describe(-9) == "killed by signal 9 (Killed)"
-    assert arbiter.describe(3) == "exited with 3: could not boot"
-    assert arbiter.describe(77) == "exited with 77: unknown"
+    assert arbiter.describe(3) == "exited with status 3: could not boot"
+    assert arbiter.describe(77) == "exited with status 77: unknown"
 
 
 def test_stopped_processes_are_known():

@@ -44,7 +44,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def killed(make: Make, core: Core, durability: str, **more: Any) -> Core:
-    """Return what a start would find if the process were killed now."""
+    """Return what would be found at startup if the process were killed now."""
     return make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall, **more)
 
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_understood(make: Make, line: str, error: str) -> None:
 
 @pytest.mark.parametrize("announced", [1, 4, 17, 19, 1000])
 def test_its_length_has_to_be_right(make: Make, announced: int) -> None:
-    """Unlike the size of an MPUB, which old clients declare wrongly."""
+    """The size of an MPUB need not be correct, because old clients declare it wrongly."""
     core = make("memory")
     client = core.client(topic_log=True)
     whole = log_pub("t", 1, [b"one", b"two"])
@@ -221,7 +221,7 @@ def test_a_refusal_costs_no_repeat(make: Make) -> None:
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_over_clean_exits(make: Make, durability: str) -> None:
-    """Even for a topic that has no messages any more."""
+    """This holds even for a topic that no longer has any messages."""
     core = make(durability)
     core.create("t").channel("c")
     for chunk in range(5):
@@ -261,7 +261,7 @@ def test_over_kills(make: Make, durability: str, consumed: bool, journalled: boo
 def test_of_what_is_consumed_a_trace_stays_until_the_journal_has_it(
     make: Make, durability: str
 ) -> None:
-    """Even if its file is full, and no channel needs it."""
+    """The record is kept even if its file is full and no channel needs it."""
     options = {"max_bytes_per_file": 4096, "sync_every": 2500, "sync_timeout": 2 * SECOND}
     core = make(durability, log_options=options)
     core.create("t").channel("c")
@@ -344,7 +344,7 @@ def test_a_lost_record_of_what_was_not_answered_comes_again(make: Make, lost: in
 
 
 def test_a_kill_of_memory_forgets_no_chunk_that_it_keeps(make: Make) -> None:
-    """Although the records before it are lost, and the log has a new id."""
+    """The chunk is kept although the records before it are lost and the log has a new id."""
     core = make("memory", mem_queue_size=3)
     core.create("t").channel("c")
     whole = [b"%d" % n for n in range(8)]

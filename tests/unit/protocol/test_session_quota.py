@@ -110,7 +110,7 @@ def test_publishes_wait_and_none_is_lost(core: Core, asked: Asked, client: Conne
     one = welcome(client())
     one.send(pub() * 25)
     assert answers(one) == 10
-    assert core.log.lines == ["AUTH: user u publishes more than its quota"]
+    assert core.log.lines == ["AUTH: user u is exceeding its publish quota"]
     rates = []
     for _ in range(20):
         core.advance(100 * MILLISECOND)
@@ -122,7 +122,8 @@ def test_publishes_wait_and_none_is_lost(core: Core, asked: Asked, client: Conne
 
 
 def test_who_waits_is_counted_for_as_long(core: Core, asked: Asked, client: Connect) -> None:
-    """However often it is checked again, and even if it disconnects."""
+    """The time is counted once, however often the session is checked again, and even if it
+    disconnects."""
     quota = asked.make(rate=1)
     one, two = welcome(client()), welcome(client())
     one.send(pub() * 3)

@@ -163,7 +163,8 @@ def test_snapshots_round_trip(state):
     ),
 )
 def test_entries_may_follow_in_pieces(state, pieces):
-    """In the order of the pieces, with their ids; entries next to a channel's name have none."""
+    """Entries are in the order of the pieces, with their ids; entries next to a channel's name have
+    none."""
     image = encode_snapshot(state)
     expected = {one.name: (list(unpack_entries(one.entries)), []) for one in state.channels}
     followed = set()
@@ -401,7 +402,8 @@ def gone(seq: int) -> bytes:
 
 
 def test_what_moves_is_an_entry_and_no_record_of_the_cursor() -> None:
-    """The cursor of the snapshot is before it, so a start would redeliver it."""
+    """The cursor of the snapshot is before the message, so it would be redelivered after a
+    restart."""
     entries = pack_entries([Entry(2, 1, 64)])
     channel = ChannelState("c", False, 5, 1, entries, ((9, 10),))
     journal = [encode_snapshot(TopicState(bytes(16), 20, 12, False, (channel,)))]

@@ -158,8 +158,8 @@ def balanced():
 
 
 def recovered(path, topic="t"):
-    """Return everything that a start finds and can read: {seq: message}, recovered, damage found
-    while reading."""
+    """Return everything that is found at startup and can be read: {seq: message}, recovered, damage
+    found while reading."""
     disk = Disk(path, topic)
     found = recover_log(disk.log)
     readable = {}
@@ -669,7 +669,7 @@ def test_records_after_a_sync_request_share_its_failure(disk):
 
 
 def test_no_write_waits_for_a_background_sync(disk, tmp_path):
-    """Neither the writes of its log, nor the durable runs of another one."""
+    """Neither the writes of the same log wait, nor the durable runs of a different one."""
     other = Log(disk.io, tmp_path, "other")
     done = []
     kept = [disk.wrote(messages(1, 1))]
@@ -1457,7 +1457,7 @@ def test_damage_anywhere(tmp_path):
 )
 @given(garbage=st.binary(max_size=700), tail=st.booleans(), seed=st.integers(0, 999))
 def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
-    """A start neither crashes nor removes anything, whatever the directory contains."""
+    """Recovery neither crashes nor removes anything, whatever the directory contains."""
     path = tmp_path / "fuzz"
     shutil.rmtree(path, ignore_errors=True)
     directory = path / "t.topic"

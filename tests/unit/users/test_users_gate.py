@@ -165,7 +165,7 @@ def test_a_publish_over_the_quota_is_rejected_with_retry_after() -> None:
     refused = door.publish("slow", 1)
     assert isinstance(refused, Reply) and ("Retry-After", "1") in refused.headers
     assert refused.body == b'{"message":"QUOTA_REACHED"}'
-    assert door.log.lines == ["AUTH: user slow publishes more than its quota"]
+    assert door.log.lines == ["AUTH: user slow is exceeding its publish quota"]
     door.time += 0.3
     assert status(door.publish("slow", 100)) == 200
     refused = door.publish("slow", 1)

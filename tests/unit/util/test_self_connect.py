@@ -1,4 +1,4 @@
-"""TCP self-connections: a free port of the ephemeral range may be both ends of one."""
+"""TCP self-connections: a free port in the ephemeral range may be both ends of one."""
 
 import asyncio
 import socket

@@ -1,0 +1,1 @@
+"""`nsqcy copies`: shows and repairs the groups of topics with copies."""

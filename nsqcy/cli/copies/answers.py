@@ -1,0 +1,99 @@
+"""Queries nsqds for their copies, in parallel over HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from urllib3.util import Url
+
+from nsqcy.cluster import answers, discovery
+from nsqcy.cluster.discovery import daemon_url
+from nsqcy.cluster.parallel import ask_all
+from nsqcy.cluster.web_client import WebClient, unwanted
+from nsqcy.errors import RequestError
+from nsqcy.util import gojson
+
+MAX_ANSWER = 32 << 20  # bytes
+NOT_FOUND = 404
+
+_TEXTS: tuple[gojson.Reader, Any] = (gojson.array(gojson.text, ""), [])
+_GROUP: gojson.Fields = {
+    "group": (gojson.text, ""),
+    "role": (gojson.text, ""),
+    "owner": (gojson.text, ""),
+    "members": _TEXTS,
+    "epoch": (gojson.int64, 0),
+    "copies": (gojson.int64, 0),
+    "min_copies": (gojson.int64, 0),
+    "durability": (gojson.text, ""),
+    "closed": (gojson.flag, False),
+    "bytes": (gojson.int64, 0),
+    "whole": (gojson.flag, False),
+    "topics": _TEXTS,
+    "responding": (gojson.int64, 0),
+    "accepts": (gojson.flag, False),
+    "joining": (gojson.text, ""),
+    "waiting": (gojson.int64, 0),
+}
+_WORKER: gojson.Fields = {
+    "worker": (gojson.int64, 0),
+    "node": (gojson.text, ""),
+    "etcd": (gojson.flag, False),
+    "ready": (gojson.flag, False),
+    "sessions": _TEXTS,
+    "groups": (gojson.array(gojson.structure(_GROUP), gojson.EMPTY), []),
+}
+_COPIES: gojson.Fields = {
+    "workers": (gojson.array(gojson.structure(_WORKER), gojson.EMPTY), []),
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a daemon at an address. With an error, there are no workers."""
+
+    address: str
+    workers: Sequence[dict[str, Any]] = ()
+    error: str = ""
+    daemon: str = "nsqd"
+
+
+def ask(lookupds: Sequence[str], nsqds: Sequence[str], web: WebClient) -> list[Answer]:
+    """Return the answers of all nsqds, the given and the announced ones, and the failures of
+    nsqlookupds. Raises ValueError for an invalid address."""
+    found = discovery.nodes(lookupds, web=web)
+    failed = [
+        Answer(address, error=str(error), daemon="nsqlookupd")
+        for address, error in found.errors.items()
+    ]
+    urls = {address: daemon_url(address) for address in nsqds}
+    for producer in found.producers:
+        try:
+            urls.setdefault(producer.http_address, producer.url)
+        except RequestError as error:
+            failed.append(Answer(producer.tcp_address, error=str(error)))
+    outcome = ask_all(list(urls), lambda address: _workers(urls[address], web), web.terms.whole)
+    failed += [Answer(address, error=str(error)) for address, error in outcome.errors.items()]
+    return [*_once_each(outcome.values), *failed]
+
+
+def _workers(url: Url, web: WebClient) -> list[dict[str, Any]]:
+    answer = web.ask(url._replace(path="/copies"), maximum=MAX_ANSWER)
+    if answer.status == NOT_FOUND:
+        raise RequestError("it has no /copies: not nsqcy's nsqd, or an older version", NOT_FOUND)
+    if answer.status != 200:
+        raise unwanted(answer)
+    workers: list[dict[str, Any]] = answers.read(answer.body, answer.headers, _COPIES)["workers"]
+    return workers
+
+
+def _once_each(found: dict[str, list[dict[str, Any]]]) -> list[Answer]:
+    """Return the answers without those of nsqds that have answered at another address."""
+    kept: list[Answer] = []
+    nodes: set[str] = set()
+    for address, workers in found.items():
+        its = {worker["node"] for worker in workers}
+        if not its & nodes:
+            kept.append(Answer(address, workers))
+            nodes |= its
+    return kept

@@ -1,0 +1,158 @@
+"""Command line of `nsqcy copies force`: gives up the lost members of a group.
+
+A group without an owner waits until all of its members are back, because only a comparison of all
+copies shows which one is the most recent. This command removes the members that will never return,
+so that the others decide among themselves.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nsqcy.config import files
+from nsqcy.config.arguments import Parser
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import BOOL, STRING
+from nsqcy.copies.group import Group
+from nsqcy.copies.values import encode_group
+from nsqcy.errors import NsqError, StartError, UsageError
+from nsqcy.etcd.client import EtcdClient
+from nsqcy.etcd.messages import EtcdError, Expected, Put
+from nsqcy.logging.logger import write
+from nsqcy.nsqd.copies import settings
+from nsqcy.nsqd.copies.registry import Contents, decoded, prefix_of
+from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
+from nsqcy.options.option import Option
+
+GROUP = (
+    Option("config", STRING, "", "INI or TOML file of an nsqd of the cluster, for etcd; required"),
+    Option("yes", BOOL, False, "change the group; without it, only print what would be lost"),
+)
+SECTIONS = {"group": GROUP}
+
+
+class Refused(NsqError):
+    """The group cannot be forced, or need not be; str() says why."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Show what will be lost, and with --yes change the group. Return the exit code. Raises
+    Stop."""
+    group_id, flags = parse(words)
+    options = _options(flags["config"])
+    try:
+        client = settings.etcd(options, {"password": settings.etcd_password(options)})
+    except ValueError as error:
+        raise StartError(f"--etcd-endpoints: {error}") from None
+    try:
+        return force(client, options.cluster, group_id, is_agreed=flags["yes"])
+    except (EtcdError, Refused) as error:
+        what = "etcd: " if isinstance(error, EtcdError) else ""
+        write(2, f"nsqcy copies force: {what}{error}\n")
+        return 1
+
+
+def parse(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return the group and the parsed flags. Raises Stop."""
+    parser = Parser(
+        "nsqcy copies force",
+        "Give up the members of a group that never return, with all messages that only they have.",
+        SECTIONS,
+    )
+    parser.usage = "%(prog)s GROUP [FLAGS]"
+    group_id, rest = ("", words) if not words or words[0][:1] == "-" else (words[0], words[1:])
+    flags = parser.values(rest)
+    if not group_id:
+        raise UsageError("GROUP is required as the first word: see nsqcy copies status")
+    if not flags["config"]:
+        raise UsageError("--config is required: the file of an nsqd of this cluster")
+    return group_id, flags
+
+
+def _options(path: str) -> NsqdOptions:
+    options = resolve(Settings(NSQD, {}, files.read_file(NSQD, path)))
+    if not options.etcd_endpoints:
+        raise StartError(f"{path} has no etcd_endpoints")
+    return options
+
+
+def force(
+    client: EtcdClient,
+    cluster: str,
+    group_id: str,
+    *,
+    is_agreed: bool,
+    say: Callable[[str], object] = lambda text: write(1, text),
+) -> int:
+    """Print what will be lost, and change the group if the user agrees. Raises EtcdError and
+    Refused."""
+    prefix = prefix_of(cluster)
+    found, _ = client.read(prefix)
+    contents = decoded(prefix, found)
+    key = f"{prefix}groups/{group_id}"
+    if key in contents.invalid:
+        raise Refused(f"the value of group {group_id} is invalid: {contents.invalid[key]}")
+    group = next((each for each, _ in contents.groups if each.id == group_id), None)
+    if group is None:
+        raise Refused(f"cluster {cluster} has no group {group_id}")
+    value = forced(group, contents)
+    say(describe(group, value, contents))
+    if not is_agreed:
+        say("\nNothing was changed. Add --yes to change the group.\n")
+        return 1
+    # The session is compared, too: the owner may have come back since.
+    expected = [Expected(key, encode_group(group))]
+    if group.session:
+        expected.append(Expected(f"{prefix}sessions/{group.session}", None))
+    if not client.transact(expected, [Put(key, encode_group(value))]):
+        raise Refused("the group has changed meanwhile: look at nsqcy copies status again")
+    say("\nThe group was changed. One of its members will own it within seconds.\n")
+    return 0
+
+
+def forced(group: Group, contents: Contents) -> Group:
+    """Return the value of a group without the members that have no session. Raises Refused."""
+    if group.done:
+        raise Refused(f"group {group.id} is finished: all of its messages have moved")
+    if group.session in {each.id for each in contents.sessions}:
+        raise Refused(f"group {group.id} has an owner that has a session: {group.owner}")
+    nodes = {each.node for each in contents.sessions}
+    if not nodes & set(group.members):
+        raise Refused(
+            f"no member of group {group.id} has a session: start the nsqd of one of"
+            f" {', '.join(group.members)}"
+        )
+    if nodes >= set(group.members):
+        raise Refused(f"all members of group {group.id} are back: one of them will own it")
+    return group.forced(nodes, secrets.token_hex(8))
+
+
+def describe(group: Group, value: Group, contents: Contents) -> str:
+    sessions = {each.node: each for each in contents.sessions}
+    claims = {
+        node: claim
+        for group_id, node, claim in contents.claims
+        if group_id == group.id and claim.nonce == group.nonce
+    }
+    lines = [
+        f"group {group.id}: {group.durability}, {group.copies} copies, at least"
+        f" {group.min_copies} for publishes",
+        "",
+        "given up, with all messages that only they have:",
+        *(f"  {node}" for node in group.members if node not in value.members),
+        "remaining:",
+    ]
+    for node in value.members:
+        claim = claims.get(node)
+        copy = f", {claim.size} bytes of epoch {claim.epoch}" if claim else ""
+        lines.append(f"  {node} at {sessions[node].address}{copy}")
+    lines += [
+        "",
+        "Messages that were acknowledged may be lost, and finished ones may be delivered again.",
+        "Make sure that the given up nodes never return, or that their data may be overwritten.",
+    ]
+    if value.closed:
+        lines.append("The messages of the group move to the topics of the same names.")
+    elif len(value.members) < value.min_copies:
+        lines.append("The group accepts publishes when enough other nodes have joined.")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,155 @@
+"""Command line of `nsqcy copies status`: prints tables or JSON."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from nsqcy.cli.copies import answers
+from nsqcy.cli.copies.merged import Cluster, Group, as_json, merged, shown, topic_list
+from nsqcy.cluster.discovery import daemon_url
+from nsqcy.cluster.web_client import Terms, WebClient
+from nsqcy.config.arguments import Parser
+from nsqcy.config.durations import SECOND
+from nsqcy.config.options import BOOL, DURATION, STRING, WORDS
+from nsqcy.config.policies import POSITIVE
+from nsqcy.errors import UsageError
+from nsqcy.logging.logger import write
+from nsqcy.options.option import Option
+from nsqcy.users import token_file
+
+ADDRESSES = ("lookupd-http-address", "nsqd-http-address")
+CLUSTER = (
+    Option(
+        ADDRESSES[0],
+        WORDS,
+        (),
+        "host:port or URL of an nsqlookupd, all of whose nsqds are queried",
+    ),
+    Option(ADDRESSES[1], WORDS, (), "host:port or URL of an nsqd to query"),
+    Option("timeout", DURATION, 5 * SECOND, "timeout for a whole request", rule=POSITIVE),
+    Option("tls-root-ca-file", STRING, "", "PEM file with CAs for HTTPS ports"),
+    Option("tls-insecure-skip-verify", BOOL, False, "accept any certificate"),
+    token_file.OPTION,
+)
+OUTPUT = (Option("json", BOOL, False, "print JSON"),)
+SECTIONS = {"cluster": CLUSTER, "output": OUTPUT}
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def run(words: Sequence[str]) -> int:
+    """Print the state of the groups; return the exit code. Raises Stop."""
+    flags = parse(words)
+    found = merged(
+        answers.ask(
+            flags["lookupd_http_address"], flags["nsqd_http_address"], WebClient(_terms(flags))
+        )
+    )
+    code = exit_code(found)
+    if flags["json"]:
+        write(1, json.dumps({**as_json(found), "exit_code": code}, indent=2) + "\n")
+    else:
+        write(1, text(found))
+    return code
+
+
+def parse(words: Sequence[str]) -> dict[str, Any]:
+    """Return the parsed flags. Raises Stop."""
+    description = "Show the groups of topics with copies on several machines, and what is at risk."
+    flags = Parser("nsqcy copies status", description, SECTIONS).values(words)
+    given = False
+    for flag in ADDRESSES:
+        for address in flags[flag.replace("-", "_")]:
+            given = True
+            try:
+                daemon_url(address)
+            except ValueError as error:
+                raise UsageError(f"--{flag}: {error}") from None
+    if not given:
+        raise UsageError("--lookupd-http-address or --nsqd-http-address is required")
+    return flags
+
+
+def _terms(flags: dict[str, Any]) -> Terms:
+    whole = flags["timeout"] / SECOND
+    return Terms(
+        connect_timeout=min(2.0, whole),
+        request_timeout=whole,
+        root_ca_file=flags["tls_root_ca_file"],
+        verify=not flags["tls_insecure_skip_verify"],
+        token=token_file.read(flags["auth_token_file"]),
+    )
+
+
+def exit_code(cluster: Cluster) -> int:
+    return int(bool(cluster.risks) or not cluster.answered)
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def text(cluster: Cluster) -> str:
+    parts = []
+    if cluster.groups:
+        parts.append(
+            table(
+                ["group", "owner", "copies", "state", "size", "topics"],
+                [_row(group) for group in cluster.groups],
+            )
+        )
+    if cluster.nodes:
+        rows = [
+            [each.name, each.address, "responds" if each.etcd else "does not respond"]
+            for each in cluster.nodes
+        ]
+        parts.append(table(["node", "nsqd", "etcd"], rows))
+    parts.append("".join(f"risk: {_one_line(risk)}\n" for risk in cluster.risks) or _calm(cluster))
+    return "\n".join(parts)
+
+
+def _row(group: Group) -> list[str]:
+    responding = "-" if group.responding is None else group.responding
+    return [
+        group.id,
+        shown(group.owner, group.owner_address),
+        f"{responding}/{group.copies}",
+        ", ".join(group.states),
+        size(group.bytes),
+        topic_list(group.topics) or "-",
+    ]
+
+
+def _calm(cluster: Cluster) -> str:
+    if not cluster.answered:
+        return "no nsqd found\n"
+    if not cluster.nodes:
+        return "no nsqd has --etcd-endpoints: all topics have one copy\n"
+    if not cluster.groups:
+        return "no topic has copies\n"
+    return "ok: all groups have all of their copies\n"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return columns that are as wide as their widest cells."""
+    lines = [head, *([_one_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        + "\n"
+        for line in lines
+    )
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with a unit."""
+    value = float(count)
+    for unit in UNITS[:-1]:
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {UNITS[-1]}"
+
+
+def _one_line(text: str) -> str:
+    """Replace control characters, which could break the line: the text may come from any node."""
+    return "".join(each if each.isprintable() else " " for each in text)
