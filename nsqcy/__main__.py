@@ -27,6 +27,7 @@ Usage: nsqcy COMMAND
   capacity [FLAGS]            compute how many nsqds a load needs, and how large (--help)
   copies status [FLAGS]       show the groups of topics with copies, and what is at risk (--help)
   copies force GROUP [FLAGS]  give up lost copies of a group that no node can own (--help)
+  copies repair PATH          accept an etcd that was restored from a backup (--help)
   passwd NAME                 print a user section for --auth-file (--help)
   up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together (-help)
   nsqd [FLAGS]                run nsqd; -help lists its flags

@@ -9,7 +9,7 @@ Exit codes:
 
 from collections.abc import Sequence
 
-from nsqcy.cli.copies import force, status
+from nsqcy.cli.copies import force, repair, status
 from nsqcy.config import loader
 from nsqcy.errors import Stop
 from nsqcy.logging.logger import write
@@ -19,6 +19,7 @@ Usage: nsqcy copies COMMAND
 
   status [FLAGS]       show the groups of topics with copies, and what is at risk (--help)
   force GROUP [FLAGS]  give up lost copies of a group that no node can own (--help)
+  repair DATA_PATH     accept an etcd that was restored from a backup (--help)
 """
 
 
@@ -32,6 +33,8 @@ def main(words: Sequence[str]) -> int:
                 return status.run(flags)
             case ["force", *rest]:
                 return force.run(rest)
+            case ["repair", *rest]:
+                return repair.run(rest)
             case _:
                 what = f"unknown command: copies {' '.join(words)}\n" if words else ""
                 write(2, what + USAGE)

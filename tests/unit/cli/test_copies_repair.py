@@ -1,0 +1,48 @@
+"""`nsqcy copies repair` on a data path."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsqcy.cli.copies.main import main
+from nsqcy.process import datapath
+
+
+@pytest.fixture
+def data_path(tmp_path: Path) -> Path:
+    """The data path of an nsqd with a whole copy, which has seen revision 7 of etcd."""
+    copy = tmp_path / "copies" / "0" / "group"
+    copy.mkdir(parents=True)
+    (copy / "copy.json").write_text('{"whole": true, "epoch": 3, "boot": "b", "serves": true}')
+    (tmp_path / "copies" / "node.0.json").write_text('{"processes": ["p"], "revision": 7}')
+    return tmp_path
+
+
+def test_copies_and_revisions_are_not_trusted(
+    data_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["repair", str(data_path)]) == 0
+    facts = json.loads((data_path / "copies" / "0" / "group" / "copy.json").read_text())
+    assert facts == {"whole": False, "epoch": 3, "boot": "b", "serves": True}
+    node = json.loads((data_path / "copies" / "node.0.json").read_text())
+    assert node == {"processes": ["p"], "revision": 0}
+    assert "1 copies will be compared" in capfd.readouterr().out
+
+
+def test_a_running_nsqd_is_left_alone(data_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with datapath.lock_data_path(str(data_path)):
+        assert main(["repair", str(data_path)]) == 1
+    assert '"revision": 7' in (data_path / "copies" / "node.0.json").read_text()
+    assert "in use" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [([], 2, "DATA_PATH is required"), (["--yes"], 2, "DATA_PATH"), (["/nowhere"], 1, "no copies")],
+)
+def test_mistakes(
+    words: list[str], code: int, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["repair", *words]) == code
+    assert text in capfd.readouterr().err
