@@ -186,7 +186,7 @@ def test_the_architecture_page_has_the_table_of_packages() -> None:
     assert "\n".join(ROWS[:-1]).removeprefix("nsqcy ") in page
 
 
-ATTACKS = ("no token", "a wrong token", "outside of the pattern", "slow-loris over TCP")
+ATTACKS = ("no token", "a wrong token", "outside the pattern", "slow-loris over TCP")
 ATTACKS += ("slow-loris over HTTP", "decompression bomb", "huge IDENTIFY", "path traversal")
 ATTACKS += ("header smuggling", "flood of headers", "CSRF", "logs")
 
