@@ -87,6 +87,15 @@ class ConfigFile:
 
 
 @dataclass(frozen=True)
+class CopiesOptions:
+    """Options for topics with copies on other machines."""
+
+    etcd_hosts: Sequence[str]  # the host of each endpoint
+    advertised: str  # host at which other nsqds reach this one
+    protected: bool  # there is a secret, or TLS
+
+
+@dataclass(frozen=True)
 class Wanted:
     """The daemon options' requirements for the host."""
 
@@ -94,6 +103,7 @@ class Wanted:
     workers: int = 1
     memory_bytes: int = 0  # limit per worker, for messages; 0: a share of the free memory
     min_free_disk: int = 0
+    copies: CopiesOptions | None = None  # if etcd is configured
     durable: bool = False  # at least one topic has a durability class that waits for the disk
 
 
@@ -162,6 +172,25 @@ class Policy:
 
 
 @dataclass(frozen=True)
+class OwnedGroup:
+    """A group of topics with copies, as its owner reports it."""
+
+    copies: int
+    responding: int
+    accepts: bool | None = True  # publishes; None if it was taken over and never accepts any
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The state of an nsqd's copies."""
+
+    etcd: bool  # all workers reach etcd
+    machines: int = 0  # nsqds that have a session in etcd
+    owned: Sequence[OwnedGroup] = ()
+
+
+@dataclass(frozen=True)
 class Nsqd:
     """An nsqd and its responses. With an error, it did not answer at this address."""
 
@@ -177,6 +206,7 @@ class Nsqd:
     topics: Sequence[TopicStats] = ()
     later: Sequence[TopicStats] | None = None  # the same a moment later, if queried again
     policies: Mapping[tuple[str, str], Policy] = field(default_factory=dict)  # by topic, channel
+    copies: Copies | None = None
     door: Door | None = None
     assumed: bool = False
 

@@ -18,7 +18,7 @@ from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.stats import MAX_ANSWER, TopicStats, parse_stats
 from nsqcy.cluster.web_client import Answer, WebClient, unwanted
 from nsqcy.doctor import look_doors
-from nsqcy.doctor.facts import Cluster, Lookupd, Nsqd, Offset, Policy
+from nsqcy.doctor.facts import Cluster, Copies, Lookupd, Nsqd, Offset, OwnedGroup, Policy
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
@@ -48,6 +48,24 @@ _HEALTH: gojson.Fields = {
     "health": (gojson.text, "OK"),
     "draining": (gojson.flag, False),
     "topics": (gojson.array(gojson.structure(_TOPIC), gojson.EMPTY), []),
+}
+
+
+_GROUP: gojson.Fields = {
+    "role": (gojson.text, ""),
+    "copies": (gojson.int64, 0),
+    "closed": (gojson.flag, False),
+    "responding": (gojson.int64, 0),
+    "accepts": (gojson.flag, False),
+    "topics": (gojson.array(gojson.text, ""), []),
+}
+_WORKER: gojson.Fields = {
+    "etcd": (gojson.flag, False),
+    "sessions": (gojson.array(gojson.text, ""), []),
+    "groups": (gojson.array(gojson.structure(_GROUP), gojson.EMPTY), []),
+}
+_COPIES: gojson.Fields = {
+    "workers": (gojson.array(gojson.structure(_WORKER), gojson.EMPTY), []),
 }
 
 
@@ -168,6 +186,7 @@ def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
         expires=look_doors.https_expiry(url, web.terms),
         topics=_topics(page, node),
         policies=_policies(extra["topics"]),
+        copies=_copies(web, url),
     )
 
 
@@ -190,6 +209,31 @@ def _unready(web: WebClient, url: Url) -> str:
     if answer.status in (200, NOT_FOUND):
         return ""
     return " ".join(answer.body.decode("utf-8", "replace").split()) or f"status {answer.status}"
+
+
+def _copies(web: WebClient, url: Url) -> Copies | None:
+    """Return the state of an nsqd's copies; None if etcd is not configured or nsqd does not support
+    copies."""
+    answer = web.ask(url._replace(path="/copies"), maximum=MAX_ANSWER)
+    if answer.status != 200:
+        return None
+    workers = answers.read(answer.body, answer.headers, _COPIES)["workers"]
+    if not workers:
+        return None
+    owned = [
+        OwnedGroup(
+            group["copies"],
+            group["responding"],
+            None if group["closed"] else group["accepts"],
+            tuple(group["topics"]),
+        )
+        for worker in workers
+        for group in worker["groups"]
+        if group["role"] == "owner"
+    ]
+    nodes = {node for worker in workers for node in worker["sessions"]}
+    machines = {node.rpartition(".")[0] for node in nodes}
+    return Copies(all(worker["etcd"] for worker in workers), len(machines), owned)
 
 
 def _policies(topics: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], Policy]:

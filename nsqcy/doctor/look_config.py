@@ -1,16 +1,17 @@
 """Reads a daemon's configuration: errors in the file, requirements for the host, and the addresses
 of the cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from nsqcy.cluster.discovery import host_port
 from nsqcy.config import files
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import OptionTable
-from nsqcy.doctor.facts import ConfigFile, Wanted
+from nsqcy.doctor.facts import ConfigFile, CopiesOptions, Wanted
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.errors import StartError
+from nsqcy.etcd.client import parse_endpoint
 from nsqcy.net import listeners
 from nsqcy.options.option import Value
 
@@ -49,8 +50,24 @@ def wanted(settings: Settings) -> Wanted:
         workers=_int(values["workers"]),
         memory_bytes=_int(values["memory_bytes"]),
         min_free_disk=_int(values["min_free_disk"]),
+        copies=_copies(values),
         durable=bool(classes - {NOT_DURABLE, None}),
     )
+
+
+def _copies(values: Mapping[str, Value]) -> CopiesOptions | None:
+    """Return the options for copies; None without etcd."""
+    hosts = []
+    for endpoint in _texts(values["etcd_endpoints"]):
+        try:
+            hosts.append(parse_endpoint(endpoint).host or "")
+        except ValueError:
+            hosts.append(endpoint)
+    if not hosts:
+        return None
+    advertised = values["copies_broadcast_address"] or values["broadcast_address"]
+    protected = bool(values["copies_secret_file"] or values["copies_tls_cert"])
+    return CopiesOptions(hosts, str(advertised), protected)
 
 
 def addresses(settings: Settings, *, given: bool) -> Addresses:

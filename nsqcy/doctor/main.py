@@ -18,7 +18,17 @@ from nsqcy.config.durations import SECOND
 from nsqcy.config.loader import Settings
 from nsqcy.config.options import BOOL, DURATION, STRING, WORDS
 from nsqcy.config.policies import NOT_NEGATIVE, POSITIVE
-from nsqcy.doctor import cluster, disk, host, look_cluster, look_config, look_host, report, topics
+from nsqcy.doctor import (
+    cluster,
+    copies,
+    disk,
+    host,
+    look_cluster,
+    look_config,
+    look_host,
+    report,
+    topics,
+)
 from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.errors import Stop, UsageError
@@ -100,11 +110,11 @@ def look_and_judge(flags: dict[str, Any]) -> list[Judged]:
     found = []
     if flags["host"]:
         facts = look_host.look(look_config.wanted(settings), settings, file)
-        found += run((*host.CHECKS, *disk.CHECKS), facts)
+        found += run((*host.CHECKS, *disk.CHECKS, *copies.OF_HOST), facts)
     if flags["cluster"]:
         asked = _addresses(flags, settings)
         seen = look_cluster.look(asked, WebClient(_terms(flags)), flags["watch"] / SECOND)
-        found += run((*cluster.CHECKS, *topics.CHECKS), seen)
+        found += run((*cluster.CHECKS, *topics.CHECKS, *copies.OF_CLUSTER), seen)
     return found
 
 

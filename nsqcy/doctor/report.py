@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy.doctor import cluster, disk, host, topics
+from nsqcy.doctor import cluster, copies, disk, host, topics
 from nsqcy.doctor.checks import Check, Judged
 from nsqcy.doctor.findings import LEVELS, OK, PROBLEM
 
 SECTIONS: Sequence[tuple[str, Sequence[Check[Any]]]] = (
-    ("host", (*host.CHECKS, *disk.CHECKS)),
-    ("cluster", (*cluster.CHECKS, *topics.CHECKS)),
+    ("host", (*host.CHECKS, *disk.CHECKS, *copies.OF_HOST)),
+    ("cluster", (*cluster.CHECKS, *topics.CHECKS, *copies.OF_CLUSTER)),
 )
 
 

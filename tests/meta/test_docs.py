@@ -98,7 +98,12 @@ UNTYPED = {
     ("SPARK", "python -m nsqcy.spark"): NAMES,
     ("service", "cp /opt/nsqcy"): MACHINE,
 }
-ELSEWHERE = {"quick-start": ["PIPELINE", "SPARK"], "pytest": ["CLIENT", "TESTING"]}
+ELSEWHERE = {
+    "quick-start": ["PIPELINE", "SPARK"],
+    "pytest": ["CLIENT", "TESTING"],
+    "cluster": ["REPLICATION"],
+    "daemon": ["REPLICATION"],
+}
 FENCE = re.compile(r"^```(?:sh|python|console) ?(\S*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -181,7 +186,7 @@ def test_the_architecture_page_has_the_table_of_packages() -> None:
     assert "\n".join(ROWS[:-1]).removeprefix("nsqcy ") in page
 
 
-ATTACKS = ("no token", "a wrong token", "outside of the pattern", "slow-loris over TCP")
+ATTACKS = ("no token", "a wrong token", "outside the pattern", "slow-loris over TCP")
 ATTACKS += ("slow-loris over HTTP", "decompression bomb", "huge IDENTIFY", "path traversal")
 ATTACKS += ("header smuggling", "flood of headers", "CSRF", "logs")
 

@@ -1,0 +1,98 @@
+"""Checks of topics with copies on other machines: the options of a host, and the answers of a
+cluster. Pure functions of facts, and their tables."""
+
+from collections.abc import Iterator
+
+from nsqcy.doctor.checks import Check
+from nsqcy.doctor.cluster import LOOPBACK
+from nsqcy.doctor.facts import Cluster, CopiesOptions, Host, Nsqd
+from nsqcy.doctor.findings import Finding, problem, several, warning
+
+ENDPOINTS = 3
+"""Number of etcd members that survives the loss of one."""
+
+
+def options(host: Host) -> Iterator[Finding]:
+    copies = host.wanted.copies
+    assert copies is not None
+    yield from _etcd(copies)
+    if copies.advertised.startswith(LOOPBACK) and not all(
+        each.startswith(LOOPBACK) for each in copies.etcd_hosts
+    ):
+        text = f"other nsqds cannot reach this one at {copies.advertised} for copies"
+        yield problem(text, "set --copies-broadcast-address, or --broadcast-address")
+    if not copies.protected:
+        text = "any client that reaches the port for copies can read and replace them"
+        yield warning(text, "set --copies-secret-file or --copies-tls-cert, and use a firewall")
+
+
+def _etcd(copies: CopiesOptions) -> Iterator[Finding]:
+    hosts = set(copies.etcd_hosts)
+    if len(copies.etcd_hosts) < ENDPOINTS:
+        text = f"--etcd-endpoints has fewer than {ENDPOINTS} members of etcd"
+        advice = "run etcd on three hosts: without etcd, no machine can take over from another one"
+        yield warning(text, advice)
+    elif len(hosts) == 1:
+        text = f"all endpoints of etcd are on one host: {hosts.pop()}"
+        yield warning(text, "run the members of etcd on different hosts")
+
+
+def state(cluster: Cluster) -> Iterator[Finding]:
+    for nsqd in cluster.alive:
+        if nsqd.copies is not None:
+            yield from _of_nsqd(nsqd)
+
+
+def _of_nsqd(nsqd: Nsqd) -> Iterator[Finding]:
+    copies = nsqd.copies
+    assert copies is not None
+    if not copies.etcd:
+        text = f"nsqd {nsqd.name} does not reach etcd: no machine can take over or be replaced"
+        yield problem(text, "see docs/runbooks/etcd-away.md")
+        return
+    wanted = max((each.copies for each in copies.owned), default=0)
+    if copies.machines < wanted:
+        text = (
+            f"nsqd {nsqd.name} has topics with {wanted} copies, but only {copies.machines} nsqds"
+            " have a session in etcd"
+        )
+        yield warning(text, "start or add nsqds of the same --cluster, or lower copies")
+    refusing = [_names(each.topics) for each in copies.owned if each.accepts is False]
+    if refusing:
+        text = f"nsqd {nsqd.name} refuses publishes, because copies are missing: "
+        yield problem(text + several(refusing), "see docs/runbooks/too-few-copies.md")
+    missing = [
+        _names(each.topics)
+        for each in copies.owned
+        if each.responding < each.copies <= copies.machines and each.accepts is not False
+    ]
+    if missing:
+        text = f"copies of these topics of nsqd {nsqd.name} are missing: {several(missing)}"
+        advice = "if this persists, check firewalls and the log; see docs/runbooks/lost-node.md"
+        yield warning(text, advice)
+
+
+def _names(topics: tuple[str, ...]) -> str:
+    return several(topics) or "a group without topics"
+
+
+OF_HOST = (
+    Check(
+        "copies-options",
+        f"with `--etcd-endpoints`: fewer than {ENDPOINTS} endpoints, or all on one host; a loopback"
+        " address announced to other machines; neither a secret nor TLS",
+        "the options for copies are complete",
+        options,
+        lambda host: host.wanted.copies,
+    ),
+)
+OF_CLUSTER = (
+    Check(
+        "copies",
+        "topics with copies: more copies than nsqds, missing copies, refused publishes, nsqds that"
+        " do not reach etcd",
+        "no copies are missing",
+        state,
+        lambda cluster: any(each.copies is not None for each in cluster.alive),
+    ),
+)

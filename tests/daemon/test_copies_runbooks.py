@@ -1,0 +1,145 @@
+"""Runbooks for copies, typed on three hosts with one etcd."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nsqcy.testing.http_requests import eventually
+from support.etcd_process import Etcd, needs_etcd
+from support.simulated_host import Host, blocks
+
+pytestmark = [needs_etcd, pytest.mark.ours]
+
+POLICY = "\n[topic orders]\ncopies = 3\n"
+
+
+@pytest.fixture
+def etcd() -> Iterator[Etcd]:
+    with Etcd() as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, etcd: Etcd) -> Iterator[list[Host]]:
+    """Three hosts. Each nsqd runs, and its topic has all copies."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    hosts = [
+        Host(
+            tmp_path / str(number),
+            1,
+            f"--etcd-endpoints={etcd.members[0].client_url}",
+            "--copies-address=127.0.0.1:0",
+            f"--copies-secret-file={secret}",
+            "--copies-lease=3s",
+            "--copies-timeout=3s",
+            "--broadcast-address=127.0.0.1",
+            f"--node-id={number}",
+        )
+        for number in range(3)
+    ]
+    try:
+        for host in hosts:
+            host.names["http://etcd-1.example.com:2379"] = etcd.members[0].client_url
+            with (host.path / "etc/nsqcy/nsqd.ini").open("a") as file:
+                file.write(POLICY)
+            host.type("systemctl start nsqd")
+        eventually(lambda: all(sums(host, "missing") == 0 for host in hosts), timeout=30)
+        yield hosts
+    finally:
+        for host in hosts:
+            host.end()
+
+
+def sums(host: Host, name: str) -> float:
+    """Return the sum of a metric over all workers."""
+    lines = host.web.get("/metrics").body.decode().splitlines()
+    return sum(
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"nsqd_copies_{name}{{")
+    )
+
+
+def page(name: str, count: int) -> Callable[[Host], str]:
+    """Return a function that types the next block of a runbook on a host."""
+    rest = blocks(name)
+    assert len(rest) == count
+    return lambda host: host.type(rest.pop(0))
+
+
+def test_a_lost_node(hosts: list[Host]) -> None:
+    first, _, lost = hosts
+    lost.kill()
+    eventually(lambda: sums(first, "missing") > 0, timeout=30)
+    type_next = page("lost-node", 4)
+    assert '"responding":2' in type_next(first)
+    assert '"id"' in type_next(first)
+    type_next(lost)
+    assert 'nsqd_copies_takeovers_total{worker="0"}' in type_next(first)
+
+
+def test_etcd_away(hosts: list[Host], etcd: Etcd) -> None:
+    host = hosts[0]
+    (member,) = etcd.members
+    member.kill()
+    eventually(lambda: sums(host, "etcd_up") == 0, timeout=30)
+    type_next = page("etcd-away", 4)
+    assert "etcd does not respond" in type_next(host)
+    assert host.web.post("/pub?topic=orders", b"x").status == 200
+    etcd.restart(member)
+    # As if etcd had been restored: every nsqd is stopped, accepts what etcd has, and starts.
+    rest = [type_next, *(page("etcd-away", 4) for _ in hosts[1:])]
+    for each, type_for in zip(hosts[1:], rest[1:], strict=True):
+        type_for(each)
+    for each, type_for in zip(hosts, rest, strict=True):
+        assert " copies will be compared" in type_for(each)
+    for each, type_for in zip(hosts, rest, strict=True):
+        type_for(each)
+    assert type_next(host).count("/nsqcy/default/sessions/") >= 3
+    eventually(lambda: publish(host) == b"OK", timeout=60)
+
+
+def publish(host: Host) -> bytes:
+    """Return the answer; empty if nsqd closed the connection, because it does not know the outcome
+    of a publish."""
+    try:
+        return host.web.post("/pub?topic=orders", b"x").body
+    except ConnectionError:
+        return b""
+
+
+def test_too_few_copies(hosts: list[Host]) -> None:
+    host, *others = hosts
+    assert host.web.post("/pub?topic=orders", b"x").status == 200
+    for other in others:
+        other.kill()
+    eventually(lambda: sums(host, "short_groups") > 0, timeout=30)
+    eventually(lambda: b"TOO_FEW_COPIES" in publish(host), timeout=30)
+    type_next = page("too-few-copies", 4)
+    assert '"min_copies"' in type_next(host)
+    type_next(host)
+    assert '"min_copies":1' in type_next(host)
+    for other in others:
+        other.type("systemctl start nsqd")
+    eventually(lambda: sums(host, "missing") == 0, timeout=30)
+    type_next(host)
+    eventually(lambda: host.web.topic("orders") is not None, timeout=30)
+    eventually(lambda: host.web.counts("orders")["depth"] >= 2, timeout=30)
+
+
+def test_handing_over(hosts: list[Host]) -> None:
+    """docs/runbooks/drain.md: other machines have the messages when nsqd exits."""
+    host, *others = hosts
+    host.web.create("orders", "billing")
+    for number in range(20):
+        assert host.web.post("/pub?topic=orders", b"%d" % number).status == 200
+    assert host.web.put("/config/drain?hand_over=true", b"true").status == 200
+    eventually(lambda: "all copied topics are handed over" in host.log(), timeout=30)
+    eventually(lambda: sum(depth(other) for other in others) == 20, timeout=30)
+
+
+def depth(host: Host) -> int:
+    """Return the depth of the channel, which the host may not have."""
+    topic = host.web.topic("orders")
+    channels = topic["channels"] if topic is not None else []
+    return sum(channel["depth"] for channel in channels)
