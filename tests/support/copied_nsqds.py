@@ -113,7 +113,7 @@ class CopiedNsqds:
             )
             self.nodes = [self._node(name) for name in NAMES]
             for node in self.nodes:
-                exits.callback(node.destroy)
+                exits.callback(self._end, node)
                 if self._disk_size:
                     exits.callback(self._mount(node))
             self.on_each(CopiedNsqd.start, self.nodes)
@@ -138,6 +138,11 @@ class CopiedNsqds:
             copies_secret_file=secret,
             lookupd_tcp_address=self.lookup.tcp_address,
         )
+
+    def _end(self, node: CopiedNsqd) -> None:
+        """Kill a node, and write its log to a file for whoever looks into a failure."""
+        node.destroy()
+        (self._path / f"{node.name}.log").write_text(node.log_text())
 
     def _mount(self, node: CopiedNsqd) -> Callable[[], object]:
         """Give a node a disk of its own. Return what removes it."""
@@ -179,8 +184,12 @@ class CopiedNsqds:
                 found.append(f"{name} has {len(workers)} workers")
             for worker in workers:
                 where = f"{name}.{worker['worker']}"
-                if not (worker["etcd"] and worker["ready"] and set(worker["sessions"]) == sessions):
+                if not worker["etcd"]:
+                    found.append(f"{where} does not reach etcd")
+                if not worker["ready"]:
                     found.append(f"{where} is not ready")
+                if missing := sessions - set(worker["sessions"]):
+                    found.append(f"{where} does not see {sorted(missing)}")
                 found += [f"{where}: {group}" for group in _unsettled(worker["groups"])]
         return found
 
@@ -209,13 +218,11 @@ def _unsettled(groups: list[dict[str, Any]]) -> Iterator[str]:
         }
         if group["closed"]:
             yield f"closed {about}"
-        elif (
-            group["role"] == "new"
-            or group["role"] == "owner"
-            and not (
-                group["accepts"]
-                and len(group["members"]) == group["responding"] == group["copies"]
-                and group["waiting"] == 0
-            )
-        ):
+        elif group["role"] == "new" or (group["role"] == "owner" and not _is_complete(group)):
             yield str(about)
+
+
+def _is_complete(group: dict[str, Any]) -> bool:
+    copies: int = group["copies"]
+    has_all: bool = len(group["members"]) == group["responding"] == copies
+    return has_all and group["accepts"] and group["waiting"] == 0

@@ -79,7 +79,6 @@ class Faults:
         names = self.cluster.sessions(node)
         with self._paused(node):
             self.cluster.await_takeover(names, self.cluster.others(node))
-            self.load.goes_on()
 
     # -- disks
 
