@@ -544,6 +544,9 @@ class CopiesHost:
         self._log.warn(
             f"COPIES: no longer owning group {group.id}", event="copies_lost", group=group.id
         )
+        # Ending the files reports all changes as made, which must not acknowledge a publish: the
+        # new owner may not have it.
+        self._topics.degraded(group.id)
         self._files.pop(group.id).io.stop()
         self._topics.lost(group)
 
