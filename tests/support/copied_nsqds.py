@@ -15,6 +15,7 @@ from typing import Any, Self
 from nsqcy.testing import Nsqlookupd
 from nsqcy.testing.http_requests import eventually
 from support.etcd_process import Etcd
+from support.logged_process import Logged
 from support.nsqd_process import Nsqd
 from support.private_network import Network
 
@@ -103,6 +104,7 @@ class CopiedNsqds:
             self.network = network = exits.enter_context(Network(NAMES))
             self.etcd_address = network.bridge_address(1)
             self.etcd = exits.enter_context(Etcd(host=self.etcd_address))
+            exits.callback(self._write_log, "etcd", self.etcd.members[0])
             bridge = network.bridge_address()
             self.lookup = exits.enter_context(
                 Nsqlookupd(
@@ -140,9 +142,12 @@ class CopiedNsqds:
         )
 
     def _end(self, node: CopiedNsqd) -> None:
-        """Kill a node, and write its log to a file for whoever looks into a failure."""
         node.destroy()
-        (self._path / f"{node.name}.log").write_text(node.log_text())
+        self._write_log(node.name, node)
+
+    def _write_log(self, name: str, process: Logged) -> None:
+        """Write a log to a file for whoever looks into a failure."""
+        (self._path / f"{name}.log").write_text(process.log_text())
 
     def _mount(self, node: CopiedNsqd) -> Callable[[], object]:
         """Give a node a disk of its own. Return what removes it."""
@@ -176,7 +181,11 @@ class CopiedNsqds:
         sessions = {
             name for found in reports.values() for each in found for name in each["sessions"]
         }
-        found = []
+        found = [
+            f"etcd exited with {member.process.returncode}: {member.tail(3)}"
+            for member in self.etcd.members
+            if not member.alive()
+        ]
         if len(sessions) != WORKERS * len(self.nodes):
             found.append(f"{len(sessions)} sessions")
         for name, workers in reports.items():
