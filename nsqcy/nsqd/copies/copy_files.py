@@ -1,7 +1,7 @@
 """The files of a copy on this node, changed as their owner says.
 
 Implements `nsqcy.copies.ports.Copy` with the I/O threads: nothing here blocks, except for opening a
-copy. The first failed change ends a copy's use by this process.
+copy. After the first failed change, a copy stores nothing until it is filled again.
 """
 
 import json
@@ -135,6 +135,8 @@ class CopyFiles:
         return Piece(self._open(path), offset, size), offset + size
 
     def begin_filling(self) -> None:
+        if self._error and self._made == self._submitted:
+            self._recover()
         self._end_filling()
         self._is_filling = True
 
@@ -210,6 +212,15 @@ class CopyFiles:
         for path in self.table.paths():
             if path.endswith(ASIDE):
                 self.delete(path)
+
+    def _recover(self) -> None:
+        """Begin anew after a failed change, with the files that are on disk. None of them is
+        trusted: the owner sends all of them again."""
+        self._error = 0
+        self._handles.clear()
+        self._waiting.clear()
+        self.table = FileTable.scan(self.root)
+        self.table.forget_identities()
 
     def _change(self, path: str) -> Callable[[int], None]:
         """Return the completion of a change of a file, or of a name without a path."""
