@@ -2,12 +2,14 @@
 channels that find the nsqds through nsqlookupd."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Self
 
 from nsqcy.client import Consumer, Error
 from nsqcy.testing.http_requests import eventually
+from support.client_libraries import Consumer as Program
 from support.copied_nsqds import POLL, SYNC_BUDGET, CopiedNsqds
 from support.delivery_tally import (
     PATIENCE,
@@ -59,17 +61,37 @@ class _Plain(PlainPublisher):
 class CopiesLoad:
     """The publishers, the consumers, and the tally of their messages."""
 
-    def __init__(self, cluster: CopiedNsqds, channels: Sequence[str] = CHANNELS) -> None:
+    def __init__(
+        self,
+        cluster: CopiedNsqds,
+        channels: Sequence[str] = CHANNELS,
+        libraries: Sequence[str] = (),
+    ) -> None:
+        """
+        channels: those with a consumer of nsqcy
+        libraries: other client libraries; each consumes a channel with the name of the library
+        """
         self.tally = Tally()
         self._cluster = cluster
-        self._channels = channels
+        self._channels = (*channels, *libraries)
+        self._own_channels = channels
+        self._libraries = libraries
+        self._programs: dict[str, Program] = {}
+        self._counted: Counter[str] = Counter()
+        """Number of each program's messages that are in the tally."""
         self._publishers: list[Publisher] = []
         self._consumers: list[Consumer] = []
 
     def __enter__(self) -> Self:
         for node in self._cluster.nodes:
             node.web.create(TOPIC, *self._channels)
-        self._consumers = [self._consumer(channel) for channel in self._channels]
+        self._consumers = [self._consumer(channel) for channel in self._own_channels]
+        self._programs = {
+            each: Program(
+                each, None, TOPIC, each, lookupds=self._cluster.lookup.http_address, rdy=50
+            )
+            for each in self._libraries
+        }
         addresses = [node.tcp_address for node in self._cluster.nodes]
         self._publishers = [
             _Pool(self.tally, "pool", TOPIC, nsqd_tcp_addresses=addresses),
@@ -85,6 +107,8 @@ class CopiesLoad:
             self._end_publishing()
         for consumer in self._consumers:
             consumer.close(graceful=False)
+        for program in self._programs.values():
+            program.destroy()
 
     def _consumer(self, channel: str) -> Consumer:
         consumer = Consumer(
@@ -107,6 +131,21 @@ class CopiesLoad:
             )
             assert publisher.error is None, publisher.error
 
+    def delivers(self) -> None:
+        """Check that every channel receives all messages that have been accepted so far."""
+        accepted = set(self.tally.accepted)
+        for channel in self._channels:
+            eventually(lambda c=channel: not self._lost(c) & accepted, SYNC_BUDGET, interval=POLL)
+
+    def _lost(self, channel: str) -> set[bytes]:
+        """Return the accepted messages that a channel has not received so far."""
+        if channel in self._programs:
+            bodies = self._programs[channel].bodies()
+            for body in bodies[self._counted[channel] :]:
+                self.tally.receives(channel, body)
+            self._counted[channel] = len(bodies)
+        return self.tally.lost(channel)
+
     def _end_publishing(self) -> None:
         publishers, self._publishers = self._publishers, []
         for each in publishers:
@@ -120,7 +159,7 @@ class CopiesLoad:
         tally = self.tally
         for channel in self._channels:
             with contextlib.suppress(AssertionError):
-                eventually(lambda c=channel: not tally.lost(c), SYNC_BUDGET, interval=POLL)
+                eventually(lambda c=channel: not self._lost(c), SYNC_BUDGET, interval=POLL)
         lost = {channel: sorted(tally.lost(channel)) for channel in self._channels}
         unexpected = {channel: tally.unexpected(channel) for channel in self._channels}
         again = {channel: tally.again(channel) for channel in self._channels}
