@@ -9,7 +9,7 @@ import pytest
 from nsqcy.testing.http_requests import eventually
 from support.client_libraries import LIBRARIES, absent
 from support.copied_nsqds import POLL, CopiedNsqds
-from support.copies_backlog import CHANNELS, Backlog, Receivers
+from support.copies_backlog import Backlog, Receivers
 from support.copies_faults import Faults
 from support.copies_load import TOPIC, CopiesLoad
 from support.etcd_process import needs_etcd
@@ -33,7 +33,10 @@ def arrives_from_the_others(cluster: CopiedNsqds, count: int, patience: float) -
     backlog.publish(lost)
     lost.kill_all()
     with Receivers(backlog, others) as receivers:
-        eventually(lambda: not receivers.lack(), patience, interval=POLL)
+        try:
+            eventually(lambda: not receivers.lack(), patience, interval=POLL)
+        except AssertionError:
+            raise AssertionError(f"missing: {receivers.lack()}; {cluster.gaps()}") from None
     assert receivers.early == [] and receivers.unexpected == []
     print(
         f"{count} messages: first after {receivers.first:.1f} s, last after {receivers.last:.1f} s,"

@@ -5,13 +5,13 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Self
 
 from nsqcy.client import Consumer
-from nsqcy.testing.wire_client import Conn
 from support.copied_nsqds import CopiedNsqd
 
 TOPIC = "orders"
-UNREAD, HALF, READ = CHANNELS = ("unread", "half", "read")
+CHANNELS = UNREAD, HALF, READ = ("unread", "half", "read")
 BATCH = 200  # messages in a publish
 IN_FLIGHT = 100  # unanswered messages of the channel that nobody has read
 MAX_READ = 20_000  # messages that a channel has finished
@@ -29,22 +29,21 @@ class Backlog:
     """
 
     count: int
+    everything: set[bytes] = field(default_factory=set)
     missing: dict[str, set[bytes]] = field(default_factory=dict)
     """Messages that each channel has neither finished nor received from the other nsqds."""
-    finished: dict[str, set[bytes]] = field(default_factory=dict)
     due: dict[bytes, float] = field(default_factory=dict)
     """Earliest time at which each deferred message may arrive."""
 
-    def publish(self, node: CopiedNsqd) -> Conn:
-        """Publish everything; return the connection that has messages in flight."""
+    def publish(self, node: CopiedNsqd) -> None:
+        """Publish everything, and move the channels to their positions."""
         node.web.create(TOPIC, *CHANNELS)
         conn = node.connect(timeout=60.0)
         bodies = [b"%d %s" % (number, PADDING) for number in range(self.count)]
         for first in range(0, self.count, BATCH):
             conn.mpub(TOPIC, bodies[first : first + BATCH])
-        holding = node.connect().sub(TOPIC, UNREAD, IN_FLIGHT)
-        holding.messages(IN_FLIGHT)
-        self.finished = {
+        node.connect().sub(TOPIC, UNREAD, IN_FLIGHT).messages(IN_FLIGHT)
+        finished: dict[str, set[bytes]] = {
             UNREAD: set(),
             HALF: self._read(node, HALF, min(self.count // 2, MAX_READ)),
             READ: self._read(node, READ, min(self.count, MAX_READ)),
@@ -53,9 +52,8 @@ class Backlog:
             body = b"deferred %d" % number
             self.due[body] = time.monotonic() + DELAY
             conn.dpub(TOPIC, int(DELAY * 1000), body)
-        everything = {*bodies, *self.due}
-        self.missing = {channel: everything - self.finished[channel] for channel in CHANNELS}
-        return holding
+        self.everything = {*bodies, *self.due}
+        self.missing = {channel: self.everything - finished[channel] for channel in CHANNELS}
 
     def _read(self, node: CopiedNsqd, channel: str, count: int) -> set[bytes]:
         """Finish messages of a channel; return their bodies."""
@@ -91,7 +89,7 @@ class Receivers:
             for channel in CHANNELS
         ]
 
-    def __enter__(self) -> "Receivers":
+    def __enter__(self) -> Self:
         for consumer in self._consumers:
             consumer.start()
         return self
@@ -100,9 +98,11 @@ class Receivers:
         for consumer in self._consumers:
             consumer.close(graceful=False)
 
-    def lack(self) -> int:
-        """Return the number of missing messages in all channels."""
-        return sum(len(each) for each in self.backlog.missing.values())
+    def lack(self) -> dict[str, int]:
+        """Return the number of missing messages of each channel that lacks any."""
+        with self._lock:
+            missing = self.backlog.missing.items()
+            return {channel: len(bodies) for channel, bodies in missing if bodies}
 
     def _take(self, channel: str, body: bytes) -> None:
         now = time.monotonic()
@@ -110,7 +110,9 @@ class Receivers:
         with self._lock:
             if now < backlog.due.get(body, now):
                 self.early.append(body)
-            if body in backlog.missing[channel]:
+            if body not in backlog.everything:
+                self.unexpected.append(body)
+            elif body in backlog.missing[channel]:
                 backlog.missing[channel].remove(body)
                 self.last = now - self.since
                 self.first = self.first or self.last
