@@ -12,16 +12,19 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def eventually(predicate: Callable[[], T], timeout: float = 10.0) -> T:
+def eventually(predicate: Callable[[], T], timeout: float = 10.0, *, interval: float = 0.01) -> T:
     """Wait until `predicate` returns a true value, and return it. After `timeout` seconds, fail and
-    report the last value."""
+    report the last value.
+
+    interval: seconds between calls
+    """
     deadline = time.monotonic() + timeout
     while True:
         value = predicate()
         if value:
             return value
         assert time.monotonic() < deadline, f"not within {timeout} s; last value {value!r}"
-        time.sleep(0.01)
+        time.sleep(interval)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ class Tally:
 class Publisher(threading.Thread):
     """Publishes one message after another until it is stopped. `accepted` grows meanwhile."""
 
+    pause = PAUSE
+
     def __init__(self, tally: Tally, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.accepted = 0
@@ -57,7 +59,7 @@ class Publisher(threading.Thread):
         try:
             while not self._ended.is_set():
                 self.step()
-                time.sleep(PAUSE)
+                time.sleep(self.pause)
         except Exception as error:
             self.error = error
 

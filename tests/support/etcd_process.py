@@ -20,13 +20,15 @@ from support.nsqd_process import START_BUDGET, free_port
 class Member(Logged):
     """An etcd process, which keeps its ports and data when it is restarted."""
 
-    def __init__(self, name: str, folder: Path, certificates: Path | None) -> None:
+    def __init__(
+        self, name: str, folder: Path, certificates: Path | None, host: str = "127.0.0.1"
+    ) -> None:
         super().__init__()
         self.name = name
         self.folder = folder
         self.certificates = certificates
         scheme = "https" if certificates else "http"
-        self.client_url = f"{scheme}://127.0.0.1:{free_port()}"
+        self.client_url = f"{scheme}://{host}:{free_port()}"
         self.peer_url = f"http://127.0.0.1:{free_port()}"
 
     def start(self, members: list["Member"]) -> None:
@@ -60,7 +62,12 @@ class Member(Logged):
 class Etcd:
     """An etcd cluster in its own directory."""
 
-    def __init__(self, members: int = 1, certificates: Path | None = None) -> None:
+    def __init__(
+        self, members: int = 1, certificates: Path | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        """
+        host: address at which clients reach the members
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="etcd-"))
         self.terms = Terms(connect_timeout=2.0, request_timeout=5.0)
         if certificates:
@@ -70,7 +77,8 @@ class Etcd:
                 key_file=str(certificates / "client.key"),
             )
         self.members = [
-            Member(f"m{index}", self._folder / str(index), certificates) for index in range(members)
+            Member(f"m{index}", self._folder / str(index), certificates, host)
+            for index in range(members)
         ]
 
     def __enter__(self) -> Self:

@@ -91,7 +91,8 @@ def is_worker(process: psutil.Process) -> bool:
 class Nsqd(Logged):
     """A daemon with a data path. Options are flags with underscores; `args` come before them.
 
-    `sockets` are passed as by a service manager, under these names if there are any.
+    `sockets` are passed as by a service manager, under these names if there are any. `within` comes
+    before the command: `ip netns exec NAME`, for example. `host` is the address that it listens on.
     """
 
     def __init__(
@@ -100,6 +101,8 @@ class Nsqd(Logged):
         *,
         workers: int | None = None,
         args: tuple[str, ...] = (),
+        within: tuple[str, ...] = (),
+        host: str = "127.0.0.1",
         cwd: Path | None = None,
         announced: bool = True,
         environ: dict[str, str] | None = None,
@@ -110,15 +113,17 @@ class Nsqd(Logged):
         super().__init__()
         self.data = data
         self.args = args
+        self.within = within
+        self.host = host
         self.cwd = cwd
         self.announced = announced
         self.environ = environ or {}
         self.sockets = sockets or []
         self.socket_names = socket_names
         self.options: dict[str, Any] = {
-            "tcp_address": "127.0.0.1:0",
-            "http_address": "127.0.0.1:0",
-            "https_address": "127.0.0.1:0",
+            "tcp_address": f"{host}:0",
+            "http_address": f"{host}:0",
+            "https_address": f"{host}:0",
             "data_path": data,
             "workers": None if FOREIGN else workers,
         } | options
@@ -141,7 +146,7 @@ class Nsqd(Logged):
 
     def launch(self) -> None:
         """Start the process and return at once."""
-        words = [*command(), *self.args, *flags(self.options)]
+        words = [*self.within, *command(), *self.args, *flags(self.options)]
         self._spawn(
             activated(words, self.sockets, self.socket_names),
             cwd=self.cwd or self.data,
@@ -180,7 +185,7 @@ class Nsqd(Logged):
 
     def _pings(self) -> bool:
         try:
-            answer = Web(self.http_port, timeout=5.0).get("/ping")
+            answer = Web(self.http_port, self.host, timeout=5.0).get("/ping")
         except (OSError, http.client.HTTPException):
             return False
         return (answer.status, answer.body) == (200, b"OK") or b"TLS_REQUIRED" in answer.body
@@ -282,7 +287,7 @@ class Nsqd(Logged):
 
     @property
     def address(self) -> Address:
-        return ("127.0.0.1", self.tcp_port) if self.tcp_port else self.addresses["TCP"]
+        return (self.host, self.tcp_port) if self.tcp_port else self.addresses["TCP"]
 
     def connect(self, **options: Any) -> Conn:
         """Return a connection that `hang_up` closes."""
@@ -292,10 +297,10 @@ class Nsqd(Logged):
 
     @property
     def web(self) -> Web:
-        return Web(self.http_port)
+        return Web(self.http_port, self.host)
 
     def secure_web(self, context: ssl.SSLContext) -> Web:
-        return Web(self.https_port, context=context)
+        return Web(self.https_port, self.host, context=context)
 
     def hang_up(self) -> None:
         while self._conns:

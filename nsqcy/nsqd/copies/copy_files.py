@@ -1,7 +1,7 @@
 """A copy's files on this node, changed as their owner directs.
 
 Implements `nsqcy.copies.ports.Copy` with the I/O threads: nothing here blocks, except for opening a
-copy. After the first failed change, this process no longer uses the copy.
+copy. After the first failed change, a copy stores nothing until it is filled again.
 """
 
 import json
@@ -137,6 +137,8 @@ class CopyFiles:
         return Piece(self._open(path), offset, size), offset + size
 
     def begin_filling(self) -> None:
+        if self._error and self._made == self._submitted:
+            self._recover()
         self._end_filling()
         self._is_filling = True
 
@@ -215,6 +217,15 @@ class CopyFiles:
         for path in self.table.paths():
             if path.endswith(ASIDE):
                 self.delete(path)
+
+    def _recover(self) -> None:
+        """Start again after a failed change, with the files on disk. Trust none of them, so that
+        the owner sends all of them again."""
+        self._error = 0
+        self._handles.clear()
+        self._waiting.clear()
+        self.table = FileTable.scan(self.root)
+        self.table.forget_identities()
 
     def _change(self, path: str) -> Callable[[int], None]:
         """Count a change to a file ("" for the copy's facts); return the callback for when it

@@ -73,3 +73,6 @@ class FileTable:
     def deleted(self, path: str) -> None:
         self._sizes.pop(path, None)
         self._headers.pop(path, None)
+
+    def forget_identities(self) -> None:
+        self._headers.clear()

@@ -488,7 +488,6 @@ class CopiesHost:
 
     def _copy_failed(self, group_id: str, error: int) -> None:
         self._report_failure(group_id, "held", error)
-        self._copies.pop(group_id, None)  # the next stream begins with the files as they are
         holder = self.worker.holder(group_id)
         if holder is not None:
             reason = "full" if error in (errno.ENOSPC, errno.EDQUOT) else "failing"
@@ -665,6 +664,9 @@ class CopiesHost:
         self._log.warn(
             f"COPIES: no longer owning group {group.id}", event="copies_lost", group=group.id
         )
+        # Ending the files reports all changes as made, which must not acknowledge a publish: the
+        # new owner may not have it.
+        self._topics.degraded(group.id)
         self._files.pop(group.id).io.stop()
         self._topics.lost(group)
 

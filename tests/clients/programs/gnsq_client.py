@@ -9,7 +9,7 @@ import sys  # noqa: E402
 
 import gevent  # noqa: E402
 import gnsq  # noqa: E402
-from common import answer, arguments, batches, emit, upgrades  # noqa: E402
+from common import answer, arguments, batches, emit, sources, upgrades  # noqa: E402
 from gevent.select import select  # noqa: E402
 from gevent.threadpool import ThreadPool  # noqa: E402
 
@@ -34,7 +34,7 @@ def consume(args: argparse.Namespace) -> None:
     consumer = gnsq.Consumer(
         args.topic,
         args.channel,
-        [args.address],
+        **sources(args),
         message_handler=handle,
         max_in_flight=args.rdy,
         max_tries=0,

@@ -172,6 +172,22 @@ def test_a_failed_sync_is_never_stored(disk: Disk) -> None:
     assert disk.failures == [errno.EIO]
 
 
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_failed_copy_can_be_filled_again(disk: Disk, durability: str) -> None:
+    copy = filled(disk, durability=durability)
+    disk.io.fault("pwrite", error=errno.ENOSPC)
+    copy.write(SEGMENT, HEADER + 7, Data(b"more"))
+    assert not disk.stored(copy)
+    copy.begin_filling()
+    assert copy.files()[SEGMENT].identity is None
+    copy.truncate(SEGMENT, 0)
+    copy.write(SEGMENT, 0, Data(b"h" * HEADER + b"records, more"))
+    copy.fill([SEGMENT], 4)
+    assert disk.stored(copy) and copy.whole
+    assert disk.contents() == {SEGMENT: b"h" * HEADER + b"records, more"}
+    assert disk.open(durability=durability).whole
+
+
 def test_damaged_facts_leave_a_copy_that_is_not_whole(disk: Disk) -> None:
     filled(disk)
     for content in (b"", b"[]", b'{"whole": 1, "boot": "b"}', b"\xff"):
