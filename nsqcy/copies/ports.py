@@ -26,6 +26,8 @@ class Limits:
     rejoin_delay_limit: float = 600.0
     unclaimed_timeout: float = 30.0
     """Time after which the owner takes back a released group that no member has taken over."""
+    done_timeout: float = 3600.0
+    """Time after which the registry's value of a group that has ended is deleted."""
     fill_bytes: int = 256 << 10
     """Data size of one fill message."""
     fill_window: int = 4

@@ -98,6 +98,10 @@ class Worker:
         member.released_at = None if group.session else now
         self._take_role(member, now)
 
+    def forget(self, group_id: str) -> None:
+        """Forget a group that has ended."""
+        self._members.pop(group_id, None)
+
     def claimed(self, group_id: str, node: str, claim: Claim) -> None:
         """Accept the claim of a member whose copy is not whole."""
         member = self._members.get(group_id)

@@ -165,3 +165,18 @@ def test_copies_are_in_other_zones_if_possible(etcd: Etcd, tmp_path: Path) -> No
         assert group is not None and machines[3].name in group.members
     for machine in machines:
         machine.stop()
+
+
+def test_the_value_of_a_group_that_has_ended_is_deleted(etcd: Etcd, tmp_path: Path) -> None:
+    settings = Settings(limits=replace(LIMITS, done_timeout=0.5))
+    machines = [Machine(tmp_path / str(number), etcd, settings) for number in range(3)]
+    log = new_log(machines[0], 3)
+    owner = machines[0].host.worker.owner(log.group.id)
+    assert owner is not None
+    owner.drained()
+    key = f"/nsqcy/{settings.cluster}/groups/{log.group.id}"
+    until(lambda: not etcd.client().read(key)[0])
+    until(lambda: all(machine.group(log.group.id) is None for machine in machines))
+    assert not any((machine.root / log.group.id).exists() for machine in machines)
+    for machine in machines:
+        machine.stop()

@@ -231,8 +231,7 @@ class CopyFiles:
         """Count a change to a file ("" for the copy's facts); return the callback for when it
         completes."""
         self._submitted += 1
-        if self._durability == "fsync":
-            self._unsynced[path] = None
+        self._unsynced[path] = None
         return self._changed
 
     def _changed(self, error: int) -> None:
@@ -251,7 +250,13 @@ class CopyFiles:
         stored = self._synced if syncs else self._made
         while self._waiting and self._waiting[0][0] <= stored and not self._error:
             self._waiting.popleft()[1]()
-        if syncs and self._waiting and not (self._syncs or self._error):
+        if syncs and self._waiting:
+            self.sync()
+
+    def sync(self) -> None:
+        """Begin to sync what was changed, unless a sync is in progress. In class os, nothing waits
+        for it."""
+        if self._unsynced and not (self._syncs or self._error):
             self._sync()
 
     def _sync(self) -> None:

@@ -8,13 +8,11 @@ import errno
 import os
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import gevent
-from gevent import socket, ssl
 
 from nsqcy.copies.group import Group
 from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
@@ -23,20 +21,17 @@ from nsqcy.copies.ports import Claim, Limits
 from nsqcy.copies.worker import Worker
 from nsqcy.etcd.client import EtcdClient
 from nsqcy.logging.types import Lines
-from nsqcy.nsqd.copies.copy_files import SUFFIX, CopyFiles, Data
+from nsqcy.nsqd.copies import reports
+from nsqcy.nsqd.copies.connections import Connections, Event, Terms
+from nsqcy.nsqd.copies.copy_files import SUFFIX, CopyFiles
+from nsqcy.nsqd.copies.mirror import Mirror, OwnedFiles
 from nsqcy.nsqd.copies.node import Node
 from nsqcy.nsqd.copies.registry import Registry, Session
-from nsqcy.nsqd.copies.streams import Listener, Stream, connect
-from nsqcy.nsqd.copies.wire import Decoder, Greeting
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.mirrored_io import MirroredIo
 
 FLUSH_INTERVAL = 0.01  # seconds
-LEAVE_PAUSE = 0.02  # seconds in which streams can send the last messages
-ROLES = ("owner", "holder", "member")
-
-Key = tuple[str, str]
-"""A node and a group."""
+SYNC_INTERVAL = 2.0  # seconds, the default of --sync-timeout
 
 
 class Topics(Protocol):
@@ -67,87 +62,20 @@ class Topics(Protocol):
         """Handle changes to the state of the groups."""
         ...
 
+    def names(self, group_id: str) -> Sequence[str]:
+        """Return the topics in a group that this process owns."""
+        ...
 
-class Settings(Protocol):
+
+class Settings(Terms, Protocol):
     """The options that the host uses."""
 
     @property
-    def cluster(self) -> str: ...
-    @property
     def limits(self) -> Limits: ...
-    @property
-    def listen(self) -> tuple[str, int]: ...
     @property
     def advertise(self) -> str: ...
     @property
     def zone(self) -> str: ...
-    @property
-    def token(self) -> str: ...
-    @property
-    def server_tls(self) -> ssl.SSLContext | None: ...
-    @property
-    def client_tls(self) -> ssl.SSLContext | None: ...
-
-
-class _Mirror:
-    """Passes the changes to an owned group to its owner.
-
-    A group that is being created has no owner yet. Its first changes are counted: the owner's
-    position 0 includes them, because each holder is filled with all files first.
-    """
-
-    def __init__(self, host: "CopiesHost", group_id: str, copy: CopyFiles) -> None:
-        self._host = host
-        self._group_id = group_id
-        self._table = copy.table
-        self.first = 0
-        """Number of changes before the group existed."""
-
-    def write(self, path: str, offset: int, data: bytes, are_records: bool) -> int:
-        self._table.written(path, offset, data)
-        owner = self._owner()
-        if owner is None:
-            return self._count()
-        change = Data(data, are_records)
-        return self.first + owner.write(path, offset, change, time.monotonic())
-
-    def truncate(self, path: str, size: int) -> int:
-        self._table.truncated(path, size)
-        owner = self._owner()
-        if owner is None:
-            return self._count()
-        return self.first + owner.truncate(path, size, time.monotonic())
-
-    def rename(self, path: str, to: str) -> int:
-        self._table.renamed(path, to)
-        owner = self._owner()
-        if owner is None:
-            return self._count()
-        return self.first + owner.rename(path, to, time.monotonic())
-
-    def delete(self, path: str) -> int:
-        self._table.deleted(path)
-        owner = self._owner()
-        if owner is None:
-            return self._count()
-        return self.first + owner.delete(path, time.monotonic())
-
-    def failed(self, error: int) -> None:
-        self._host.disk_failed(self._group_id, error)
-
-    def _owner(self) -> Owner | None:
-        return self._host.worker.owner(self._group_id)
-
-    def _count(self) -> int:
-        self.first += 1
-        return self.first
-
-
-class _Files(NamedTuple):
-    """Files of an owned group, or of one that is being created."""
-
-    io: MirroredIo
-    mirror: _Mirror
 
 
 class CopiesHost:
@@ -180,28 +108,27 @@ class CopiesHost:
         self._enter = enter
         self._is_full = is_full
         self._copies: dict[str, CopyFiles] = {}
-        self._files: dict[str, _Files] = {}
+        self._files: dict[str, OwnedFiles] = {}
         self._begun: dict[str, Group] = {}
         """Groups that are being created."""
-        self._opening: dict[Key, gevent.Greenlet[Any, Any]] = {}
-        self._opened: dict[Key, Stream] = {}
-        self._accepted: dict[Key, Stream] = {}
         self._sessions: dict[str, Session] = {}
         self._is_ready = False
         self._is_cut_off = False
+        self._synced_at = 0.0
+        self._done_since: dict[str, float] = {}
         self._released: set[str] | None = None
         """Groups that are being handed over."""
         self.takeovers = 0
         """Groups that this process has taken over from other nodes."""
-        self._listener = Listener(
-            settings.listen, settings.server_tls, self._refusal, self._stream_accepted
+        self._connections = Connections(
+            settings, node.name, self._address_of, self._obstacle, self._happened, log
         )
         advertised = settings.advertise or settings.listen[0]
         self.session = Session(
             node.process,
             node.name,
             node.machine,
-            f"{advertised}:{self._listener.port}",
+            f"{advertised}:{self._connections.port}",
             settings.zone,
         )
         self.worker = Worker(node.name, self.session.id, self, settings.limits)
@@ -213,20 +140,14 @@ class CopiesHost:
     def stop(self) -> None:
         """End all streams. The process still owns its groups until its lease ends."""
         self._ticker.kill()
-        self._listener.close()
-        for streams in (self._opened, self._accepted):
-            for stream in list(streams.values()):
-                stream.close()
-            streams.clear()
+        self._connections.stop()
         self.stop_waiting()
         self._registry.close()
 
     def leave(self) -> None:
         """Announce the end of the process to the owners that feed copies here, so that they do not
         wait for this node."""
-        for stream in list(self._accepted.values()):
-            stream.send(Refuse("leaving"))
-        gevent.sleep(LEAVE_PAUSE)
+        self._connections.leave()
 
     def stop_waiting(self) -> None:
         """Report changes as soon as they are made here, because the process is about to exit."""
@@ -292,41 +213,21 @@ class CopiesHost:
         return sorted({path.partition("/")[0].removesuffix(SUFFIX) for path in paths})
 
     def figures(self) -> dict[str, Any]:
-        roles = Counter(self.worker.role(group.id) for group in self.worker.groups())
+        """Return the worker's figures for /metrics."""
+        groups = self.worker.groups()
         owners = [owner for each in self._files if (owner := self.worker.owner(each))]
         return {
-            "groups": {role: roles[role] for role in ROLES},
-            "short": sum(not owner.group.closed and not owner.accepts() for owner in owners),
-            "missing": sum(owner.group.copies - owner.responding() for owner in owners),
-            "waiting": sum(owner.position - max(owner.committed, 0) for owner in owners),
+            **reports.figures(owners, self._topics.names),
+            "groups": reports.roles(self.worker.role(group.id) for group in groups),
             "bytes": sum(copy.table.total() for copy in self._copies.values()),
             "takeovers": self.takeovers,
             "etcd": int(not self._registry.is_away),
         }
 
     def _describe(self, group: Group, role: str) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "group": group.id,
-            "role": role,
-            "owner": group.owner,
-            "members": list(group.members),
-            "epoch": group.epoch,
-            "copies": group.copies,
-            "min_copies": group.min_copies,
-            "durability": group.durability,
-            "closed": group.closed,
-        }
-        copy = self._copies.get(group.id)
-        if copy is not None:
-            found["bytes"] = copy.table.total()
-            found["whole"] = copy.whole
-        owner = self.worker.owner(group.id)
-        if owner is not None:
-            found["responding"] = owner.responding()
-            found["accepts"] = owner.accepts()
-            found["joining"] = owner.joiner
-            found["waiting"] = owner.position - max(owner.committed, 0)
-        return found
+        return reports.describe(
+            group, role, self._copies.get(group.id), self.worker.owner(group.id)
+        )
 
     # -- groups (topics.Groups)
 
@@ -365,13 +266,17 @@ class CopiesHost:
         if self._is_ready:
             self.propose(None, group)
 
-    def _make_files(self, copy: CopyFiles, group_id: str) -> _Files:
-        mirror = _Mirror(self, group_id, copy)
-        files = _Files(MirroredIo(self._io, self._root / group_id, mirror), mirror)
+    def _make_files(self, copy: CopyFiles, group_id: str) -> OwnedFiles:
+        mirror = Mirror(
+            copy.table,
+            lambda: self.worker.owner(group_id),
+            lambda error: self._disk_failed(group_id, error),
+        )
+        files = OwnedFiles(MirroredIo(self._io, self._root / group_id, mirror), mirror)
         self._files[group_id] = files
         return files
 
-    def disk_failed(self, group_id: str, error: int) -> None:
+    def _disk_failed(self, group_id: str, error: int) -> None:
         """Hand a group whose files cannot be changed here over to another member."""
         self._report_failure(group_id, "owned", error)
         owner = self.worker.owner(group_id)
@@ -386,6 +291,8 @@ class CopiesHost:
             self._enter()
             if self._is_ready:
                 self._watch_groups(time.monotonic())
+                self._sync_copies(time.monotonic())
+                self._forget_done(time.monotonic())
             self._topics.tick()
             self._io.kick_now()
 
@@ -402,6 +309,24 @@ class CopiesHost:
                     self._topics.degraded(group_id)
                 files.io.wait(waits)
 
+    def _forget_done(self, now: float) -> None:
+        """Delete the values of groups that ended a while ago: by now, all running members have
+        deleted their copies."""
+        done = {group.id: group for group in self.worker.groups() if group.done}
+        self._done_since = {each: self._done_since.get(each, now) for each in done}
+        for group_id, since in self._done_since.items():
+            if now - since > self._limits.done_timeout:
+                self._registry.forget(done[group_id])
+                self.worker.forget(group_id)
+
+    def _sync_copies(self, now: float) -> None:
+        """Sync held copies in the background, as the owners sync their logs."""
+        if now - self._synced_at >= SYNC_INTERVAL:
+            self._synced_at = now
+            for group_id, copy in self._copies.items():
+                if group_id not in self._files:
+                    copy.sync()
+
     def _note_cut_off(self, is_cut_off: bool) -> None:
         if is_cut_off != self._is_cut_off:
             self._is_cut_off = is_cut_off
@@ -412,6 +337,24 @@ class CopiesHost:
                     event="copies_cut_off",
                 )
             self._topics.cut_off(is_cut_off)
+
+    # -- streams (connections.Connections)
+
+    def _happened(self, event: Event) -> None:
+        self._enter()
+        event(self.worker, time.monotonic())
+        self._io.kick_now()
+
+    def _address_of(self, node: str) -> str:
+        session = self._sessions.get(node)
+        if session is None:
+            raise ConnectionError("the node has no session")
+        return session.address
+
+    def _obstacle(self) -> str:
+        if self._is_full():
+            return "the disk is full"
+        return "" if self._is_ready else "not ready"
 
     # -- called by the registry (registry.Reader and NodeNames)
 
@@ -509,109 +452,19 @@ class CopiesHost:
             copy.remove()
 
     def open(self, node: str, group_id: str) -> None:
-        key = (node, group_id)
-        self._opening[key] = gevent.spawn(self._connect, key)
-
-    def _connect(self, key: Key) -> None:
-        node, group_id = key
-        session = self._sessions.get(node)
-        try:
-            if session is None:
-                raise ConnectionError("the node has no session")
-            host, _, port = session.address.rpartition(":")
-            greeting = Greeting(
-                self._settings.cluster, self._node.name, node, group_id, self._settings.token
-            )
-            sock, decoder = connect(
-                (host.strip("[]"), int(port)), greeting, self._settings.client_tls
-            )
-        except (OSError, ValueError) as error:
-            if self._opening.pop(key, None) is not None:
-                self._log.info(f"COPIES: no stream to {node} for {group_id}: {error}")
-                self._enter()
-                self.worker.disconnected(node, group_id, time.monotonic())
-            return
-        if self._opening.pop(key, None) is None:
-            sock.close()
-            return
-        stream = Stream(
-            sock,
-            decoder,
-            lambda message: self._from_holder(key, message),
-            lambda reason: self._stream_lost(key, reason),
-        )
-        self._opened[key] = stream
-        self._enter()
-        self.worker.opened(node, group_id, time.monotonic())
-        stream.run()
-
-    def _from_holder(self, key: Key, message: FromHolder) -> None:
-        self._enter()
-        self.worker.from_holder(*key, message, time.monotonic())
-        self._io.kick_now()
-
-    def _stream_lost(self, key: Key, reason: str) -> None:
-        self._log.info(f"COPIES: stream to {key[0]} for {key[1]} ended: {reason}")
-        if self._opened.pop(key, None) is not None:
-            self._enter()
-            self.worker.disconnected(*key, time.monotonic())
+        self._connections.open(node, group_id)
 
     def close(self, node: str, group_id: str) -> None:
-        self._opening.pop((node, group_id), None)
-        stream = self._opened.pop((node, group_id), None)
-        if stream is not None:
-            stream.close()
+        self._connections.close(node, group_id)
 
     def send(self, node: str, group_id: str, message: FromOwner) -> None:
-        stream = self._opened.get((node, group_id))
-        if stream is not None:
-            stream.send(message)
+        self._connections.send(node, group_id, message)
 
     def reply(self, node: str, group_id: str, message: FromHolder) -> None:
-        stream = self._accepted.get((node, group_id))
-        if stream is not None:
-            stream.send(message)
+        self._connections.reply(node, group_id, message)
 
     def hang_up(self, node: str, group_id: str) -> None:
-        stream = self._accepted.pop((node, group_id), None)
-        if stream is not None:
-            stream.close()
-
-    def _refusal(self, greeting: Greeting) -> str:
-        if greeting.cluster != self._settings.cluster:
-            return f"this is cluster {self._settings.cluster}"
-        if greeting.holder != self._node.name:
-            return f"this is node {self._node.name}"
-        if not secrets.compare_digest(greeting.token.encode(), self._settings.token.encode()):
-            return "wrong token"
-        if self._is_full():
-            return "the disk is full"
-        return "" if self._is_ready else "not ready"
-
-    def _stream_accepted(self, greeting: Greeting, sock: socket.socket, decoder: Decoder) -> None:
-        key = (greeting.node, greeting.group)
-        self.hang_up(*key)
-        stream = Stream(
-            sock,
-            decoder,
-            lambda message: self._from_owner(key, stream, message),
-            lambda reason: self._hung_up(key, stream, reason),
-        )
-        self._accepted[key] = stream
-        stream.run()
-
-    def _from_owner(self, key: Key, stream: Stream, message: FromOwner) -> None:
-        if self._accepted.get(key) is stream:
-            self._enter()
-            self.worker.from_owner(*key, message, time.monotonic())
-            self._io.kick_now()
-
-    def _hung_up(self, key: Key, stream: Stream, reason: str) -> None:
-        self._log.info(f"COPIES: stream from {key[0]} for {key[1]} ended: {reason}")
-        if self._accepted.get(key) is stream:
-            del self._accepted[key]
-            self._enter()
-            self.worker.hung_up(*key)
+        self._connections.hang_up(node, group_id)
 
     def propose(self, base: Group | None, value: Group, absent: str = "") -> None:
         self._registry.propose(base, value, absent)

@@ -144,6 +144,11 @@ class Registry:
             expected.append(Expected(self._key("sessions", absent), None))
         self._begin(self._client.transact, expected, [Put(key, encode_group(value))])
 
+    def forget(self, group: Group) -> None:
+        """Delete the value of a group that has ended."""
+        key = self._key("groups", group.id)
+        self._begin(self._client.transact, [Expected(key, encode_group(group))], [], [key])
+
     def claim(self, group_id: str, claim: Claim) -> None:
         key = self._key("claims", f"{group_id}/{self._session.node}")
         self._begin(self._client.transact, [], [Put(key, encode_claim(claim), self._lease)])

@@ -71,7 +71,13 @@ class _OwnedGroup:
         self.is_finished = False
 
     def takes(self, kind: _Kind) -> bool:
-        return self.is_open and not self.group.closed and _Kind.of(self.group) == kind
+        """Whether topics of this kind can be created in the group."""
+        is_usable = self.is_open and not (self.group.closed or self.is_finished)
+        return is_usable and _Kind.of(self.group) == kind
+
+    @property
+    def is_unused(self) -> bool:
+        return self.is_open and not (self.topics or self.drained or self.is_finished)
 
 
 class CopiedTopics:
@@ -254,6 +260,7 @@ class CopiedTopics:
             if owned.is_open:
                 self._refuse(owned)
                 self._end_drained(owned, owner)
+                self._end_unused(owned, owner)
             elif owner is not None and _may_open(owner):
                 self._open_all(owned)
         self._end_plain()
@@ -320,6 +327,14 @@ class CopiedTopics:
                 del owned.drained[key]
                 self._end_log(owned.group.id, topic)
         if owned.group.closed and not owned.drained and owner and not owned.is_finished:
+            owned.is_finished = True
+            owner.drained()
+
+    def _end_unused(self, owned: _OwnedGroup, owner: Owner | None) -> None:
+        """End an open group without topics, if no policy asks for such groups."""
+        if owner is None or owned.group.closed or not owned.is_unused:
+            return
+        if _Kind.of(owned.group) not in map(_Kind.of, self._policies.copied()):
             owned.is_finished = True
             owner.drained()
 

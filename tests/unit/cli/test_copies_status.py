@@ -252,10 +252,10 @@ def test_daemons_that_fail(capfd: pytest.CaptureFixture[str]) -> None:
     ("words", "text"),
     [
         ([], "Usage: nsqcy copies COMMAND"),
-        (["repair"], "unknown command: copies repair"),
+        (["bogus"], "unknown command: copies bogus"),
         (["status"], "--lookupd-http-address or --nsqd-http-address is required"),
         (["status", "--nsqd-http-address=foo"], "--nsqd-http-address: address 'foo' has no port"),
-        (["status", "--bogus"], "there is no --bogus"),
+        (["status", "--bogus"], "unknown flag --bogus"),
         (["force"], "GROUP is required"),
         (["force", "--yes"], "GROUP is required"),
         (["force", "g1"], "--config is required"),

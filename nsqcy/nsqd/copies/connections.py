@@ -1,0 +1,187 @@
+"""The streams of a worker, by node and group: it opens some as an owner, and accepts others as a
+holder.
+
+Owns the listener and who may connect. Passes what arrives to the state machine.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gevent
+from gevent import socket, ssl
+
+from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
+from nsqcy.copies.worker import Worker
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.copies.streams import Listener, Stream, connect
+from nsqcy.nsqd.copies.wire import Decoder, Greeting
+
+LEAVE_PAUSE = 0.02  # seconds in which streams can send the last messages
+
+Key = tuple[str, str]
+"""A node and a group."""
+
+Event = Callable[[Worker, float], object]
+"""An event for the state machine, which is called with the worker and the time."""
+
+
+class Terms(Protocol):
+    """The options that connections use."""
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def listen(self) -> tuple[str, int]: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def server_tls(self) -> ssl.SSLContext | None: ...
+    @property
+    def client_tls(self) -> ssl.SSLContext | None: ...
+
+
+class Connections:
+    """All streams of a worker."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        node: str,
+        address_of: Callable[[str], str],
+        obstacle: Callable[[], str],
+        happened: Callable[[Event], None],
+        log: Lines,
+    ) -> None:
+        """
+        node: name of this node
+        address_of: returns a node's address; raises ConnectionError if it is unknown
+        obstacle: returns why no stream is accepted now, or ""
+        happened: passes an event to the state machine
+        """
+        self._terms = terms
+        self._node = node
+        self._address_of = address_of
+        self._obstacle = obstacle
+        self._happened = happened
+        self._log = log
+        self._opening: dict[Key, gevent.Greenlet[Any, Any]] = {}
+        self._opened: dict[Key, Stream] = {}
+        self._accepted: dict[Key, Stream] = {}
+        self._listener = Listener(
+            terms.listen, terms.server_tls, self._refusal, self._stream_accepted
+        )
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
+    def stop(self) -> None:
+        """Close everything."""
+        self._listener.close()
+        for streams in (self._opened, self._accepted):
+            for stream in list(streams.values()):
+                stream.close()
+            streams.clear()
+
+    def leave(self) -> None:
+        """Announce the end of the process to the owners that feed copies here."""
+        for stream in list(self._accepted.values()):
+            stream.send(Refuse("leaving"))
+        gevent.sleep(LEAVE_PAUSE)
+
+    # -- as an owner
+
+    def open(self, node: str, group_id: str) -> None:
+        """Begin to connect to a holder."""
+        key = (node, group_id)
+        self._opening[key] = gevent.spawn(self._connect, key)
+
+    def send(self, node: str, group_id: str, message: FromOwner) -> None:
+        stream = self._opened.get((node, group_id))
+        if stream is not None:
+            stream.send(message)
+
+    def close(self, node: str, group_id: str) -> None:
+        """Close a stream, or stop connecting, without an event."""
+        self._opening.pop((node, group_id), None)
+        stream = self._opened.pop((node, group_id), None)
+        if stream is not None:
+            stream.close()
+
+    def _connect(self, key: Key) -> None:
+        node, group_id = key
+        terms = self._terms
+        try:
+            host, _, port = self._address_of(node).rpartition(":")
+            greeting = Greeting(terms.cluster, self._node, node, group_id, terms.token)
+            sock, decoder = connect((host.strip("[]"), int(port)), greeting, terms.client_tls)
+        except (OSError, ValueError) as error:
+            if self._opening.pop(key, None) is not None:
+                self._log.info(f"COPIES: no stream to {node} for {group_id}: {error}")
+                self._happened(lambda worker, now: worker.disconnected(node, group_id, now))
+            return
+        if self._opening.pop(key, None) is None:
+            sock.close()
+            return
+        stream = Stream(
+            sock,
+            decoder,
+            lambda message: self._from_holder(key, message),
+            lambda reason: self._stream_lost(key, reason),
+        )
+        self._opened[key] = stream
+        self._happened(lambda worker, now: worker.opened(node, group_id, now))
+        stream.run()
+
+    def _from_holder(self, key: Key, message: FromHolder) -> None:
+        self._happened(lambda worker, now: worker.from_holder(*key, message, now))
+
+    def _stream_lost(self, key: Key, reason: str) -> None:
+        self._log.info(f"COPIES: stream to {key[0]} for {key[1]} ended: {reason}")
+        if self._opened.pop(key, None) is not None:
+            self._happened(lambda worker, now: worker.disconnected(*key, now))
+
+    # -- as a holder
+
+    def reply(self, node: str, group_id: str, message: FromHolder) -> None:
+        stream = self._accepted.get((node, group_id))
+        if stream is not None:
+            stream.send(message)
+
+    def hang_up(self, node: str, group_id: str) -> None:
+        """Close a stream without an event."""
+        stream = self._accepted.pop((node, group_id), None)
+        if stream is not None:
+            stream.close()
+
+    def _refusal(self, greeting: Greeting) -> str:
+        if greeting.cluster != self._terms.cluster:
+            return f"this is cluster {self._terms.cluster}"
+        if greeting.holder != self._node:
+            return f"this is node {self._node}"
+        if not secrets.compare_digest(greeting.token.encode(), self._terms.token.encode()):
+            return "wrong token"
+        return self._obstacle()
+
+    def _stream_accepted(self, greeting: Greeting, sock: socket.socket, decoder: Decoder) -> None:
+        key = (greeting.node, greeting.group)
+        self.hang_up(*key)
+        stream = Stream(
+            sock,
+            decoder,
+            lambda message: self._from_owner(key, stream, message),
+            lambda reason: self._hung_up(key, stream, reason),
+        )
+        self._accepted[key] = stream
+        stream.run()
+
+    def _from_owner(self, key: Key, stream: Stream, message: FromOwner) -> None:
+        if self._accepted.get(key) is stream:
+            self._happened(lambda worker, now: worker.from_owner(*key, message, now))
+
+    def _hung_up(self, key: Key, stream: Stream, reason: str) -> None:
+        self._log.info(f"COPIES: stream from {key[0]} for {key[1]} ended: {reason}")
+        if self._accepted.get(key) is stream:
+            del self._accepted[key]
+            self._happened(lambda worker, now: worker.hung_up(*key))
